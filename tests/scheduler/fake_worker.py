@@ -14,8 +14,9 @@ from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.width.drafter import Drafter
 
 
-def prefix_hash(token_ids: list[int]) -> int:
-    return zlib.crc32(np.array(token_ids, np.int32).tobytes())
+def prefix_hash(token_ids: Sequence[int], of_prefix: int = 0) -> int:
+    """Returns the hash of a prefix and what comes after it."""
+    return zlib.crc32(np.array(token_ids, np.int32).tobytes(), of_prefix)
 
 
 def next_token(token_ids: list[int], vocab_size: int) -> int:
@@ -40,12 +41,13 @@ def expected_output(
     prompt: Sequence[int], vocab_size: int, max_length: int, stops: set[int], min_tokens: int = 0
 ) -> list[int]:
     """Returns what the model says alone, cut at a stop token or the length limit."""
-    sequence = list(prompt)
-    while len(sequence) < max_length:
-        sequence.append(next_token(sequence, vocab_size))
-        if sequence[-1] in stops and len(sequence) - len(prompt) >= min_tokens:
+    output, known = list[int](), prefix_hash(prompt)
+    while len(prompt) + len(output) < max_length:
+        output.append(known % vocab_size)
+        known = prefix_hash(output[-1:], known)
+        if output[-1] in stops and len(output) >= min_tokens:
             break
-    return sequence[len(prompt) :]
+    return output
 
 
 @dataclass
@@ -65,6 +67,14 @@ class Row:
     """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
+    _hashes: list[int] = field(default_factory=list)
+    """Of its tokens up to each."""
+
+    def hashes(self, length: int) -> list[int]:
+        """Returns the hashes of its tokens up to each of the first ones."""
+        for token_id in self.token_ids[len(self._hashes) : length]:
+            self._hashes.append(prefix_hash([token_id], self._hashes[-1] if self._hashes else 0))
+        return self._hashes[:length]
 
     def report(self, vocab_size: int, num_computed: int, num_emitted: int) -> "Reported | None":
         """Returns what a step tells of how likely tokens are.
@@ -203,7 +213,8 @@ class FakeWorker:
 
     def restart(self) -> None:
         self.rows: dict[int, Row] = {}
-        self._kv: dict[tuple[int, int], int] = {}
+        sizes = self.description.num_blocks, self.description.block_size
+        self._kv = [[-1] * sizes[1] for _ in range(sizes[0])]
         self._plan = worker_pb2.ExecuteRequest()
         self._num_repeated = 0
 
@@ -274,8 +285,7 @@ class FakeWorker:
         assert row.max_length <= self.description.max_model_len
         # The last token at least is computed, for its logits.
         assert row.num_computed < len(tokens)
-        for position in range(row.num_computed):
-            assert self._kv[self._place(row, position)] == prefix_hash(tokens[: position + 1])
+        assert self._kv_of(row, row.num_computed) == row.hashes(row.num_computed)
         self.num_cached_tokens += row.num_computed
         self.rows[admission.slot] = row
 
@@ -366,27 +376,25 @@ class FakeWorker:
         room = min(capacity - end, row.max_length - end - 1)
         source, nodes = self._draft(row, min(num_drafts, room))
         holders = self._holders()
-        for position in range(row.num_computed, end + len(nodes)):
-            place = self._place(row, position)
-            assert holders[place[0]] == 1
-            known = position < end
-            self._kv[place] = prefix_hash(row.token_ids[: position + 1]) if known else -1
-        for position in range(end):
-            assert self._kv[self._place(row, position)] == prefix_hash(
-                row.token_ids[: position + 1]
-            )
+        hashes = row.hashes(end)
+        written = range(row.num_computed, end + len(nodes))
+        self._write(row, written, [*hashes[row.num_computed :], *[-1] * len(nodes)])
+        used = {row.blocks[position // self.description.block_size] for position in written}
+        assert all(holders[block] == 1 for block in used)
+        assert self._kv_of(row, end) == hashes
         row.num_computed = end
         if end < len(row.token_ids):
             return [], (0, 0), DraftSource.TARGET, [-1]
-        new: list[int] = []
+        new, known = list[int](), hashes[-1]
         while not new or tuple(new) in nodes:
-            new.append(next_token(row.token_ids + new, self.description.vocab_size))
+            new.append(known % self.description.vocab_size)
+            known = prefix_hash(new[-1:], known)
         is_windows = source == DraftSource.PREDICTION
         of_window = row.find_nodes(new[:-1]) if is_windows else [-1]
         row.extend(new)
         # The accepted path moves to the front of what the drafts were written to.
-        for position in range(end, end + len(new) - 1):
-            self._kv[self._place(row, position)] = prefix_hash(row.token_ids[: position + 1])
+        kept = range(end, end + len(new) - 1)
+        self._write(row, kept, row.hashes(end + len(kept))[end:])
         row.num_computed += len(new) - 1
         return new, (len(nodes), len(new) - 1), source, of_window
 
@@ -416,6 +424,10 @@ class FakeWorker:
                 branch.append((right + index + is_wrong) % self.description.vocab_size)
         return branches
 
-    def _place(self, row: Row, position: int) -> tuple[int, int]:
+    def _write(self, row: Row, positions: range, hashes: list[int]) -> None:
         block_size = self.description.block_size
-        return row.blocks[position // block_size], position % block_size
+        for position, value in zip(positions, hashes, strict=True):
+            self._kv[row.blocks[position // block_size]][position % block_size] = value
+
+    def _kv_of(self, row: Row, length: int) -> list[int]:
+        return [each for block in row.blocks for each in self._kv[block]][:length]

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from optimist.proposer.v1 import proposer_pb2
+from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_common.drafts import TokenTree
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
@@ -14,7 +17,6 @@ from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values import Ended, Finished, Int32Array, StepOutputs
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
-from optimist_scheduler.core.windows.window import make_window as core_window
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker, expected_output
 
@@ -22,39 +24,19 @@ NOW = 0.0
 
 
 def make_window(
-    base: int,
-    position: int,
-    token_ids: Sequence[int],
-    branches: Sequence[tuple[int, int, Sequence[int]]] = (),
-    values: Sequence[float] = (),
+    base: int, position: int, token_ids: Sequence[int], values: Sequence[float] = ()
 ) -> Window:
-    """Returns a window: a chain, and what else may come in the place of tokens of it.
+    """Returns a window that is a chain.
 
     Args:
         base: Output position of the first token.
-        position: Its position in the predictions; those of the others come behind; -1 for none.
+        position: Its position in the predictions; -1 for none.
         token_ids: The chain.
-        branches: Index in the chain, position in the predictions and tokens of each branch. Nodes
-            of the same depth come in this order, behind those of the chain.
         values: Chances of the nodes.
     """
-    nodes = [(token, place - 1, position + place) for place, token in enumerate(token_ids)]
-    for index, first, tokens in branches:
-        parent = index - 1
-        for place, token in enumerate(tokens):
-            same = [each for each, node in enumerate(nodes) if node[:2] == (token, parent)]
-            if not same:
-                nodes.append((token, parent, first + place))
-            parent = same[0] if same else len(nodes) - 1
-    depths = list[int]()
-    for _, parent, _ in nodes:
-        depths.append(depths[parent] + 1 if parent >= 0 else 0)
-    order = sorted(range(len(nodes)), key=depths.__getitem__)
-    places = {-1: -1} | {node: place for place, node in enumerate(order)}
-    nodes = [(nodes[each][0], places[nodes[each][1]], nodes[each][2]) for each in order]
-    if position < 0:
-        nodes = [(token, parent, -1) for token, parent, _ in nodes]
-    return window_of(base, nodes, values)
+    positions = [position + index if position >= 0 else -1 for index in range(len(token_ids))]
+    parents = range(-1, len(token_ids) - 1)
+    return window_of(base, list(zip(token_ids, parents, positions, strict=True)), values)
 
 
 def window_of(
@@ -62,7 +44,20 @@ def window_of(
 ) -> Window:
     """Returns a window of nodes, each with its token, parent, and position in the predictions."""
     tokens, parents, positions = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
-    return core_window(base, tokens, parents, positions, np.array(values, np.float32))
+    tree = TokenTree.from_columns(tokens, parents)
+    return Window(base, tree, positions, np.array(values, np.float32))
+
+
+def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
+    """Returns a window as proposers send it."""
+    return proposer_pb2.Window(
+        request_id=request_id,
+        base=window.base,
+        token_ids=to_bytes(window.tree.token_ids),
+        parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
+        prediction_positions=to_bytes(window.positions),
+        values=floats_to_bytes(window.values),
+    )
 
 
 def ints(*values: int) -> Int32Array:

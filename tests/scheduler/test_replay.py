@@ -11,57 +11,75 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from optimist.scheduler.v1 import journal_pb2, scheduler_pb2, scheduler_pb2_grpc
+from optimist.scheduler.v1 import journal_pb2, scheduler_pb2_grpc
+from optimist_cli.__main__ import main as run_cli
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_common.network.channel import open_channel
+from optimist_common.network.endpoints import Peer
+from optimist_common.network.health import is_serving
 from optimist_scheduler.journal import Journal, read_entries
 from optimist_scheduler.service.replay import Report, main, replay
 from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.workers.description import describe_worker
+from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
+from optimist_scheduler.workers.translate import new_request, step_result
+from tests.common.test_health import until_health
+from tests.scheduler.client import PROMPT, add, ask, truth
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
-from tests.scheduler.fake_worker import FakeWorker
-from tests.scheduler.recording import Recording
+from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.situation import make_window, window_message
 from tests.stack import free_port
 
 Entry = journal_pb2.JournalEntry
 
-MODES: list[dict[str, Any]] = [
-    {},
-    {"enable_optimistic_scheduling": False},
-    {"max_plans_in_flight": 2},
-    {"max_plans_in_flight": 3},
-    {"max_plans_in_flight": 2, "multi_step_count": 3},
-    {"num_pipeline_stages": 2},
-    {"max_plans_in_flight": 2, "drafter": Drafter(DraftSource.EAGLE, 6, 3)},
-    {"max_plans_in_flight": 3, "drafter": Drafter(DraftSource.DRAFT_MODEL, 2, 2)},
-]
 
-
-def record(path: Path, seed: int = 0, num_steps: int = 120, **values: Any) -> Recording:
-    recording = Recording(path, seed, **values)
-    recording.run(num_steps)
-    return recording
+def record(path: Path, num_turns: int = 150, max_mib: int = 16, **values: Any) -> int:
+    """Records two workers, of which one is lost in between; returns how many plans there were."""
+    settings = SchedulerSettings(enable_prefix_caching=True, **{"max_plans_in_flight": 1, **values})
+    journal = Journal(str(path), max_mib)
+    journal.begin(settings.decisive)
+    dispatcher, num_plans = Dispatcher(journal), 0
+    workers = {Worker(Peer(f"worker:{n}", "worker"), journal): FakeWorker() for n in range(2)}
+    for worker, fake in workers.items():
+        worker.begin(describe_worker(fake.description, settings))
+        dispatcher.join(worker)
+    for turn in range(num_turns):
+        if turn % 10 < 5:
+            message = add(turn, [turn % 50, 7], max_tokens=5 + turn % 7).add
+            dispatcher.add(new_request(message, 1), float(turn), message)
+            window = make_window(0, -1, expected_output([turn % 50, 7], 50, 9, set()))
+            dispatcher.take_window(window_message(message.request_id, window))
+        for number, (worker, fake) in enumerate(workers.items()):
+            if (turn, number) == (num_turns // 2, 0):
+                worker.is_connected = False
+                dispatcher.adopt(dispatcher.evacuate([worker]))
+                fake.restart()
+                worker.begin(describe_worker(fake.description, settings))
+            if (plan := worker.schedule(float(turn))) is not None:
+                num_plans += 1
+                result = fake.execute(plan)
+                worker.settle(step_result(result), result)
+    for worker in workers:
+        worker.end_journal()
+    journal.close()
+    return num_plans
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, Recording]]:
-    """A log and its recording in each mode."""
-    directory = tmp_path_factory.mktemp("runs")
-    return [
-        (directory / str(seed), record(directory / str(seed), seed, **values))
-        for seed, values in enumerate(MODES)
-    ]
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("recorded") / "log"
+    record(path)
+    return path.read_bytes()
 
 
 @pytest.fixture
-def log(tmp_path: Path, runs: list[tuple[Path, Recording]]) -> Path:
-    """A copy of the first of them."""
+def log(tmp_path: Path, recorded: bytes) -> Path:
+    """A log of which nothing is changed yet; whole runs are in test_random_commands.py."""
     path = tmp_path / "log"
-    path.write_bytes(runs[0][0].read_bytes())
+    path.write_bytes(recorded)
     return path
 
 
@@ -107,54 +125,11 @@ def changed(column: bytes, row: int) -> bytes:
     return to_bytes(values)
 
 
-@pytest.mark.parametrize("mode", range(len(MODES)))
-def test_a_run_comes_out_again(runs: list[tuple[Path, Recording]], mode: int) -> None:
-    path, recording = runs[mode]
-    report = replayed(path)
-    assert report.difference is None
-    assert report.num_runs == 1
-    assert report.num_plans == recording.num_plans > 50
-    assert report.num_outputs >= recording.num_plans / 2
-    assert not report.is_cut
-    assert not report.is_full
-
-
-def test_the_recorded_runs_are_worth_it(runs: list[tuple[Path, Recording]]) -> None:
-    events: set[str | None] = set()
-    all_sources: set[int] = set()
-    num_adopted = 0
-    for (path, recording), values in zip(runs, MODES, strict=True):
-        entries = read(path)
-        events |= {entry.WhichOneof("event") for entry in entries}
-        one, other = (worker.scheduler.stats for worker in recording.workers)
-        assert min(one.num_preemptions, one.num_prefix_hits) > 0
-        assert one.num_starved + other.num_starved > 0
-        is_ahead = values.get("enable_optimistic_scheduling", True)
-        assert (one.num_preschedule_hits > 0) == is_ahead
-        assert (one.num_preschedule_repairs > 0) == is_ahead
-        assert (one.num_repeats > 0) == ("multi_step_count" in values)
-        sources = {
-            source
-            for entry in entries
-            for source in from_bytes(entry.result.draft_sources).tolist()
-        }
-        assert "drafter" not in values or values["drafter"].source in sources
-        all_sources |= sources
-        num_adopted += sum(len(entry.adopted.request_ids) for entry in entries)
-    assert all_sources == {0, 1, DraftSource.DRAFT_MODEL, DraftSource.EAGLE}
-    assert num_adopted > 0
-    names = {field.name for field in Entry.DESCRIPTOR.oneofs_by_name["event"].fields}
-    assert events == names - {"left", "full"}
-
-
-def test_another_process_replays_it_too(log: Path) -> None:
-    command = [sys.executable, "-m", "optimist_cli", "replay", str(log), "--json"]
-    environment = os.environ | {"PYTHONHASHSEED": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+def test_the_report_may_be_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["replay", str(log), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
     assert report["difference"] is None
-    assert report["num_plans"] == replayed(log).num_plans
+    assert (report["num_runs"], report["num_plans"]) == (1, replayed(log).num_plans)
 
 
 def test_the_summary_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,34 +224,30 @@ def test_a_scheduler_that_starts_again_appends(log: Path, num_bytes: int) -> Non
     whole = log.read_bytes()
     log.write_bytes(whole[: len(whole) - num_bytes])
     num_plans = replayed(log).num_plans
-    second = record(log, seed=1, num_steps=30, max_plans_in_flight=2)
+    second = record(log, num_turns=30, max_plans_in_flight=2)
     report = replayed(log)
     assert report.difference is None
     assert report.num_runs == 2
-    assert report.num_plans == num_plans + second.num_plans
+    assert report.num_plans == num_plans + second
     assert not report.is_cut
 
 
 def test_the_log_ends_at_its_bound(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = tmp_path / "log"
-    log.write_bytes(start(settings=SchedulerSettings().decisive + " " * (2**20 - 40_000)))
+    log.write_bytes(start(settings=SchedulerSettings().decisive + " " * (2**20 - 20_000)))
     with caplog.at_level(logging.WARNING):
-        recording = record(log, max_mib=1)
-    assert not recording.journal.is_open
+        num_plans = record(log, max_mib=1)
     assert sum("ends here" in record.message for record in caplog.records) == 1
     assert 2**20 - 10_000 < log.stat().st_size < 2**20 + 100
     report = replayed(log)
     assert report.difference is None
     assert report.is_full
-    assert report.num_plans < recording.num_plans
+    assert report.num_plans < num_plans
 
 
-def test_a_full_disk_ends_the_log_and_nothing_else(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_full_disk_ends_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        recording = record(Path("/dev/full"))
-    assert recording.num_plans > 50
+        assert record(Path("/dev/full")) > 50
     assert sum("ends here" in record.message for record in caplog.records) == 1
 
 
@@ -310,47 +281,42 @@ def test_what_is_no_log_is_refused(tmp_path: Path, content: bytes, reason: str) 
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_exits_with_2(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "optimist_cli", "replay", str(tmp_path / "nothing")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert str(tmp_path / "nothing") in done.stderr
+def test_a_missing_file_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["replay", str(tmp_path / "nothing")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "nothing") in line
 
 
-async def answer(stub: Any, handle: int) -> list[int]:
-    """Sends one request and returns the tokens of its answer."""
-    request = scheduler_pb2.ConnectRequest(command_id=1)
-    request.add.handle, request.add.request_id = handle, f"request-{handle}"
-    request.add.prompt_token_ids, request.add.max_tokens = to_bytes([1, 2, 3]), 12
-    call = stub.Connect(iter([request]))
-    return [
-        token_id async for response in call for token_id in from_bytes(response.token_ids).tolist()
-    ]
-
-
-async def test_the_log_of_a_scheduler_process_comes_out_again(tmp_path: Path) -> None:
-    log, port = tmp_path / "log", free_port()
-    command = [sys.executable, "-m", "optimist_cli", "scheduler", "--port", str(port)]
+async def test_a_scheduler_process_waits_for_its_worker_and_its_log_comes_out_again(
+    tmp_path: Path,
+) -> None:
+    log, port, worker_port = tmp_path / "log", free_port(), free_port()
+    address = f"127.0.0.1:{port}"
     servicer = FakeWorkerServicer(FakeWorker())
     servicer.break_at = {5}
-    async with serve_worker(servicer) as worker_port:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            f"--workers=127.0.0.1:{worker_port}",
-            "--proposers=",
-            f"--replay-log={log}",
-            "--max-plans-in-flight=2",
-        )
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
-                await until_serving(stub)
-                answers = [await answer(stub, handle) for handle in range(3)]
-        finally:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "optimist_cli", "scheduler", f"--port={port}"),
+        *(f"--workers=127.0.0.1:{worker_port}", "--proposers=", f"--replay-log={log}"),
+        "--max-plans-in-flight=2",
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stderr is not None
+    try:
+        while b"is not reached" not in (line := await process.stderr.readline()):
+            assert line, "the worker was not looked for"
+        assert not await asyncio.to_thread(is_serving, address, 5)
+        async with serve_worker(servicer, worker_port), open_channel(address) as channel:
+            await until_health(address, good=True)
+            stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            for handle in range(3):
+                assert (await ask(stub, add(handle, PROMPT))).tokens == {handle: truth(PROMPT)}
             process.terminate()
-            assert await process.wait() == 0
-    assert all(len(tokens) == 12 for tokens in answers)
+            assert b"Traceback" not in await process.stderr.read()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        assert await process.wait() == 0
     assert servicer.num_streams == 2
     events = [entry.WhichOneof("event") for entry in read(log)]
     assert events.count("added") == 3
@@ -358,16 +324,4 @@ async def test_the_log_of_a_scheduler_process_comes_out_again(tmp_path: Path) ->
     assert events[-1] == "closed"
     report = replayed(log)
     assert report.difference is None
-    assert report.num_plans >= 36
-
-
-async def until_serving(stub: Any) -> None:
-    """Waits until the scheduler has reached its worker."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await stub.Describe(scheduler_pb2.DescribeRequest(), wait_for_ready=True)
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.05)
-            else:
-                return
+    assert report.num_plans >= 60

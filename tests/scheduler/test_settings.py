@@ -1,12 +1,5 @@
-import os
-import signal
-import socket
-import subprocess
-import sys
-
 import pytest
 
-from optimist_common.network.health import is_serving
 from optimist_scheduler.__main__ import main
 
 
@@ -38,35 +31,3 @@ def test_a_wrong_flag_is_explained_in_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_it_waits_for_its_worker_and_ends_on_sigterm() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "optimist_scheduler",
-            "--port",
-            str(port),
-            "--workers",
-            "127.0.0.1:1",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stderr is not None
-    with process.stderr as lines:
-        for line in lines:
-            if "is not reached" in line:
-                break
-        else:
-            pytest.fail("the worker was not looked for")
-        assert not is_serving(f"127.0.0.1:{port}", 5)
-        process.send_signal(signal.SIGTERM)
-        rest = lines.read()
-    assert process.wait(20) == 0
-    assert "Traceback" not in rest

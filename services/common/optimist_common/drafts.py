@@ -164,3 +164,7 @@ class DraftSource(IntEnum):
     def label(self) -> str:
         """Name in metrics and answers."""
         return self.name.lower()
+
+
+PREDICTION = int(DraftSource.PREDICTION)
+"""For columns: numpy takes 7 us to compare one with an enumeration and 1 us with an integer."""

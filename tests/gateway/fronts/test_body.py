@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
-from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
+from optimist_gateway.fronts.openai.completions import CompletionBody
 from optimist_gateway.fronts.openai.models import DetokenizeBody, TokenizeBody
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 

@@ -67,7 +67,7 @@ async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) 
         stream.deliver(StepOutput([number]))
     stream.read(reader)
     assert reader.got == [0]
-    stream.fail(SchedulerUnavailableError())
+    stream.fail(SchedulerUnavailableError("gone"))
     stream.resume()
     stream.resume()
     assert reader.got == [0, 1, 2]

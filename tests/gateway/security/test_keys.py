@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
 from optimist_gateway.security import keys as keys_module
-from optimist_gateway.security.keys import MAX_KEYS, ApiKey, KeyRing, Keys, KeySource, parse_keys
+from optimist_gateway.security.keys import MAX_KEYS, ApiKey, Keys, KeySource, find_key, parse_keys
 
 SECRET = "sk-abc-123"
 DIGEST = sha256(SECRET.encode()).hexdigest()
@@ -18,11 +18,11 @@ DIGEST = sha256(SECRET.encode()).hexdigest()
 
 @pytest.mark.parametrize("line", [f"ann:{SECRET}", f"ann:{DIGEST}", f"  ann : {DIGEST.upper()} "])
 def test_a_key_is_found_by_its_secret_alone(line: str) -> None:
-    ring = KeyRing(parse_keys(["# comment", "", "bob:other", line]))
-    found = ring.find(SECRET.encode())
+    keys = parse_keys(["# comment", "", "bob:other", line])
+    found = find_key(keys, SECRET.encode())
     assert found == ApiKey("ann", sha256(SECRET.encode()).digest())
     for wrong in (b"", DIGEST.encode(), b"sk-abc-12", b"sk-abc-1234", SECRET.upper().encode()):
-        assert ring.find(wrong) is None
+        assert find_key(keys, wrong) is None
 
 
 def test_a_key_without_a_name_is_called_by_its_digest() -> None:
@@ -48,7 +48,7 @@ def test_there_are_not_too_many_keys() -> None:
 
 @given(st.binary(max_size=600))
 def test_nothing_else_is_a_key(secret: bytes) -> None:
-    found = KeyRing(parse_keys([f"ann:{SECRET}"])).find(secret)
+    found = find_key(parse_keys([f"ann:{SECRET}"]), secret)
     assert (found is not None) is (secret == SECRET.encode())
 
 

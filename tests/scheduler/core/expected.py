@@ -9,6 +9,9 @@ from optimist_scheduler.core.values import Finished, FinishReason, Logprobs
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.fake_worker import candidates_of, expected_output, logprob_of
 
+VOCAB_SIZE = 7
+TokenPath = tuple[int, ...]
+"""Tokens from the begin of an output."""
 Place = tuple[float, list[int], list[float]]
 """Log-probability, candidates, and theirs."""
 
@@ -21,6 +24,9 @@ class Received:
         self.of_prompt: list[Place] = []
         """From the second token of the prompt on."""
         self.of_output: list[Place] = []
+        self._num_given = len(new.output_token_ids)
+        self._num_checked = [0, 0]
+        """Of the output and of the prompt."""
 
     def add(self, reported: Logprobs) -> None:
         """Takes what is reported with a step; prompts are reported in order, each position once."""
@@ -42,31 +48,29 @@ class Received:
             first += width
 
     def check(self, output: list[int]) -> None:
-        """Compares it with the tokens that the request has got, at least one."""
+        """Compares what is new of it with the tokens that the request has got, at least one."""
         prompt, sampling = self._new.prompt_token_ids, self._new.sampling
         sequence = [*prompt, *output]
-        assert self.of_prompt == self._expect(
-            sequence, range(1, len(prompt)), sampling.num_prompt_logprobs
+        # Of a request that has output already, the prompt was reported before.
+        width = None if self._num_given else sampling.num_prompt_logprobs
+        self._compare(sequence, 1, len(prompt), width, self.of_prompt)
+        first = len(prompt) + self._num_given
+        self._compare(sequence, first, len(sequence), sampling.num_logprobs, self.of_output)
+
+    def _compare(
+        self, sequence: list[int], first: int, end: int, width: int | None, found: list[Place]
+    ) -> None:
+        assert len(found) == (0 if width is None else end - first)
+        new = (
+            range(first + self._num_checked[found is self.of_prompt], end)
+            if width is not None
+            else ()
         )
-        assert self.of_output == self._expect(
-            sequence, range(len(prompt), len(sequence)), sampling.num_logprobs
-        )
-
-    def _expect(self, sequence: list[int], places: range, width: int | None) -> list[Place]:
-        if width is None:
-            return []
-        return [
-            (
-                logprob_of(sequence[: place + 1]),
-                *candidates_of(sequence[: place + 1], width, self._vocab_size),
-            )
-            for place in places
-        ]
-
-
-VOCAB_SIZE = 7
-Path = tuple[int, ...]
-"""Tokens from the begin of an output."""
+        for place in new:
+            tokens = sequence[: place + 1]
+            expected = logprob_of(tokens), *candidates_of(tokens, width or 0, self._vocab_size)
+            assert found[place - first] == expected
+        self._num_checked[found is self.of_prompt] = len(found)
 
 
 class Expected:
@@ -84,7 +88,7 @@ class Expected:
         """What following brings; -1 for what is not followed."""
         self.base = -1
         """Base of the last window that was taken."""
-        self.window: dict[Path, int] = {}
+        self.window: dict[TokenPath, int] = {}
         """Position in the prediction of each node of that window, by all output up to it."""
         self.reported = Received(new)
         """What was reported of how likely tokens are."""
@@ -99,7 +103,7 @@ class Expected:
     def rests(self) -> bool:
         return 0 <= self.gain < 64
 
-    def follow(self, base: int, nodes: dict[Path, int], gain: int = 256) -> None:
+    def follow(self, base: int, nodes: dict[TokenPath, int], gain: int = 256) -> None:
         """Takes a window, which wakes a request that rests."""
         if self.rests:
             self.gain = gain
@@ -112,7 +116,7 @@ class Expected:
         tokens: list[int],
         source: int,
         accepted: int,
-        drafted: dict[Path, int],
+        drafted: dict[TokenPath, int],
         positions: list[int] | None,
     ) -> None:
         """Takes the output of a pass.
@@ -138,7 +142,7 @@ class Expected:
         assert positions == (expected if is_wanted else None)
         self._learn_gain(source, accepted)
 
-    def _account(self, kept: list[int], drafted: dict[Path, int]) -> list[int]:
+    def _account(self, kept: list[int], drafted: dict[TokenPath, int]) -> list[int]:
         """Notes the drafts of a window, of which these were kept; returns their positions."""
         paths = [(*self.output, *kept[: length + 1]) for length in range(len(kept))]
         for path, position in drafted.items():

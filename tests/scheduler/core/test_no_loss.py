@@ -4,6 +4,7 @@ The worker's times are made up; what it drafts is right three times in four, or 
 what is, or claim too much or too little.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -13,7 +14,6 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
-from tests.scheduler.fake_worker import expected_output
 from tests.scheduler.situation import Situation, run_plan, window_of
 
 NUM_TOKENS = 150
@@ -24,28 +24,55 @@ def pass_us(num_tokens: int, us_per_token: int) -> int:
     return 1000 + us_per_token * num_tokens
 
 
-def measure(
-    num_rows: int, us_per_token: int, draft_us: list[int], is_right: bool, **values: Any
-) -> float:
-    """Returns the tokens per microsecond of three rounds of requests."""
+def situation_of(
+    num_rows: int, us_per_token: int, draft_us: Sequence[int] = (), **values: Any
+) -> Situation:
     costs = [(2**i, pass_us(2**i, us_per_token)) for i in range(9)]
-    situation = Situation(
+    sizes = {"max_num_seqs": num_rows, "max_num_batched_tokens": 256, "max_num_waiting": 64}
+    return Situation(
         costs,
         draft_us,
         max_model_len=200,
         num_blocks=2000,
-        max_num_seqs=num_rows,
-        max_num_batched_tokens=256,
-        max_num_waiting=64,
         draft_width="goodput",
+        **sizes,
         **values,
     )
-    if not is_right:
-        situation.worker._guess = lambda *_: [[-1]]  # type: ignore[method-assign]
-    drafter, time = situation.config.drafter, 0.0
-    for handle in range(3 * num_rows):
-        situation.add(handle, [*PROMPT, handle % 50], NUM_TOKENS)
-    while situation.scheduler.num_running or situation.scheduler.num_waiting:
+
+
+def measure(
+    situation: Situation,
+    us_per_token: int,
+    draft_us: Sequence[int] = (),
+    proposer: tuple[float, float | None] | None = None,
+) -> float:
+    """Returns the tokens per microsecond of some rounds of requests.
+
+    Args:
+        situation: With as many rows as there are requests in a round.
+        us_per_token: What a token of a pass costs.
+        draft_us: What the drafter costs, by its levels.
+        proposer: How right it is, and what it claims to be; the first round is not counted, in
+            which that is learnt. None for no predictions.
+    """
+    scheduler, num_rows = situation.scheduler, situation.config.max_num_seqs
+    num_rounds = 3 if proposer is None else 4
+    for handle in range(num_rounds * num_rows):
+        prompt = [*PROMPT, handle % 50]
+        prediction = [] if proposer is None else situation.foresee(prompt, NUM_TOKENS)
+        is_followed = proposer is not None
+        situation.add(
+            handle,
+            prompt,
+            NUM_TOKENS,
+            predicted_token_ids=prediction,
+            is_followed=is_followed,
+        )
+    drafter, time, num_tokens = situation.config.drafter, 0.0, 0
+    while scheduler.num_running or scheduler.num_waiting:
+        for request_id in scheduler.find_unaligned():
+            assert proposer is not None
+            propose(situation, int(request_id[1:]), *proposer)
         situation.fill()
         result = run_plan(situation)
         draft_ns = 0
@@ -54,14 +81,18 @@ def measure(
             draft_ns = 1000 * draft_us[int(drafter.count_levels(served).max()) - 1]
         step_ns = 1000 * pass_us(result.num_tokens, us_per_token) + draft_ns
         result = replace(result, step_ns=step_ns, draft_ns=draft_ns)
-        situation.got.take(situation.scheduler.settle(result))
-        time += step_ns / 1000
-    return 3 * num_rows * NUM_TOKENS / time
+        situation.got.take(scheduler.settle(result))
+        if proposer is None or len(situation.got.ended) >= num_rows:
+            time += step_ns / 1000
+            num_tokens += int(result.num_emitted_tokens.sum())
+    return num_tokens / time
 
 
 @cache
-def plain_rate(num_rows: int, us_per_token: int) -> float:
-    return measure(num_rows, us_per_token, [], is_right=True, num_speculative_tokens=0)
+def plain_rate(num_rows: int, us_per_token: int, is_predicted: bool) -> float:
+    """Whatever is proposed, nothing of it is verified."""
+    situation = situation_of(num_rows, us_per_token, num_speculative_tokens=0)
+    return measure(situation, us_per_token, proposer=(1.0, 1.0) if is_predicted else None)
 
 
 @pytest.mark.parametrize("num_rows", [1, 4])
@@ -78,10 +109,13 @@ def plain_rate(num_rows: int, us_per_token: int) -> float:
 def test_drafting_is_never_slower(
     drafter: Drafter, draft_us: list[int], is_right: bool, us_per_token: int, num_rows: int
 ) -> None:
-    rate = measure(
-        num_rows, us_per_token, draft_us, is_right, drafter=drafter, num_speculative_tokens=16
+    situation = situation_of(
+        num_rows, us_per_token, draft_us, drafter=drafter, num_speculative_tokens=16
     )
-    plain = plain_rate(num_rows, us_per_token)
+    if not is_right:
+        situation.worker._guess = lambda *_: [[-1]]  # type: ignore[method-assign]
+    rate = measure(situation, us_per_token, draft_us)
+    plain = plain_rate(num_rows, us_per_token, is_predicted=False)
     assert rate > 0.98 * plain
     if is_right and us_per_token == 2 and draft_us[0] < 200:
         assert rate > 1.3 * plain
@@ -99,12 +133,10 @@ PROPOSERS = {
 }
 
 
-def propose(
-    situation: Situation, handle: int, truth: list[int], right: float, claim: float | None
-) -> None:
+def propose(situation: Situation, handle: int, right: float, claim: float | None) -> None:
     """Sets a window where the output is, of whose tokens some are right."""
     base = len(situation.text(handle))
-    tokens = truth[base : base + 32]
+    tokens = situation.expected[handle][base : base + 32]
     random = Random(1000 * handle + base)
     nodes = [
         ((token + (random.random() >= right)) % 50, place - 1, base + place)
@@ -114,54 +146,13 @@ def propose(
     situation.scheduler.set_window(f"r{handle}", window_of(base, nodes, values))
 
 
-def measure_windows(
-    num_rows: int, us_per_token: int, right: float, claim: float | None, **values: Any
-) -> float:
-    """Returns the tokens per microsecond of the second to the fourth round of requests."""
-    costs = [(2**i, pass_us(2**i, us_per_token)) for i in range(9)]
-    situation = Situation(
-        costs,
-        max_model_len=200,
-        num_blocks=2000,
-        max_num_seqs=num_rows,
-        max_num_batched_tokens=256,
-        max_num_waiting=64,
-        draft_width="goodput",
-        **values,
-    )
-    truths: dict[int, list[int]] = {}
-    time, num_tokens = 0.0, 0
-    for handle in range(4 * num_rows):
-        prompt = [*PROMPT, handle % 50]
-        truths[handle] = expected_output(prompt, 50, len(prompt) + NUM_TOKENS, set())
-        situation.add(handle, prompt, NUM_TOKENS, predicted_token_ids=truths[handle])
-    while situation.scheduler.num_running or situation.scheduler.num_waiting:
-        for request_id in situation.scheduler.find_unaligned():
-            handle = int(request_id[1:])
-            propose(situation, handle, truths[handle], right, claim)
-        situation.fill()
-        result = run_plan(situation)
-        step_ns = 1000 * pass_us(result.num_tokens, us_per_token)
-        situation.got.take(situation.scheduler.settle(replace(result, step_ns=step_ns)))
-        if len(situation.got.ended) >= num_rows:
-            time += step_ns / 1000
-            num_tokens += int(result.num_emitted_tokens.sum())
-    return num_tokens / time
-
-
-@cache
-def plain_rate_of_windows(num_rows: int, us_per_token: int) -> float:
-    """Whatever is proposed, nothing of it is verified."""
-    return measure_windows(num_rows, us_per_token, 1.0, 1.0, num_speculative_tokens=0)
-
-
 @pytest.mark.parametrize("num_rows", [1, 4])
 @pytest.mark.parametrize("us_per_token", [2, 50, 600])
 @pytest.mark.parametrize("proposer", PROPOSERS)
 def test_windows_are_never_slower(proposer: str, us_per_token: int, num_rows: int) -> None:
-    right, claim = PROPOSERS[proposer]
-    rate = measure_windows(num_rows, us_per_token, right, claim, num_speculative_tokens=16)
-    plain = plain_rate_of_windows(num_rows, us_per_token)
+    situation = situation_of(num_rows, us_per_token, num_speculative_tokens=16)
+    rate = measure(situation, us_per_token, proposer=PROPOSERS[proposer])
+    plain = plain_rate(num_rows, us_per_token, is_predicted=True)
     assert rate > 0.98 * plain
-    if right == 1 and us_per_token < 600:
+    if PROPOSERS[proposer][0] == 1 and us_per_token < 600:
         assert rate > 2 * plain

@@ -1,7 +1,14 @@
-"""Schedulers against workers that check every plan: random commands, sizes, depths and losses."""
+"""Schedulers against workers that check every plan: random commands, sizes, depths and losses.
 
+Some runs are recorded, and replayed in the end.
+"""
+
+import shutil
+import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,24 +24,27 @@ from hypothesis.stateful import (
     rule,
 )
 
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
-from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import wakes
-from optimist_scheduler.core.requests.plan import Plan, StepResult
-from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
 from optimist_scheduler.core.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import Window, WindowError
-from optimist_scheduler.workers.description import WorkerDescription
+from optimist_scheduler.journal import OFF, Journal
+from optimist_scheduler.service.replay import replay
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
-from optimist_scheduler.workers.translate import plan_message, step_result
-from tests.scheduler.core.expected import VOCAB_SIZE, Expected, Path
-from tests.scheduler.fake_worker import expected_output
-from tests.scheduler.situation import check_slots, fake_worker, make_window, rows, window_of
+from optimist_scheduler.workers.translate import new_request, step_result
+from tests.scheduler.core.expected import VOCAB_SIZE, Expected, TokenPath
+from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.situation import check_slots, make_window, rows, window_message, window_of
 
 MAX_LENGTH = 40
 DRAFTERS = [
@@ -87,31 +97,28 @@ DEPTHS = st.one_of(
 NUMBERS = st.integers(0, 5)
 """Which of the workers that can."""
 
-Drafted = dict[str, dict[Path, int]]
+Drafted = dict[str, dict[TokenPath, int]]
 """Position in the prediction of what was drafted of windows, by request."""
 
 
 class DrivenWorker(Worker):
     """A worker, and the plans and results between it and its scheduler."""
 
-    def __init__(self, number: int, config: EngineConfig, failing: set[str]) -> None:
-        super().__init__(Peer(f"w{number}:1", f"w{number}"))
-        self._failing = failing
-        self.reach(config)
+    def __init__(self, number: int, journal: Journal, settings: SchedulerSettings) -> None:
+        super().__init__(Peer(f"w{number}:1", f"w{number}"), journal)
+        self._settings = settings
 
-    def reach(self, config: EngineConfig) -> None:
+    def reach(self, fake: FakeWorker) -> None:
         """Begins anew, perhaps with other memory."""
-        self.config, self.fake = config, fake_worker(config)
-        self.fake.failing = self._failing
+        self.fake = fake
         self.forget()
-        message = self.fake.description
-        assert not self.begin(WorkerDescription("", config, (), (), (), False, message))
+        assert not self.begin(describe_worker(fake.description, self._settings))
 
     def forget(self) -> None:
         """Loses what is between the worker and its scheduler."""
-        self.sent: list[Plan] = []
-        self.results: list[tuple[StepResult, Drafted]] = []
-        self.settled: list[StepResult] = []
+        self.sent: list[worker_pb2.ExecuteRequest] = []
+        self.results: list[tuple[worker_pb2.ExecuteResponse, Drafted]] = []
+        self.settled: list[worker_pb2.ExecuteResponse] = []
         self.in_force: dict[int, Drafted] = {}
         """The windows when each plan was made."""
         self.is_prepared = False
@@ -122,7 +129,7 @@ class DrivenWorker(Worker):
     def in_flight(self) -> list[list[int]]:
         """Slots of the plans without a result."""
         first = [result.slots for result, _ in self.results if result.repeat == 0]
-        return [slots.tolist() for slots in (*(plan.slots for plan in self.sent), *first)]
+        return [from_bytes(each).tolist() for each in (*(plan.slots for plan in self.sent), *first)]
 
 
 def can(condition: Callable[[DrivenWorker], bool]) -> Any:
@@ -140,6 +147,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth=DEPTHS,
         is_eager=st.booleans(),
         is_always_ahead=st.booleans(),
+        is_recorded=st.sampled_from([False, False, True]),
     )
     def begin(
         self,
@@ -149,37 +157,50 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth: dict[str, int],
         is_eager: bool,
         is_always_ahead: bool,
+        is_recorded: bool,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         if is_always_ahead:
             self.patch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)
         self.is_eager = is_eager
-        self.options = options | depth
+        self.drafter = options.pop("drafter")
+        chosen = SchedulerSettings(max_num_waiting=5, starvation_seconds=3, **options, **depth)
+        self.log: Path | None = None
+        self.journal = OFF
+        if is_recorded:
+            self.log = Path(tempfile.mkdtemp()) / "log"
+            self.journal = Journal(str(self.log), 64)
+            self.journal.begin(chosen.decisive)
         self.num_blocks = num_blocks if len(sizes) == 1 else None
         """Of an only worker, which may hold short requests alone."""
         self.failing: set[str] = set()
-        self.dispatcher = Dispatcher()
+        self.dispatcher = Dispatcher(self.journal)
         self.workers: list[DrivenWorker] = []
         for number, size in enumerate(sizes):
-            self.workers.append(DrivenWorker(number, self.config_of(size), self.failing))
-            self.dispatcher.join(self.workers[-1])
-        self.max_length = self.workers[0].config.max_length
+            worker = DrivenWorker(number, self.journal, chosen)
+            worker.reach(self.fake_of(size))
+            self.workers.append(worker)
+            self.dispatcher.join(worker)
+        self.max_length = self.workers[0].scheduler.config.max_length
         self.now = 0.0
+        self.num_plans = 0
         self.requests: dict[str, Expected] = {}
         self.live: dict[str, Expected] = {}
         self.mode: PauseMode | None = None
 
-    def config_of(self, size: dict[str, int]) -> EngineConfig:
-        values: dict[str, Any] = {**size, **self.options}
-        num_blocks = -(-MAX_LENGTH // size["block_size"]) + values.pop("num_extra_blocks")
-        return EngineConfig(
-            vocab_size=VOCAB_SIZE,
-            max_model_len=MAX_LENGTH,
-            max_num_waiting=5,
-            starvation_seconds=3,
-            num_blocks=self.num_blocks or num_blocks,
-            **values,
+    def fake_of(self, size: dict[str, int]) -> FakeWorker:
+        num_blocks = -(-MAX_LENGTH // size["block_size"]) + size["num_extra_blocks"]
+        fake = FakeWorker(
+            VOCAB_SIZE,
+            MAX_LENGTH,
+            size["block_size"],
+            self.num_blocks or num_blocks,
+            size["max_num_seqs"],
+            size["max_num_batched_tokens"],
+            drafter=self.drafter,
         )
+        fake.failing = self.failing
+        return fake
 
     @property
     def connected(self) -> list[DrivenWorker]:
@@ -217,6 +238,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_given: int,
         stops: list[int],
         is_predicted: bool,
+        is_followed: bool,
         num_logprobs: int | None,
         num_prompt_logprobs: int | None,
         **values: Any,
@@ -230,29 +252,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         limit = min(len(prompt) + values["max_tokens"], self.max_length)
         text = expected_output(prompt, VOCAB_SIZE, limit, set(stops), values["min_tokens"])
         given = text[: min(num_given, max(len(text) - 1, 0))]
-        if given:
-            # Of what it has, no log-probabilities are reported to it.
-            num_logprobs = num_prompt_logprobs = None
         sampling = SamplingParams(
             num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
         )
-        values["priority"] *= self.options["policy"] == "priority"
-        new = NewRequest(
-            f"r{handle}",
-            prompt,
-            predicted_token_ids=truth if is_predicted else [],
-            output_token_ids=given,
-            stop_token_ids=stops,
-            sampling=sampling,
-            sampling_message=write_sampling(sampling),
-            owner=3,
+        values["priority"] *= self.workers[0].scheduler.config.policy == "priority"
+        message = scheduler_pb2.Add(
             handle=handle,
+            request_id=f"r{handle}",
+            prompt_token_ids=to_bytes(prompt),
+            predicted_token_ids=to_bytes(truth if is_predicted else []),
+            output_token_ids=to_bytes(given),
+            stop_token_ids=to_bytes(stops),
+            sampling=write_sampling(sampling),
             **values,
         )
+        new = replace(new_request(message, owner=3), is_followed=is_followed)
         able = self.connected or self.workers
         is_full = all(worker.scheduler.num_waiting >= 5 for worker in able)
         try:
-            self.dispatcher.add(new, self.now)
+            self.dispatcher.add(new, self.now, message)
         except RejectionError as error:
             if error.finished.reason is FinishReason.OVERLOADED:
                 assert is_full
@@ -261,8 +279,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert not is_full
         with pytest.raises(RejectionError, match="is in use"):
-            self.dispatcher.add(new, self.now)
-        expected = Expected(new, self.options["drafter"])
+            self.dispatcher.add(new, self.now, message)
+        expected = Expected(new, self.drafter)
         self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
             self.propose(expected)
@@ -289,7 +307,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         base = data.draw(st.integers(0, len(output) + 1))
         random, most = Random(seed), len(expected.new.predicted_token_ids)
         nodes: list[tuple[int, int, int]] = []
-        paths: list[Path] = []
+        paths: list[TokenPath] = []
         for _ in range(num_nodes):
             last = len(paths) - 1
             parent = last if is_chain else random.randrange(max(-1, last - 2), last + 1)
@@ -313,7 +331,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             scheduler = self.scheduler_of(request_id)
             slot = scheduler._requests[request_id].slot
             is_taken = wakes(left, scheduler._state.widths.scales[slot] if slot >= 0 else 1)
-        assert self.dispatcher.set_window(request_id, window) == is_taken
+        assert self.dispatcher.take_window(window_message(request_id, window)) == is_taken
         if is_taken:
             positions = [position for _, _, position in nodes]
             expected.follow(base, dict(zip(paths, positions, strict=True)))
@@ -324,14 +342,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         expected = self.draw_live(data)
         window = FAULTS[fault](max(expected.base, 0))
         with pytest.raises(WindowError):
-            self.dispatcher.set_window(expected.new.request_id, window)
+            self.dispatcher.take_window(window_message(expected.new.request_id, window))
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), rests=st.booleans())
     def gain_little(self, data: Any, rests: bool) -> None:
         """The request rests, or does with the next pass that brings no draft."""
         expected = self.draw_live(data)
-        if expected.gain < 64:
+        if expected.gain < 64 or self.log is not None:
             return
         request_id = expected.new.request_id
         scheduler = self.scheduler_of(request_id)
@@ -350,8 +368,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         tokens = expected.truth[base : base + 12]
         values = [0.9**place for place in range(len(tokens))]
         position = base if len(expected.new.predicted_token_ids) else -1
-        window = make_window(base, position, tokens, (), values)
-        taken = self.dispatcher.set_window(expected.new.request_id, window)
+        window = make_window(base, position, tokens, values)
+        taken = self.dispatcher.take_window(window_message(expected.new.request_id, window))
         assert taken == (not expected.rests or len(tokens) > 0)
         if taken:
             places = range(len(tokens))
@@ -414,7 +432,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def prepare(self, number: int) -> None:
         worker = self.choose(number, lambda worker: True)
-        worker.scheduler.prepare()
+        worker.prepare()
         worker.is_prepared = True
 
     @can(lambda worker: worker.scheduler.can_send)
@@ -438,7 +456,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert decision.rows.num_draft_tokens.tolist() == again.rows.num_draft_tokens.tolist()
         if running:
             assert running[0] not in decision.preempted or scheduler.config.policy == "priority"
-        plan = scheduler.schedule(self.now)
+        plan = worker.schedule(self.now)
         if scheduler.config.policy == "fcfs":
             assert not any(each.is_overtaken for each in scheduler._state.waiting.requests)
         if plan is None:
@@ -447,6 +465,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert self.mode is None or (self.mode is PauseMode.WAIT and not plan.admissions)
         worker.sent.append(plan)
+        self.num_plans += 1
         worker.in_force[plan.sequence] = {name: each.window for name, each in self.live.items()}
         in_flight = worker.in_flight
         assert len(in_flight) == scheduler.num_plans_in_flight <= scheduler.config.plan_depth
@@ -463,7 +482,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.execute_at(self.choose(number, lambda worker: bool(worker.sent)))
 
     def execute_at(self, worker: DrivenWorker) -> None:
-        self.run_worker(worker, lambda: worker.fake.execute(plan_message(worker.sent.pop(0))))
+        self.run_worker(worker, lambda: worker.fake.execute(worker.sent.pop(0)))
 
     @can(lambda worker: not worker.sent and worker.fake.can_repeat)
     @rule(number=NUMBERS)
@@ -474,7 +493,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def run_worker(self, worker: DrivenWorker, run: Callable[[], Any]) -> None:
         """Lets a worker run a plan; notes what it drafted of windows, which it must have."""
         worker.fake.drafted.clear()
-        result = step_result(run())
+        result = run()
         drafted: Drafted = {}
         for request_id, output, paths in worker.fake.drafted:
             windows = worker.in_force[result.sequence][request_id] if paths else {}
@@ -491,7 +510,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         worker.settled.append(result)
         worker.is_prepared = False
         is_quiet = worker.scheduler.is_quiet
-        outputs = worker.scheduler.settle(result)
+        outputs = worker.settle(step_result(result), result)
         assert not is_quiet or len(outputs.handles) == 0
         self.take(outputs, drafted)
 
@@ -501,7 +520,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         worker = self.choose(number, lambda worker: bool(worker.settled))
         stats = worker.scheduler.stats
         num_late = stats.num_late_results
-        outputs = worker.scheduler.settle(data.draw(st.sampled_from(worker.settled)))
+        result = data.draw(st.sampled_from(worker.settled))
+        outputs = worker.settle(step_result(result), result)
         assert len(outputs.handles) == len(outputs.ended) == 0
         assert stats.num_late_results == num_late + 1
 
@@ -513,15 +533,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         worker = self.choose(number, lambda worker: True)
         if worker.sent and is_run:
-            worker.fake.execute(plan_message(worker.sent[0]))
+            worker.fake.execute(worker.sent[0])
         worker.forget()
         worker.is_connected = False
         self.adopt(self.dispatcher.evacuate([worker]))
         if self.connected:
             assert worker.scheduler.num_running + worker.scheduler.num_waiting == 0
-        assert worker.scheduler.num_free_blocks == worker.config.num_blocks
+        assert worker.scheduler.num_free_blocks == worker.scheduler.config.num_blocks
         if comes_back:
-            self.reach(worker, worker.config)
+            self.reach(worker, worker.fake)
 
     @precondition(lambda self: len(self.connected) < len(self.workers))
     @rule(number=NUMBERS, size=SIZES)
@@ -529,11 +549,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Other memory, perhaps, and what waits for any worker goes on."""
         absent = [each for each in self.workers if not each.is_connected]
         worker = absent[number % len(absent)]
-        self.reach(worker, worker.config if self.num_blocks else self.config_of(size))
+        self.reach(worker, worker.fake if self.num_blocks else self.fake_of(size))
 
-    def reach(self, worker: DrivenWorker, config: EngineConfig) -> None:
+    def reach(self, worker: DrivenWorker, fake: FakeWorker) -> None:
         requests = self.dispatcher.evacuate([w for w in self.workers if not w.is_connected])
-        worker.reach(config)
+        worker.reach(fake)
         self.adopt(requests)
         assert all(each.is_connected or not each.scheduler.num_waiting for each in self.workers)
 
@@ -612,22 +632,35 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         try:
             self.finish()
+            if self.log is not None:
+                self.replay(self.log)
         finally:
             self.patch.undo()
+            if self.log is not None:
+                shutil.rmtree(self.log.parent)
+
+    def replay(self, log: Path) -> None:
+        for worker in self.workers:
+            worker.end_journal()
+        self.journal.close()
+        with log.open("rb") as file:
+            report = replay(file)
+        assert report.difference is None
+        assert (report.num_runs, report.num_plans) == (1, self.num_plans)
 
     def finish(self) -> None:
         """Runs until all has ended."""
         self.resume()
         for worker in self.workers:
             if not worker.is_connected:
-                self.reach(worker, worker.config)
+                self.reach(worker, worker.fake)
         for _ in range(20_000):
             if not self.live and not any(each.sent or each.results for each in self.workers):
                 break
             for worker in self.workers:
                 if worker.scheduler.can_send:
                     self.send_to(worker)
-                worker.scheduler.prepare()
+                worker.prepare()
                 worker.is_prepared = True
                 if worker.sent:
                     self.execute_at(worker)
@@ -636,7 +669,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.is_sound()
         assert not self.live
         for worker in self.workers:
-            assert worker.scheduler.num_free_blocks == worker.config.num_blocks
+            assert worker.scheduler.num_free_blocks == worker.scheduler.config.num_blocks
 
 
 SchedulerMachine.TestCase.settings = settings(

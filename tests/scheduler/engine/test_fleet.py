@@ -181,21 +181,6 @@ async def test_figures_are_of_all_workers(pool: Pool) -> None:
     assert stats.num_moved_requests == 0
 
 
-async def test_a_pause_is_answered_when_all_workers_rest(pool: Pool) -> None:
-    client = await pool.begin(new_worker(0.01), new_worker(0.01))
-    await client.send(*requests(8))
-    await client.read_until(lambda: len(client.tokens) == 8)
-    assert (await client.reply(pause(KEEP))).error == ""
-    schedulers = [engine.scheduler for engine in pool.fleet.engines]
-    assert [each.num_plans_in_flight for each in schedulers] == [0, 0]
-    assert all(each.is_paused for each in schedulers)
-    num_delivered = sum(map(len, client.tokens.values()))
-    await client.send(resume())
-    await client.until_finished(8)
-    assert num_delivered < 8 * 20
-    assert client.tokens == answers(8)
-
-
 async def test_requests_wait_for_any_worker_when_all_are_lost(pool: Pool) -> None:
     workers = [new_worker(0.005), new_worker(0.005)]
     client = await pool.begin(*workers)

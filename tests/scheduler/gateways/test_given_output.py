@@ -7,8 +7,6 @@ import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.values import FinishReason
 from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until
 from tests.scheduler.fake_services import FakeProposerServicer, serve_scheduler
 from tests.scheduler.situation import Situation
@@ -49,19 +47,6 @@ async def test_only_what_comes_after_it_is_delivered_and_a_proposer_knows_it_fro
                     assert by_source[DraftSource.TARGET] == len(REST[handle])
         await until(lambda: sorted(proposer.closed) == ["r1", "r2", "r3"])
     assert proposer.num_gaps == 0
-
-
-def test_of_the_prompt_no_log_probability_is_reported_again() -> None:
-    wanted = SamplingParams(num_logprobs=1, num_prompt_logprobs=1)
-    situation = Situation()
-    situation.add(1, PROMPT, 8, sampling=wanted, output_token_ids=truth(PROMPT)[:3])
-    reported = [
-        each.logprobs
-        for _ in range(5)
-        for each in (situation.send(), situation.answer())[1].logprobs
-    ]
-    assert [(each.num_prompt_tokens, each.num_tokens) for each in reported] == [(0, 1)] * 5
-    assert situation.finished(1).reason is FinishReason.LENGTH
 
 
 def test_the_account_reports_what_the_prefix_cache_held_of_the_prompt() -> None:

@@ -167,8 +167,19 @@ class AdmissionControl:
         self, client: str, num_choices: int, now: float, *, competes: bool = False
     ) -> Refusal | None:
         """Returns why `admit` would refuse; admits nothing."""
-        account = self._account(client, now)
-        return self._find_refusal(account, num_choices, now, competes=competes)
+        account, limits = self._account(client, now), self._limits
+        if wait := account.requests.seconds_until(1, now):
+            return Refusal(Limit.REQUESTS, bounded(wait))
+        if wait := account.tokens.seconds_until(1, now):
+            return Refusal(Limit.TOKENS, bounded(wait))
+        most = limits.max_num_requests_per_client
+        if most and (excess := account.num_choices + num_choices - most) > 0:
+            return Refusal(Limit.CONCURRENCY, account.rate.seconds_until(excess, now))
+        if (excess := self.num_choices + num_choices - limits.max_num_requests) > 0:
+            return Refusal(Limit.CHOICES, self._rate.seconds_until(excess, now))
+        if competes and (excess := self._excess_of_share(account, num_choices)) > 0:
+            return Refusal(Limit.SHARE, self._rate.seconds_until(excess, now))
+        return None
 
     def release(self, client: str, num_choices: int, now: float) -> None:
         """Notes the end of a request."""
@@ -185,23 +196,6 @@ class AdmissionControl:
     def retry_seconds(self, now: float) -> float:
         """Returns when there will probably be room, in seconds from now."""
         return self._rate.seconds_until(1, now)
-
-    def _find_refusal(
-        self, account: _Account, num_choices: int, now: float, *, competes: bool
-    ) -> Refusal | None:
-        limits = self._limits
-        if wait := account.requests.seconds_until(1, now):
-            return Refusal(Limit.REQUESTS, bounded(wait))
-        if wait := account.tokens.seconds_until(1, now):
-            return Refusal(Limit.TOKENS, bounded(wait))
-        most = limits.max_num_requests_per_client
-        if most and (excess := account.num_choices + num_choices - most) > 0:
-            return Refusal(Limit.CONCURRENCY, account.rate.seconds_until(excess, now))
-        if (excess := self.num_choices + num_choices - limits.max_num_requests) > 0:
-            return Refusal(Limit.CHOICES, self._rate.seconds_until(excess, now))
-        if competes and (excess := self._excess_of_share(account, num_choices)) > 0:
-            return Refusal(Limit.SHARE, self._rate.seconds_until(excess, now))
-        return None
 
     def _excess_of_share(self, account: _Account, num_choices: int) -> int:
         """Returns by how much a client would take of what is kept for those below their share."""

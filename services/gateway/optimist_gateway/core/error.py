@@ -92,11 +92,6 @@ def path_text(path: Path) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
 
 
-def scheduler_unavailable(reason: str) -> ApiError:
-    """Returns the error for a scheduler that cannot be reached."""
-    return ApiError(503, reason, code="scheduler_unavailable")
-
-
 def shutting_down() -> ApiError:
     """Returns the error for requests that a gateway which ends does not take, or breaks off."""
     return ApiError(503, "this server is shutting down; try again", code=SHUTTING_DOWN)

@@ -9,9 +9,7 @@ from optimist_gateway.core.answer.echo import Echo
 from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,
-    Speculation,
     StepOutput,
-    Usage,
 )
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.metrics import GatewayMetrics
@@ -39,7 +37,6 @@ class Choice:
     """A request of its own at the scheduler; `start` it once, then `close`."""
 
     __slots__ = (
-        "_answer",
         "_echo",
         "_echoing",
         "_end",
@@ -50,6 +47,7 @@ class Choice:
         "_report",
         "_stream",
         "_times",
+        "answer",
     )
 
     def __init__(
@@ -77,7 +75,7 @@ class Choice:
             is_prompt_only: Whether the answer ends there: its one token is not reported.
         """
         self._stream = stream
-        self._answer = answer
+        self.answer = answer
         self._times = ChoiceTimes(metrics, started)
         self._index = index
         self._name = name
@@ -111,25 +109,13 @@ class Choice:
         if self._echoing is None:
             self._stream.resume()
 
-    def usage(self) -> Usage:
-        """Returns the account so far."""
-        return self._answer.usage()
-
-    def speculation(self) -> Speculation:
-        """Returns what drafts were worth so far."""
-        return self._answer.speculation()
-
-    def mean_logprob(self) -> float:
-        """Returns the log-probability per token so far; 0 if it is not reported."""
-        return self._answer.mean_logprob()
-
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; nothing is reported any more."""
         self._report = self._end = _nobody
         if self._echoing is not None:
             self._echoing.cancel()
         self._stream.close()
-        self._times.end(self._answer.num_tokens)
+        self._times.end(self.answer.num_tokens)
 
     def _take(self, output: StepOutput | Exception) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
@@ -143,14 +129,14 @@ class Choice:
                 self._times.note_tokens(len(output.token_ids), output.received)
             if self._echo is not None:
                 self._add_echo(self._echo, output)
-            elif output.token_ids or output.finished is not None:
+            else:
                 self._add(output)
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
-        self._times.note_reason(FAILED)
+        self._times.reason = FAILED
         self._stream.close()
         self._end(error)
 
@@ -158,7 +144,7 @@ class Choice:
         """Takes note of what the scheduler says at the end; raises ApiError for a failure."""
         self._times.note_account(finished)
         if finished.reason.is_failure:
-            self._times.note_reason(FAILED)
+            self._times.reason = FAILED
             raise _failure(finished, self._name)
 
     def _add_echo(self, echo: Echo, output: StepOutput) -> None:
@@ -174,8 +160,7 @@ class Choice:
         self._echo = None
         if echo.num_tokens <= _INLINE_PROMPT_TOKENS:
             self._report(self._index, echo.piece())
-            if output.token_ids or output.finished is not None:
-                self._add(output)
+            self._add(output)
             return
         self._stream.pause()
         self._echoing = asyncio.ensure_future(asyncio.to_thread(echo.piece))
@@ -187,20 +172,21 @@ class Choice:
         self._echoing = None
         try:
             self._report(self._index, echoing.result())
-            if output.token_ids or output.finished is not None:
-                self._add(output)
+            self._add(output)
         except Exception as error:
             self._fail(error)
         if not self._is_paused:
             self._stream.resume()
 
     def _add(self, output: StepOutput) -> None:
+        if not output.token_ids and output.finished is None:
+            return
         if self._is_prompt_only:
-            self._answer.settle(output.finished)
+            self.answer.settle(output.finished)
             self._report_last(Piece("", [], 0, 0, FinishReason.LENGTH))
             return
         try:
-            piece = self._answer.push(output)
+            piece = self.answer.push(output)
         except ValueError as error:
             raise self._not_understood(error) from None
         reason = piece.finish_reason
@@ -214,7 +200,7 @@ class Choice:
     def _report_stop(self, piece: Piece, account: asyncio.Future[Finished | None]) -> None:
         """Reports the last piece with the account of a request that the gateway ended."""
         finished = account.result()
-        self._answer.settle(finished)
+        self.answer.settle(finished)
         self._times.note_account(finished)
         try:
             self._report_last(piece)
@@ -223,12 +209,12 @@ class Choice:
 
     def _report_last(self, piece: Piece) -> None:
         if piece.finish_reason is not None:
-            self._times.note_reason(piece.finish_reason.value)
+            self._times.reason = piece.finish_reason.value
         self._report(self._index, piece)
         self._end(None)
 
     def _not_understood(self, error: object) -> ApiError:
-        self._times.note_reason(FAILED)
+        self._times.reason = FAILED
         return ApiError(500, f"the scheduler sent what is not understood: {error}", code="internal")
 
 

@@ -18,12 +18,7 @@ from optimist_gateway.core.answer.output import (
 )
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
-from optimist_gateway.core.error import (
-    ApiError,
-    FieldError,
-    naming,
-    scheduler_unavailable,
-)
+from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
@@ -32,7 +27,6 @@ from optimist_gateway.observing.request_record import RequestObserver, current_r
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
-from optimist_gateway.schedulers.requests import SchedulerUnavailableError, SlowReaderError
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.encode import encode_prompts, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -109,7 +103,7 @@ class Generation:
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.usage() for choice in self.choices]
+        usages = [choice.answer.usage() for choice in self.choices]
         if len(self.request.prompts) == 1:
             return merge_usages(usages)
         size = self.request.num_candidates
@@ -118,7 +112,7 @@ class Generation:
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.speculation() for choice in self.choices])
+        return add_speculations([choice.answer.speculation() for choice in self.choices])
 
     def chosen(self) -> list[int]:
         """Returns which choices are the answer, those of the first prompt first.
@@ -128,7 +122,7 @@ class Generation:
         size, wanted = self.request.num_candidates, self.request.n
         if size == wanted:
             return list(range(self.num_choices))
-        logprobs = [choice.mean_logprob() for choice in self.choices]
+        logprobs = [choice.answer.mean_logprob() for choice in self.choices]
         chosen: list[int] = []
         for start in range(0, self.num_choices, size):
             # Sorting is stable: of equal ones the first is taken.
@@ -149,13 +143,14 @@ class Generation:
         """
         with self._service.admission.admit(self.num_choices):
             try:
-                await self._add()
-                if not self.left:
-                    self.choices.start(report)
-                yield
-            except (ApiError, FieldError, SchedulerUnavailableError, SlowReaderError) as error:
+                with naming(self.request.names):
+                    await self._add()
+                    if not self.left:
+                        self.choices.start(report)
+                    yield
+            except ApiError:
                 self._has_failed = True
-                raise self._api_error(error) from None
+                raise
             finally:
                 self._end()
 
@@ -244,16 +239,6 @@ class Generation:
     def _describe(self) -> Describe | None:
         wanted = self.request.num_logprobs is not None
         return self._service.tokenizer.vocabulary.describe if wanted else None
-
-    def _api_error(self, error: Exception) -> ApiError:
-        """Returns a failure as the client gets it."""
-        if isinstance(error, ApiError):
-            return error
-        if isinstance(error, FieldError):
-            return error.named(self.request.names())
-        if isinstance(error, SlowReaderError):
-            return ApiError(500, str(error), code="slow_reader")
-        return scheduler_unavailable(str(error))
 
     def _end(self) -> None:
         self.choices.close()

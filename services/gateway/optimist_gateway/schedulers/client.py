@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,6 +18,9 @@ from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.schedulers.messages import read_description, read_outputs
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError, TrackedRequest
+
+if TYPE_CHECKING:
+    from optimist_gateway.schedulers.pool import SchedulerPool
 
 logger = logging.getLogger(__name__)
 
@@ -36,37 +39,19 @@ class UnfitSchedulerError(Exception):
     """A scheduler cannot be used beside the others; the text is why."""
 
 
-class Owner(Protocol):
-    """Who has several clients, and learns what becomes of them."""
-
-    def find_fault(self, client: "SchedulerClient", description: ModelDescription) -> str | None:
-        """Returns why a scheduler cannot be used; None if it can."""
-        ...
-
-    def settle(self) -> None:
-        """Called when a scheduler was connected, or its health changed."""
-        ...
-
-    def lose(self, requests: list[TrackedRequest]) -> None:
-        """Takes the requests of a scheduler that was lost."""
-        ...
-
-    def defer(self, client: "SchedulerClient", request: TrackedRequest) -> bool:
-        """Takes a request that a scheduler had no room for; returns False if it ends so."""
-        ...
-
-
 class SchedulerClient:
     """Keeps one Connect stream open, again and again, and hands outputs to their requests."""
 
-    def __init__(self, peer: Peer, max_num_requests: int, tls: Tls | None, owner: Owner) -> None:
+    def __init__(
+        self, peer: Peer, max_num_requests: int, tls: Tls | None, owner: "SchedulerPool"
+    ) -> None:
         """Sets up a client that is not connected until `run` is.
 
         Args:
             peer: The scheduler.
             max_num_requests: How many requests run at most; bounds the commands that wait.
             tls: How the stream is protected; None for plaintext.
-            owner: Whom it calls.
+            owner: Which has several clients, and learns what becomes of them.
         """
         self.peer = peer
         self._tls, self._owner = tls, owner

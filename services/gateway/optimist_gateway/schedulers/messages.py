@@ -18,7 +18,7 @@ from optimist_gateway.core.answer.output import (
 )
 from optimist_gateway.core.answer.spans import Prompt, SentPrediction
 from optimist_gateway.core.error import FieldError
-from optimist_gateway.core.request import Request, Sampling, cache_salt, choice_seed
+from optimist_gateway.core.request import Request, cache_salt, choice_seed
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.keys import current_client
 
@@ -68,7 +68,9 @@ def _common(
     """Returns what the commands of all choices have in common."""
     if request.priority:
         model.require_priorities()
-    _require_drafts(request.num_speculative_tokens, model)
+    asked, most = request.num_speculative_tokens, model.max_draft_tokens
+    if asked is not None and most is not None and asked > most:
+        raise FieldError(("num_speculative_tokens",), f"must be at most {most} on this server")
     model.require_known(request.stop_token_ids, ("stop_token_ids",))
     stop_token_ids = [*request.stop_token_ids]
     if not request.ignore_eos or request.structure is not None:
@@ -80,7 +82,7 @@ def _common(
     return scheduler_pb2.Add(
         predicted_token_ids=to_bytes(list(chain.from_iterable(token_ids))),
         num_predicted_tokens=to_bytes(lengths if len(lengths) > 1 else []),
-        sampling=_sampling(request.sampling, request),
+        sampling=_sampling(request),
         stop_token_ids=to_bytes(list(dict.fromkeys(stop_token_ids))),
         min_tokens=request.min_tokens,
         priority=request.priority,
@@ -91,12 +93,6 @@ def _common(
             request.include_provenance or (predictions and request.stop)
         ),
     )
-
-
-def _require_drafts(asked: int | None, model: ModelDescription) -> None:
-    most = model.max_draft_tokens
-    if asked is not None and most is not None and asked > most:
-        raise FieldError(("num_speculative_tokens",), f"must be at most {most} on this server")
 
 
 def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescription) -> int:
@@ -117,8 +113,8 @@ def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescriptio
     return asked
 
 
-def _sampling(sampling: Sampling, request: Request) -> sampling_pb2.SamplingParams:
-    num_logprobs = request.num_logprobs
+def _sampling(request: Request) -> sampling_pb2.SamplingParams:
+    sampling, num_logprobs = request.sampling, request.num_logprobs
     if num_logprobs is None and request.num_candidates > request.n:
         # The best of several answers are those with the highest.
         num_logprobs = 0

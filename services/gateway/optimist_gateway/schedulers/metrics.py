@@ -36,18 +36,16 @@ class SchedulerCollector(Collector):
             "Requests of this gateway that are at the scheduler",
             lambda client: float(client.num_requests),
         )
-        waiting = GaugeMetricFamily(
+        yield GaugeMetricFamily(
             "optimist_gateway_requests_without_scheduler",
             "Requests that lost their scheduler and wait for one to go on at",
+            self._pool.num_waiting,
         )
-        waiting.add_metric([], self._pool.num_waiting)
-        yield waiting
-        resumed = CounterMetricFamily(
+        yield CounterMetricFamily(
             "optimist_gateway_resumed_requests",
             "How often a request that lost its scheduler went on at another, or when it was back",
+            self._pool.num_resumed,
         )
-        resumed.add_metric([], self._pool.num_resumed)
-        yield resumed
 
     def _each(self, name: str, text: str, value: Callable[[SchedulerClient], float]) -> Metric:
         family = GaugeMetricFamily(f"optimist_gateway_scheduler_{name}", text, labels=["scheduler"])

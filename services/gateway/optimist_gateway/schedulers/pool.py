@@ -59,7 +59,7 @@ class SchedulerPool:
     @property
     def description(self) -> ModelDescription:
         """What holds at all schedulers; raises SchedulerUnavailableError without any."""
-        if not self.is_connected or self._description is None:
+        if not self._connected or self._description is None:
             raise SchedulerUnavailableError(self._unreached())
         return self._description
 
@@ -67,11 +67,6 @@ class SchedulerPool:
     def clients(self) -> list[SchedulerClient]:
         """The schedulers."""
         return list(self._clients.values())
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether any scheduler is."""
-        return bool(self._connected)
 
     @property
     def is_hung(self) -> bool:
@@ -103,7 +98,7 @@ class SchedulerPool:
         client = self._choose(request, self._clients.values())
         if client is None:
             too_slow = "the scheduler does not take commands fast enough"
-            raise SchedulerUnavailableError(too_slow if self.is_connected else self._unreached())
+            raise SchedulerUnavailableError(too_slow if self._connected else self._unreached())
         client.start(request)
         return request.stream
 

@@ -12,6 +12,7 @@ from functools import partial
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
 from optimist_gateway.core.answer.output import Finished, StepLogprobs, StepOutput
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
 
 logger = logging.getLogger(__name__)
@@ -22,12 +23,18 @@ MAX_WAITING_OUTPUTS = 256
 ACCOUNT_SECONDS = 1.0
 
 
-class SchedulerUnavailableError(Exception):
+class SchedulerUnavailableError(ApiError):
     """The scheduler is not reached, or went away with the answer."""
 
+    def __init__(self, reason: str) -> None:
+        super().__init__(503, reason, code="scheduler_unavailable")
 
-class SlowReaderError(Exception):
+
+class SlowReaderError(ApiError):
     """The client reads its answer more slowly than it is written."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "the answer was read too slowly", code="slow_reader")
 
 
 Take = Callable[[StepOutput | Exception], None]
@@ -131,7 +138,7 @@ class RequestStream:
             self._end()
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
             self._abort()
-            self.fail(SlowReaderError("the answer was read too slowly"))
+            self.fail(SlowReaderError())
             return
         self._put(output)
 

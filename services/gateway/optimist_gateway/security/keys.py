@@ -40,22 +40,16 @@ class ApiKey:
     is_admin: bool = False
 
 
-class KeyRing:
-    """The keys that are valid."""
-
-    def __init__(self, keys: Iterable[ApiKey]) -> None:
-        self.keys = tuple(keys)
-
-    def find(self, secret: bytes) -> ApiKey | None:
-        """Returns the key that a client shows, or None if there is none like it."""
-        if len(secret) > MAX_KEY_BYTES:
-            return None
-        digest, found = sha256(secret).digest(), None
-        # All of them, so that the time says nothing about where the right one stands.
-        for key in self.keys:
-            if hmac.compare_digest(key.digest, digest):
-                found = key
-        return found
+def find_key(keys: Iterable[ApiKey], secret: bytes) -> ApiKey | None:
+    """Returns the key that a client shows, or None if there is none like it."""
+    if len(secret) > MAX_KEY_BYTES:
+        return None
+    digest, found = sha256(secret).digest(), None
+    # All of them, so that the time says nothing about where the right one stands.
+    for key in keys:
+        if hmac.compare_digest(key.digest, digest):
+            found = key
+    return found
 
 
 def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
@@ -127,16 +121,19 @@ class KeySource:
 
     def read(self) -> list[ApiKey]:
         """Reads the keys; raises SetupError if the file cannot be read or a line is no key."""
-        lines = list(self.listed)
-        keys = _parse(self.flag, lines, is_admin=self.is_admin)
-        if self.path:
-            flag = f"{self.flag}-file: {self.path}"
-            try:
+        flag = self.flag
+        try:
+            keys = parse_keys(self.listed, is_admin=self.is_admin)
+            if self.path:
+                flag = f"{self.flag}-file: {self.path}"
                 lines = Path(self.path).read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-                raise SetupError(f"{flag}: cannot be read: {reason}") from None
-            keys += _parse(flag, lines, is_admin=self.is_admin)
+                keys += parse_keys(lines, is_admin=self.is_admin)
+        except UnicodeDecodeError:
+            raise SetupError(f"{flag}: cannot be read: it is not UTF-8") from None
+        except OSError as error:
+            raise SetupError(f"{flag}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise SetupError(f"{flag}: {error}") from None
         return keys
 
     def stamp(self) -> _Stamp | None:
@@ -155,7 +152,7 @@ class Keys:
         """Reads the keys; raises SetupError if that fails."""
         self._sources = sources
         self._stamps = self._find_stamps()
-        self._ring = self._read()
+        self._keys = self._read()
         self._checked = time.monotonic()
 
     @property
@@ -169,15 +166,15 @@ class Keys:
     def has_admins(self) -> bool:
         """Whether there is any admin key."""
         self._follow_files()
-        return any(key.is_admin for key in self._ring.keys)
+        return any(key.is_admin for key in self._keys)
 
     def find(self, secret: bytes) -> Client | None:
         """Returns the client that shows a key, or None if it is no valid one."""
         self._follow_files()
-        key = self._ring.find(secret)
+        key = find_key(self._keys, secret)
         if key is None:
             return None
-        return Client(key.name, key.is_admin, competes=len(self._ring.keys) > 1)
+        return Client(key.name, key.is_admin, competes=len(self._keys) > 1)
 
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
         """Returns who shows a key.
@@ -207,8 +204,8 @@ class Keys:
         """Reads the files again; keys stay as they were if that fails."""
         self._stamps = self._find_stamps()
         try:
-            self._ring = self._read()
-            logger.info("%d API keys are valid", len(self._ring.keys))
+            self._keys = self._read()
+            logger.info("%d API keys are valid", len(self._keys))
         except SetupError as error:
             logger.error("the API keys stay as they were: %s", error)
 
@@ -222,16 +219,9 @@ class Keys:
     def _find_stamps(self) -> list[_Stamp | None]:
         return [source.stamp() for source in self._sources]
 
-    def _read(self) -> KeyRing:
+    def _read(self) -> list[ApiKey]:
         keys = [key for source in self._sources for key in source.read()]
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
             raise SetupError("--api-keys, --admin-keys: a name or a key is given twice")
-        return KeyRing(keys)
-
-
-def _parse(flag: str, lines: Iterable[str], *, is_admin: bool) -> list[ApiKey]:
-    try:
-        return parse_keys(lines, is_admin=is_admin)
-    except ValueError as error:
-        raise SetupError(f"{flag}: {error}") from None
+        return keys

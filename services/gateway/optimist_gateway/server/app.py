@@ -10,14 +10,13 @@ from starlette.middleware.cors import CORSMiddleware
 from optimist_common.network.channel import Tls
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.core.request import Limits
-from optimist_gateway.fronts.admin.admin import admin_router
-from optimist_gateway.fronts.admin.health import Health, health_router
+from optimist_gateway.fronts.admin import Health, admin_router, health_router
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
 from optimist_gateway.fronts.openai.errors import add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
 from optimist_gateway.fronts.openai.responses.endpoint import responses_router
-from optimist_gateway.fronts.openapi.document import add_document
+from optimist_gateway.fronts.openapi import add_document
 from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Service
@@ -46,7 +45,13 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
     service = _service(settings, tokenizer, observer, metrics, tls)
     schedulers = service.schedulers
-    keys, health = _keys(settings), Health(service)
+    health = Health(service)
+    keys = Keys(
+        [
+            KeySource("--api-keys", settings.api_keys, settings.api_keys_file),
+            KeySource("--admin-keys", settings.admin_keys, settings.admin_keys_file, is_admin=True),
+        ]
+    )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -54,7 +59,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             asyncio.create_task(work) for work in (schedulers.run(), watch_event_loop(metrics))
         ]
         try:
-            async with serving_grpc(settings, service, keys, health.is_ready):
+            async with serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
                 yield
         finally:
             for task in tasks:
@@ -126,15 +131,6 @@ def _service(
         ),
         observer=observer,
         admin=SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls),
-    )
-
-
-def _keys(settings: GatewaySettings) -> Keys:
-    return Keys(
-        [
-            KeySource("--api-keys", settings.api_keys, settings.api_keys_file),
-            KeySource("--admin-keys", settings.admin_keys, settings.admin_keys_file, is_admin=True),
-        ]
     )
 
 

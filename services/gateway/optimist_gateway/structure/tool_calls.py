@@ -78,7 +78,9 @@ class ToolCallReader:
         """
         if self.num_calls == 0:
             self._add_content(self._buffer)
-            self._flush_spaces()
+            if self._spaces:
+                self._deltas.append(ContentDelta(self._spaces))
+            self._spaces = ""
         self._buffer = ""
         return self._taken()
 
@@ -175,11 +177,6 @@ class ToolCallReader:
             self._deltas.append(ContentDelta(self._spaces + shown))
             self._spaces = ""
         self._spaces += text[len(shown) :]
-
-    def _flush_spaces(self) -> None:
-        if self._spaces:
-            self._deltas.append(ContentDelta(self._spaces))
-        self._spaces = ""
 
 
 class _Beginning:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolFormat:
     """Literal parts of the calls in an answer; between any two of them there may be white space.
 
@@ -15,16 +15,16 @@ class ToolFormat:
     """
 
     name: str
-    opening: tuple[str, ...]
+    opening: tuple[str, ...] = ()
     before_name: tuple[str, ...]
-    quote: str
+    quote: str = '"'
     """What is right before and after the name."""
-    after_name: tuple[str, ...]
-    end: tuple[str, ...]
+    after_name: tuple[str, ...] = (",", '"arguments"', ":")
+    end: tuple[str, ...] = ("}",)
     separator: tuple[str, ...] | None
     """None if there is one call at most."""
-    closing: tuple[str, ...]
-    follows_text: bool
+    closing: tuple[str, ...] = ()
+    follows_text: bool = False
     """Whether text may precede the calls; then the first part marks where they begin."""
     in_template: bool = True
     """Whether the chat template describes the tools; else the system message does."""
@@ -46,58 +46,37 @@ _JSON_NAME = ("{", '"name"', ":")
 
 HERMES = ToolFormat(
     name="hermes",
-    opening=(),
     before_name=("<tool_call>", *_JSON_NAME),
-    quote='"',
-    after_name=(",", '"arguments"', ":"),
     end=("}", "</tool_call>"),
     separator=(),
-    closing=(),
     follows_text=True,
 )
 LLAMA3 = ToolFormat(
-    name="llama3",
-    opening=(),
-    before_name=_JSON_NAME,
-    quote='"',
-    after_name=(",", '"parameters"', ":"),
-    end=("}",),
-    separator=None,
-    closing=(),
-    follows_text=False,
+    name="llama3", before_name=_JSON_NAME, after_name=(",", '"parameters"', ":"), separator=None
 )
 MISTRAL = ToolFormat(
     name="mistral",
     opening=("[TOOL_CALLS]", "["),
     before_name=_JSON_NAME,
-    quote='"',
-    after_name=(",", '"arguments"', ":"),
-    end=("}",),
     separator=(",",),
     closing=("]",),
     follows_text=True,
 )
 MISTRAL_ARGS = ToolFormat(
     name="mistral_args",
-    opening=(),
     before_name=("[TOOL_CALLS]",),
     quote="",
     after_name=("[ARGS]",),
     end=(),
     separator=(),
-    closing=(),
     follows_text=True,
 )
 JSON = ToolFormat(
     name="json",
     opening=("{", '"tool_calls"', ":", "["),
     before_name=_JSON_NAME,
-    quote='"',
-    after_name=(",", '"arguments"', ":"),
-    end=("}",),
     separator=(",",),
     closing=("]", "}"),
-    follows_text=False,
     in_template=False,
 )
 FORMATS: Mapping[str, ToolFormat] = {

@@ -37,32 +37,25 @@ def render(
     Raises:
         Exception: What is wrong with the template, or with the messages for it.
     """
+
+    def render_as(shown: Sequence[Mapping[str, Any]]) -> str:
+        # It is declared to return one text.
+        rendered: Any = render_jinja_template(
+            conversations=[[dict(message) for message in shown]],
+            tools=None if tools is None else [dict(tool) for tool in tools],
+            chat_template=template,
+            add_generation_prompt=add_generation_prompt,
+            **special_tokens,
+        )
+        texts, _ = rendered
+        return str(texts[0])
+
     try:
-        return _render(template, messages, tools, special_tokens, add_generation_prompt)
+        return render_as(messages)
     except TypeError:
         if not any("tool_calls" in message for message in messages):
             raise
-        shown = [_with_text(one) for one in messages]
-        return _render(template, shown, tools, special_tokens, add_generation_prompt)
-
-
-def _render(
-    template: str,
-    messages: Sequence[Mapping[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
-    special_tokens: Mapping[str, Any],
-    add_generation_prompt: bool,
-) -> str:
-    # It is declared to return one text.
-    rendered: Any = render_jinja_template(
-        conversations=[[dict(message) for message in messages]],
-        tools=None if tools is None else [dict(tool) for tool in tools],
-        chat_template=template,
-        add_generation_prompt=add_generation_prompt,
-        **special_tokens,
-    )
-    texts, _ = rendered
-    return str(texts[0])
+        return render_as([_with_text(one) for one in messages])
 
 
 def _with_text(message: Mapping[str, Any]) -> dict[str, Any]:

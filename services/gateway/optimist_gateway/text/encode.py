@@ -145,14 +145,12 @@ async def encode_prompts(
         FieldError: One is empty or too long, has unknown tokens, or its messages make no prompt.
         ApiError: Chat templates cannot be rendered now.
     """
-    prompts: list[Prompt] = []
-    for index, prompt in enumerate(request.prompts):
-        if isinstance(prompt, Conversation):
-            encode = _encode_conversation(prompt, request, tokenizer, model)
-        else:
-            encode = _encode(prompt, ("prompts", index), request, tokenizer, model)
-        prompts.append(await encode)
-    return prompts
+    return [
+        await _encode_conversation(prompt, request, tokenizer, model)
+        if isinstance(prompt, Conversation)
+        else await _encode(prompt, ("prompts", index), request, tokenizer, model)
+        for index, prompt in enumerate(request.prompts)
+    ]
 
 
 async def _encode_conversation(
@@ -160,11 +158,20 @@ async def _encode_conversation(
 ) -> Prompt:
     messages = conversation.messages
     text = await render_chat(messages, tokenizer, model, conversation.tools)
-    if not request.include_provenance:
-        return Prompt(await tokenizer.encode(text, add_special_tokens=False))
-    token_ids, spans = await tokenizer.encode_spans(text, add_special_tokens=False)
+    token_ids, spans = await _tokens(text, request, tokenizer)
+    if spans is None:
+        return Prompt(token_ids)
     contents = find_contents(text, [message.content for message in messages])
-    return Prompt(token_ids, spans=PromptSpans(len(token_ids), joined_spans(spans), contents))
+    return Prompt(token_ids, spans=PromptSpans(len(token_ids), spans, contents))
+
+
+async def _tokens(
+    text: str, request: Request, tokenizer: Tokenizer, *, add_special_tokens: bool = False
+) -> tuple[list[int], list[tuple[int, int]] | None]:
+    """Returns the tokens of a text, and its characters that each is; None if nobody asks."""
+    encoding = await tokenizer.encoding(text, add_special_tokens=add_special_tokens)
+    spans = joined_spans(encoding.offsets) if request.include_provenance else None
+    return list(encoding.ids), spans
 
 
 async def render_chat(
@@ -213,15 +220,12 @@ async def _encode(
     if not isinstance(prompt, str):
         model.require_known(prompt, path)
         encoded = Prompt(list(prompt))
-    elif request.include_provenance:
-        require_tokenizable(len(prompt), path, tokenizer, model)
-        token_ids, spans = await tokenizer.encode_spans(prompt, add_special_tokens=True)
-        whole = SentText(None, 0, len(prompt))
-        found = PromptSpans(len(token_ids), joined_spans(spans), [whole])
-        encoded = Prompt(token_ids, prompt, found)
     else:
         require_tokenizable(len(prompt), path, tokenizer, model)
-        encoded = Prompt(await tokenizer.encode(prompt, add_special_tokens=True), prompt)
+        token_ids, spans = await _tokens(prompt, request, tokenizer, add_special_tokens=True)
+        whole = [SentText(None, 0, len(prompt))]
+        found = None if spans is None else PromptSpans(len(token_ids), spans, whole)
+        encoded = Prompt(token_ids, prompt, found)
     if not encoded.token_ids:
         raise FieldError(path, "must not be empty")
     return encoded
@@ -285,13 +289,9 @@ async def predicted_tokens(
             continue
         # What is cut here is after the cut in tokens.
         shown = normalise_line_endings(prediction)[: longest * tokenizer.longest_token]
-        if request.include_provenance:
-            token_ids, spans = await tokenizer.encode_spans(shown, add_special_tokens=False)
-            spans = joined_spans(spans[:longest])
-            encoded.append(SentPrediction(index, token_ids[:longest], spans))
-        else:
-            token_ids = await tokenizer.encode(shown, add_special_tokens=False)
-            encoded.append(SentPrediction(index, token_ids[:longest]))
+        token_ids, spans = await _tokens(shown, request, tokenizer)
+        spans = None if spans is None else spans[:longest]
+        encoded.append(SentPrediction(index, token_ids[:longest], spans))
     counts = (len(one.token_ids) for one in encoded)
     _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
     return [one for one in encoded if one.token_ids]

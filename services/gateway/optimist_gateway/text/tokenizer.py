@@ -144,8 +144,9 @@ class Tokenizer:
         backend.no_padding()
         self._tokenizer = tokenizer
         self._backend = backend
-        self._template_seconds = template_seconds
         self._process: ChildProcess | None = None
+        if template_seconds is not None:
+            self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         self._special_ids = frozenset(
@@ -173,18 +174,18 @@ class Tokenizer:
             text: The text.
             add_special_tokens: Whether to add those with which the model's prompts begin.
         """
-        return list((await self._encoding(text, add_special_tokens=add_special_tokens)).ids)
+        return list((await self.encoding(text, add_special_tokens=add_special_tokens)).ids)
 
-    async def encode_spans(
-        self, text: str, *, add_special_tokens: bool
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the tokens of a text, and the characters of it that they are.
+    async def encoding(self, text: str, *, add_special_tokens: bool) -> Any:
+        """Returns the tokens of a text as `ids`, and the characters of it that they are.
 
-        Returns:
-            The tokens, `[num_tokens]`, and where each begins and ends, `[num_tokens]`.
+        These are `offsets`: where each token begins and ends, `[num_tokens]`.
         """
-        encoding = await self._encoding(text, add_special_tokens=add_special_tokens)
-        return list(encoding.ids), list(encoding.offsets)
+        if len(text) > _INLINE_CHARACTERS:
+            return await asyncio.to_thread(
+                self._backend.encode, text, add_special_tokens=add_special_tokens
+            )
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     async def render_messages(
         self,
@@ -240,9 +241,8 @@ class Tokenizer:
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+        if self._process is not None:
+            await self._process.stop()
 
     def special_id(self, text: str) -> int | None:
         """Returns the id of a special token, by its text; None for other texts."""
@@ -273,22 +273,13 @@ class Tokenizer:
                 return text
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
-    async def _encoding(self, text: str, *, add_special_tokens: bool) -> Any:
-        if len(text) > _INLINE_CHARACTERS:
-            return await asyncio.to_thread(
-                self._backend.encode, text, add_special_tokens=add_special_tokens
-            )
-        return self._backend.encode(text, add_special_tokens=add_special_tokens)
-
     async def _render(self, value: dict[str, Any]) -> str:
-        if self._template_seconds is None:
+        if self._process is None:
             try:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
                 raise ChildError(str(error) or type(error).__name__) from error
-        if self._process is None:
-            self._process = ChildProcess(RENDERER, "", self._template_seconds, "the chat template")
         return await self._process.ask(value)
 
     def _template(self, *, with_tools: bool) -> str:

@@ -5,7 +5,7 @@ import numpy as np
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, floats_to_bytes, from_bytes, to_bytes
-from optimist_common.drafts import DraftSource, TokenTree
+from optimist_common.drafts import PREDICTION, TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_worker.core.plan import (
@@ -73,6 +73,7 @@ def encode_result(
     result: StepResult, step_ns: int = 0, idle_ns: int = 0
 ) -> worker_pb2.ExecuteResponse:
     """Encodes the result of a step that took `step_ns`, after `idle_ns` with nothing to run."""
+    has_windows = np.count_nonzero(result.draft_sources == PREDICTION) > 0
     response = worker_pb2.ExecuteResponse(
         sequence=result.sequence,
         slots=to_bytes(result.slots),
@@ -87,10 +88,9 @@ def encode_result(
         idle_ns=idle_ns,
         draft_sources=to_bytes(result.draft_sources),
         draft_ns=result.draft_ns,
+        window_nodes=to_bytes(result.window_nodes) if has_windows else b"",
+        accepted_nodes=to_bytes(result.accepted_nodes) if has_windows else b"",
     )
-    if (result.draft_sources == DraftSource.PREDICTION).any():
-        response.window_nodes = to_bytes(result.window_nodes)
-        response.accepted_nodes = to_bytes(result.accepted_nodes)
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
     for row in result.logprobs:
@@ -182,18 +182,23 @@ def _window(message: worker_pb2.Window, sizes: Sizes) -> WindowUpdate:
     if message.base < 0:
         raise PlanError(f"windows.base: must not be negative, not {message.base}")
     token_ids = _column("windows.token_ids", message.token_ids)
-    tree = TokenTree.from_columns(token_ids, _column("windows.parents", message.parents))
     number = len(token_ids)
     if number > MOST_WINDOW_NODES:
         raise PlanError(f"windows.token_ids: {number} nodes, more than {MOST_WINDOW_NODES}")
-    if (fault := tree.find_fault(allows_twins=True)) is not None:
-        raise PlanError(f"windows.{fault}")
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, sizes),
         base=message.base,
         token_ids=token_ids.tolist(),
-        parents=[] if tree.parents is None else tree.parents.tolist(),
+        parents=_parents(message.parents, token_ids) if message.parents else [],
     )
+
+
+def _parents(data: bytes, token_ids: Int32Column) -> list[int]:
+    """Returns the parents of a tree, and nothing for a chain."""
+    tree = TokenTree.from_columns(token_ids, _column("windows.parents", data))
+    if (fault := tree.find_fault(allows_twins=True)) is not None:
+        raise PlanError(f"windows.{fault}")
+    return [] if tree.parents is None else tree.parents.tolist()
 
 
 def _slot(name: str, slot: int, sizes: Sizes) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from optimist_common.columns import Int32Column
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION
 from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, find_fault, hold
@@ -30,7 +30,7 @@ from optimist_worker.core.plan import (
     WindowUpdate,
 )
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.execution.executor import Executor, RunningStep
+from optimist_worker.execution.executor import Executor, RunningStep, StepInput
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
 
@@ -75,16 +75,12 @@ class Engine:
         bounds: StepBounds,
         wanted: LogprobPlaces | None = None,
     ) -> RunningStep:
-        """Launches a step.
+        """Launches a step; raises what `Executor.launch` does.
 
         Args:
             columns: Slots, known tokens and most drafts of the rows as planned.
             bounds: What is known of them.
             wanted: Which log-probabilities are wanted, on the host; None for none.
-
-        Raises:
-            RuntimeError, ValueError, IndexError: PyTorch refuses it.
-            GroupError: Another process is gone.
         """
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
@@ -95,7 +91,7 @@ class Engine:
                 column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
             ]
         rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
-        return self.executor.launch(rows, bounds, number, wanted)
+        return self.executor.launch(StepInput(rows, bounds, number, wanted))
 
 
 logger = logging.getLogger(__name__)
@@ -297,7 +293,7 @@ class Runner:
             # A later plan, launched by now, may have brought another window.
             if held.window_sequence <= launched.plan.sequence:
                 held.has_window = bool(outputs.num_window_tokens[index] > 0)
-            if outputs.draft_sources[index] > DraftSource.PREDICTION:
+            if outputs.draft_sources[index] > PREDICTION:
                 # The drafter has seen all but what this step and later ones bring.
                 held.num_unseen -= launched.num_unseen[index]
             number = int(outputs.num_emitted_tokens[index])

@@ -32,7 +32,7 @@ def wake(situation: Situation, handle: int = 0) -> None:
     """Wakes a request, which drafts nothing that is right."""
     base = len(situation.text(handle))
     tokens = [(situation.expected[handle][base] + 1) % situation.config.vocab_size]
-    window = make_window(base, -1, tokens, ())
+    window = make_window(base, -1, tokens)
     assert situation.scheduler.set_window(f"r{handle}", window)
     assert situation.scheduler.count_followed() == (1, 0)
 
@@ -53,7 +53,7 @@ def propose(
     """Sets what the request will say as its window, read from its prompt."""
     base = len(situation.text(handle))
     tokens = situation.expected[handle][base : base + number]
-    window = make_window(base, -1, tokens, (), values if values else ())
+    window = make_window(base, -1, tokens, values if values else ())
     return situation.scheduler.set_window(f"r{handle}", window)
 
 
@@ -108,7 +108,7 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     while situation.scheduler.count_followed()[1] == 0:
         base = len(situation.text(0))
         wrong = [(situation.expected[0][base] + 1) % situation.config.vocab_size]
-        assert situation.scheduler.set_window("r0", make_window(base, -1, wrong, (), [0.6]))
+        assert situation.scheduler.set_window("r0", make_window(base, -1, wrong, [0.6]))
         step(situation)
     assert not propose(situation, 0, 3, [0.5, 0.375, 0.125])
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])

@@ -25,14 +25,7 @@ def num_sent(situation: Situation) -> int:
     return situation.scheduler.num_plans_in_flight
 
 
-def test_a_request_without_prediction_is_planned_ahead() -> None:
-    situation = ahead(MANY)
-    situation.add(0, [1, 2], 20)
-    assert num_sent(situation) == 2
-    situation.finish()
-
-
-@pytest.mark.parametrize(("num_drafts", "num_plans"), [(FEW, 2), (MANY, 1)])
+@pytest.mark.parametrize(("num_drafts", "num_plans"), [(0, 2), (FEW, 2), (MANY, 1)])
 def test_a_row_is_planned_ahead_of_drafts_that_are_likely_accepted(
     num_drafts: int, num_plans: int
 ) -> None:
@@ -42,11 +35,31 @@ def test_a_row_is_planned_ahead_of_drafts_that_are_likely_accepted(
     situation.finish()
 
 
+@pytest.mark.parametrize(
+    ("values", "num_plans"),
+    [
+        ({}, 2),
+        # A row that is to be aligned waits for its result; without drafts it has no reason to.
+        ({"predicted_token_ids": [9, 9, 9]}, 1),
+        ({"predicted_token_ids": [9, 9, 9], "max_draft_tokens": 0}, 2),
+    ],
+)
+def test_a_row_that_has_no_draft_waits_only_to_be_aligned(
+    values: dict[str, Any], num_plans: int
+) -> None:
+    situation = ahead(FEW)
+    situation.add(0, [1, 2], 20, **values)
+    assert num_sent(situation) == num_plans
+    situation.answer()
+    assert num_sent(situation) == num_plans
+    situation.finish()
+
+
 def test_many_drafts_are_planned_ahead_of_once_all_were_accepted_for_long() -> None:
     situation = ahead(MANY, max_model_len=400)
     situation.add_predicted(0, [1, 2], 390)
     counts = []
-    while situation.scheduler.num_running or situation.scheduler.num_waiting or situation.sent:
+    while situation.is_busy:
         counts.append(num_sent(situation))
         situation.answer()
     assert counts[0] == 1
@@ -60,22 +73,6 @@ def test_beside_a_row_that_profits_others_run_too() -> None:
     situation.add(1, [3], 20)
     assert num_sent(situation) == 2
     assert len(situation.sent[1].slots) == 2
-    situation.finish()
-
-
-def test_a_row_that_is_to_be_aligned_waits_for_its_result() -> None:
-    situation = ahead(FEW)
-    situation.add(0, [1, 2], 20, predicted_token_ids=[9, 9, 9])
-    assert num_sent(situation) == 1
-    situation.answer()
-    assert num_sent(situation) == 1
-    situation.finish()
-
-
-def test_without_drafts_a_prediction_is_no_reason_to_wait() -> None:
-    situation = ahead(FEW)
-    situation.add(0, [1, 2], 20, predicted_token_ids=[9, 9, 9], max_draft_tokens=0)
-    assert num_sent(situation) == 2
     situation.finish()
 
 

@@ -133,21 +133,16 @@ def test_neither_preparing_nor_reading_changes_the_state(depth: int) -> None:
     situation.finish()
 
 
-def test_without_optimistic_scheduling_nothing_is_prepared() -> None:
-    situation = decode(enable_optimistic_scheduling=False)
-    for _ in range(5):
-        turn(situation)
-    assert situation.scheduler.stats.num_prescheduled == 0
-    situation.finish()
-    assert situation.scheduler.stats.num_prescheduled == 0
-
-
-def test_nothing_is_prepared_with_nothing_in_flight() -> None:
-    situation = Situation()
+@pytest.mark.parametrize("is_optimistic", [False, True])
+def test_nothing_is_prepared_if_nothing_is_in_flight_or_it_is_not_wanted(
+    is_optimistic: bool,
+) -> None:
+    situation = Situation(enable_optimistic_scheduling=is_optimistic)
     situation.add(0, [1], 9)
     situation.scheduler.prepare()
     assert situation.scheduler.stats.num_prescheduled == 0
     situation.finish()
+    assert (situation.scheduler.stats.num_prescheduled > 0) == is_optimistic
 
 
 # Repaired.
@@ -168,19 +163,29 @@ def test_a_new_window_repairs_its_row_alone(depth: int) -> None:
     drafts = plan.num_draft_tokens.tolist()
     assert dict(zip(plan.slots.tolist(), drafts, strict=True)) == {0: 4, 1: 4, 2: 4}
     assert [slot for slot, _ in plan.windows] == [1]
-    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (1, 0, 0)
+    assert changed(stats) == (1, 0, 0)
     assert stats.num_preschedule_repairs == 1
     situation.finish()
 
 
+def changed(stats: SchedulerStats) -> tuple[int, int, int]:
+    """Returns how many rows of decisions were computed again, dropped and added."""
+    return stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows
+
+
 @DEPTHS
-def test_an_abort_drops_its_row_alone(depth: int) -> None:
+@pytest.mark.parametrize("is_error", [False, True])
+def test_an_abort_or_an_error_drops_its_row_alone(depth: int, is_error: bool) -> None:
     situation = decode(max_plans_in_flight=depth)
     stats = prepared(situation)
-    situation.abort(1)
+    if is_error:
+        situation.worker.failing.add("r1")
+        del situation.expected[1]
+    else:
+        situation.abort(1)
     situation.answer()
     assert sorted(situation.send().slots.tolist()) == [0, 2]
-    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    assert changed(stats) == (0, 1, 0)
     situation.finish()
 
 
@@ -201,46 +206,27 @@ def test_an_end_drops_its_row_alone(depth: int, place: int) -> None:
         situation.fill()
     assert situation.sent[-1].slots.tolist() == [1]
     assert situation.finished(0).reason is FinishReason.STOP
-    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    assert changed(stats) == (0, 1, 0)
     situation.finish()
 
 
 @DEPTHS
-def test_an_error_drops_its_row_alone(depth: int) -> None:
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_new_request_joins_the_prepared_rows_and_falls_away_with_its_end(
+    depth: int, is_prepared: bool
+) -> None:
     situation = decode(max_plans_in_flight=depth)
+    if is_prepared:
+        situation.add(3, [9, 9, 9], 5)
     stats = prepared(situation)
-    situation.worker.failing.add("r2")
-    del situation.expected[2]
-    situation.answer()
-    assert situation.finished(2).reason is FinishReason.ERROR
-    assert sorted(situation.send().slots.tolist()) == [0, 1]
-    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
-    situation.finish()
-
-
-@DEPTHS
-def test_a_new_request_joins_the_prepared_rows(depth: int) -> None:
-    situation = decode(max_plans_in_flight=depth)
-    stats = prepared(situation)
-    situation.add(3, [9, 9, 9], 5)
+    if is_prepared:
+        situation.abort(3)
+    else:
+        situation.add(3, [9, 9, 9], 5)
     situation.answer()
     plan = situation.send()
-    assert [admission.request.request_id for admission in plan.admissions] == ["r3"]
-    assert plan.num_known_tokens.tolist() == [1, 1, 1, 3]
-    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 0, 1)
-    situation.finish()
-
-
-@DEPTHS
-def test_an_admission_that_was_prepared_falls_away_with_its_request(depth: int) -> None:
-    situation = decode(max_plans_in_flight=depth)
-    situation.add(3, [9, 9, 9], 5)
-    stats = prepared(situation)
-    situation.abort(3)
-    situation.answer()
-    plan = situation.send()
-    assert plan.admissions == []
-    assert (stats.num_recomputed_rows, stats.num_dropped_rows, stats.num_added_rows) == (0, 1, 0)
+    assert plan.num_known_tokens.tolist() == ([1, 1, 1] if is_prepared else [1, 1, 1, 3])
+    assert changed(stats) == ((0, 1, 0) if is_prepared else (0, 0, 1))
     situation.finish()
 
 
@@ -274,23 +260,18 @@ def test_a_decision_that_leaves_rows_out_for_want_of_blocks_is_not_kept() -> Non
     situation.finish()
 
 
-def test_a_pause_throws_the_decision_away() -> None:
+@pytest.mark.parametrize("reason", ["pause", "worker lost"])
+def test_a_pause_and_a_lost_worker_throw_the_decision_away(reason: str) -> None:
     situation = decode()
     stats = prepared(situation)
-    situation.scheduler.pause(PauseMode.KEEP)
-    assert stats.preschedule_discards == {"pause": 1}
-    situation.answer()
-    assert situation.scheduler.schedule(NOW) is None
-    situation.scheduler.resume()
-    situation.finish()
-    assert stats.preschedule_discards["pause"] == 1
-
-
-def test_a_lost_worker_throws_the_decision_away() -> None:
-    situation = decode()
-    stats = prepared(situation)
-    situation.lose_worker()
-    assert stats.preschedule_discards == {"worker lost": 1}
+    if reason == "pause":
+        situation.scheduler.pause(PauseMode.KEEP)
+        situation.answer()
+        assert situation.scheduler.schedule(NOW) is None
+        situation.scheduler.resume()
+    else:
+        situation.lose_worker()
+    assert stats.preschedule_discards == {reason: 1}
     situation.finish()
 
 

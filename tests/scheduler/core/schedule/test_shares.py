@@ -77,16 +77,6 @@ def test_what_one_side_leaves_goes_to_the_other() -> None:
     situation.finish()
 
 
-def test_drafts_that_cannot_run_take_nothing_of_a_pass() -> None:
-    situation = Situation()
-    situation.add_predicted(0, [1, 2] * 20, 20)
-    # A prompt that is not computed to its end has nothing to draft behind.
-    plans = [situation.step() for _ in range(3)]
-    assert [plan.num_known_tokens.tolist() for plan in plans] == [[16], [16], [8]]
-    assert [plan.num_draft_tokens.tolist() for plan in plans] == [[0], [0], [4]]
-    situation.finish()
-
-
 def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
     situation = Situation(policy="priority")
     situation.add_predicted(0, [1, 2], 50, priority=5)

@@ -15,6 +15,7 @@ from optimist_scheduler.core.width.widths import (
     DraftWidthPolicy,
     DraftWidths,
 )
+from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
@@ -94,7 +95,8 @@ def test_what_drafters_do_is_not_held_against_windows_nor_the_other_way_round() 
     assert widths.rate(column(0))[0] == windows
     assert widths.rate_of_drafter(column(0))[0] < levels
     after = widths.rate_of_drafter(column(0))[0]
-    widths.observe(column(0), column(8), column(0))
+    unvalued = np.array([PRIOR_HAZARD], np.float32), np.zeros(1, np.bool_)
+    widths.observe(column(0), column(8), column(0), *unvalued)
     assert widths.rate_of_drafter(column(0))[0] == after
 
 
@@ -109,7 +111,7 @@ def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:
 
 
 def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
-    acceptance = Acceptance(3, DRAFTER_PRIOR, is_common=True)
+    acceptance = Acceptance(3, DRAFTER_PRIOR)
     assert acceptance.rate(column(2))[0] == pytest.approx(DRAFTER_PRIOR)
     for _ in range(200):
         acceptance.observe(column(0, 1), column(1, 0), column(5, 5))

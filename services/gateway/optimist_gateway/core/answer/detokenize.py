@@ -125,10 +125,6 @@ class StopStrings:
         self.found = False
         """Whether a stop string was seen; all later text is dropped."""
 
-    def __bool__(self) -> bool:
-        """Returns whether there is any stop string."""
-        return bool(self._stop)
-
     def push(self, text: str) -> str:
         """Adds text; returns what of all text so far is new and certain to precede any stop."""
         if self.found or not text:

@@ -12,9 +12,9 @@ import grpc
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.error import RETRY_SECONDS, ApiError, scheduler_unavailable
+from optimist_gateway.core.error import RETRY_SECONDS, ApiError
 from optimist_gateway.core.request import Request
-from optimist_gateway.fronts.admin.admin import set_priority
+from optimist_gateway.fronts.admin import set_priority
 from optimist_gateway.fronts.grpc.messages import (
     generation_request,
     speculation_message,
@@ -24,7 +24,6 @@ from optimist_gateway.fronts.grpc.messages import (
 from optimist_gateway.generation.choice import Choices
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.keys import Keys, current_client
 
 logger = logging.getLogger(__name__)
@@ -56,18 +55,7 @@ _CODES = {
 
 
 async def abort(context: Context, error: ApiError) -> Never:
-    """Ends a call with an error; never returns."""
-    await context.abort(status_code(error), error.message, trailing_metadata(error))
-    raise AssertionError("a call was aborted and goes on")
-
-
-def status_code(error: ApiError) -> grpc.StatusCode:
-    """Returns gRPC's status for an error."""
-    return _CODES.get(error.status, grpc.StatusCode.INTERNAL)
-
-
-def trailing_metadata(error: ApiError) -> tuple[tuple[str, str], ...]:
-    """Returns what of an error is for programs."""
+    """Ends a call with an error, whose details for programs are metadata; never returns."""
     metadata = {}
     if error.code is not None:
         metadata["optimist-error-code"] = error.code
@@ -77,7 +65,9 @@ def trailing_metadata(error: ApiError) -> tuple[tuple[str, str], ...]:
     if error.status in (429, 503):
         seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
         metadata["retry-after"] = f"{seconds:.3f}"
-    return tuple(metadata.items())
+    code = _CODES.get(error.status, grpc.StatusCode.INTERNAL)
+    await context.abort(code, error.message, tuple(metadata.items()))
+    raise AssertionError("a call was aborted and goes on")
 
 
 def trace_parent(context: Context) -> str:
@@ -231,11 +221,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self, request: inference_pb2.GetModelRequest, context: Context
     ) -> inference_pb2.GetModelResponse:
         """Returns the model if it has this name."""
-        try:
-            self._service.require_model(request.name or self._service.model_name, "name")
-        except ApiError as error:
-            await abort(context, error)
-        return inference_pb2.GetModelResponse(model=await self._model(context))
+        return inference_pb2.GetModelResponse(model=await self._model(context, request.name))
 
     async def SetPriority(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.SetPriorityRequest, context: Context
@@ -247,11 +233,12 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await abort(context, error)
         return inference_pb2.SetPriorityResponse(num_choices=number)
 
-    async def _model(self, context: Context) -> inference_pb2.Model:
+    async def _model(self, context: Context, name: str = "") -> inference_pb2.Model:
         try:
+            self._service.require_model(name or self._service.model_name, "name")
             description = self._service.schedulers.description
-        except SchedulerUnavailableError as error:
-            await abort(context, scheduler_unavailable(str(error)))
+        except ApiError as error:
+            await abort(context, error)
         return inference_pb2.Model(
             name=self._service.model_name,
             max_model_len=description.max_model_len,

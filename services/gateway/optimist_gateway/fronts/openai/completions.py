@@ -1,19 +1,30 @@
-"""POST /v1/completions."""
+"""POST /v1/completions: the body of a request, and its answers."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.error import Path
+from optimist_gateway.core.request import Request, Structure
 from optimist_gateway.fronts.openai.answer_parts import (
     CompletionLogprobs,
     completion_logprobs,
     join_logprobs,
 )
 from optimist_gateway.fronts.openai.answering import Answering, admitted_route
-from optimist_gateway.fronts.openai.bodies.completion import CompletionBody
+from optimist_gateway.fronts.openai.bodies.base import (
+    GUIDED,
+    INT32_MAX,
+    KnownParameters,
+    Text,
+    invalid,
+)
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
     ChoicesAnswer,
@@ -23,6 +34,72 @@ from optimist_gateway.fronts.openai.chunk_writer import (
 from optimist_gateway.generation.generation import Service
 
 PATH = "/v1/completions"
+MAX_PROMPTS = 1024
+_DEFAULT_MAX_TOKENS = 16
+MAX_COMPLETION_LOGPROBS = 5
+
+
+class CompletionBody(GenerationBody):
+    """One prompt or several, each as text or as tokens."""
+
+    known_parameters: ClassVar[KnownParameters] = KnownParameters(GUIDED | {"suffix": ("",)})
+
+    prompt: (
+        Text
+        | TokenIds
+        | Annotated[
+            list[Text | TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)
+        ]
+    )
+    max_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
+    """0 only with `echo`: the prompt alone comes back."""
+    best_of: int | None = Field(None, ge=1, le=INT32_MAX)
+    """How many answers to generate, of which the `n` likeliest are given; the server limits it."""
+    echo: bool | None = None
+    """Begins every answer with the prompt."""
+    logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
+    """Reports the log-probability of each token, and of as many of the likeliest there."""
+
+    def prompts(self) -> dict[str, str | list[int]]:
+        """Returns the prompts by the names of their fields."""
+        given = self.prompt
+        if isinstance(given, str):
+            return {"prompt": given}
+        several = [one for one in given if not isinstance(one, int)]
+        if several:
+            return {f"prompt[{index}]": one for index, one in enumerate(several)}
+        return {"prompt": [token for token in given if isinstance(token, int)]}
+
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "prompt", ("num_candidates",): "best_of"}
+        for index, name in enumerate(self.prompts()):
+            names[("prompts", index)] = name
+        return names
+
+    def request(self) -> Request:
+        """Returns the request."""
+        outputs = self.structured_outputs
+        return self.as_request(
+            prompts=tuple(self.prompts().values()),
+            num_candidates=self.best_of or self.n or 1,
+            max_tokens=self.max_tokens,
+            default_max_tokens=_DEFAULT_MAX_TOKENS,
+            num_logprobs=self.logprobs,
+            echo=bool(self.echo),
+            structure=None if outputs is None else Structure(outputs.content()),
+        )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        num_answers = self.n or 1
+        if self.best_of is not None and self.best_of < num_answers:
+            raise invalid("best_of", "best_of: must not be less than n")
+        if self.best_of is not None and self.best_of > num_answers and self.stream:
+            raise invalid("best_of", "best_of: must be n when stream is true")
+        if self.max_tokens == 0 and not self.echo:
+            raise invalid("max_tokens", "max_tokens: 0 is only allowed when echo is true")
+        return self
 
 
 class CompletionChoice(ChoiceAnswer):
@@ -70,7 +147,7 @@ def completion_router(service: Service) -> APIRouter:
     kinds = ("text_completion", "text_completion")
 
     @router.post(PATH)
-    async def completions(request: Request, body: CompletionBody) -> Response:
+    async def completions(request: HttpRequest, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
         return await answering.answer(
             request,

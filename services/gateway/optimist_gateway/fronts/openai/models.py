@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from optimist_gateway.core.error import naming, scheduler_unavailable
+from optimist_gateway.core.error import naming
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
@@ -148,10 +148,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     def model(name: str | None) -> ModelDescription:
         if name is not None:
             service.require_model(name)
-        try:
-            return service.schedulers.description
-        except SchedulerUnavailableError as error:
-            raise scheduler_unavailable(str(error)) from None
+        return service.schedulers.description
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> Response:

@@ -1,8 +1,8 @@
 """GET / and /page/...: the files of the page; others cannot be asked for."""
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
@@ -34,8 +34,7 @@ _CONTENT_TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class PageFile:
+class PageFile(NamedTuple):
     """One file as it is sent."""
 
     content: bytes
@@ -44,19 +43,16 @@ class PageFile:
     """Changes with the content; quoted, as in the header."""
 
 
-def load_page_files(folder: Path = STATIC) -> dict[str, PageFile]:
+def load_page_files() -> dict[str, PageFile]:
     """Returns what browsers are sent, by path below the folder; licences and notes stay unsent."""
-    return {
-        path.relative_to(folder).as_posix(): _page_file(path)
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in _CONTENT_TYPES
-    }
-
-
-def _page_file(path: Path) -> PageFile:
-    content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()[:32]
-    return PageFile(content, _CONTENT_TYPES[path.suffix], f'"{digest}"')
+    files = {}
+    for path in sorted(STATIC.rglob("*")):
+        if path.suffix in _CONTENT_TYPES:
+            content = path.read_bytes()
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            name = path.relative_to(STATIC).as_posix()
+            files[name] = PageFile(content, _CONTENT_TYPES[path.suffix], etag)
+    return files
 
 
 def page_router() -> APIRouter:
@@ -82,12 +78,9 @@ def page_router() -> APIRouter:
 
 def _answer(request: Request, file: PageFile) -> Response:
     headers = {**_HEADERS, "etag": file.etag}
-    if _is_known(request.headers.get("if-none-match", ""), file.etag):
+    # Proxies may have made the tag of what a browser has a weak one.
+    given = request.headers.get("if-none-match", "").split(",")
+    tags = [tag.strip().removeprefix("W/") for tag in given]
+    if file.etag in tags or tags == ["*"]:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers={**headers, "content-type": file.content_type})
-
-
-def _is_known(if_none_match: str, etag: str) -> bool:
-    """Returns whether a browser has this content; proxies may have made its tag a weak one."""
-    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
-    return etag in tags or tags == ["*"]

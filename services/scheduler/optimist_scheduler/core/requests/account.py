@@ -27,7 +27,7 @@ class DraftAccounts:
         # Memory that is never touched is never taken.
         self._marks = np.zeros((max_num_seqs, max_num_predicted_tokens), np.uint8)
         self._others: list[tuple[SlotArray, Int32Array, Int32Array]] = []
-        self._kept: list[tuple[SlotArray, Int32Array]] = []
+        self._kept: list[tuple[SlotArray, Int32Array, Int32Array]] = []
         self._drafted: list[tuple[SlotArray, Int32Array]] = []
 
     def open(self, slot: int, request: Request) -> None:
@@ -52,46 +52,62 @@ class DraftAccounts:
         """
         self._others.append((slots, sources, kept))
 
-    def record_kept(self, slots: SlotArray, positions: Int32Array) -> None:
+    def record_kept(self, slots: SlotArray, kept: Int32Array, positions: Int32Array) -> None:
         """Notes drafts from windows that were accepted and delivered.
+
+        Args:
+            slots: [num_rows].
+            kept: How many there are of each row [num_rows].
+            positions: Where they were read from, see `Window.positions` [sum(kept)].
+        """
+        self._kept.append((slots, kept, positions))
+        if len(self._kept) >= _MOST_UNCOUNTED:
+            self._count()
+
+    def record_drafted(self, slots: SlotArray, positions: Int32Array) -> None:
+        """Notes drafts from windows, kept or not.
 
         Args:
             slots: [num_drafts].
             positions: Where they were read from, see `Window.positions` [num_drafts].
         """
-        self._kept.append((slots, positions))
-        if len(self._kept) >= _MOST_UNCOUNTED:
-            self._count()
-
-    def record_drafted(self, slots: SlotArray, positions: Int32Array) -> None:
-        """Notes drafts from windows, those that were kept among them or not; see `record_kept`."""
         self._drafted.append((slots, positions))
 
     def _count(self) -> None:
         if self._others:
             slots, sources, kept = map(np.concatenate, zip(*self._others, strict=True))
             self._others.clear()
-            self._add(np.repeat(slots, kept), np.repeat(sources, kept))
-        marks = self._marks.reshape(-1)
+            self._add(slots, sources, kept)
         if self._drafted:
             slots, positions = map(np.concatenate, zip(*self._drafted, strict=True))
             self._drafted.clear()
-            marks[self._predicted_cells(slots, positions)] |= np.uint8(_DRAFTED)
+            is_predicted = positions >= 0
+            cells = self._mark_cells(slots[is_predicted], positions[is_predicted])
+            self._marks.reshape(-1)[cells] |= np.uint8(_DRAFTED)
         if self._kept:
-            slots, positions = map(np.concatenate, zip(*self._kept, strict=True))
+            slots, kept, positions = map(np.concatenate, zip(*self._kept, strict=True))
             self._kept.clear()
-            marks[self._predicted_cells(slots, positions)] = _DRAFTED | _KEPT
-            self._add(slots, np.where(positions >= 0, DraftSource.PREDICTION, DraftSource.NGRAM))
+            self._add(slots, DraftSource.PREDICTION, kept)
+            slots = np.repeat(slots, kept)
+            if len(positions) and np.minimum.reduce(positions) < 0:
+                is_predicted = positions >= 0
+                others = slots[~is_predicted]
+                self._add(others, DraftSource.PREDICTION, -1)
+                self._add(others, DraftSource.NGRAM, 1)
+                slots, positions = slots[is_predicted], positions[is_predicted]
+            self._marks.reshape(-1)[self._mark_cells(slots, positions)] = _DRAFTED | _KEPT
 
-    def _predicted_cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
-        """Returns where the positions that are in predictions lie in the marks, flattened."""
-        cells: Int64Array = slots * np.int64(self._marks.shape[1]) + positions
-        return cells[positions >= 0]
+    def _mark_cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
+        """Returns where positions of predictions lie in the marks, flattened."""
+        cells: Int64Array = slots * np.int64(self._marks.shape[1])
+        cells += positions
+        return cells
 
-    def _add(self, slots: SlotArray, sources: SlotArray) -> None:
-        cells = slots * np.int64(NUM_SOURCES) + sources
-        counts = np.bincount(cells, minlength=self._num_accepted.size)
-        self._num_accepted += counts.reshape(self._num_accepted.shape).astype(np.int32)
+    def _add(
+        self, slots: SlotArray, sources: Int32Array | DraftSource, number: Int32Array | int
+    ) -> None:
+        """Adds to the accepted drafts of slots, which may be there more than once."""
+        np.add.at(self._num_accepted.reshape(-1), slots * NUM_SOURCES + sources, number)
 
 
 def num_rejected_tokens(request: Request) -> int:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
-from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
@@ -40,14 +40,13 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
-    window_nodes, slots_of_kept, positions = new.nodes
-    is_known = (new.draft_sources == DraftSource.PREDICTION) & (window_nodes != UNKNOWN_NODE)
+    window_nodes, positions = new.nodes
+    is_known = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
     others = (kept > 0) & ~is_known
     if np.count_nonzero(others):
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
-        has_position = np.repeat(is_known, kept)
-        slots_of_kept, positions = slots_of_kept[has_position], positions[has_position]
-    accounts.record_kept(slots_of_kept, positions)
+        positions, kept = positions[np.repeat(is_known, kept)], kept * is_known
+    accounts.record_kept(slots, kept, positions)
     is_cut = is_known & (new.num_drafted_tokens > kept)
     if np.count_nonzero(is_cut):
         drafted = state.worker_windows.find_drafted(
@@ -70,13 +69,13 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     wrong = table.windows.expected.reshape(-1)[new.cells] != new.token_ids
     if wrong.any():
         # What lies after a window cannot be wrong.
-        wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
+        wrong &= new.cells < table.windows.cells(new.slots, window_ends)[new.rows]
         cells, rows = new.cells[wrong], new.rows[wrong]
         is_first = np.ones(len(rows), np.bool_)
         is_first[1:] = rows[1:] != rows[:-1]
         cells, rows = cells[is_first], rows[is_first]
         num_agreed = inside.copy()
-        num_agreed[rows] = cells - table.cells(new.slots[rows], new.starts[rows])
+        num_agreed[rows] = cells - table.windows.cells(new.slots[rows], new.starts[rows])
         table.window_end[new.slots[rows]] = 0
     _learn_windows(state, new, has_window, inside, num_agreed)
     if table.windows.trees:
@@ -101,7 +100,7 @@ def _learn_windows(
     """
     slots, starts = new.slots, new.starts
     if state.config.drafter is not None:
-        has_window = has_window & (new.draft_sources <= DraftSource.PREDICTION)
+        has_window = has_window & (new.draft_sources <= PREDICTION)
     if state.widths.goes_by_share:
         is_drafted = new.num_drafted_tokens > 0
         drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
@@ -135,7 +134,7 @@ def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> N
 
 
 def report_logprobs(
-    state: SchedulerState, step: StepInFlight, new: NewTokens, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: Plan, new: NewTokens, alive: BoolArray, result: StepResult
 ) -> tuple[list[ReportedLogprobs], dict[int, str]]:
     """Returns the log-probabilities of the tokens that are delivered.
 
@@ -183,12 +182,7 @@ def _lacks(request: Request, num_reported: int, num_tokens: int) -> bool:
 
 
 def report_positions(state: SchedulerState, new: NewTokens) -> list[ReportedPositions]:
-    """Returns where accepted drafts were read from, to requests that want to know.
-
-    Args:
-        state: The state.
-        new: The tokens.
-    """
+    """Returns where accepted drafts were read from, to requests that want to know."""
     table, reported = state.table, list[ReportedPositions]()
     ends = np.cumsum(new.num_accepted_tokens)
     rows = (new.num_accepted_tokens > 0) & np.isin(new.slots, [*state.position_slots])
@@ -280,8 +274,7 @@ def finish(
     """Ends a request and returns its account."""
     if request.slot != NO_SLOT:
         state.accounts.close(request.slot, request)
-        request.num_passes = int(state.table.num_passes[request.slot])
-        request.num_drafted_tokens = int(state.table.num_drafted_tokens[request.slot])
+        state.table.update(request)
         num_tokens = int(state.table.num_tokens[request.slot])
     else:
         num_tokens = len(request.token_ids)

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import ROOT, DraftSource
-from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_common.drafts import PREDICTION, ROOT, DraftSource
+from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
@@ -19,8 +19,7 @@ from optimist_scheduler.core.values import (
     find_logprobs_fault,
 )
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.core.windows.slot_windows import NO_NODE
-from optimist_scheduler.core.windows.window import MAX_NODES, NO_POSITION
+from optimist_scheduler.core.windows.window import NO_POSITION
 
 UNKNOWN_NODE = -2
 """Where a row was in its window, if the worker does not report it."""
@@ -30,7 +29,7 @@ class ResultError(ValueError):
     """A result that cannot be the plan's; the message names the column."""
 
 
-def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
+def find_step(state: SchedulerState, result: StepResult) -> Plan | None:
     """Returns the step that a result belongs to; None for one that was settled before.
 
     Raises:
@@ -52,7 +51,7 @@ def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
 
 
 def check_result(
-    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: Plan, rows: Rows, alive: BoolArray, result: StepResult
 ) -> None:
     """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
 
@@ -95,54 +94,45 @@ class DraftNodes(NamedTuple):
 
     window_nodes: Int32Array
     """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
-    accepted_slots: SlotArray
-    """Slot of each accepted draft, row after row [sum(num_accepted_tokens)]."""
     accepted_positions: Int32Array
-    """Where accepted drafts were read from, see `Window.positions`
+    """Where accepted drafts were read from, row after row, see `Window.positions`
     [sum(num_accepted_tokens)]."""
 
 
-def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResult) -> DraftNodes:
+def find_draft_nodes(state: SchedulerState, step: Plan, result: StepResult) -> DraftNodes:
     """Returns the nodes of drafts, which `check_result` has found to be as many as planned.
 
     Raises:
         ResultError: They cannot be those of the windows that the worker has.
     """
     nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
-    slots = np.repeat(step.slots, result.num_accepted_tokens)
+    num_accepted = result.num_accepted_tokens
     if len(nodes) == len(accepted_nodes) == 0:
         # No row has drafted from its window, or the worker does not report nodes.
         unknown = np.full(len(step.slots), UNKNOWN_NODE, np.int32)
-        return DraftNodes(unknown, slots, np.full(len(slots), NO_POSITION, np.int32))
+        return DraftNodes(unknown, np.full(num_accepted.sum(), NO_POSITION, np.int32))
     if len(nodes) != len(step.slots):
         raise ResultError("window_nodes: not one element per row")
-    windows, is_windows = state.worker_windows, result.draft_sources == DraftSource.PREDICTION
+    windows, is_windows = state.worker_windows, result.draft_sources == PREDICTION
     num_after = windows.num_nodes.take(step.slots) - nodes - 1
     # A negative number anywhere makes the whole negative.
     ahead = (nodes - ROOT) | (num_after - result.num_drafted_tokens)
-    if ahead.min() < 0 and (is_windows & (ahead < 0)).any():
+    if np.minimum.reduce(ahead) < 0 and (is_windows & (ahead < 0)).any():
         raise ResultError("window_nodes: not in the window, or not so many drafts after it")
-    of_windows: slice | BoolArray = slice(None)
-    if state.config.drafter is not None:
-        of_windows = np.repeat(is_windows, result.num_accepted_tokens)
-    window_slots = slots[of_windows]
-    if len(accepted_nodes) != len(window_slots):
-        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(window_slots)}")
-    # Negative numbers are large without their sign.
-    is_inside = not len(accepted_nodes) or int(accepted_nodes.view(np.uint32).max()) < MAX_NODES
-    found = windows.find_positions(window_slots, accepted_nodes * is_inside)
-    if not is_inside or (found == NO_NODE).any():
+    slots = np.repeat(step.slots, num_accepted * is_windows)
+    if len(accepted_nodes) != len(slots):
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(slots)}")
+    positions = windows.find_positions(slots, accepted_nodes)
+    if positions is None:
         raise ResultError("accepted_nodes: not in the window")
-    positions = found
-    if len(found) < len(slots):
-        positions = np.full(len(slots), NO_POSITION, np.int32)
+    if state.config.drafter is not None:
+        of_windows, found = np.repeat(is_windows, num_accepted), positions
+        positions = np.full(len(of_windows), NO_POSITION, np.int32)
         positions[of_windows] = found
-    return DraftNodes(nodes, slots, positions)
+    return DraftNodes(nodes, positions)
 
 
-def check_logprobs(
-    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
-) -> None:
+def check_logprobs(state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult) -> None:
     """Raises ResultError unless log-probabilities can be of the rows that they are reported for.
 
     Those of requests that want none, or are over, are not looked at.
@@ -159,7 +149,7 @@ def check_logprobs(
                 raise ResultError(fault)
 
 
-def _check_drafts(step: StepInFlight, result: StepResult) -> None:
+def _check_drafts(step: Plan, result: StepResult) -> None:
     """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     # A negative number anywhere makes the whole negative.
@@ -186,7 +176,7 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
         raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
 
 
-def _check_shape(step: StepInFlight, result: StepResult) -> None:
+def _check_shape(step: Plan, result: StepResult) -> None:
     if not _is_same(result.slots.astype(np.int64), step.slots):
         raise ResultError("slots: not those of the plan")
     if not (
@@ -229,14 +219,14 @@ class NewTokens:
     rows: Int64Array
     """Row of each token [num_new]."""
     cells: Int64Array
-    """Where each token lies among those of all slots, see RequestTable.cells [num_new]."""
+    """Where each token lies among those of all slots, see WindowPlanes.cells [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     """Why requests end with their last token, by row."""
 
 
 def find_new_tokens(
     state: SchedulerState,
-    step: StepInFlight,
+    step: Plan,
     rows: Rows,
     alive: BoolArray,
     result: StepResult,
@@ -258,17 +248,15 @@ def find_new_tokens(
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
         token_ids = token_ids[np.repeat(gets, counts)]
-        of_accepted = np.repeat(gets, accepted)
         nodes = DraftNodes(
             nodes.window_nodes[gets],
-            nodes.accepted_slots[of_accepted],
-            nodes.accepted_positions[of_accepted],
+            nodes.accepted_positions[np.repeat(gets, accepted)],
         )
         slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
         accepted, sources = accepted[gets], sources[gets]
         rows = rows.select(gets)
     starts, of_row = rows.num_tokens, np.arange(len(slots))
-    cells = state.table.cells(slots, starts)
+    cells = state.table.windows.cells(slots, starts)
     if len(token_ids) != len(slots):
         of_row = np.repeat(of_row, counts)
         cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
@@ -307,11 +295,8 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
     is_kept = _find_first(new.num_accepted_tokens, num_accepted)
-    nodes = new.nodes
-    new.nodes = nodes._replace(
-        accepted_slots=nodes.accepted_slots[is_kept],
-        accepted_positions=nodes.accepted_positions[is_kept],
-    )
+    positions = new.nodes.accepted_positions[is_kept]
+    new.nodes = DraftNodes(new.nodes.window_nodes, positions)
     new.num_tokens, new.num_accepted_tokens = counts, num_accepted
 
 

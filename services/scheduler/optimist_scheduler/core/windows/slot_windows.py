@@ -4,12 +4,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import TokenTree
+from optimist_common.drafts import NodeColumn, TokenTree
 from optimist_scheduler.core.values import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 
-NO_NODE = -(2**31)
-"""Position of what is no node of a window."""
+_NO_NODE = -(2**31)
+"""Position of what is no node of a window: less than any other."""
 
 
 class WeighedTree(NamedTuple):
@@ -51,7 +51,7 @@ class WindowPlanes:
         """By slot."""
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
-        """Returns where positions of sequences lie in the planes, flattened."""
+        """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
         return self._first_cells[slots] + positions
 
     def set(self, slot: int, window: Window | None, length: int) -> int:
@@ -65,7 +65,7 @@ class WindowPlanes:
         Returns:
             Length of the sequence at the end of the likeliest path; 0 if there is none.
         """
-        self._set_tree(slot, None)
+        self.set_tree(slot, window)
         if window is None or window.num_nodes == 0:
             self._set_valued(slot, is_valued=False)
             return 0
@@ -76,19 +76,23 @@ class WindowPlanes:
         if window.tree.parents is not None:
             path = window.tree.find_likeliest_path()[: end - length]
             end = length + len(path)
-            self._set_tree(slot, WeighedTree(window, np.maximum.accumulate(hazards)))
         self.expected[slot, length:end] = window.tree.token_ids[path]
         self.hazards[slot, length - 1] = 0
         self.hazards[slot, length:end] = hazards[path]
         return end
 
-    def move_tree(self, slot: int, window: Window) -> None:
-        """Takes what is left of a tree whose likeliest path the output has kept to."""
-        if window.tree.parents is None:
-            self._set_tree(slot, None)
-        else:
+    def set_tree(self, slot: int, window: Window | None) -> None:
+        """Takes a tree that begins where its slot's sequence ends, or that it has none."""
+        if window is not None and window.tree.parents is not None:
             hazards = np.maximum.accumulate(window.find_hazards())
-            self._set_tree(slot, WeighedTree(window, hazards))
+            self.trees[slot] = WeighedTree(window, hazards)
+            self.is_tree[slot] = True
+            num_path_nodes = len(window.tree.find_likeliest_path())
+            self.num_side_nodes[slot] = window.num_nodes - num_path_nodes
+        elif self.is_tree[slot]:
+            del self.trees[slot]
+            self.is_tree[slot] = False
+            self.num_side_nodes[slot] = 0
 
     def find_hazards(
         self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
@@ -174,18 +178,6 @@ class WindowPlanes:
         self.num_valued += is_valued - int(self.is_valued[slot])
         self.is_valued[slot] = is_valued
 
-    def _set_tree(self, slot: int, tree: WeighedTree | None) -> None:
-        if tree is None:
-            if self.is_tree[slot]:
-                del self.trees[slot]
-                self.is_tree[slot] = False
-                self.num_side_nodes[slot] = 0
-            return
-        self.trees[slot] = tree
-        self.is_tree[slot] = True
-        num_path_nodes = len(tree.window.tree.find_likeliest_path())
-        self.num_side_nodes[slot] = tree.window.num_nodes - num_path_nodes
-
 
 class WorkerWindows:
     """The window of each slot as the worker has it when it runs the oldest plan in flight.
@@ -196,7 +188,7 @@ class WorkerWindows:
 
     def __init__(self, max_num_seqs: int) -> None:
         """Starts with no window in any slot."""
-        self._positions = np.full((max_num_seqs, MAX_NODES), NO_NODE, np.int32)
+        self._positions = np.full((max_num_seqs, MAX_NODES), _NO_NODE, np.int32)
         self.num_nodes = np.zeros(max_num_seqs, np.int32)
         """Nodes of each window [max_num_seqs]."""
         self._trees: dict[int, TokenTree] = {}
@@ -206,23 +198,34 @@ class WorkerWindows:
         """Replaces the window of a slot."""
         number = window.num_nodes
         self._positions[slot, :number] = window.positions
-        self._positions[slot, number : self.num_nodes[slot]] = NO_NODE
+        self._positions[slot, number : self.num_nodes[slot]] = _NO_NODE
         self.num_nodes[slot] = number
         if window.tree.parents is None:
             self._trees.pop(slot, None)
         else:
             self._trees[slot] = window.tree
 
-    def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array:
+    def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array | None:
         """Returns where nodes were read from, see `Window.positions` [num_nodes].
 
-        NO_NODE for what is none.
+        None if one of them is not in its window.
 
         Args:
             slots: Slot of each node [num_nodes].
             nodes: Indices in the windows of their slots [num_nodes].
         """
-        return self._positions.reshape(-1).take(slots * np.int64(MAX_NODES) + nodes)
+        if not len(nodes):
+            return nodes
+        # Negative numbers are large without their sign.
+        if np.maximum.reduce(nodes.view(np.uint32)) >= MAX_NODES:
+            return None
+        positions = self._take_positions(slots, nodes)
+        return None if np.minimum.reduce(positions) == _NO_NODE else positions
+
+    def _take_positions(self, slots: SlotArray, nodes: Int32Array | NodeColumn) -> Int32Array:
+        cells = slots * MAX_NODES
+        cells += nodes
+        return self._positions.reshape(-1).take(cells)
 
     def find_drafted(
         self, slots: SlotArray, nodes: Int32Array, num_drafted: Int32Array
@@ -243,4 +246,4 @@ class WorkerWindows:
                     first, number = int(num_before[row]), int(num_drafted[row])
                     subtree = tree.find_subtree(int(nodes[row]))[:number]
                     drafted[first : first + len(subtree)] = subtree
-        return slot_of_draft, self.find_positions(slot_of_draft, drafted)
+        return slot_of_draft, self._take_positions(slot_of_draft, drafted)

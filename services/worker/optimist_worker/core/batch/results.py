@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from optimist_common.columns import Int32Column
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
@@ -178,7 +178,7 @@ def unpack(packed: Int32Column) -> Outputs[Int32Column]:
     if width == 1 and num_emitted.all():
         return Outputs._make([*columns, token_ids[:, 0], nodes.ravel()])
     is_emitted = num_emitted[:, None] > np.arange(width)
-    num_nodes = num_accepted * (sources == DraftSource.PREDICTION)
+    num_nodes = num_accepted * (sources == PREDICTION)
     is_accepted = num_nodes[:, None] > np.arange(nodes.shape[1])
     return Outputs._make([*columns, token_ids[is_emitted], nodes[is_accepted]])
 

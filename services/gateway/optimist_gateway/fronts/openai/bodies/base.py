@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 ID_FORMAT = "token-id"
 """Format of numbers that are tokens of the model, in the document of the API."""
 MAX_PARTS = 4096
+INT32_MAX = 2**31 - 1
 # No object has as many fields.
 MAX_FIELDS = 128
 
@@ -82,6 +83,11 @@ class Body(BaseModel):
             return body
         names = body if len(body) <= MAX_FIELDS else cls._with_one_unknown(body)
         return {name: _whole(body[name]) for name in names}
+
+    def given(self, names: Iterable[str]) -> dict[str, Any]:
+        """Returns those of some fields that are not null."""
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def _with_one_unknown(cls, names: Iterable[str]) -> list[str]:

@@ -21,6 +21,7 @@ from optimist_gateway.core.error import Path, naming
 from optimist_gateway.core.request import Conversation, Message, Request, Structure, ToolCall
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
+    INT32_MAX,
     Body,
     Content,
     KnownParameters,
@@ -45,6 +46,7 @@ from optimist_gateway.fronts.openai.bodies.structure import (
 )
 from optimist_gateway.structure.schema import SchemaError, check_json
 
+MAX_MESSAGES = 4096
 MAX_TOOL_CALLS = 128
 _UNSUPPORTED = KnownParameters(
     refused=GUIDED
@@ -105,10 +107,6 @@ class ToolCallBody(Body):
     type: Literal["function"] = "function"
     function: CalledFunction
 
-    def tool_call(self) -> ToolCall:
-        """Returns the call as a plain value."""
-        return ToolCall(self.id, self.function.name, self.function.arguments)
-
 
 class _MessageFields(Body):
     """What clients send with any message; fields of other kinds must be null."""
@@ -151,7 +149,10 @@ class AssistantMessage(_MessageFields):
 
     def message(self) -> Message:
         """Returns the message as a plain value."""
-        calls = tuple(call.tool_call() for call in self.tool_calls or ())
+        calls = tuple(
+            ToolCall(call.id, call.function.name, call.function.arguments)
+            for call in self.tool_calls or ()
+        )
         content = "" if self.content is None else content_text(self.content)
         return Message(self.role, content, tool_calls=calls)
 
@@ -184,17 +185,13 @@ MessageBody = Annotated[
 ]
 
 
-MAX_MESSAGES = 4096
-_INT32_MAX = 2**31 - 1
-
-
 class ChatCompletionBody(GenerationBody):
     """The body of POST /v1/chat/completions."""
 
     known_parameters: ClassVar[KnownParameters] = _UNSUPPORTED
 
     messages: list[MessageBody] = Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    max_completion_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
     logprobs: bool | None = None
     """Reports the log-probability of each token of the answer."""
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)

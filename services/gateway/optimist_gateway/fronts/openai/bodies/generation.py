@@ -17,6 +17,7 @@ from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import MAX_PRIORITY, Request, Sampling
 from optimist_gateway.fronts.openai.bodies.base import (
     ID_FORMAT,
+    INT32_MAX,
     Body,
     Content,
     KnownParameters,
@@ -35,16 +36,10 @@ MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
 MAX_METADATA = 16
 MAX_CACHE_SALT_BYTES = 256
-_INT32_MAX = 2**31 - 1
 
 
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
-
-
-def _form(value: object) -> str:
-    """Returns whether there is one prediction or several."""
-    return "several" if isinstance(value, list) else "one"
 
 
 def _form_of_tokens(value: object) -> str:
@@ -84,17 +79,13 @@ class PredictionBody(Body):
     type: Literal["content"]
     content: Content
 
-    def text(self) -> str:
-        """Returns the expected text."""
-        return content_text(self.content)
-
 
 Predictions = Annotated[
     Annotated[PredictionBody, Tag("one")]
     | Annotated[
         list[PredictionBody], Field(fail_fast=True, max_length=MAX_PREDICTIONS), Tag("several")
     ],
-    Discriminator(_form),
+    Discriminator(lambda value: "several" if isinstance(value, list) else "one"),
 ]
 PredictedTokens = Annotated[
     Annotated[TokenIds, Tag("one")]
@@ -126,7 +117,7 @@ class SamplingFields(Body):
 
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     top_p: float | None = Field(None, ge=0.0, le=1.0)
-    top_k: int | None = Field(None, ge=-1, le=_INT32_MAX)
+    top_k: int | None = Field(None, ge=-1, le=INT32_MAX)
     """Extension: samples from the k most likely tokens; 0 and -1 from all."""
     min_p: float | None = Field(None, ge=0.0, le=1.0)
     """Extension: drops tokens less likely than this share of the most likely one."""
@@ -140,18 +131,9 @@ class SamplingFields(Body):
     ] = None
 
     def sampling_values(self) -> Sampling:
-        """Returns the parameters with their defaults."""
-        return Sampling(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=max(self.top_k or 0, 0),
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=self.min_p or 0.0,
-            seed=self.seed,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            logit_bias=self.logit_bias or {},
-        )
+        """Returns the parameters; the defaults of those that are null are `Sampling`'s."""
+        given = self.given(SamplingFields.model_fields)
+        return Sampling(**given | {"top_k": max(self.top_k or 0, 0)})
 
 
 class AnswerFields(Body):
@@ -168,9 +150,9 @@ class AnswerFields(Body):
     """Extension: further tokens that end the answer; they are not shown."""
     ignore_eos: bool | None = None
     """Extension: goes on after the model's end-of-answer tokens."""
-    min_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    min_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
     """Extension: tokens before which nothing stops the answer."""
-    num_speculative_tokens: int | None = Field(None, ge=0, le=_INT32_MAX)
+    num_speculative_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
     """Extension: most drafts to verify in one pass, up to the server's limit; 0 verifies none."""
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     """Extension: the smaller, the sooner; only 0 unless the scheduler's policy is `priority`."""
@@ -184,19 +166,8 @@ class AnswerFields(Body):
     """Extension: adds `speculation` to the usage: what drafts were worth."""
 
     def as_request(self, **fields: Any) -> Request:
-        """Returns the request that these fields and others of a `Request` make."""
-        return Request(
-            min_tokens=self.min_tokens or 0,
-            stop=self.stop or (),
-            stop_token_ids=self.stop_token_ids or (),
-            ignore_eos=bool(self.ignore_eos),
-            num_speculative_tokens=self.num_speculative_tokens,
-            priority=self.priority or 0,
-            cache_salt=self.cache_salt or "",
-            include_provenance=bool(self.include_provenance),
-            include_speculation=bool(self.include_speculation),
-            **fields,
-        )
+        """Returns the request that these fields and others make, by their names in `Request`."""
+        return Request(**self.given(AnswerFields.model_fields), **fields)
 
 
 class AnswerBody(SamplingFields, AnswerFields):
@@ -239,14 +210,14 @@ class AnswerBody(SamplingFields, AnswerFields):
     def predictions(self) -> dict[str, str | list[int]]:
         """Returns the expected answers, texts or tokens, by the names of their fields."""
         if isinstance(self.prediction, PredictionBody):
-            return {"prediction.content": self.prediction.text()}
+            return {"prediction.content": content_text(self.prediction.content)}
         given = self.predicted_token_ids or []
         if several := [one for one in given if isinstance(one, list)]:
             return {f"predicted_token_ids[{index}]": one for index, one in enumerate(several)}
         if tokens := [token for token in given if isinstance(token, int)]:
             return {"predicted_token_ids": tokens}
-        texts = enumerate(self.prediction or ())
-        return {f"prediction[{index}].content": one.text() for index, one in texts}
+        texts = [content_text(one.content) for one in self.prediction or ()]
+        return {f"prediction[{index}].content": text for index, text in enumerate(texts)}
 
     def field_names(self) -> dict[Path, str]:
         """Returns what fields of the request are called here, as `Request.names` does."""
@@ -272,9 +243,9 @@ class AnswerBody(SamplingFields, AnswerFields):
 class GenerationBody(AnswerBody):
     """What the endpoints take that answer with choices."""
 
-    n: int | None = Field(None, ge=1, le=_INT32_MAX)
+    n: int | None = Field(None, ge=1, le=INT32_MAX)
     """How many answers to give; the server sets a limit."""
-    max_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    max_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),

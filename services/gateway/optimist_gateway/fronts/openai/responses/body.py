@@ -7,6 +7,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path
 from optimist_gateway.fronts.openai.bodies.base import (
+    INT32_MAX,
     MAX_PARTS,
     Body,
     KnownParameters,
@@ -22,6 +23,25 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     Json,
     require_one_structure,
 )
+
+MAX_ITEMS = 4096
+LOGPROBS = "message.output_text.logprobs"
+_UNSUPPORTED = KnownParameters(
+    refused={
+        "access_programs": (),
+        "background": (False,),
+        "context_management": ([],),
+        "conversation": (),
+        "image": (),
+        "moderation": (),
+        "previous_response_id": (),
+        "prompt": (),
+        "reasoning": ({}, {"effort": None}, {"effort": "none"}),
+        "truncation": ("disabled",),
+    },
+    by_value=frozenset({"background", "reasoning", "truncation"}),
+)
+"""Among them what would need responses to be stored."""
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -107,28 +127,6 @@ InputItem = Annotated[
 ]
 
 
-MAX_ITEMS = 4096
-LOGPROBS = "message.output_text.logprobs"
-_INT32_MAX = 2**31 - 1
-
-_UNSUPPORTED = KnownParameters(
-    refused={
-        "access_programs": (),
-        "background": (False,),
-        "context_management": ([],),
-        "conversation": (),
-        "image": (),
-        "moderation": (),
-        "previous_response_id": (),
-        "prompt": (),
-        "reasoning": ({}, {"effort": None}, {"effort": "none"}),
-        "truncation": ("disabled",),
-    },
-    by_value=frozenset({"background", "reasoning", "truncation"}),
-)
-"""Among them what would need responses to be stored."""
-
-
 class PlainFormat(Body):
     """Text of any form, or a JSON object."""
 
@@ -178,21 +176,13 @@ class AllowedTools(Body):
     tools: list[FunctionChoice] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
 
 
-def _choice_form(value: object) -> str:
-    return "word" if isinstance(value, str) else "object"
-
-
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[
         Annotated[FunctionChoice | AllowedTools, Field(discriminator="type")], Tag("object")
     ],
-    Discriminator(_choice_form),
+    Discriminator(lambda value: "word" if isinstance(value, str) else "object"),
 ]
-
-
-def _input_form(value: object) -> str:
-    return "items" if isinstance(value, list) else "text"
 
 
 Input = Annotated[
@@ -200,7 +190,7 @@ Input = Annotated[
     | Annotated[
         list[InputItem], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS), Tag("items")
     ],
-    Discriminator(_input_form),
+    Discriminator(lambda value: "items" if isinstance(value, list) else "text"),
 ]
 
 
@@ -219,7 +209,7 @@ class ResponsesBody(AnswerBody):
     input: Input
     instructions: Text | None = None
     """A system message in front of the input."""
-    max_output_tokens: int | None = Field(None, ge=1, le=_INT32_MAX)
+    max_output_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
     tool_choice: ToolChoice | None = None
@@ -229,7 +219,7 @@ class ResponsesBody(AnswerBody):
     )
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     """How many of the likeliest tokens `include` reports for each token."""
-    max_tool_calls: int | None = Field(None, ge=1, le=_INT32_MAX)
+    max_tool_calls: int | None = Field(None, ge=1, le=INT32_MAX)
     """Ignored: it counts calls of tools that run on the server."""
     stream_options: ResponseStreamOptions | None = None
 

@@ -1,13 +1,21 @@
-"""POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats: for admin keys only."""
+"""Probes, metrics, and the administration, which is for admin keys only.
+
+POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /health, /ready,
+/startup, /live, /version and /metrics.
+"""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from importlib.metadata import version
+from typing import Annotated, Any, Literal, NotRequired
 
 from fastapi import APIRouter, Query
 from google.protobuf.json_format import MessageToDict
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, Response
+from typing_extensions import TypedDict
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.error import ApiError, naming, scheduler_unavailable
+from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
@@ -92,11 +100,8 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
         raise _wrong("request_id", f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
     if abs(priority) > MAX_PRIORITY:
         raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
-    try:
-        with naming(dict):
-            service.schedulers.description.require_priorities()
-    except SchedulerUnavailableError as error:
-        raise scheduler_unavailable(str(error)) from None
+    with naming(dict):
+        service.schedulers.description.require_priorities()
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
     replies = await service.admin.ask(command, REPLY_SECONDS)
@@ -154,7 +159,128 @@ def _failure(replies: Mapping[str, scheduler_pb2.Reply | Exception]) -> ApiError
     if done:
         text += f"; done at {', '.join(done)}"
     if any(isinstance(error, SchedulerUnavailableError) for error in errors):
-        return scheduler_unavailable(text)
+        return SchedulerUnavailableError(text)
     if any(isinstance(error, TimeoutError) for error in errors):
         return ApiError(504, text, code="timeout")
     return ApiError(409, text, code="conflict")
+
+
+class Working(TypedDict):
+    """Requests can be served."""
+
+    status: Literal["ok"]
+
+
+class SchedulerCounts(TypedDict):
+    """How many schedulers there are."""
+
+    known: int
+    connected: int
+    sound: int
+
+
+class Healthy(Working):
+    """Requests can be served, and by whom."""
+
+    schedulers: SchedulerCounts
+
+
+class Unavailable(TypedDict):
+    """Requests cannot be served."""
+
+    status: Literal["unavailable"]
+    reason: str
+    schedulers: NotRequired[SchedulerCounts]
+
+
+class Version(TypedDict):
+    """The version of Optimist."""
+
+    version: str
+
+
+class Health:
+    """What probes get; asking costs nothing and reaches nobody."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._was_ready = False
+
+    def unready_reason(self) -> str | None:
+        """Returns why requests cannot be served now, or None if they can: by one scheduler."""
+        if self._service.admission.is_closed:
+            return "the server is shutting down"
+        try:
+            self._service.schedulers.description  # noqa: B018 (it raises)
+        except SchedulerUnavailableError as error:
+            return str(error)
+        self._was_ready = True
+        return "the engine hangs" if self._service.schedulers.is_hung else None
+
+    def schedulers(self) -> SchedulerCounts:
+        """Returns how many schedulers there are, and in what state."""
+        clients = self._service.schedulers.clients
+        connected = [client for client in clients if client.description is not None]
+        return {
+            "known": len(clients),
+            "connected": len(connected),
+            "sound": sum(client.is_sound for client in connected),
+        }
+
+    def unstarted_reason(self) -> str | None:
+        """Returns why requests could never be served yet, or None once they could."""
+        reason = self.unready_reason()
+        return None if self._was_ready else reason
+
+
+def health_router(service: Service, health: Health) -> APIRouter:
+    """Returns the endpoints."""
+    router = APIRouter()
+    installed = version("optimist")
+
+    @router.get("/health")
+    async def get_health() -> Response:
+        """Answers 200 if requests can be served, else 503 with the reason.
+
+        Says how many schedulers are known, and how many of them are connected and sound.
+        """
+        return _answer(health.unready_reason(), schedulers=health.schedulers())
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Answers as /health does."""
+        return _answer(health.unready_reason())
+
+    @router.get("/startup")
+    async def startup() -> Response:
+        """Answers 503 until a scheduler has been reached, and 200 ever after."""
+        return _answer(health.unstarted_reason())
+
+    @router.get("/live")
+    async def live() -> Response:
+        """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
+
+        That this process lives shows in its answer: a stuck event loop gives none.
+        """
+        return _answer("the engine hangs" if service.schedulers.is_hung else None)
+
+    @router.get("/version")
+    async def optimist_version() -> Response:
+        """Returns the version of Optimist."""
+        answer: Version = {"version": installed}
+        return JSONResponse(answer)
+
+    # Load generators ask with HEAD whether there are metrics.
+    @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)
+    async def metrics() -> Response:
+        """Returns all metrics in the format of Prometheus."""
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _answer(reason: str | None, **detail: Any) -> Response:
+    if reason is None:
+        return JSONResponse({"status": "ok", **detail})
+    unavailable = {"status": "unavailable", "reason": reason, **detail}
+    return JSONResponse(unavailable, 503, {"retry-after": "1"})

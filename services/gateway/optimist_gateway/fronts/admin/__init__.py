@@ -1,1 +1,0 @@
-"""Probes, metrics, administration."""
