@@ -158,11 +158,12 @@ def test_the_services_read_the_file_of_serve(
     if by == "variable":
         monkeypatch.setenv("OPTIMIST_CONFIG", "settings.yaml")
     services = started(*(("--config", "settings.yaml") if by == "flag" else ()))
-    for name, expected in {
+    settings: dict[str, dict[str, object]] = {
         "proposer": {"store": "redis://one", "log_level": "debug"},
         "worker": {"max_num_seqs": 3, "dtype": "bfloat16", "log_level": "warning"},
         "gateway": {"served_model_name": "mine", "grpc_port": 7},
-    }.items():
+    }
+    for name, expected in settings.items():
         assert expected.items() <= services[name].items()
     assert model_name(serve_settings(["some/model"]), "settings.yaml") == "mine"
 
