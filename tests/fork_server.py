@@ -159,10 +159,12 @@ def _start(starter: Starter, given: dict[str, Any]) -> int:
 
 def _serve(connection: socket.socket) -> None:
     """Forks for each request until there are no more."""
+    # Modules stay: to search them for garbage is a quarter of what it takes to import them.
+    gc.disable()
     for name in _IMPORTED:
         importlib.import_module(name)
-    gc.collect()
     gc.freeze()
+    gc.enable()
     while True:
         request, files, _, _ = socket.recv_fds(connection, 1 << 20, 64)
         if not request:

@@ -129,14 +129,14 @@ class Choice:
                 self._times.note_tokens(len(output.token_ids), output.received)
             if self._echo is not None:
                 self._add_echo(self._echo, output)
-            elif output.token_ids or output.finished is not None:
+            else:
                 self._add(output)
         except Exception as error:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
-        self._times.note_reason(FAILED)
+        self._times.reason = FAILED
         self._stream.close()
         self._end(error)
 
@@ -144,7 +144,7 @@ class Choice:
         """Takes note of what the scheduler says at the end; raises ApiError for a failure."""
         self._times.note_account(finished)
         if finished.reason.is_failure:
-            self._times.note_reason(FAILED)
+            self._times.reason = FAILED
             raise _failure(finished, self._name)
 
     def _add_echo(self, echo: Echo, output: StepOutput) -> None:
@@ -160,8 +160,7 @@ class Choice:
         self._echo = None
         if echo.num_tokens <= _INLINE_PROMPT_TOKENS:
             self._report(self._index, echo.piece())
-            if output.token_ids or output.finished is not None:
-                self._add(output)
+            self._add(output)
             return
         self._stream.pause()
         self._echoing = asyncio.ensure_future(asyncio.to_thread(echo.piece))
@@ -173,14 +172,15 @@ class Choice:
         self._echoing = None
         try:
             self._report(self._index, echoing.result())
-            if output.token_ids or output.finished is not None:
-                self._add(output)
+            self._add(output)
         except Exception as error:
             self._fail(error)
         if not self._is_paused:
             self._stream.resume()
 
     def _add(self, output: StepOutput) -> None:
+        if not output.token_ids and output.finished is None:
+            return
         if self._is_prompt_only:
             self.answer.settle(output.finished)
             self._report_last(Piece("", [], 0, 0, FinishReason.LENGTH))
@@ -209,12 +209,12 @@ class Choice:
 
     def _report_last(self, piece: Piece) -> None:
         if piece.finish_reason is not None:
-            self._times.note_reason(piece.finish_reason.value)
+            self._times.reason = piece.finish_reason.value
         self._report(self._index, piece)
         self._end(None)
 
     def _not_understood(self, error: object) -> ApiError:
-        self._times.note_reason(FAILED)
+        self._times.reason = FAILED
         return ApiError(500, f"the scheduler sent what is not understood: {error}", code="internal")
 
 

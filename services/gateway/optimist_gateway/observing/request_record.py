@@ -200,9 +200,9 @@ class ChoiceTimes:
         "_inter_token_latency",
         "_last",
         "_metrics",
-        "_reason",
         "_record",
         "_started",
+        "reason",
     )
 
     def __init__(self, metrics: GatewayMetrics, started: float) -> None:
@@ -218,7 +218,8 @@ class ChoiceTimes:
         self._first: float | None = None
         self._last = 0.0
         self._ended = False
-        self._reason = ABORTED
+        self.reason = ABORTED
+        """Why it ends."""
         metrics.waiting.inc()
 
     def note_tokens(self, num_tokens: int, now: float) -> None:
@@ -238,17 +239,13 @@ class ChoiceTimes:
         if finished is not None and finished.queue_seconds > 0:
             self._metrics.queue.observe(finished.queue_seconds)
 
-    def note_reason(self, reason: str) -> None:
-        """Takes note of why it ends."""
-        self._reason = reason
-
     def end(self, num_tokens: int) -> None:
         """Counts what is known with the end of an answer of so many tokens."""
         if self._ended:
             return
         self._ended = True
-        self._metrics.finished.labels(self._reason).inc()
-        self._record.reasons.append(self._reason)
+        self._metrics.finished.labels(self.reason).inc()
+        self._record.reasons.append(self.reason)
         if self._first is None:
             self._metrics.waiting.dec()
         elif num_tokens > 1:

@@ -121,16 +121,19 @@ class KeySource:
 
     def read(self) -> list[ApiKey]:
         """Reads the keys; raises SetupError if the file cannot be read or a line is no key."""
-        lines = list(self.listed)
-        keys = _parse(self.flag, lines, is_admin=self.is_admin)
-        if self.path:
-            flag = f"{self.flag}-file: {self.path}"
-            try:
+        flag = self.flag
+        try:
+            keys = parse_keys(self.listed, is_admin=self.is_admin)
+            if self.path:
+                flag = f"{self.flag}-file: {self.path}"
                 lines = Path(self.path).read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-                raise SetupError(f"{flag}: cannot be read: {reason}") from None
-            keys += _parse(flag, lines, is_admin=self.is_admin)
+                keys += parse_keys(lines, is_admin=self.is_admin)
+        except UnicodeDecodeError:
+            raise SetupError(f"{flag}: cannot be read: it is not UTF-8") from None
+        except OSError as error:
+            raise SetupError(f"{flag}: cannot be read: {error.strerror}") from None
+        except ValueError as error:
+            raise SetupError(f"{flag}: {error}") from None
         return keys
 
     def stamp(self) -> _Stamp | None:
@@ -222,10 +225,3 @@ class Keys:
         if len(set(names)) < len(names):
             raise SetupError("--api-keys, --admin-keys: a name or a key is given twice")
         return keys
-
-
-def _parse(flag: str, lines: Iterable[str], *, is_admin: bool) -> list[ApiKey]:
-    try:
-        return parse_keys(lines, is_admin=is_admin)
-    except ValueError as error:
-        raise SetupError(f"{flag}: {error}") from None

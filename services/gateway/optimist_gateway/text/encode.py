@@ -145,14 +145,12 @@ async def encode_prompts(
         FieldError: One is empty or too long, has unknown tokens, or its messages make no prompt.
         ApiError: Chat templates cannot be rendered now.
     """
-    prompts: list[Prompt] = []
-    for index, prompt in enumerate(request.prompts):
-        if isinstance(prompt, Conversation):
-            encode = _encode_conversation(prompt, request, tokenizer, model)
-        else:
-            encode = _encode(prompt, ("prompts", index), request, tokenizer, model)
-        prompts.append(await encode)
-    return prompts
+    return [
+        await _encode_conversation(prompt, request, tokenizer, model)
+        if isinstance(prompt, Conversation)
+        else await _encode(prompt, ("prompts", index), request, tokenizer, model)
+        for index, prompt in enumerate(request.prompts)
+    ]
 
 
 async def _encode_conversation(
@@ -171,10 +169,9 @@ async def _tokens(
     text: str, request: Request, tokenizer: Tokenizer, *, add_special_tokens: bool = False
 ) -> tuple[list[int], list[tuple[int, int]] | None]:
     """Returns the tokens of a text, and its characters that each is; None if nobody asks."""
-    if not request.include_provenance:
-        return await tokenizer.encode(text, add_special_tokens=add_special_tokens), None
-    token_ids, spans = await tokenizer.encode_spans(text, add_special_tokens=add_special_tokens)
-    return token_ids, joined_spans(spans)
+    encoding = await tokenizer.encoding(text, add_special_tokens=add_special_tokens)
+    spans = joined_spans(encoding.offsets) if request.include_provenance else None
+    return list(encoding.ids), spans
 
 
 async def render_chat(

@@ -174,18 +174,18 @@ class Tokenizer:
             text: The text.
             add_special_tokens: Whether to add those with which the model's prompts begin.
         """
-        return list((await self._encoding(text, add_special_tokens=add_special_tokens)).ids)
+        return list((await self.encoding(text, add_special_tokens=add_special_tokens)).ids)
 
-    async def encode_spans(
-        self, text: str, *, add_special_tokens: bool
-    ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Returns the tokens of a text, and the characters of it that they are.
+    async def encoding(self, text: str, *, add_special_tokens: bool) -> Any:
+        """Returns the tokens of a text as `ids`, and the characters of it that they are.
 
-        Returns:
-            The tokens, `[num_tokens]`, and where each begins and ends, `[num_tokens]`.
+        These are `offsets`: where each token begins and ends, `[num_tokens]`.
         """
-        encoding = await self._encoding(text, add_special_tokens=add_special_tokens)
-        return list(encoding.ids), list(encoding.offsets)
+        if len(text) > _INLINE_CHARACTERS:
+            return await asyncio.to_thread(
+                self._backend.encode, text, add_special_tokens=add_special_tokens
+            )
+        return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     async def render_messages(
         self,
@@ -272,13 +272,6 @@ class Tokenizer:
             if REPLACEMENT not in text:
                 return text
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
-
-    async def _encoding(self, text: str, *, add_special_tokens: bool) -> Any:
-        if len(text) > _INLINE_CHARACTERS:
-            return await asyncio.to_thread(
-                self._backend.encode, text, add_special_tokens=add_special_tokens
-            )
-        return self._backend.encode(text, add_special_tokens=add_special_tokens)
 
     async def _render(self, value: dict[str, Any]) -> str:
         if self._process is None:

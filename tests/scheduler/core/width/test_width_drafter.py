@@ -14,6 +14,7 @@ from optimist_scheduler.core.width.widths import (
     DraftWidthPolicy,
     DraftWidths,
 )
+from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
@@ -90,7 +91,8 @@ def test_what_drafters_do_is_not_held_against_windows_nor_the_other_way_round() 
     assert widths.rate(ints(0))[0] == windows
     assert widths.rate_of_drafter(ints(0))[0] < levels
     after = widths.rate_of_drafter(ints(0))[0]
-    widths.observe(ints(0), ints(8), ints(0))
+    unvalued = np.array([PRIOR_HAZARD], np.float32), np.zeros(1, np.bool_)
+    widths.observe(ints(0), ints(8), ints(0), *unvalued)
     assert widths.rate_of_drafter(ints(0))[0] == after
 
 
@@ -105,7 +107,7 @@ def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:
 
 
 def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
-    acceptance = Acceptance(3, DRAFTER_PRIOR, is_common=True)
+    acceptance = Acceptance(3, DRAFTER_PRIOR)
     assert acceptance.rate(ints(2))[0] == pytest.approx(DRAFTER_PRIOR)
     for _ in range(200):
         acceptance.observe(ints(0, 1), ints(1, 0), ints(5, 5))

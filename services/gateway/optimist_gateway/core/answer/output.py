@@ -143,8 +143,6 @@ def merge_usages(usages: Sequence[Usage]) -> Usage:
 
 def add_usages(usages: Sequence[Usage]) -> Usage:
     """Returns the account of answers to different prompts."""
-    rejected = [usage.rejected_prediction_tokens for usage in usages]
-    known = [count for count in rejected if count is not None]
     by_source: Counter[DraftSource] = Counter()
     for usage in usages:
         by_source.update(usage.num_tokens_by_source)
@@ -152,7 +150,7 @@ def add_usages(usages: Sequence[Usage]) -> Usage:
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
         completion_tokens=sum(usage.completion_tokens for usage in usages),
         accepted_prediction_tokens=sum(usage.accepted_prediction_tokens for usage in usages),
-        rejected_prediction_tokens=sum(known) if len(known) == len(rejected) else None,
+        rejected_prediction_tokens=_sum([one.rejected_prediction_tokens for one in usages]),
         num_passes=sum(usage.num_passes for usage in usages),
         num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
         cached_prompt_tokens=sum(usage.cached_prompt_tokens for usage in usages),
@@ -188,13 +186,17 @@ class Speculation:
 
 def add_speculations(several: Sequence[Speculation]) -> Speculation:
     """Returns the sum."""
-    drafted = [one.num_drafted_tokens for one in several]
-    known = [count for count in drafted if count is not None]
     histograms = (one.accepted_length_histogram for one in several)
     return Speculation(
         num_passes=sum(one.num_passes for one in several),
         num_tokens=sum(one.num_tokens for one in several),
         num_accepted_tokens=sum(one.num_accepted_tokens for one in several),
-        num_drafted_tokens=sum(known) if len(known) == len(drafted) else None,
+        num_drafted_tokens=_sum([one.num_drafted_tokens for one in several]),
         accepted_length_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
     )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    """Returns the sum; None if one of the counts is unknown."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

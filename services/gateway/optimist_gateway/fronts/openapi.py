@@ -1,4 +1,4 @@
-"""What the OpenAPI document says beyond the bodies: answers, errors, headers, limits."""
+"""What the OpenAPI document says beyond the bodies: answers, errors, headers, limits, examples."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +21,79 @@ from optimist_gateway.fronts.openai.models import (
     Tokens,
 )
 from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
-from optimist_gateway.fronts.openapi.examples import EXAMPLES
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.keys import PROBES
+
+_CODE = "def area(radius):\n    return 3.14 * radius**2\n"
+_MESSAGES = [{"role": "user", "content": "Rename radius to r."}]
+_SCHEMA = {
+    "type": "object",
+    "properties": {"r": {"type": "number"}},
+    "required": ["r"],
+    "additionalProperties": False,
+}
+
+EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
+    "/v1/chat/completions": {
+        "prediction": {
+            "messages": _MESSAGES,
+            "max_completion_tokens": 64,
+            "prediction": {"type": "content", "content": _CODE},
+        },
+        "stream": {
+            "messages": _MESSAGES,
+            "max_completion_tokens": 64,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+        "structure": {
+            "messages": _MESSAGES,
+            "max_completion_tokens": 64,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "circle", "schema": _SCHEMA, "strict": True},
+            },
+        },
+        "tools": {
+            "messages": _MESSAGES,
+            "max_completion_tokens": 64,
+            "tools": [
+                {"type": "function", "function": {"name": "draw_circle", "parameters": _SCHEMA}}
+            ],
+            "tool_choice": "auto",
+        },
+    },
+    "/v1/completions": {
+        "prediction": {
+            "prompt": _CODE,
+            "max_tokens": 64,
+            "prediction": {"type": "content", "content": _CODE},
+            "include_speculation": True,
+        },
+        "logprobs": {"prompt": ["def f(", "class A"], "max_tokens": 8, "logprobs": 2},
+    },
+    "/v1/responses": {
+        "prediction": {
+            "input": "Rename radius to r.",
+            "instructions": "Answer with code.",
+            "max_output_tokens": 64,
+            "prediction": {"type": "content", "content": _CODE},
+        },
+        "items": {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}],
+            "max_output_tokens": 64,
+            "stream": True,
+        },
+    },
+    "/tokenize": {
+        "text": {"prompt": _CODE, "return_token_strs": True},
+        "chat": {"messages": _MESSAGES},
+    },
+    "/detokenize": {"tokens": {"tokens": [0, 1, 2]}},
+}
+"""For each path requests by name."""
+
 
 _REASONS = {
     "400": "The request is wrong; `param` names the field.",
@@ -120,7 +189,8 @@ def _describe(schema: dict[str, Any], model_name: str) -> None:
         schemas.pop(name, None)
     _name_model(schemas, model_name)
     schemas |= _answer_schemas()
-    for path, operation in _operations(schema):
+    operations = [(path, one) for path, found in schema["paths"].items() for one in found.values()]
+    for path, operation in operations:
         responses = operation["responses"]
         responses.pop("422", None)
         responses["200"]["content"] = _json(_ANSWERS[path])
@@ -152,12 +222,6 @@ def _answer_schemas() -> dict[str, Any]:
         # An answer has no other fields.
         schema["additionalProperties"] = False
     return schemas
-
-
-def _operations(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path, operations in schema["paths"].items():
-        for operation in operations.values():
-            yield path, operation
 
 
 def _name_model(schemas: dict[str, Any], model_name: str) -> None:

@@ -1,1 +1,0 @@
-"""The document that describes the REST API."""
