@@ -82,13 +82,17 @@ smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve
 test: STARTED := $(shell date +%s)
 # Bytecode is kept from run to run, also where Python is set up not to: compiling it anew is half of the collection.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: lint $(KUBECTL) $(PROMTOOL) ## run every check and every test, with a real Redis
+test: setup $(BUF) $(KUBECTL) $(PROMTOOL) ## run every check and every test, with a real Redis
+	$(CHECKS)
 	@$(call require,redis-server,redis-server)
 	@$(call require,chromium,chromium)
 	@# Only root can make network namespaces; others skip these tests.
 	@[ "$$(id -u)" != 0 ] || $(call require,ip,iproute2)
-	@# Services are waited for now and then: one file more than there are cores keeps all of them busy.
-	@cores=$$(nproc); $(BIN)/pytest -n $$((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@# Services are waited for now and then: one file more than there are cores keeps all of them busy. Types are checked
+	@# beside the tests, as that keeps one core busy; what is wrong with them is printed at once.
+	@cores=$$(nproc); failed=0; $(BIN)/mypy & types=$$!; \
+	$(BIN)/pytest -n $$((cores < 8 ? cores + 1 : 8)) --dist loadfile --no-loadscope-reorder $(ARGS) || failed=$$?; \
+	wait $$types || { failed=$$?; echo "the types are wrong: make lint" >&2; }; exit $$failed
 	@# `make house` reports how long all of it took.
 	@$(if $(ARGS),:,mkdir -p build && echo "$$(($$(date +%s) - $(STARTED))) s at $$(git describe --always --dirty)" > build/make-test)
 
@@ -99,18 +103,23 @@ explore: setup ## property tests with examples that nobody has tried, and with m
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist load -m hypothesis --hypothesis-profile explore $(ARGS)
 
+# All that is checked but the types.
+define CHECKS
+@$(BIN)/ruff format --check .
+@$(BIN)/ruff check .
+@$(BIN)/lint-imports --no-logo
+@$(BIN)/python -m tests.house.words
+@$(BIN)/python protos/generate.py --check
+@$(BIN)/python docs/generate_metrics.py --check
+@$(BIN)/python deploy/k8s/generate_rules.py --check
+@$(BUF) lint
+@$(BUF) breaking --against protos/baseline.json
+@# DL3013 wants versions on the command line; pyproject.toml has them.
+@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile engines/*/Dockerfile deploy/containers/*.Dockerfile
+endef
+
 lint: setup $(BUF) ## check format, style, types, imports, protos and Dockerfiles
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/python -m tests.house.words
-	@$(BIN)/python protos/generate.py --check
-	@$(BIN)/python docs/generate_metrics.py --check
-	@$(BIN)/python deploy/k8s/generate_rules.py --check
-	@$(BUF) lint
-	@$(BUF) breaking --against protos/baseline.json
-	@# DL3013 wants versions on the command line; pyproject.toml has them.
-	@$(BIN)/hadolint --ignore DL3013 services/*/Dockerfile engines/*/Dockerfile deploy/containers/*.Dockerfile
+	$(CHECKS)
 	@$(BIN)/mypy
 
 format: setup ## format the sources and mend what can be mended

@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 import signal
@@ -12,6 +13,8 @@ from optimist_bench.replicas.redis_server import RedisServer
 from tests import fork_server
 from tests.stack import Stack
 
+# Nothing of what is imported is garbage: it is not searched while tests are collected, nor later.
+gc.disable()
 # Every core runs tests: threads that share the work of small models would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Where there is a GPU, workers would choose it.
@@ -54,6 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, name in enumerate(SLOW) if item.nodeid.startswith(name)), len(SLOW))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Looks for garbage from now on, and seldom: what tests make is rarely any."""
+    gc.freeze()
+    gc.set_threshold(20_000)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

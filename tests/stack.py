@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import httpx
@@ -17,7 +18,8 @@ from optimist_common.network.health import is_serving
 REPOSITORY = Path(__file__).parent.parent
 BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"
 MODEL_FLAG = ("--model", str(BUNDLED_MODEL))
-START_SECONDS = 120.0
+START_SECONDS = 240.0
+END_SECONDS = 30.0
 # On a busy machine a proposer's answer may be late, and a test would see fewer predicted tokens;
 # and what passes cost there says nothing.
 PATIENT = {"OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000", "OPTIMIST_WORKER_COST_SECONDS": "0"}
@@ -115,61 +117,117 @@ class Stack:
                 raise AssertionError(f"the services did not start:\n{self.output}")
 
 
-class Service:
-    """One service, `optimist NAME`, on a free port if none is given; healthy when constructed."""
+class Process:
+    """A process with its health; it keeps its command when it is started again."""
 
-    def __init__(self, name: str, *options: str, port: int = 0) -> None:
-        port = port or free_port()
-        self.address = f"127.0.0.1:{port}"
-        command = [sys.executable, "-m", "optimist_cli", name, "--port", str(port)]
-        self._process = subprocess.Popen([*command, *options], env=os.environ | PATIENT)
-        self._wait_until_healthy(name)
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        is_healthy: Callable[[], bool],
+        environment: Mapping[str, str],
+        log: Path | None = None,
+    ) -> None:
+        """Starts nothing yet.
 
-    def kill(self) -> None:
-        """Ends it without warning."""
-        self._process.kill()
-        self._process.wait()
+        Args:
+            name: Such as `worker-1`.
+            command: Its command line.
+            is_healthy: Asks it; blocks.
+            environment: More variables than this process has.
+            log: Where its output goes, after that of earlier starts; None for this process's own.
+        """
+        self.name = name
+        self._command, self._is_healthy = command, is_healthy
+        self._environment, self._log = environment, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; raises RuntimeError if it does not run."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} does not run")
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
 
-    def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
-        self._process.send_signal(number)
+    def start(self) -> None:
+        """Starts it; it is of use once `wait_until_healthy` returns."""
+        with self._log.open("ab") if self._log else nullcontext() as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, env=os.environ | self._environment
+            )
 
-    def wait(self) -> None:
-        """Waits until it has ended."""
-        self._process.wait(timeout=30)
-
-    def stop(self) -> None:
-        """Ends it cleanly, if it still runs; raises AssertionError if it does not."""
-        if self._process.poll() is not None:
-            return
-        self._process.terminate()
-        assert self._process.wait(timeout=30) == 0
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self.address.rpartition(":")[2])
-
-    def _wait_until_healthy(self, name: str) -> None:
+    def wait_until_healthy(self) -> None:
+        """Waits until it can work; raises RuntimeError if it ends or takes too long."""
         deadline = time.monotonic() + START_SECONDS
-        while not self._is_healthy(name):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self._process.kill()
-                raise AssertionError(f"{name} did not start")
+        while not self._is_healthy():
+            if not self.is_running or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
             time.sleep(0.1)
 
-    def _is_healthy(self, name: str) -> bool:
-        if name != "gateway":
-            return is_serving(self.address, timeout=1.0)
+    def signal(self, number: signal.Signals) -> None:
+        """Sends it a signal, such as SIGSTOP, with which it keeps connections and says nothing."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it without warning, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Ends it as an init system does, if it was not killed.
+
+        Raises:
+            RuntimeError: It does not end, or not with code 0, or had ended by itself.
+        """
+        if self._process is None:
+            return
+        self._process.terminate()
         try:
-            return httpx.get(f"http://{self.address}/health", timeout=1.0).is_success
+            code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"{self.name} does not end on SIGTERM") from None
+        self._process = None
+        if code != 0:
+            raise RuntimeError(f"{self.name} ended with code {code}:\n{self._log_end()}")
+
+    def _log_end(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log else []
+        return "\n".join(lines[-30:])
+
+
+class Service(Process):
+    """One service, `optimist NAME`, on a free port if none is given; healthy when constructed."""
+
+    def __init__(self, name: str, *options: str, port: int = 0) -> None:
+        self.port = port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "optimist_cli", name, "--port", str(self.port), *options]
+        super().__init__(name, command, health_of(name, self.address), PATIENT)
+        self.start()
+        self.wait_until_healthy()
+
+
+def health_of(role: str, address: str) -> Callable[[], bool]:
+    """Returns the question whether a service at an address can work."""
+    if role != "gateway":
+        return lambda: is_serving(address, timeout=1.0)
+
+    def ask() -> bool:
+        try:
+            return httpx.get(f"http://{address}/health", timeout=1.0, trust_env=False).is_success
         except httpx.HTTPError:
             return False
+
+    return ask
 
 
 def start(stack: ExitStack, name: str, *options: str, port: int = 0) -> Service:

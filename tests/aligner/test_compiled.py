@@ -6,6 +6,7 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -58,12 +59,13 @@ def aligner_of(package: Any, *, is_chain: bool) -> Any:
 
 
 PURE = import_sources()
-IMPLEMENTATIONS = {
-    is_chain: [
-        (package, aligner_of(package, is_chain=is_chain)) for package in (optimist_aligner, PURE)
-    ]
-    for is_chain in (False, True)
-}
+
+
+@cache
+def implementations(is_chain: bool) -> list[tuple[Any, Any]]:
+    """Returns both packages, each with an aligner."""
+    return [(each, aligner_of(each, is_chain=is_chain)) for each in (optimist_aligner, PURE)]
+
 
 lines = st.builds(
     lambda indent, verb, noun, end: f"{'    ' * indent}{verb} word{noun}(word{noun + 1}){end}\n",
@@ -136,7 +138,7 @@ def test_compiled_and_pure_drafts_are_the_same(
     before, answer = edit
     request = list(layouts(before, hint))[layout]
     compiled, pure = (
-        drafts(each, request, answer, window, least) for each in IMPLEMENTATIONS[is_chain]
+        drafts(each, request, answer, window, least) for each in implementations(is_chain)
     )
     assert compiled == pure
 

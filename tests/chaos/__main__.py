@@ -33,7 +33,7 @@ class PartitionsSettings(RunningSettings):
 
     section: ClassVar[str] = "partitions"
 
-    cases: int = Field(42, ge=1, description="number of different requests")
+    cases: int = Field(48, ge=1, description="number of different requests")
 
 
 class FleetSettings(RunningSettings):

@@ -13,7 +13,7 @@ from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
 from tests.chaos.load.load import LoadSettings, ask_each, keep_asking, report_outcomes
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
-from tests.chaos.services.levels import excesses, read_levels, read_metrics, settle
+from tests.chaos.services.levels import excesses, read_levels, read_totals, settle
 from tests.chaos.services.namespaces import Namespaces
 
 RESUME_SECONDS = 4.0
@@ -24,7 +24,7 @@ SHAPE = Shape(
     num_gateways=1,
     num_workers=(2, 1),
     num_proposers=1,
-    gateway_options=("--resume-seconds", str(RESUME_SECONDS)),
+    options={"gateway": ("--resume-seconds", str(RESUME_SECONDS))},
 )
 _LEAD_SECONDS = 2.0
 """Of load before the cut, and after it is healed."""
@@ -163,13 +163,13 @@ def _median_seconds(outcomes: Sequence[Outcome], begin: float, end: float) -> fl
 
 async def _read_counters(fleet: Fleet) -> dict[str, float]:
     """Returns how many requests have gone on elsewhere so far, at schedulers and at workers."""
-    sums = {"resumed": 0.0, "moved": 0.0}
     names = {
         "resumed": ("gateway", "optimist_gateway_resumed_requests_total"),
         "moved": ("scheduler", "optimist_scheduler_moved_requests_total"),
     }
+    sums = dict.fromkeys(names, 0.0)
     for key, (role, metric) in names.items():
         for member in fleet.named(role):
-            metrics = await asyncio.to_thread(read_metrics, member.metrics_url)
-            sums[key] += metrics[metric]
+            totals = await asyncio.to_thread(read_totals, member.metrics_url)
+            sums[key] += totals[metric]
     return sums

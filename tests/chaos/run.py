@@ -28,7 +28,7 @@ class RunSettings:
     """How long faults begin."""
     seed: int
     shape: Shape = field(default_factory=Shape)
-    num_cases: int = 42
+    num_cases: int = 48
     warm_seconds: float = 20.0
     """Of the same load without faults before."""
     mean_pause_seconds: float = 6.0

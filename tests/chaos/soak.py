@@ -3,10 +3,10 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import quantiles
+from statistics import linear_regression, mean, quantiles
 from typing import Any
 
 from tests.chaos.load.case import Case, make_cases
@@ -15,7 +15,6 @@ from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_ask
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.levels import Levels, excesses, read_levels, settle, side_by_side
 from tests.chaos.services.network import Loopback
-from tests.chaos.trend import fit
 
 # Shares of the mean that figures may grow in a run.
 _MEMORY_TOLERANCE, _LATENCY_TOLERANCE, _COUNT_TOLERANCE = 0.03, 0.25, 0.1
@@ -37,7 +36,7 @@ class SoakSettings:
     seconds: float
     seed: int
     shape: Shape = field(default_factory=Shape)
-    num_cases: int = 42
+    num_cases: int = 48
     window_seconds: float = 300.0
     capacity_seconds: float = 60.0
     share: float = 0.5
@@ -190,3 +189,31 @@ def find_trends(
                 points = [(one.time, one.levels[member][name]) for one in warm]
                 trends[f"{member} {name}"] = fit(points, tolerance).report()
     return trends
+
+
+@dataclass(frozen=True)
+class Trend:
+    """What a figure does over a run."""
+
+    mean: float
+    drift: float
+    """What the fitted line gains from the first sample to the last."""
+    is_flat: bool
+
+    def report(self) -> dict[str, Any]:
+        """Returns it with rounded numbers."""
+        rounded = {"mean": float(f"{self.mean:.5g}"), "drift": float(f"{self.drift:.3g}")}
+        return asdict(self) | rounded
+
+
+def fit(samples: Sequence[tuple[float, float]], tolerance: float) -> Trend:
+    """Fits a line by least squares.
+
+    Args:
+        samples: Times and values, at least two times.
+        tolerance: Share of the mean that the figure may grow; less is flat too.
+    """
+    times, values = zip(*samples, strict=True)
+    slope, _ = linear_regression(times, values)
+    drift, average = slope * (times[-1] - times[0]), mean(values)
+    return Trend(average, drift, drift <= tolerance * average)

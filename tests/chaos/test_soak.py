@@ -1,16 +1,20 @@
+import random
+from collections.abc import Callable
+
 import pytest
 
+from tests.chaos.__main__ import main
 from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case
 from tests.chaos.load.client import Ending, Outcome
-from tests.chaos.soak import Sample, SoakSettings, find_trends, split_into_windows
+from tests.chaos.soak import Sample, SoakSettings, find_trends, fit, split_into_windows
 
 CASE = Case("plain-1", "/v1/completions", {"stream": True})
 SETTINGS = SoakSettings(seconds=40.0, seed=1, window_seconds=10.0)
 
 
 def outcomes(ttft_at: dict[float, float]) -> list[Outcome]:
-    """Answers that began at times, with the first token so much later and another 20 ms behind."""
+    """Answers that began at times, with a first token so much later and another 20 ms after it."""
     return [
         Outcome(
             CASE,
@@ -59,3 +63,36 @@ def test_latency_that_grows_is_reported() -> None:
     trends = find_trends(windows, samples([1.0, 1.0, 1.0]))
     assert not trends["ttft_ms_p50"]["is_flat"]
     assert trends["itl_ms_p50"]["is_flat"]
+
+
+def noise(time: int) -> float:
+    return 100 + random.Random(time).gauss(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "tolerance", "is_flat"),
+    [
+        (noise, 0.03, True),
+        (lambda time: 100 + 0.1 * time, 0.03, False),
+        (lambda time: 100 + 0.1 * time, 0.2, True),
+        (lambda time: 100 - time, 0.03, True),
+    ],
+)
+def test_a_line_is_flat_unless_it_grows_beyond_the_tolerance(
+    value: Callable[[int], float], tolerance: float, is_flat: bool
+) -> None:
+    trend = fit([(time, value(time)) for time in range(101)], tolerance)
+    assert trend.is_flat is is_flat
+    if tolerance == 0.2:
+        assert trend.drift == pytest.approx(10)
+
+
+@pytest.mark.parametrize("mode", ["faults", "partitions", "soak"])
+def test_a_wrong_command_line_is_an_error_in_one_line(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nothing"]) == 2
+    assert "usage: python -m tests.chaos" in capsys.readouterr().err
+    assert main([mode, "--sedonds", "3"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--sedonds" in line

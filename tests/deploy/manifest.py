@@ -1,5 +1,6 @@
 """Reads what the repository deploys, and the settings that the deployed services understand."""
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,15 @@ def image_variables(service: str) -> dict[str, str]:
     """Returns the settings that a service's image has as variables."""
     words = [word for name, text in instructions(service) if name == "ENV" for word in text.split()]
     return dict(word.split("=", 1) for word in words if word.startswith("OPTIMIST_"))
+
+
+def alerts() -> list[dict[str, Any]]:
+    """Returns the rules of Prometheus."""
+    (content,) = documents(REPOSITORY / "deploy" / "prometheus" / "alerts.yml")
+    return [rule for group in content["groups"] for rule in group["rules"]]
+
+
+def known_metrics() -> set[str]:
+    """Returns the names of all metrics."""
+    text = (REPOSITORY / "docs" / "metrics.md").read_text()
+    return set(re.findall(r"^\| `(optimist_\w+)", text, re.MULTILINE))

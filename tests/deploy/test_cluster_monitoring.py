@@ -2,21 +2,14 @@
 
 import json
 import re
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.deploy.installation import KUBERNETES, STACKS, Installation, render
-from tests.deploy.manifest import REPOSITORY, SERVICES, documents
+from tests.deploy.manifest import REPOSITORY, SERVICES, documents, known_metrics
 
 _NAME = re.compile(r"\boptimist_\w+")
-
-
-def known_metrics() -> set[str]:
-    text = (REPOSITORY / "docs" / "metrics.md").read_text()
-    return set(re.findall(r"^\| `(optimist_\w+)", text, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +26,6 @@ def test_the_rules_are_the_alerts_that_prometheus_has_elsewhere(keda: Installati
     (rule,) = keda.kind("PrometheusRule").values()
     (alerts,) = documents(REPOSITORY / "deploy" / "prometheus" / "alerts.yml")
     assert rule["spec"] == alerts
-    command = [sys.executable, str(KUBERNETES / "generate_rules.py"), "--check"]
-    subprocess.run(command, check=True)
 
 
 def test_the_dashboards_are_those_of_compose(keda: Installation) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifest import REPOSITORY, SERVICES, documents, image_variables
+from tests.deploy.manifest import REPOSITORY, SERVICES, alerts, documents, image_variables
 
 DASHBOARDS = sorted((REPOSITORY / "deploy" / "grafana" / "dashboards").glob("*.json"))
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
@@ -49,11 +49,6 @@ def panels(path: Path) -> list[dict[str, Any]]:
 
 def dashboard_expressions(path: Path) -> list[str]:
     return [target["expr"] for panel in panels(path) for target in panel.get("targets", [])]
-
-
-def alerts() -> list[dict[str, Any]]:
-    (content,) = documents(PROMETHEUS / "alerts.yml")
-    return [rule for group in content["groups"] for rule in group["rules"]]
 
 
 def test_there_is_a_dashboard_for_serving_and_one_for_speculation() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifest import REPOSITORY, SERVICES, documents, settings_class
+from tests.deploy.manifest import REPOSITORY, SERVICES, alerts, known_metrics, settings_class
 
 RUNBOOK = REPOSITORY / "docs" / "runbook.md"
 TEXT = RUNBOOK.read_text()
@@ -20,11 +20,6 @@ _OTHERS = {
     "response_format",
     "trace_id",
 }
-
-
-def alerts() -> list[dict[str, Any]]:
-    (content,) = documents(REPOSITORY / "deploy" / "prometheus" / "alerts.yml")
-    return [rule for group in content["groups"] for rule in group["rules"]]
 
 
 def anchors() -> set[str]:
@@ -58,9 +53,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_every_metric_exists() -> None:
-    known = set(
-        re.findall(r"`(optimist_\w+)", (REPOSITORY / "docs" / "metrics.md").read_text())
-    ) | {f"optimist_{service}" for service in SERVICES}
+    known = known_metrics() | {f"optimist_{service}" for service in SERVICES}
     named = set(re.findall(r"\boptimist_\w+", TEXT)) - {"optimist_common"}
     assert len(named) > 30
     assert named <= known, named - known

@@ -112,9 +112,6 @@ class MemoryStore(OutputStore):
         self.sources: dict[SourceName, bytes] = {}
         self.num_reads = 0
 
-    async def start(self) -> None:
-        """Needs nothing."""
-
     async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
         self.num_reads += 1
         return [self.requests.get(request_id) for request_id in request_ids]

@@ -8,6 +8,7 @@ import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_common.drafts import TokenTree
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
@@ -16,7 +17,6 @@ from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values import Ended, Finished, Int32Array, StepOutputs
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
-from optimist_scheduler.core.windows.window import make_window as core_window
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker, expected_output
 
@@ -44,7 +44,8 @@ def window_of(
 ) -> Window:
     """Returns a window of nodes, each with its token, parent, and position in the predictions."""
     tokens, parents, positions = (np.array([node[i] for node in nodes], np.int32) for i in range(3))
-    return core_window(base, tokens, parents, positions, np.array(values, np.float32))
+    tree = TokenTree.from_columns(tokens, parents)
+    return Window(base, tree, positions, np.array(values, np.float32))
 
 
 def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
@@ -274,6 +275,16 @@ class Situation:
                 self.propose(handle)
         check_slots(self.scheduler)
         return outputs
+
+
+def columns(scheduler: Scheduler) -> np.ndarray:
+    """Returns a copy of everything the table holds in columns."""
+    table = scheduler._state.table
+    names = [name for name in RequestTable.__annotations__ if hasattr(table, name)]
+    parts = [getattr(table, name) for name in names]
+    return np.concatenate(
+        [part.ravel() for part in (*parts, table.token_ids, table.windows.expected)]
+    )
 
 
 def check_slots(scheduler: Scheduler) -> None:

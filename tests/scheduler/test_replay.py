@@ -64,7 +64,6 @@ def record(path: Path, num_turns: int = 150, max_mib: int = 16, **values: Any) -
                 worker.settle(step_result(result), result)
     for worker in workers:
         worker.end_journal()
-    assert journal.is_open == (max_mib > 1 and path != Path("/dev/full"))
     journal.close()
     return num_plans
 

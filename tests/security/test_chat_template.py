@@ -2,13 +2,10 @@
 
 from typing import Any
 
-import httpx
 import pytest
 
-from optimist_gateway.server.app import create_app
-from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.chat_template import render
-from optimist_gateway.text.tokenizer import Tokenizer
+from tests.gateway.harness import CHAT, Gateway
 
 MESSAGES = [{"role": "user", "content": "{{ 7 * 7 }}"}]
 ESCAPES = [
@@ -42,14 +39,7 @@ def test_texts_of_messages_are_no_templates() -> None:
 @pytest.mark.parametrize(
     "field", ["chat_template", "chat_template_kwargs", "documents", "add_generation_prompt"]
 )
-async def test_requests_bring_no_template(
-    settings: GatewaySettings, tokenizer: Tokenizer, field: str
-) -> None:
-    app = create_app(settings, tokenizer)
-    body: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, field: "{{ 7 * 7 }}"}
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://gateway"
-    ) as http:
-        response = await http.post("/v1/chat/completions", json=body)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == field
+async def test_requests_bring_no_template(gateway: Gateway, field: str) -> None:
+    fields: dict[str, Any] = {"messages": MESSAGES, field: "{{ 7 * 7 }}"}
+    error = await gateway.refused(CHAT, **fields)
+    assert error["param"] == field

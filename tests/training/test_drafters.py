@@ -14,7 +14,7 @@ from optimist_common.errors import SetupError
 from optimist_training.drafters import loop
 from optimist_training.drafters.command import main
 from optimist_training.drafters.target import Target
-from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle
+from optimist_worker.drafters.heads.eagle import load_eagle
 from optimist_worker.drafters.heads.medusa import load_medusa
 from optimist_worker.model.model import load_model
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint

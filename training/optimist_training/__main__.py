@@ -18,7 +18,7 @@ from optimist_training.drafters.eagle_circuit import circuit_head
 from optimist_training.drafters.target import Target
 from optimist_training.evaluate import answers, report
 from optimist_training.train import Recipe, train, write_model
-from optimist_worker.drafters.heads.eagle_checkpoint import save_eagle
+from optimist_worker.drafters.heads.eagle import save_eagle
 
 
 def main(arguments: list[str]) -> int:

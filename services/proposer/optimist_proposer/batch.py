@@ -55,7 +55,9 @@ class BatchProposer:
         self._spans.note(grouped, answer)
         for request_id in closes:
             self._spans.end(request_id, live=self._following.get(request_id))
-            self._close(request_id)
+            self._following.drop(request_id)
+            if self._writer is not None:
+                self._writer.close(request_id)
         metrics.OBSERVATIONS.inc(len(observations))
         metrics.WINDOWS.inc(len(answer.windows))
         metrics.GAPS.inc(len(answer.gaps))
@@ -80,11 +82,6 @@ class BatchProposer:
         if live is not None:
             self._writer.note(live)
         elif request_id in answer.refusals:
-            self._writer.close(request_id)
-
-    def _close(self, request_id: str) -> None:
-        self._following.drop(request_id)
-        if self._writer is not None:
             self._writer.close(request_id)
 
     async def _catch_up(self, grouped: Grouped) -> None:

@@ -57,11 +57,6 @@ class Journal:
                     f"--replay-log: cannot write {path}: {reason}; choose another file"
                 ) from None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether entries are still written."""
-        return self._file is not None
-
     def begin(self, settings: str) -> None:
         """Writes the entry of a process that starts; `settings` are those it decides by."""
         start = journal_pb2.JournalStart(format=FORMAT, settings=settings)

@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
                 require_free(settings.host, settings.port)
             code = run_local_ranks(ranks, words)
         elif ranks is not None:
-            _run_rank(settings, ranks)
+            from optimist_worker.service.rank import run_rank
+
+            run_rank(settings, ranks)
         else:
             _run_alone(settings)
 
@@ -61,12 +63,6 @@ def _run_alone(settings: WorkerSettings) -> None:
     runner = build_runner(settings)
     costs = measure_costs(runner, settings.cost_seconds)
     run_service(lambda: serve(settings, runner, costs))
-
-
-def _run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
-    from optimist_worker.service.rank import run_rank
-
-    run_rank(settings, ranks)
 
 
 if __name__ == "__main__":

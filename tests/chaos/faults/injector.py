@@ -1,6 +1,7 @@
 """Does to a fleet what a schedule says, and remembers when."""
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -73,9 +74,9 @@ class Injector:
     async def _harm(self, fault: Fault) -> None:
         member = self._fleet.members[fault.place]
         if fault.kind is FaultKind.STOP:
-            member.freeze()
+            member.signal(signal.SIGSTOP)
             await asyncio.sleep(fault.seconds)
-            member.thaw()
+            member.signal(signal.SIGCONT)
             return
         if fault.kind is FaultKind.KILL:
             member.kill()

@@ -79,6 +79,13 @@ async def read(reader: asyncio.StreamReader, size: int) -> bytes:
         return await reader.readexactly(size)
 
 
+async def echo_back(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes
+) -> None:
+    writer.write(data)
+    assert await read(reader, len(data)) == data
+
+
 Pair = tuple[Echo, FaultProxy]
 
 
@@ -122,23 +129,20 @@ async def test_jitter_changes_times_and_never_the_order(echo: Pair) -> None:
 async def test_reset_reaches_both_ends(echo: Pair) -> None:
     server, proxy = echo
     async with client(proxy) as (reader, writer):
-        writer.write(b"hello")
-        assert await read(reader, 5) == b"hello"
+        await echo_back(reader, writer, b"hello")
         proxy.reset()
         with pytest.raises(ConnectionResetError):
             await read(reader, 1)
     await server.ended.wait()
     assert server.ends == ["reset"]
     async with client(proxy) as (reader, writer):
-        writer.write(b"again")
-        assert await read(reader, 5) == b"again"
+        await echo_back(reader, writer, b"again")
 
 
 async def test_a_client_that_resets_is_gone_at_the_server_too(echo: Pair) -> None:
     server, proxy = echo
     async with client(proxy) as (reader, writer):
-        writer.write(b"hello")
-        assert await read(reader, 5) == b"hello"
+        await echo_back(reader, writer, b"hello")
         linger = struct.pack("ii", 1, 0)
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     await server.ended.wait()
@@ -149,8 +153,7 @@ async def test_a_client_that_resets_is_gone_at_the_server_too(echo: Pair) -> Non
 async def test_black_hole_keeps_everything_until_it_is_over(echo: Pair) -> None:
     server, proxy = echo
     async with client(proxy) as (reader, writer):
-        writer.write(b"a")
-        assert await read(reader, 1) == b"a"
+        await echo_back(reader, writer, b"a")
         await proxy.disturb(BLACK_HOLE)
         writer.write(b"b")
         async with client(proxy) as (late, late_writer):
@@ -166,8 +169,7 @@ async def test_black_hole_keeps_everything_until_it_is_over(echo: Pair) -> None:
 async def test_black_hole_hides_that_a_side_has_gone(echo: Pair) -> None:
     server, proxy = echo
     async with client(proxy) as (reader, writer):
-        writer.write(b"a")
-        assert await read(reader, 1) == b"a"
+        await echo_back(reader, writer, b"a")
         await proxy.disturb(BLACK_HOLE)
     await asyncio.sleep(SOON)
     assert not server.ends
@@ -179,8 +181,7 @@ async def test_black_hole_hides_that_a_side_has_gone(echo: Pair) -> None:
 async def test_half_open_holds_one_way(echo: Pair, towards_server: bool) -> None:
     server, proxy = echo
     async with client(proxy) as (reader, writer):
-        writer.write(b"a")
-        assert await read(reader, 1) == b"a"
+        await echo_back(reader, writer, b"a")
         await proxy.disturb(
             Disturbance(holds_requests=towards_server, holds_answers=not towards_server)
         )
@@ -211,17 +212,14 @@ async def test_drip_lets_so_many_bytes_pass(echo: Pair) -> None:
 async def test_refusing_concerns_new_connections(echo: Pair) -> None:
     _, proxy = echo
     async with client(proxy) as (reader, writer):
-        writer.write(b"a")
-        assert await read(reader, 1) == b"a"
+        await echo_back(reader, writer, b"a")
         await proxy.disturb(Disturbance(refuses=True))
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", proxy.port)
-        writer.write(b"b")
-        assert await read(reader, 1) == b"b"
+        await echo_back(reader, writer, b"b")
         await proxy.disturb(UNDISTURBED)
     async with client(proxy) as (reader, writer):
-        writer.write(b"c")
-        assert await read(reader, 1) == b"c"
+        await echo_back(reader, writer, b"c")
 
 
 async def test_a_server_that_is_not_there_resets_its_clients() -> None:

@@ -12,10 +12,13 @@ class Choice:
     """One of n answers."""
 
     text: str = ""
+    """Calls of tools follow it, each with its name and arguments."""
+    provenance: str = ""
+    """The texts of its segments."""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     logprobs: list[tuple[str, float | None]] = field(default_factory=list)
-    """Of each token that came with one; None for a prompt's first."""
+    """Of each token that came with one, and of its alternatives; None for a prompt's first."""
     num_ends: int = 0
     """How often an end came."""
 
@@ -38,6 +41,9 @@ class Answer:
             message = part.get("delta") or part.get("message") or {"content": part.get("text")}
             token_ids = part.get("token_ids") or []
             choice.text += message.get("content") or ""
+            for call in message.get("tool_calls") or []:
+                choice.text += (call["function"].get("name") or "") + call["function"]["arguments"]
+            choice.provenance += "".join(one["text"] for one in part.get("provenance") or [])
             choice.token_ids += token_ids
             choice.logprobs += _logprobs(part.get("logprobs"))
             if part.get("finish_reason") is not None:
@@ -62,7 +68,7 @@ def difference(got: Answer, expected: Answer) -> str:
         return f"choices {sorted(got.choices)}, expected {sorted(expected.choices)}"
     for index, choice in got.choices.items():
         other = expected.choices[index]
-        for name in ("token_ids", "text", "finish_reason", "num_ends"):
+        for name in ("token_ids", "text", "provenance", "finish_reason", "num_ends"):
             mine, right = getattr(choice, name), getattr(other, name)
             if mine != right:
                 return f"choice {index}: {name} {mine!r}, expected {right!r}"
@@ -101,8 +107,16 @@ def _logprobs(received: dict[str, Any] | None) -> list[tuple[str, float | None]]
     if not received:
         return []
     if "content" in received:
-        return [(one["token"], one["logprob"]) for one in received["content"] or []]
-    return list(zip(received["tokens"], received["token_logprobs"], strict=True))
+        tokens = received["content"] or []
+        either = [each for one in tokens for each in (one, *one["top_logprobs"])]
+        return [(each["token"], each["logprob"]) for each in either]
+    names = ("tokens", "token_logprobs", "top_logprobs")
+    # In the order of tokens, whichever of them came in one chunk.
+    return [
+        pair
+        for token, logprob, top in zip(*(received[name] for name in names), strict=True)
+        for pair in ((token, logprob), *sorted((top or {}).items()))
+    ]
 
 
 def _are_close(

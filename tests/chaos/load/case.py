@@ -19,6 +19,7 @@ _PERSON = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
+_SAVE = {"type": "function", "function": {"name": "save", "parameters": _PERSON}}
 _LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -86,5 +87,7 @@ _KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] =
     "sampled_schema": lambda edit, rng: _chat(edit, _LIKELY_PERSON, **_person(**_sampling(rng))),
     "echo_logprobs": lambda edit, _: _completion(edit, echo=True, logprobs=1, max_tokens=48),
     "completion_choices": lambda edit, rng: _completion(edit, n=2, **_sampling(rng)),
+    "tools": lambda edit, _: _chat(edit, tools=[_SAVE], tool_choice="required"),
+    "provenance": lambda edit, _: _chat(edit, edit.before, include_provenance=True),
     "long": lambda edit, _: _completion(edit, max_tokens=400, ignore_eos=True),
 }

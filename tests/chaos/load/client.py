@@ -72,17 +72,20 @@ class Client:
         deadline_seconds: float,
         may_break: Callable[[str, float], bool],
         seed: int = 0,
+        on_chunk: Callable[[Outcome], None] = lambda outcome: None,
     ) -> None:
         """Connects to nobody yet.
 
         Args:
             urls: Of the gateways.
             deadline_seconds: From a request's beginning, all its tries included.
-            may_break: Tells of a gateway's URL and a time whether it was harmed since.
+            may_break: Whether a gateway, by its URL, was harmed since a time.
             seed: Of the choice of gateways.
+            on_chunk: Called after each chunk with tokens.
         """
         self._urls, self._deadline_seconds = urls, deadline_seconds
         self._may_break, self._rng = may_break, random.Random(f"client {seed}")
+        self._on_chunk = on_chunk
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
 
@@ -137,11 +140,12 @@ class Client:
             is_done = False
             async for line in response.aiter_lines():
                 if is_done and line:
-                    raise LostError(f"behind the end comes {line[:200]}")
+                    raise LostError(f"after the end comes {line[:200]}")
                 if line == "data: [DONE]":
                     is_done = True
                 elif line.startswith("data: ") and outcome.answer.take(_chunk(line)):
                     outcome.times.append(loop.time())
+                    self._on_chunk(outcome)
             if not is_done:
                 raise LostError("the stream ended without its end")
 

@@ -6,7 +6,8 @@ from tests.chaos.load.answer import Answer, difference, has_duplicates, is_begin
 
 
 def chunk(text: str, token_ids: list[int], finish: str | None = None, index: int = 0) -> dict:  # type: ignore[type-arg]
-    logprobs = {"content": [{"token": text, "logprob": -0.5}]} if token_ids else None
+    likely = {"token": text, "logprob": -0.5, "top_logprobs": []}
+    logprobs = {"content": [likely]} if token_ids else None
     return {
         "choices": [
             {
@@ -47,7 +48,11 @@ def test_a_whole_completion_is_read_the_same() -> None:
                     "text": "ab",
                     "token_ids": [1, 2],
                     "finish_reason": "stop",
-                    "logprobs": {"tokens": ["a", "b"], "token_logprobs": [-0.5, -0.5]},
+                    "logprobs": {
+                        "tokens": ["a", "b"],
+                        "token_logprobs": [-0.5, -0.5],
+                        "top_logprobs": [{}, {}],
+                    },
                 }
             ],
             "usage": {"completion_tokens": 2},

@@ -1,16 +1,19 @@
 """All services as real processes: gateways, schedulers with their workers, proposers, a Redis."""
 
 import asyncio
+import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from tests.chaos.services.member import Member, answers_ping, serves_grpc, serves_http
 from tests.chaos.services.network import Network
-from tests.stack import BUNDLED_MODEL
+from tests.stack import MODEL_FLAG, Process, health_of
+
+# What is computed is the same, whatever it costs; and a core is shared by several.
+_ENVIRONMENT = {"OPTIMIST_WORKER_COST_SECONDS": "0", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,42 @@ class Shape:
     num_proposers: int = 2
     dtype: str = "float64"
     """Of the workers; in float64 no token depends on how wide a pass is."""
-    gateway_options: tuple[str, ...] = ()
-    """More of each gateway's command line."""
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """More of the command lines of a role, such as `gateway`."""
+
+
+class Member(Process):
+    """One process, which is waited for while proxies and clients go on."""
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        command: Sequence[str],
+        is_healthy: Callable[[], bool],
+        log: Path,
+        metrics_url: str = "",
+    ) -> None:
+        """Starts nothing yet; see `Process`.
+
+        Args:
+            name: Such as `worker-1`.
+            address: Host and port that it listens on.
+            command: Its command line.
+            is_healthy: Asks it; blocks.
+            log: Where its output goes, after that of earlier starts.
+            metrics_url: Where its metrics are; empty without.
+        """
+        super().__init__(name, command, is_healthy, _ENVIRONMENT, log)
+        self.address, self.metrics_url = address, metrics_url
+
+    async def until_healthy(self) -> None:
+        """See `wait_until_healthy`."""
+        await asyncio.to_thread(self.wait_until_healthy)
+
+    async def end(self) -> None:
+        """See `stop`."""
+        await asyncio.to_thread(self.stop)
 
 
 class Fleet:
@@ -56,7 +93,7 @@ async def running_fleet(shape: Shape, network: Network, directory: Path) -> Asyn
     """
     fleet = Fleet({})
     try:
-        await _build(shape, network, _Builder(fleet, network, directory))
+        await _build(shape, _Builder(shape, fleet, network, directory))
         for member in fleet.members.values():
             member.start()
         await fleet.until_healthy()
@@ -73,8 +110,9 @@ async def running_fleet(shape: Shape, network: Network, directory: Path) -> Asyn
 class _Builder:
     """Adds members to a fleet."""
 
-    def __init__(self, fleet: Fleet, network: Network, directory: Path) -> None:
-        self._fleet, self._network, self._directory = fleet, network, directory
+    def __init__(self, shape: Shape, fleet: Fleet, network: Network, directory: Path) -> None:
+        self._shape, self._fleet = shape, fleet
+        self._network, self._directory = network, directory
 
     def add(self, name: str, *options: str) -> None:
         """Adds a service."""
@@ -82,11 +120,12 @@ class _Builder:
         host, port = address = self._network.place(name)
         command = [sys.executable, "-m", f"optimist_{role}", "--host", host, "--port", str(port)]
         command += ["--insecure", "true", "--log-level", "info", *options]
+        command += self._shape.options.get(role, ())
         metrics_port = port
-        healthy = serves_http(address)
         if role != "gateway":
-            healthy, (_, metrics_port) = serves_grpc(address), self._network.place(name)
+            _, metrics_port = self._network.place(name)
             command += ["--metrics-port", str(metrics_port)]
+        healthy = health_of(role, f"{host}:{port}")
         self._put(name, address, command, healthy, f"http://{host}:{metrics_port}/metrics")
 
     def add_redis(self) -> None:
@@ -94,7 +133,7 @@ class _Builder:
         host, port = address = self._network.place("redis")
         command = ["redis-server", "--bind", host, "--port", str(port), "--protected-mode", "no"]
         command += ["--save", "", "--appendonly", "no", "--dir", str(self._directory)]
-        self._put("redis", address, command, answers_ping(address), "")
+        self._put("redis", address, command, lambda: _answers_ping(address), "")
 
     async def connect(self, client: str, servers: list[str]) -> str:
         """Returns where a client is to reach servers, as the flags have it."""
@@ -116,18 +155,26 @@ class _Builder:
         self._fleet.members[name] = Member(name, address, command, healthy, log, metrics_url)
 
 
-async def _build(shape: Shape, network: Network, builder: _Builder) -> None:
-    model = ("--model", str(BUNDLED_MODEL))
+def _answers_ping(address: tuple[str, int]) -> bool:
+    try:
+        with socket.create_connection(address, timeout=1.0) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(7) == b"+PONG\r\n"
+    except OSError:
+        return False
+
+
+async def _build(shape: Shape, builder: _Builder) -> None:
     builder.add_redis()
     proposers = [f"proposer-{number + 1}" for number in range(shape.num_proposers)]
     for name in proposers:
         store = await builder.connect(name, ["redis"])
-        builder.add(name, *model, "--store", f"redis://{store}/0")
+        builder.add(name, *MODEL_FLAG, "--store", f"redis://{store}/0")
     numbers, schedulers = count(1), []
     for index, num_workers in enumerate(shape.num_workers):
         workers = [f"worker-{next(numbers)}" for _ in range(num_workers)]
         for name in workers:
-            builder.add(name, *model, "--dtype", shape.dtype, "--num-threads", "1")
+            builder.add(name, *MODEL_FLAG, "--dtype", shape.dtype, "--num-threads", "1")
         schedulers.append(f"scheduler-{index + 1}")
         builder.add(
             schedulers[-1],
@@ -137,4 +184,4 @@ async def _build(shape: Shape, network: Network, builder: _Builder) -> None:
     for number in range(shape.num_gateways):
         name = f"gateway-{number + 1}"
         reached = await builder.connect(name, schedulers)
-        builder.add(name, *model, "--schedulers", reached, *shape.gateway_options)
+        builder.add(name, *MODEL_FLAG, "--schedulers", reached)

@@ -2,14 +2,12 @@
 
 import asyncio
 import time
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from optimist_bench.harness.process_time import count_descriptors, read_resident_bytes
-from tests.chaos.services.fleet import Fleet
-from tests.chaos.services.member import Member
+from tests.chaos.services.fleet import Fleet, Member
+from tests.stack import read_metrics
 
 SETTLE_SECONDS = 40.0
 _POLL_SECONDS = 1.0
@@ -75,17 +73,13 @@ def side_by_side(before: Levels, after: Levels) -> dict[str, Any]:
     }
 
 
-def read_metrics(url: str) -> Mapping[str, float]:
-    """Returns the metrics without labels, by their names; sums those with labels."""
-    with urllib.request.urlopen(url, timeout=10.0) as response:
-        lines = response.read().decode().splitlines()
-    values: dict[str, float] = {}
-    for line in lines:
-        if not line.startswith("#"):
-            name, _, value = line.rpartition(" ")
-            name = name.partition("{")[0]
-            values[name] = values.get(name, 0.0) + float(value)
-    return values
+def read_totals(url: str) -> dict[str, float]:
+    """Returns the metrics by their names, each the sum over its labels."""
+    totals: dict[str, float] = {}
+    for labelled, value in read_metrics(url).items():
+        name = labelled.partition("{")[0]
+        totals[name] = totals.get(name, 0.0) + value
+    return totals
 
 
 def _read(member: Member) -> dict[str, float]:
@@ -95,6 +89,6 @@ def _read(member: Member) -> dict[str, float]:
         "threads": sum(1 for _ in Path(f"/proc/{member.pid}/task").iterdir()),
     }
     if member.metrics_url:
-        metrics = read_metrics(member.metrics_url)
+        metrics = read_totals(member.metrics_url)
         levels |= {short: metrics[name] for name, short in _METRICS.items() if name in metrics}
     return levels

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import Ended, Finished, FinishReason
 from optimist_scheduler.observing import metrics
-from optimist_scheduler.observing.request_watch import RequestWatch, write_queue_times
+from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.workers.translate import plan_message
 from tests.scheduler.client import PROMPT, Client, add, ask, get_stats
 from tests.scheduler.fake_services import serve_scheduler
@@ -88,13 +87,6 @@ def test_a_span_goes_from_add_to_end(collector: Collector) -> None:
     assert span.is_error
     assert span.attributes["optimist.queue_seconds"] == 0.25
     assert span.attributes["optimist.num_passes"] == 3
-
-
-def test_queue_times_are_written_to_the_ends_that_they_are_of() -> None:
-    messages = [scheduler_pb2.Finished(handle=handle) for handle in (2, 3)]
-    ends = [ended(), ended()._replace(request_id="r3")]
-    write_queue_times(messages, ends, {"r3": 7})
-    assert [message.queue_us for message in messages] == [0, 7]
 
 
 async def test_the_gateway_learns_how_long_a_request_waited(worker_port: int) -> None:

@@ -47,7 +47,7 @@ def test_settings_that_cannot_take_effect_are_mentioned(caplog: pytest.LogCaptur
     message = worker_pb2.DescribeResponse(max_drafter_depth=5, **values)
     config = describe_worker(message, SchedulerSettings(num_speculative_tokens=30)).config
     assert config.max_draft_tokens == 15
-    assert config.find_cuts() == [
+    assert list(config.find_cuts()) == [
         "num_speculative_tokens=30: max_num_batched_tokens=16 cuts the drafts to 15",
         "num_speculative_tokens=30 cuts the drafter_tokens=40 of the worker's drafter to 30",
     ]
@@ -55,12 +55,12 @@ def test_settings_that_cannot_take_effect_are_mentioned(caplog: pytest.LogCaptur
     config = describe_worker(
         worker_pb2.DescribeResponse(**wide), SchedulerSettings(num_speculative_tokens=65)
     ).config
-    assert config.find_cuts() == [
+    assert list(config.find_cuts()) == [
         "num_speculative_tokens=65: of a window with branches a pass verifies at most 64 drafts"
     ]
     settings = SchedulerSettings(num_speculative_tokens=15, max_num_seqs=9)
     sizes = worker_pb2.DescribeResponse(**SIZES)
-    assert describe_worker(sizes, settings).config.find_cuts() == []
+    assert not list(describe_worker(sizes, settings).config.find_cuts())
     assert caplog.messages == ["max_num_seqs=9: the worker's max_num_seqs=8 is less and applies"]
 
 

@@ -9,7 +9,7 @@ from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
 from optimist_worker.model.model import Model, load_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16

@@ -7,7 +7,7 @@ from safetensors.torch import load_file, save_file
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.drafters.heads.eagle_checkpoint import save_eagle
+from optimist_worker.drafters.heads.eagle import save_eagle
 from optimist_worker.drafters.heads.medusa import MedusaHeads, save_medusa
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner

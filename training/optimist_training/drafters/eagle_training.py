@@ -9,8 +9,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig
 
 from optimist_training.drafters.target import Lesson, Target, ahead, soft_loss
-from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
-from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, load_eagle, save_eagle
 
 NAME = "optimist_chain"
 

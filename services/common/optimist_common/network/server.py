@@ -5,8 +5,8 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -155,17 +155,13 @@ async def until_signal() -> None:
     await stop.wait()
 
 
-def run_service(serve: Callable[[], Awaitable[None]]) -> None:
+def run_service(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs a service's main coroutine, its process's last work, on uvloop until it returns."""
     import uvloop
 
-    uvloop.run(_as_coroutine(serve))
+    uvloop.run(serve())
     # The process ends now: collecting what it has imported would take a worker a second.
     gc.freeze()
-
-
-async def _as_coroutine(serve: Callable[[], Awaitable[None]]) -> None:
-    await serve()
 
 
 async def watch_for_hangs(

@@ -3,6 +3,7 @@
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -65,6 +66,8 @@ class Span:
             TraceParent(f"{context.trace_id:032x}", f"{context.span_id:016x}", is_sampled=True)
         )
         """What its children get."""
+        self._sums = Counter[str]()
+        self._end_ns: int | None = None
 
     @property
     def trace_id(self) -> str:
@@ -74,6 +77,16 @@ class Span:
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
         self._span.set_attributes(attributes)
+
+    def add(self, sums: Mapping[str, float], end_ns: int | None = None) -> None:
+        """Adds to attributes that are sums.
+
+        Args:
+            sums: What to add, by the names of attributes.
+            end_ns: When the span ends if nothing else is said; None for when it is ended.
+        """
+        self._sums.update(sums)
+        self._end_ns = end_ns
 
     def event(self, name: str, attributes: Attributes | None = None) -> None:
         """Notes that something happened now."""
@@ -88,9 +101,10 @@ class Span:
         """
         from opentelemetry.trace import StatusCode
 
+        self.set(self._sums)
         if error:
             self._span.set_status(StatusCode.ERROR, error)
-        self._span.end(end_ns)
+        self._span.end(end_ns or self._end_ns)
 
 
 class Tracer:

@@ -2,6 +2,7 @@
 
 import struct
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -38,20 +39,23 @@ def unpack_sources(data: bytes) -> Sources:
     if form != _FORMAT:
         raise ValueError(f"packed sources have format {form}, not {_FORMAT}")
     token_ids = array(INT32, data[_HEADER.size :])
-    texts: list[array[int]] = []
+    predictions = list(split_texts(token_ids))
+    prompt = None
+    if num_predicted < len(token_ids):
+        prompt = predictions.pop()
+    return Sources(predictions, prompt)
+
+
+def split_texts(token_ids: "array[int]") -> Iterator["array[int]"]:
+    """Yields texts that end with a separator each; raises ValueError if the last one does not."""
     start = 0
     while start < len(token_ids):
         try:
             end = token_ids.index(SEPARATOR, start)
         except ValueError:
             raise ValueError("a packed source has no end") from None
-        texts.append(token_ids[start:end])
+        yield token_ids[start:end]
         start = end + 1
-    predictions = texts
-    prompt = None
-    if num_predicted < len(token_ids):
-        *predictions, prompt = texts
-    return Sources(predictions, prompt)
 
 
 def name_sources(tenant: str, value: bytes) -> SourceName:

@@ -6,12 +6,13 @@ A log is JSON lines, so that it can be appended to, and one that is cut off is r
 import hashlib
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from optimist_aligner import SEPARATOR, Draft, Sources, Vocabulary
+from optimist_aligner import Draft, Sources, Vocabulary
 from optimist_proposer.core.line import line_starts
+from optimist_proposer.core.sources import split_texts
 
 FORMAT = 3
 """Number of the format; every header has it."""
@@ -171,7 +172,7 @@ class RequestRecord:
     def _predictions(self, sources: Sources, max_bytes: int) -> list[dict[str, Any]]:
         predictions = []
         first = 0
-        for prediction in split_predictions(sources):
+        for prediction in split_texts(sources.token_ids[: sources.num_predicted]):
             starts = line_starts(prediction, self._vocabulary.newline_token_ids)
             lines = []
             for start, end in pairwise(starts):
@@ -202,12 +203,3 @@ class RequestRecord:
 
     def _texts(self, token_ids: "array[int]") -> list[str]:
         return [token_text(self._vocabulary.token_texts, token_id) for token_id in token_ids]
-
-
-def split_predictions(sources: Sources) -> Iterator["array[int]"]:
-    """Iterates over the tokens of each prediction."""
-    start = 0
-    while start < sources.num_predicted:
-        end = sources.token_ids.index(SEPARATOR, start)
-        yield sources.token_ids[start:end]
-        start = end + 1

@@ -1,20 +1,13 @@
 """A span for each traced request while it is followed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from optimist_common.observing.tracing import OFF, Span, Tracer
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.messages import Answer, Observation, Open
 
-
-@dataclass(slots=True)
-class _Traced:
-    span: Span
-    num_batches: int = 0
-    num_observed_tokens: int = 0
-    num_windows: int = 0
-    num_gaps: int = 0
+_BATCHES, _TOKENS = "optimist.num_batches", "optimist.num_observed_tokens"
+_WINDOWS, _GAPS = "optimist.num_windows", "optimist.num_gaps"
 
 
 class RequestSpans:
@@ -28,7 +21,7 @@ class RequestSpans:
             max_spans: Beyond as many the oldest is ended: a scheduler may be gone.
         """
         self._tracer, self._max_spans = tracer, max_spans
-        self._traced: dict[str, _Traced] = {}
+        self._spans: dict[str, Span] = {}
 
     def open(self, request: Open) -> None:
         """Begins the span of a request that is opened, if it is traced."""
@@ -41,30 +34,31 @@ class RequestSpans:
                 "optimist.request_id": request.request_id,
                 "optimist.num_predictions": len(request.predictions),
                 "optimist.num_predicted_tokens": sum(map(len, request.predictions)),
+                **dict.fromkeys((_BATCHES, _TOKENS, _WINDOWS, _GAPS), 0),
             },
             trace_parent=request.trace_parent,
             kind="server",
         )
         if span is None:
             return
-        self._traced[request.request_id] = _Traced(span)
-        if len(self._traced) > self._max_spans:
-            self.end(next(iter(self._traced)))
+        self._spans[request.request_id] = span
+        if len(self._spans) > self._max_spans:
+            self.end(next(iter(self._spans)))
 
     def note(self, grouped: Mapping[str, Sequence[Observation]], answer: Answer) -> None:
         """Adds a batch of observations and its answer; ends the spans of what was refused."""
-        if not self._traced:
+        if not self._spans:
             return
-        for request_id, observations in grouped.items():
-            if (traced := self._traced.get(request_id)) is not None:
-                traced.num_batches += 1
-                traced.num_observed_tokens += sum(len(one.token_ids) for one in observations)
-        for request_id in answer.windows:
-            if (traced := self._traced.get(request_id)) is not None:
-                traced.num_windows += 1
-        for request_id in answer.gaps:
-            if (traced := self._traced.get(request_id)) is not None:
-                traced.num_gaps += 1
+        for request_id in self._spans.keys() & {*grouped, *answer.windows, *answer.gaps}:
+            observations = grouped.get(request_id, ())
+            self._spans[request_id].add(
+                {
+                    _BATCHES: request_id in grouped,
+                    _TOKENS: sum(len(one.token_ids) for one in observations),
+                    _WINDOWS: request_id in answer.windows,
+                    _GAPS: request_id in answer.gaps,
+                }
+            )
         for request_id, reason in answer.refusals.items():
             self.end(request_id, reason)
 
@@ -76,17 +70,7 @@ class RequestSpans:
             reason: Why it is not followed any more although it goes on.
             live: The request, if it is still here.
         """
-        traced = self._traced.pop(request_id, None)
-        if traced is None:
-            return
-        traced.span.set(
-            {
-                "optimist.num_batches": traced.num_batches,
-                "optimist.num_observed_tokens": traced.num_observed_tokens,
-                "optimist.num_windows": traced.num_windows,
-                "optimist.num_gaps": traced.num_gaps,
-            }
-        )
-        if live is not None:
-            traced.span.set({"optimist.cpu_seconds": live.spent_seconds})
-        traced.span.end(reason)
+        if (span := self._spans.pop(request_id, None)) is not None:
+            if live is not None:
+                span.set({"optimist.cpu_seconds": live.spent_seconds})
+            span.end(reason)

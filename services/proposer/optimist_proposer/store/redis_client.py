@@ -84,8 +84,8 @@ def open_redis(url: str, timeout_seconds: float) -> RedisTarget:
     if scheme.startswith("rediss"):
         options["ssl"] = True
     parts = urlsplit(url)
-    username, password = _credentials(parts.netloc)
-    options |= {"username": username, "password": password}
+    username, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    options |= {"username": unquote(username) or None, "password": unquote(password) or None}
     path = [part for part in parts.path.split("/") if part]
     if scheme.endswith("sentinel"):
         return _sentinel(parts.netloc, path, parts.query, options)
@@ -110,11 +110,6 @@ def _sentinel(netloc: str, path: list[str], query: str, options: dict[str, Any])
         _hosts(netloc, _SENTINEL_PORT), sentinel_kwargs=own
     )
     return RedisTarget(sentinel.master_for(service, db=database, **options), sentinel=sentinel)
-
-
-def _credentials(netloc: str) -> tuple[str | None, str | None]:
-    username, _, password = netloc.rpartition("@")[0].partition(":")
-    return unquote(username) or None, unquote(password) or None
 
 
 def _hosts(netloc: str, default_port: int) -> list[tuple[str, int]]:

@@ -90,7 +90,7 @@ class RedisStore(OutputStore):
         self._refresh_seconds = ttl_seconds / _REFRESHES_PER_LIFE
 
     async def start(self) -> None:
-        """See `OutputStore.start`."""
+        """Raises SetupError if Redis cannot be reached."""
         await self._client.start()
 
     async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
@@ -139,7 +139,7 @@ class RedisStore(OutputStore):
         return [answers[write.request.request_id] for write in writes]
 
     async def stop(self) -> None:
-        """See `OutputStore.stop`."""
+        """Closes all connections."""
         await self._client.stop()
 
     async def _run(self, commands: Sequence[Command]) -> list[Any]:

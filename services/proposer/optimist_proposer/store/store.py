@@ -23,11 +23,7 @@ class StoreError(Exception):
 
 
 class OutputStore(ABC):
-    """Sources by name and outputs by request id; all but `start` and `stop` raise StoreError."""
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Raises SetupError if the store cannot be reached."""
+    """Sources by name and outputs by request id; all methods raise StoreError."""
 
     @abstractmethod
     async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
@@ -45,10 +41,6 @@ class OutputStore(ABC):
             The answer to each write: the number of tokens that the store knows then, UNKNOWN or
             OTHER_OPENING.
         """
-
-    @abstractmethod
-    async def stop(self) -> None:
-        """Lets go of connections."""
 
 
 logger = logging.getLogger(__name__)

@@ -232,7 +232,7 @@ def hash_blocks(
     """Hashes the full blocks of a sequence, each together with all that is before it.
 
     The hash of a block is sha256(hash of the block before || its tokens, int32 little-endian);
-    before the first block stands sha256(salt, UTF-8). Equal hashes thus mean equal tokens from the
+    before the first block comes sha256(salt, UTF-8). Equal hashes thus mean equal tokens from the
     beginning on, so equal keys and values, and the same salt. Chained block hashes are
     vLLM's method (automatic prefix caching); that the hash is a cryptographic one keeps anybody
     from building a prompt that meets the blocks of another.

@@ -236,19 +236,6 @@ class Scheduler:
         """Decides what runs next; changes nothing."""
         return compute_schedule(self._state.view())
 
-    def apply_schedule(self, decision: ScheduleDecision) -> Plan | None:
-        """Carries out a decision that was computed from the present state.
-
-        Returns:
-            The plan, which is in flight until it is settled; None if no row runs.
-
-        Raises:
-            RuntimeError: As many plans as may be are in flight.
-        """
-        if not self.can_send:
-            raise RuntimeError(f"{self.num_plans_in_flight} plans are in flight")
-        return apply_schedule(self._state, decision)
-
     def prepare(self) -> None:
         """Computes the next decision while the worker computes, and keeps it for `schedule`.
 
@@ -283,7 +270,7 @@ class Scheduler:
                     if self.config.enable_optimistic_scheduling:
                         self._prepared.keep(decision)
                     return None
-            plan = self.apply_schedule(decision)
+            plan = apply_schedule(self._state, decision)
             if plan or self.num_plans_in_flight or len(decision.preempted) == 0:
                 return plan
             # All that ran made room for a more urgent request, and nothing else comes to wake us.
@@ -312,11 +299,10 @@ class Scheduler:
         Returns:
             The ends of requests that do not fit the new worker.
         """
-        requests = self._take_all()
+        requests = self.evacuate()
         self._costs, self._drafter_us = costs, drafter_us
         self._begin_anew(config)
-        ended = [self.adopt(request) for request in requests]
-        return [each for each in ended if each is not None]
+        return [ended for request in requests if (ended := self.adopt(request)) is not None]
 
     def evacuate(self) -> list[Request]:
         """Gives all requests away, with all that is known of them: the worker is lost.
@@ -327,7 +313,9 @@ class Scheduler:
         Returns:
             The requests, the most urgent first.
         """
-        requests = self._take_all()
+        self._prepared.discard("worker lost")
+        self._requests = {}
+        requests = self._state.take_all()
         self._begin_anew(self.config)
         return requests
 
@@ -349,11 +337,6 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises AssertionError if the state contradicts itself."""
         self._state.check_integrity()
-
-    def _take_all(self) -> list[Request]:
-        self._prepared.discard("worker lost")
-        self._requests = {}
-        return self._state.take_all()
 
     def _begin_anew(self, config: EngineConfig) -> None:
         old = self._state

@@ -141,7 +141,7 @@ class Finished:
 
 
 class Ended(NamedTuple):
-    """A request that is over, and whom to tell."""
+    """A request that is over, and who is to know."""
 
     owner: int
     handle: int
@@ -150,7 +150,7 @@ class Ended(NamedTuple):
 
 
 class ReportedLogprobs(NamedTuple):
-    """How likely tokens of a request were, and whom to tell."""
+    """How likely tokens of a request were, and who is to know."""
 
     owner: int
     handle: int
@@ -159,7 +159,7 @@ class ReportedLogprobs(NamedTuple):
 
 
 class ReportedPositions(NamedTuple):
-    """Where accepted drafts of a request were read from, and whom to tell."""
+    """Where accepted drafts of a request were read from, and who is to know."""
 
     owner: int
     handle: int

@@ -8,7 +8,6 @@ from time import monotonic, perf_counter
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values import NO_OUTPUTS, Ended
 from optimist_scheduler.gateways.delivery import Delivery
@@ -19,7 +18,7 @@ from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.dispatcher import Worker
-from optimist_scheduler.workers.link import CheckWorker, WorkerLink, WorkerLostError
+from optimist_scheduler.workers.link import CheckWorker, WorkerLink
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +176,3 @@ class Engine(Worker):
         if outputs is not NO_OUTPUTS:
             self._delivery.hold(outputs)
             self._metrics.observe_result(result, outputs)
-
-
-LOSSES = (WorkerLostError, ResultError)
-"""What ends `Engine.run`."""

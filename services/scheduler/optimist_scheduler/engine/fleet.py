@@ -8,8 +8,9 @@ from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.observing.tracing import OFF, Tracer
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.results.deliver import make_end
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.values import FinishReason
-from optimist_scheduler.engine.engine import LOSSES, Engine
+from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.gateways.commands import Commands
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.journal import Journal
@@ -19,6 +20,7 @@ from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription, find_mismatch
 from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.link import WorkerLostError
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ class Fleet:
         self._endpoints = Endpoints(settings.workers)
         self._engines = {peer: self._new_engine(peer) for peer in self._endpoints.peers}
         self._runs: dict[Peer, asyncio.Task[None]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
+        self._tasks = asyncio.TaskGroup()
         self._reached = asyncio.Event()
         self._served: WorkerDescription | None = None
         """The worker that was reached last: the model that all requests are of."""
@@ -79,8 +81,7 @@ class Fleet:
     async def run(self) -> NoReturn:
         """Runs for ever."""
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._tasks = tasks
+            async with self._tasks as tasks:
                 tasks.create_task(self._proposers.run())
                 tasks.create_task(self._watch_for_hangs())
                 for peer in self._engines:
@@ -104,8 +105,6 @@ class Fleet:
         )
 
     def _start(self, peer: Peer) -> None:
-        if self._tasks is None:
-            raise RuntimeError("the fleet does not run")
         self._runs[peer] = self._tasks.create_task(self._run(self._engines[peer]))
 
     async def _run(self, engine: Engine) -> None:
@@ -115,7 +114,7 @@ class Fleet:
             self._begin(engine, description)
             try:
                 await engine.run()
-            except LOSSES as error:
+            except (WorkerLostError, ResultError) as error:
                 self._lose(engine, error)
         await self._let_go(engine)
 
@@ -140,7 +139,7 @@ class Fleet:
         self.dispatcher.join(engine)
         self.delivery.end(self.dispatcher.adopt(requests))
         for each in absent:
-            if each.peer not in self._endpoints.peers and self._tasks is not None:
+            if each.peer not in self._endpoints.peers:
                 self._tasks.create_task(self._let_go(each))
         self._reached.set()
 
@@ -194,26 +193,22 @@ class Fleet:
             logger.info("the name of the worker at %s does not resolve to it any more", peer.target)
             if engine is not None and run is not None and not engine.is_connected:
                 run.cancel()
-                if self._tasks is not None:
-                    self._tasks.create_task(self._cancelled(engine, run))
+                self._tasks.create_task(self._cancelled(engine, run))
 
     async def _cancelled(self, engine: Engine, run: asyncio.Task[None]) -> None:
         """Lets a worker go whose run was cancelled, unless it has come back meanwhile."""
         await asyncio.gather(run, return_exceptions=True)
-        if engine.peer in self._endpoints.peers and self._is_known(engine):
+        if engine.peer in self._endpoints.peers and self._engines.get(engine.peer) is engine:
             self._start(engine.peer)
         else:
             await self._let_go(engine)
-
-    def _is_known(self, engine: Engine) -> bool:
-        return self._engines.get(engine.peer) is engine
 
     async def _let_go(self, engine: Engine) -> None:
         """Forgets a worker; one that alone has requests keeps them until there is another.
 
         Several workers that were reached may ask for it, and its name may be back meanwhile.
         """
-        if engine.peer in self._endpoints.peers or not self._is_known(engine):
+        if engine.peer in self._endpoints.peers or self._engines.get(engine.peer) is not engine:
             return
         if engine in self.dispatcher.members:
             if len(self.dispatcher.members) == 1:

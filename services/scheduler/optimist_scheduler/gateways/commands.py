@@ -18,8 +18,6 @@ from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher
 from optimist_scheduler.workers.translate import MalformedError, new_request, request_names
 
-_PAUSE_MODES = {message: mode for mode, message in PAUSE_MODES.items()}
-
 _TOTALS = (
     "num_plans",
     "num_preschedule_hits",
@@ -31,8 +29,6 @@ _TOTALS = (
 )
 """What has the same name in the message."""
 _REPAIRED = ("num_dropped_rows", "num_recomputed_rows", "num_added_rows")
-
-OnReply = Callable[[GatewayStream, scheduler_pb2.Reply], None]
 
 
 class PendingPause(NamedTuple):
@@ -46,7 +42,9 @@ class PendingPause(NamedTuple):
 class Pauses:
     """Answers pauses once nothing runs any more; the latest one's mode applies."""
 
-    def __init__(self, dispatcher: Dispatcher, reply: OnReply) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, reply: Callable[[GatewayStream, scheduler_pb2.Reply], None]
+    ) -> None:
         self._dispatcher, self._reply = dispatcher, reply
         self._pending: list[PendingPause] = []
         self._answered_mode: PauseMode | None = None
@@ -115,6 +113,7 @@ class Commands:
         self._dispatcher, self._delivery = dispatcher, delivery
         self._proposers, self._watch = proposers, watch
         self._pauses = Pauses(dispatcher, delivery.reply)
+        self.answer_pauses = self._pauses.answer
         delivery.on_slow = self.close
 
     def carry_out(self, stream: GatewayStream, command: scheduler_pb2.ConnectRequest) -> None:
@@ -130,10 +129,6 @@ class Commands:
             self._delivery.reply(stream, reply)
         self.answer_pauses()
         self._dispatcher.wake()
-
-    def answer_pauses(self) -> None:
-        """Answers pauses if nothing runs any more."""
-        self._pauses.answer()
 
     def close(self, stream: GatewayStream) -> None:
         """Aborts all requests of a stream and takes its pending pauses back."""
@@ -159,14 +154,15 @@ class Commands:
         if kind == "set_priority":
             return self._set_priority(stream, command.set_priority)
         if kind == "get_stats":
-            return scheduler_pb2.Reply(stats=self._figures())
+            return scheduler_pb2.Reply(
+                stats=stats_message(
+                    self._dispatcher.schedulers,
+                    self._proposers.waits,
+                    self._dispatcher.num_workers,
+                    self._dispatcher.num_moved,
+                )
+            )
         raise MalformedError("command: is not set")
-
-    def _figures(self) -> scheduler_pb2.Stats:
-        dispatcher, waits = self._dispatcher, self._proposers.waits
-        return stats_message(
-            dispatcher.schedulers, waits, dispatcher.num_workers, dispatcher.num_moved
-        )
 
     def _add(self, stream: GatewayStream, add: scheduler_pb2.Add) -> scheduler_pb2.Reply:
         """Adds a request; one that cannot be added gets its end at once."""
@@ -240,7 +236,7 @@ class Commands:
     def _pause(
         self, stream: GatewayStream, pause: scheduler_pb2.Pause, command_id: int
     ) -> scheduler_pb2.Reply | None:
-        mode = _PAUSE_MODES.get(pause.mode)
+        mode = PAUSE_MODES.get(pause.mode)
         if mode is None:
             raise MalformedError(f"pause.mode: must be KEEP, WAIT or ABORT, not {pause.mode}")
         self._delivery.end(self._pauses.begin(stream, command_id, mode))

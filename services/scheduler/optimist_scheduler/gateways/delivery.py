@@ -19,9 +19,13 @@ from optimist_scheduler.core.values import (
     StepOutputs,
 )
 from optimist_scheduler.observing import metrics
-from optimist_scheduler.observing.request_watch import RequestWatch, write_queue_times
+from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
-from optimist_scheduler.workers.translate import finished_message, outputs_message
+from optimist_scheduler.workers.translate import (
+    finished_message,
+    finished_messages,
+    outputs_message,
+)
 
 MAX_WAITING_RESPONSES = 1024
 
@@ -162,17 +166,14 @@ class Delivery:
             queue_us = self.note(outputs.ended)
             for owner, part in split_by_owner(outputs):
                 if (stream := self._streams.get(owner)) is not None:
-                    message = outputs_message(part)
-                    write_queue_times(message.finished, part.ended, queue_us)
-                    self.send(stream, message)
+                    self.send(stream, outputs_message(part, queue_us))
 
     def end(self, ended: Sequence[Ended]) -> None:
         """Sends the ends of requests that no step has ended."""
         queue_us = self.note(ended)
         for owner, ends in _group_by_owner(ended).items():
             if (stream := self._streams.get(owner)) is not None:
-                messages = [finished_message(end.handle, end.finished) for end in ends]
-                write_queue_times(messages, ends, queue_us)
+                messages = finished_messages(ends, queue_us)
                 self.send(stream, scheduler_pb2.ConnectResponse(finished=messages))
 
     def note(self, ended: Iterable[Ended]) -> dict[str, int]:

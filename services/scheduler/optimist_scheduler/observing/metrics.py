@@ -6,7 +6,6 @@ from prometheus_client import Counter, Gauge, Histogram
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.observing.metrics import DraftMetrics
-from optimist_scheduler.core.estimate import Estimate
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.values import StepOutputs
@@ -223,7 +222,11 @@ class StatsMetrics:
         if stats.num_results >= self._next_estimate:
             for estimate in scheduler.estimate_speculation():
                 self._next_estimate = stats.num_results + ESTIMATE_INTERVAL
-                _show(estimate)
+                label = estimate.source.label
+                SPEEDUP.labels(label).set(estimate.speedup)
+                DRAFT_LATENCY.labels(label).set(estimate.draft_ns / 1e9)
+                VERIFY_LATENCY.labels(label).set(estimate.verify_ns / 1e9)
+                OVERHEAD_RATIO.labels(label).set(estimate.overhead_ratio)
         num_kept = stats.num_prescheduled_rows - stats.num_dropped_rows - stats.num_recomputed_rows
         PRESCHEDULED_ROWS.labels("kept").inc(num_kept - self._num_kept_rows)
         self._num_kept_rows = num_kept
@@ -260,12 +263,3 @@ def observe_drafts(result: StepResult) -> None:
         result.num_accepted_tokens,
         result.num_emitted_tokens,
     )
-
-
-def _show(estimate: Estimate) -> None:
-    """Shows what a source is expected to bring."""
-    label = estimate.source.label
-    SPEEDUP.labels(label).set(estimate.speedup)
-    DRAFT_LATENCY.labels(label).set(estimate.draft_ns / 1e9)
-    VERIFY_LATENCY.labels(label).set(estimate.verify_ns / 1e9)
-    OVERHEAD_RATIO.labels(label).set(estimate.overhead_ratio)

@@ -1,9 +1,7 @@
 """How long requests wait for a slot, and a span for each one that is traced."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import INT32_BYTES
 from optimist_common.drafts import DraftSource
@@ -88,14 +86,6 @@ class RequestWatch:
             trace_parent=trace_parent,
             kind="server",
         )
-
-
-def write_queue_times(
-    messages: Sequence[scheduler_pb2.Finished], ended: Sequence[Ended], queue_us: Mapping[str, int]
-) -> None:
-    """Writes how long requests that ended had waited; `queue_us` is by request id."""
-    for message, end in zip(messages, ended, strict=True):
-        message.queue_us = queue_us.get(end.request_id, 0)
 
 
 def _attributes(finished: Finished, queue_us: int) -> dict[str, AttributeValue]:

@@ -187,7 +187,7 @@ class ProposerLinks:
         self._tls, self._take_response, self._note_change = tls, take_response, note_change
         self._endpoints = Endpoints(addresses)
         self._links = [self._new_link(peer) for peer in self._endpoints.peers]
-        self._runs: asyncio.TaskGroup | None = None
+        self._runs = asyncio.TaskGroup()
         self._next = 0
 
     def __iter__(self) -> Iterator[ProposerLink]:
@@ -198,10 +198,9 @@ class ProposerLinks:
 
     async def run(self) -> None:
         """Keeps all connected for ever, to those that the names resolve to."""
-        async with asyncio.TaskGroup() as tasks:
-            self._runs = tasks
+        async with self._runs as runs:
             for link in self._links:
-                tasks.create_task(self._keep(link))
+                runs.create_task(self._keep(link))
             await self._endpoints.run(self._change)
 
     def find_least_loaded(self) -> ProposerLink | None:
@@ -232,7 +231,7 @@ class ProposerLinks:
             link = next((each for each in self._links if each.peer == peer), None)
             if link is not None:
                 link.is_kept = True
-            elif self._runs is not None:
+            else:
                 logger.info("a proposer appeared at %s", peer.target)
                 link = self._new_link(peer)
                 self._links.append(link)

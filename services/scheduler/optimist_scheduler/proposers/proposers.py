@@ -10,7 +10,6 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, from_bytes
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.proposers.followed import Followed
 from optimist_scheduler.proposers.links import ProposerLink, ProposerLinks, WindowWaits
@@ -201,8 +200,7 @@ class Proposers:
             self._flush_handle = None
         while routes := self._find_routes():
             for link, request_ids in routes.items():
-                batch = self._build_batch(link, request_ids)
-                link.send(*batch)
+                link.send(*self._build_batch(link, request_ids))
 
     def _find_routes(self) -> dict[ProposerLink, list[str]]:
         """Returns which requests go to which proposer; some get only what ended."""
@@ -304,7 +302,7 @@ class Proposers:
     def _take_window(self, message: proposer_pb2.Window, followed: Followed) -> None:
         try:
             is_taken = self._on_window(message)
-        except (WindowError, ValueError) as error:
+        except ValueError as error:
             metrics.WINDOWS.labels("refused").inc()
             if not followed.has_bad_window:
                 followed.has_bad_window = True

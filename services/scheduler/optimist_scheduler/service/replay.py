@@ -25,8 +25,6 @@ from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
 
-_MODES = {message: mode for mode, message in PAUSE_MODES.items()}
-
 
 class ReplaySettings(ServiceSettings):
     """Replays a log of --replay-log: optimist replay LOG [--json].
@@ -206,7 +204,7 @@ _CALLS: dict[str, Callable[[_Run, journal_pb2.JournalEntry], object]] = {
         entry.priority.request_id, entry.priority.priority
     ),
     "window": lambda run, entry: run.dispatcher.take_window(entry.window),
-    "paused": lambda run, entry: run.dispatcher.pause(_MODES[entry.paused]),
+    "paused": lambda run, entry: run.dispatcher.pause(PAUSE_MODES[entry.paused]),
     "resumed": lambda run, entry: run.dispatcher.resume(),
     "prepared": lambda run, entry: run.worker(entry).prepare(),
     "scheduled": lambda run, entry: run.worker(entry).schedule(entry.now),

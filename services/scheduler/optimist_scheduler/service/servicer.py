@@ -14,10 +14,6 @@ from optimist_scheduler.gateways.delivery import GatewayStream, ModelChangedErro
 from optimist_scheduler.workers.dispatcher import UNREACHED
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_POLICIES = {
-    "fcfs": scheduler_pb2.SCHEDULING_POLICY_FCFS,
-    "priority": scheduler_pb2.SCHEDULING_POLICY_PRIORITY,
-}
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
@@ -45,7 +41,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             num_waiting=dispatcher.num_waiting,
             is_synthetic=first.is_synthetic,
             num_workers=dispatcher.num_workers,
-            policy=_POLICIES[first.config.policy],
+            policy=scheduler_pb2.SchedulingPolicy.Value(
+                f"SCHEDULING_POLICY_{first.config.policy.upper()}"
+            ),
             max_draft_tokens=min(config.max_draft_tokens for config in configs),
         )
 

@@ -23,11 +23,8 @@ from optimist_scheduler.observing import metrics
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.translate import plan_message, read_window
 
-PAUSE_MODES = {
-    PauseMode.KEEP: scheduler_pb2.PAUSE_MODE_KEEP,
-    PauseMode.WAIT: scheduler_pb2.PAUSE_MODE_WAIT,
-    PauseMode.ABORT: scheduler_pb2.PAUSE_MODE_ABORT,
-}
+_MODES = {mode: scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.name}") for mode in PauseMode}
+PAUSE_MODES = {message: mode for mode, message in _MODES.items()}
 UNREACHED = "no worker has been reached yet"
 
 _LOST = journal_pb2.JournalLost()
@@ -236,22 +233,19 @@ class Dispatcher:
 
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request; returns its account, None if it is unknown or has ended."""
-        return self._journal.record(lambda: self._abort(request_id), aborted=request_id)
-
-    def _abort(self, request_id: str) -> Finished | None:
         scheduler = self._find(request_id)
-        return None if scheduler is None else scheduler.abort(request_id)
+        return self._journal.record(
+            lambda: None if scheduler is None else scheduler.abort(request_id), aborted=request_id
+        )
 
     def set_priority(self, request_id: str, priority: int) -> bool:
         """Changes how urgent a request is; returns False if it is unknown or has ended."""
         change = journal_pb2.JournalPriority(request_id=request_id, priority=priority)
-        return self._journal.record(
-            lambda: self._set_priority(request_id, priority), priority=change
-        )
-
-    def _set_priority(self, request_id: str, priority: int) -> bool:
         scheduler = self._find(request_id)
-        return scheduler is not None and scheduler.set_priority(request_id, priority)
+        return self._journal.record(
+            lambda: scheduler is not None and scheduler.set_priority(request_id, priority),
+            priority=change,
+        )
 
     def take_window(self, message: proposer_pb2.Window) -> bool:
         """Takes a window of a proposer; returns whether it is of use.
@@ -274,11 +268,11 @@ class Dispatcher:
 
     def pause(self, mode: PauseMode) -> list[Ended]:
         """Stops planning at all workers; returns the requests that this ended."""
-        return self._journal.record(lambda: self._pause(mode), paused=PAUSE_MODES[mode])
-
-    def _pause(self, mode: PauseMode) -> list[Ended]:
         self._mode = mode
-        return [ended for scheduler in self.schedulers for ended in scheduler.pause(mode)]
+        return self._journal.record(
+            lambda: [ended for scheduler in self.schedulers for ended in scheduler.pause(mode)],
+            paused=_MODES[mode],
+        )
 
     def resume(self) -> None:
         """Goes on after a pause."""

@@ -20,13 +20,11 @@ from optimist_scheduler.workers.translate import step_result
 
 logger = logging.getLogger(__name__)
 
-NOT_TRACED: Mapping[str, str] = {}
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 DESCRIBE_TIMEOUT_SECONDS = 5.0
 MAX_WAITING_RESULTS = 64
 """Results that were read and not received; while as many wait, the stream is not read."""
-
 
 CheckWorker = Callable[[WorkerDescription], None]
 
@@ -81,9 +79,7 @@ class WorkerLink:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def send(
-        self, plan: worker_pb2.ExecuteRequest, trace_parents: Mapping[str, str] = NOT_TRACED
-    ) -> None:
+    def send(self, plan: worker_pb2.ExecuteRequest, trace_parents: Mapping[str, str]) -> None:
         """Sends a plan at the next turn of the event loop; a broken stream shows in `receive`.
 
         Args:

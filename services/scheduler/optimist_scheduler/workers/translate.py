@@ -1,6 +1,6 @@
 """Plain values to messages and back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -9,11 +9,13 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.drafts import TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.values import (
+    Ended,
     Finished,
     FinishReason,
     Logprobs,
@@ -21,18 +23,12 @@ from optimist_scheduler.core.values import (
     ReportedPositions,
     StepOutputs,
 )
-from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError, make_window
+from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError
 
 _REASONS = {
-    FinishReason.STOP: scheduler_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: scheduler_pb2.FINISH_REASON_LENGTH,
-    FinishReason.REFUSED: scheduler_pb2.FINISH_REASON_REFUSED,
-    FinishReason.OVERLOADED: scheduler_pb2.FINISH_REASON_OVERLOADED,
-    FinishReason.ERROR: scheduler_pb2.FINISH_REASON_ERROR,
-    FinishReason.ABORTED: scheduler_pb2.FINISH_REASON_ABORTED,
+    reason: scheduler_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}")
+    for reason in FinishReason
 }
-
-
 MAX_NAMES = 4
 MAX_NAME_LENGTH = 256
 
@@ -73,8 +69,8 @@ def request_names(add: scheduler_pb2.Add) -> tuple[str, ...]:
     return names
 
 
-def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
-    """Writes the end of a request."""
+def finished_message(handle: int, finished: Finished, queue_us: int = 0) -> scheduler_pb2.Finished:
+    """Writes the end of a request, which waited so long for its slot."""
     return scheduler_pb2.Finished(
         handle=handle,
         reason=_REASONS[finished.reason],
@@ -85,18 +81,30 @@ def finished_message(handle: int, finished: Finished) -> scheduler_pb2.Finished:
         num_tokens_by_source=to_bytes(finished.num_tokens_by_source),
         num_drafted_tokens=finished.num_drafted_tokens,
         num_cached_tokens=finished.num_cached_tokens,
+        queue_us=queue_us,
     )
 
 
-def outputs_message(outputs: StepOutputs) -> scheduler_pb2.ConnectResponse:
-    """Writes the part of a step that concerns one stream."""
+def finished_messages(
+    ended: Sequence[Ended], queue_us: Mapping[str, int]
+) -> list[scheduler_pb2.Finished]:
+    """Writes the ends of requests; `queue_us` is by request id."""
+    return [
+        finished_message(each.handle, each.finished, queue_us[each.request_id]) for each in ended
+    ]
+
+
+def outputs_message(
+    outputs: StepOutputs, queue_us: Mapping[str, int]
+) -> scheduler_pb2.ConnectResponse:
+    """Writes the part of a step that concerns one stream; see `Delivery.note` for `queue_us`."""
     return scheduler_pb2.ConnectResponse(
         handles=to_bytes(outputs.handles),
         num_tokens=to_bytes(outputs.num_tokens),
         token_ids=to_bytes(outputs.token_ids),
         num_accepted_tokens=to_bytes(outputs.num_accepted_tokens),
         draft_sources=to_bytes(outputs.draft_sources),
-        finished=[finished_message(ended.handle, ended.finished) for ended in outputs.ended],
+        finished=finished_messages(outputs.ended, queue_us),
         logprobs=[_logprobs_message(each) for each in outputs.logprobs],
         prediction_positions=[_positions_message(each) for each in outputs.positions],
     )
@@ -162,13 +170,8 @@ def read_window(message: proposer_pb2.Window) -> Window:
         if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
             raise WindowError("prompt_positions: must be one of each node, none negative")
         positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
-    return make_window(
-        message.base,
-        from_bytes(message.token_ids),
-        from_bytes(message.parents),
-        positions,
-        floats_from_bytes(message.values),
-    )
+    tree = TokenTree.from_columns(from_bytes(message.token_ids), from_bytes(message.parents))
+    return Window(message.base, tree, positions, floats_from_bytes(message.values))
 
 
 def _logprobs(message: worker_pb2.RowLogprobs) -> Logprobs:

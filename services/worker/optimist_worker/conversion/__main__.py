@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import ClassVar
 
 from pydantic import Field
@@ -43,7 +42,8 @@ def _convert(words: list[str]) -> None:
     path, directory = Path(settings.file).expanduser(), Path(settings.directory).expanduser()
     require_new(directory)
     file = read_gguf(path)
-    signal.signal(signal.SIGTERM, _exit)
+    # As an exception, so that what was written so far is removed.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if not sys.stderr.isatty():
         # transformers draws a bar with tqdm, which reads this when it is imported.
         os.environ.setdefault("TQDM_DISABLE", "1")
@@ -54,16 +54,7 @@ def _convert(words: list[str]) -> None:
     # It reports missing weights as a table; the error names them.
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     convert(file, directory)
-    _say(f"{directory} has the model of {path.name}")
-
-
-def _exit(number: int, _: FrameType | None) -> None:
-    # As an exception, so that what was written so far is removed.
-    sys.exit(128 + number)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    print(f"{directory} has the model of {path.name}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

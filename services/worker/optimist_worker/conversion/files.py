@@ -140,7 +140,8 @@ def new_directory(path: Path) -> Iterator[Path]:
             raise SetupError(f"another process is making {path}; wait for it") from None
         try:
             require_new(path)
-            _empty(partial)
+            for entry in partial.iterdir():
+                entry.unlink()
             yield partial
             partial.rename(path)
         except BaseException:
@@ -154,8 +155,3 @@ def require_new(path: Path) -> None:
     """Raises SetupError if there is something at `path`."""
     if path.exists() or path.is_symlink():
         raise SetupError(f"{path} exists already; remove it or name another directory")
-
-
-def _empty(directory: Path) -> None:
-    for entry in directory.iterdir():
-        entry.unlink()

@@ -138,7 +138,9 @@ class AutoregressiveDrafter:
         """Keeps what was accepted of the drafts that were fed, and takes the target's pass in."""
         drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
         was_drafted = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
-        path = _path(step)
+        path = step.verdict.path
+        if path is None:
+            path = torch.arange(drafts.width, device=accepted.device).expand(drafts.num_rows, -1)
         fed = step.proposal.fed
         if fed is None or not drafts.width:
             num_kept, fed_path = torch.zeros_like(accepted), path
@@ -177,12 +179,3 @@ class _Features:
         pool = torch.cat(self._levels, 1)
         index = (fed + 1)[:, :, None].expand(-1, -1, pool.shape[2])
         return pool.gather(1, index).flatten(0, 1)
-
-
-def _path(step: VerifiedStep) -> torch.Tensor:
-    """Returns the accepted nodes of each row in order, `[num_rows, width]`."""
-    drafts = step.proposal.drafts
-    if step.verdict.path is not None:
-        return step.verdict.path
-    nodes = torch.arange(drafts.width, device=drafts.token_ids.device)
-    return nodes.expand(drafts.num_rows, -1)

@@ -1,6 +1,5 @@
 """Makes the drafter that the settings name."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from optimist_common.drafts import DraftSource
@@ -12,8 +11,7 @@ from optimist_worker.drafters.autoregressive import AutoregressiveDrafter, Draft
 from optimist_worker.drafters.draft_model import DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
-from optimist_worker.drafters.heads.eagle import EagleHead
-from optimist_worker.drafters.heads.eagle_checkpoint import load_eagle
+from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
@@ -25,14 +23,6 @@ from optimist_worker.model.tokenizer import check_same_tokenizer
 from optimist_worker.settings import WorkerSettings
 
 DrafterWeights = Model | EagleHead | MedusaHeads
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltDrafter:
-    """A drafter, and where the features that it reads come from."""
-
-    drafter: Drafter
-    tap: FeatureTap | None
 
 
 def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | None:
@@ -92,22 +82,25 @@ def drafter_block_bytes(weights: DrafterWeights | None, target: Model, block_siz
 
 def build_drafter(
     settings: WorkerSettings, weights: DrafterWeights | None, target: Model, state: DeviceState
-) -> BuiltDrafter | None:
-    """Makes the drafter that is set, of what was loaded; None if none is.
+) -> tuple[Drafter | None, FeatureTap | None]:
+    """Makes the drafter that is set, of what was loaded, if one is.
+
+    Returns:
+        The drafter, and where the features that it reads come from.
 
     Raises:
         SetupError: There can be no drafts of the shape that is asked for.
         RuntimeError: There is too little memory.
     """
     if settings.drafter == "ngram":
-        return BuiltDrafter(NgramDrafter(state.table, settings.drafter_tokens), None)
+        return NgramDrafter(state.table, settings.drafter_tokens), None
     if weights is None:
-        return None
+        return None, None
     rule = AcceptanceRule(settings.acceptance)
     shape = read_shape(settings, target.vocab_size)
     if isinstance(weights, MedusaHeads):
         medusa = MedusaDrafter(weights, state.table, shape, state.sampling, target.dtype, rule)
-        return BuiltDrafter(medusa, FeatureTap(target.module, None))
+        return medusa, FeatureTap(target.module, None)
     tap, source = None, DraftSource.EAGLE
     network: DraftNetwork
     if isinstance(weights, EagleHead):
@@ -122,7 +115,7 @@ def build_drafter(
             settings.max_num_batched_tokens,
             settings.drafter_kv,
         )
-    return BuiltDrafter(AutoregressiveDrafter(source, network, shape, state.sampling, rule), tap)
+    return AutoregressiveDrafter(source, network, shape, state.sampling, rule), tap
 
 
 def read_shape(settings: WorkerSettings, vocab_size: int) -> DraftShape:

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,15 +14,29 @@ from optimist_worker.core.drafts import Drafts
 from optimist_worker.drafters.drafter import DraftRows
 
 
-class DraftChoice(NamedTuple):
-    """The children of n nodes, in the order in which they are to be verified."""
+@dataclass(slots=True)
+class Level:
+    """The children of some nodes, in the order in which they are to be verified.
+
+    Of the parents of a level of each row, `[num_rows, num_parents, width]`.
+    """
 
     token_ids: Tensor
-    """Int64 `[n, num_children]`, all different for a node."""
+    """Int64, all different for a parent."""
     log_probabilities: Tensor
-    """How likely the drafter finds each, given its parent; `[n, num_children]`."""
+    """How likely the drafter finds each, given its parent."""
     probabilities: Tensor | None
-    """What each was drawn from, float32 `[n, num_children, vocab_size]`; None: not by chance."""
+    """What each was drawn from, float32 `[..., vocab_size]`; None: not by chance."""
+
+    def repeat(self, num_parents: int) -> "Level":
+        """Gives the children of one parent to several, `[num_rows, num_parents, width]`."""
+        return Level(
+            self.token_ids.expand(-1, num_parents, -1),
+            self.log_probabilities.expand(-1, num_parents, -1),
+            None
+            if self.probabilities is None
+            else self.probabilities.expand(-1, num_parents, -1, -1),
+        )
 
 
 def choose_drafts(
@@ -32,8 +45,8 @@ def choose_drafts(
     positions: Tensor,
     num_children: int,
     rule: AcceptanceRule | None,
-) -> DraftChoice:
-    """Chooses the tokens that the rule is likely to accept after some nodes.
+) -> Level:
+    """Chooses the tokens that the rule is likely to accept after n nodes, `[n, num_children]`.
 
     The coupled rule adds the target's own noise, so that both choose the same token as often as
     their distributions allow. Under rejection they are drawn without replacement by the Gumbel
@@ -59,7 +72,7 @@ def choose_drafts(
     probabilities = None
     if rule is AcceptanceRule.REJECTION:
         probabilities = _without_replacement(scores, token_ids)
-    return DraftChoice(token_ids, log_probabilities, probabilities)
+    return Level(token_ids, log_probabilities, probabilities)
 
 
 def _without_replacement(scores: Tensor, token_ids: Tensor) -> Tensor:
@@ -111,26 +124,6 @@ class DraftShape:
         may be drawn by chance.
         """
         return None if self.is_dynamic and rule is AcceptanceRule.REJECTION else rule
-
-
-@dataclass(slots=True)
-class Level:
-    """Candidates of one level, the children of its parents `[num_rows, num_parents, width]`."""
-
-    token_ids: torch.Tensor
-    log_probabilities: torch.Tensor
-    probabilities: torch.Tensor | None
-    """The distribution that each was drawn from, `[..., vocab_size]`."""
-
-    def repeat(self, num_parents: int) -> "Level":
-        """Gives the children of one parent to several, `[num_rows, num_parents, width]`."""
-        return Level(
-            self.token_ids.expand(-1, num_parents, -1),
-            self.log_probabilities.expand(-1, num_parents, -1),
-            None
-            if self.probabilities is None
-            else self.probabilities.expand(-1, num_parents, -1, -1),
-        )
 
 
 def draft_level(

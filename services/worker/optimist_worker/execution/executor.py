@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -22,6 +22,18 @@ from optimist_worker.model.grammar import Masks
 
 class DeviceLostError(Exception):
     """The device computes nothing any more in this process, as after a fault in a kernel."""
+
+
+class StepInput(NamedTuple):
+    """What a step is launched with."""
+
+    columns: torch.Tensor
+    """Of the plan, see `Step.run`; on the device."""
+    bounds: StepBounds
+    num_rows: int
+    """How many of the rows are not padding."""
+    wanted: LogprobPlaces | None
+    """Which log-probabilities are wanted, on the host; None for none."""
 
 
 class RunningStep(Protocol):
@@ -70,20 +82,8 @@ class Executor:
     def prepare(self, plan: Plan) -> None:
         """Has the other processes launch a plan."""
 
-    def launch(
-        self,
-        columns: torch.Tensor,
-        bounds: StepBounds,
-        num_rows: int,
-        wanted: LogprobPlaces | None = None,
-    ) -> RunningStep:
+    def launch(self, step: StepInput) -> RunningStep:
         """Launches a step.
-
-        Args:
-            columns: Of the plan, see `Step.run`; on the device.
-            bounds: What the host knows of them.
-            num_rows: How many of the rows are not padding.
-            wanted: Which log-probabilities are wanted, on the host; None for none.
 
         Raises:
             RuntimeError, ValueError, IndexError: PyTorch refuses it.
@@ -125,26 +125,18 @@ class LocalExecutor(Executor):
             # One to run, and one to go on with at once.
             self.most_plans = 2
 
-    def launch(
-        self,
-        columns: torch.Tensor,
-        bounds: StepBounds,
-        num_rows: int,
-        wanted: LogprobPlaces | None = None,
-    ) -> RunningStep:
+    def launch(self, step: StepInput) -> RunningStep:
         """Launches a step."""
         if self.device.type == "cuda":
             # Streams and events are those of the thread's current device.
             with torch.cuda.device(self.device):
-                return self._launch_cuda(columns, bounds, num_rows, wanted)
+                return self._launch_cuda(step)
         watch = HostStopwatch()
-        packed, scored = self._step.run(columns, bounds, watch, self.masks, wanted)
-        return _LocalStep(packed[:num_rows], scored, None, watch)
+        packed, scored = self._step.run(step.columns, step.bounds, watch, self.masks, step.wanted)
+        return _LocalStep(packed[: step.num_rows], scored, None, watch)
 
-    def _launch_cuda(
-        self, rows: torch.Tensor, bounds: StepBounds, number: int, wanted: LogprobPlaces | None
-    ) -> "_LocalStep":
-        """Launches a step whose first `number` rows are wanted; the others are padding."""
+    def _launch_cuda(self, step: StepInput) -> "_LocalStep":
+        rows, bounds, number, wanted = step
         # What log-probabilities are wanted of is different in every step.
         is_plain = wanted is None and not bounds.has_grammar and bounds.num_tokens <= MOST_TOKENS
         graphs = self._graphs if is_plain else None

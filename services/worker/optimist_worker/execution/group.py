@@ -135,7 +135,10 @@ class Group:
         device = torch.device(device_type, ranks.local_rank) if device_type == "cuda" else None
         try:
             self.store = _open_store(ranks)
-            _meet(self.store, ranks)
+            # For what joins the ranks PyTorch takes only a pass's time.
+            self.store.set(f"joined/{ranks.rank}", "")
+            everyone = [f"joined/{rank}" for rank in range(ranks.world_size)]
+            self.store.wait(everyone, timedelta(seconds=JOIN_SECONDS))
             dist.init_process_group(
                 "gloo" if device is None else "nccl",
                 store=dist.PrefixStore("group", self.store),  # type: ignore[attr-defined]
@@ -232,13 +235,6 @@ def _open_store(ranks: Ranks) -> Any:
         timeout=timeout,
         master_listen_fd=listening.detach(),
     )
-
-
-def _meet(store: Any, ranks: Ranks) -> None:
-    """Waits until all ranks have come: for what joins them PyTorch takes only a pass's time."""
-    store.set(f"joined/{ranks.rank}", "")
-    everyone = [f"joined/{rank}" for rank in range(ranks.world_size)]
-    store.wait(everyone, timedelta(seconds=JOIN_SECONDS))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -8,12 +8,10 @@ import torch
 from optimist_common.columns import Int32Column
 from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch.host_view import StepBounds
-from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.commands import Command, digest, draft_digest
-from optimist_worker.execution.executor import Executor, HostStopwatch
+from optimist_worker.execution.executor import Executor, HostStopwatch, StepInput
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage_link import StageLink, VerdictInbox
 from optimist_worker.execution.stage_pass import (
@@ -23,7 +21,7 @@ from optimist_worker.execution.stage_pass import (
     StageVerdict,
     read_verdict,
 )
-from optimist_worker.execution.step import JudgedStep, PreparedStep, Step
+from optimist_worker.execution.step import PreparedStep, Step
 from optimist_worker.model.division import StageCut
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import Model
@@ -73,31 +71,20 @@ class Stage(Executor):
         """Raises: other stages are in the step by now."""
         raise error
 
-    def note_verdict(self, verdict: StageVerdict) -> None:
-        """Notes what came of the step that is settled next."""
-        if isinstance(self.masks, StageMasks):
-            self.masks.note_faults(verdict.faults)
-
-    def launch(
-        self,
-        columns: torch.Tensor,
-        bounds: StepBounds,
-        num_rows: int,
-        wanted: LogprobPlaces | None = None,
-    ) -> "StagedStep":
+    def launch(self, step: StepInput) -> "StagedStep":
         """Does this stage's part of a step, and hands it on.
 
         What fails here fails at all stages: the others receive that in place of the states.
         """
         failure = ""
-        wanted = None if wanted is None else wanted.to(self.device)
+        wanted = None if step.wanted is None else step.wanted.to(self.device)
         with on_device(self.device):
             prepared, watch = None, HostStopwatch()
             try:
-                prepared = self._step.prepare(columns, bounds, watch, wanted)
+                prepared = self._step.prepare(step.columns, step.bounds, watch, wanted)
             except Exception as error:
                 failure = self._explain(error)
-            staged = StagedStep(self, self._step, prepared, num_rows, watch)
+            staged = StagedStep(self, self._step, prepared, step.num_rows, watch)
             if not staged.has_pass:
                 return staged
             self._num_passes += 1
@@ -136,7 +123,10 @@ class Stage(Executor):
             return None
         if judged is None or prepared is None:
             return StageVerdict(number, None, failure=failure)
-        return _to_host(number, judged, prepared)
+        verdict = _move(judged.verdict, torch.device("cpu"))
+        scored = None if judged.scored is None else judged.scored.cpu()
+        drafts = draft_digest(prepared.proposal.drafts)
+        return StageVerdict(number, verdict, scored, drafts=drafts)
 
     def _explain(self, error: Exception) -> str:
         logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)
@@ -266,7 +256,8 @@ class StagedStep:
         reached = self.verdict = self.verdict or self._stage.wait_for_verdict()
         if reached is None or reached.number != self.number:
             raise GroupError(f"the verdict on pass {self.number} is not there")
-        self._stage.note_verdict(reached)
+        if isinstance(self._stage.masks, StageMasks):
+            self._stage.masks.note_faults(reached.faults)
         if prepared is None or reached.verdict is None:
             raise StageError(reached.failure)
         if draft_digest(prepared.proposal.drafts) != reached.drafts:
@@ -279,13 +270,6 @@ class StagedStep:
 def on_device(device: torch.device) -> AbstractContextManager[None]:
     """Makes a CUDA device the thread's current one, as streams need it."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _to_host(number: int, judged: JudgedStep, prepared: PreparedStep) -> StageVerdict:
-    verdict, scored = judged
-    on_host = _move(verdict, torch.device("cpu"))
-    drafts = draft_digest(prepared.proposal.drafts)
-    return StageVerdict(number, on_host, None if scored is None else scored.cpu(), drafts=drafts)
 
 
 def _move(verdict: Verdict, device: torch.device) -> Verdict:

@@ -36,6 +36,8 @@ from optimist_worker.drafters.drafter import (
     spread,
     trim,
 )
+from optimist_worker.execution.stage_pass import StageMasks
+from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model
 
@@ -48,13 +50,6 @@ class Stopwatch(Protocol):
 
     def stop(self) -> None:
         """Drafting ends."""
-
-
-class Allowing(Protocol):
-    """Knows which tokens grammars allow."""
-
-    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
-        """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
 
 
 class StepTensors(NamedTuple):
@@ -126,7 +121,7 @@ class Step:
         columns: torch.Tensor,
         bounds: StepBounds,
         watch: Stopwatch,
-        masks: Allowing,
+        masks: Masks | StageMasks,
         wanted: LogprobPlaces | None = None,
     ) -> StepTensors:
         """Runs a step.
@@ -174,7 +169,9 @@ class Step:
         return prepared
 
     @torch.inference_mode()
-    def judge(self, prepared: PreparedStep, logits: torch.Tensor, masks: Allowing) -> JudgedStep:
+    def judge(
+        self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks | StageMasks
+    ) -> JudgedStep:
         """Judges the drafts by the logits that the pass was asked for."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None

@@ -191,7 +191,8 @@ def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
         )
     layers = find_layers(outline, num_layers)
     head = outline.get_output_embeddings().weight
-    spans = split_layers([_num_weights(layer) for layer in layers], head.numel(), place.num_stages)
+    costs = [sum(weight.numel() for weight in layer.parameters()) for layer in layers]
+    spans = split_layers(costs, head.numel(), place.num_stages)
     return StageCut(place, spans[place.index], num_layers, head.shape[0], outline)
 
 
@@ -216,7 +217,3 @@ def _find_owner(module: Any, num_layers: int) -> tuple[Any, str]:
             f"{_FLAG}: the layers of {type(module).__name__} cannot be distinguished; leave it at 1"
         )
     return found[0]
-
-
-def _num_weights(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())

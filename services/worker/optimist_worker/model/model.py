@@ -103,11 +103,6 @@ class Model:
     """Which part of a pipeline it is; None: the whole model."""
 
     @property
-    def is_padded(self) -> bool:
-        """Whether small passes are padded: the CPU's products in float32 go by four rows."""
-        return self.device.type == "cpu" and self.dtype == torch.float32
-
-    @property
     def num_parameters(self) -> int:
         """Number of weights, tied ones once."""
         return sum(parameter.numel() for parameter in self.module.parameters())
@@ -129,7 +124,9 @@ class Model:
         """Returns a column with the first element repeated to a size that is computed fast."""
         number = len(column)
         padding = -number % _ROWS_TOGETHER
-        if not (self.is_padded and 1 < number < _MOST_PADDED_ROWS and padding):
+        # The CPU's products in float32 go by four rows.
+        is_padded = self.device.type == "cpu" and self.dtype == torch.float32
+        if not (is_padded and 1 < number < _MOST_PADDED_ROWS and padding):
             return column
         return torch.cat([column, column[:1].expand(padding)])
 

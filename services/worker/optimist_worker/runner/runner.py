@@ -30,7 +30,7 @@ from optimist_worker.core.plan import (
     WindowUpdate,
 )
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.execution.executor import Executor, RunningStep
+from optimist_worker.execution.executor import Executor, RunningStep, StepInput
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
 
@@ -75,16 +75,12 @@ class Engine:
         bounds: StepBounds,
         wanted: LogprobPlaces | None = None,
     ) -> RunningStep:
-        """Launches a step.
+        """Launches a step; raises what `Executor.launch` does.
 
         Args:
             columns: Slots, known tokens and most drafts of the rows as planned.
             bounds: What is known of them.
             wanted: Which log-probabilities are wanted, on the host; None for none.
-
-        Raises:
-            RuntimeError, ValueError, IndexError: PyTorch refuses it.
-            GroupError: Another process is gone.
         """
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
@@ -95,7 +91,7 @@ class Engine:
                 column + [filler] * padding for column, filler in zip(columns, fillers, strict=True)
             ]
         rows = send(torch.tensor(columns, dtype=torch.int64), self.state.device)
-        return self.executor.launch(rows, bounds, number, wanted)
+        return self.executor.launch(StepInput(rows, bounds, number, wanted))
 
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """What the worker shows of its steps: metrics, and spans of traced requests."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from prometheus_client import Counter, Histogram
 
@@ -71,16 +71,11 @@ def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -
         VERIFY_SECONDS.labels(label).observe(max(step_seconds - draft_seconds, 0.0))
 
 
-@dataclass(slots=True)
-class _Traced:
-    span: Span
-    num_passes: int = 0
-    num_drafted_tokens: int = 0
-    num_accepted_tokens: int = 0
-    num_emitted_tokens: int = 0
-    step_ns: int = 0
-    last_ns: int | None = None
-    """When its last pass was over, in nanoseconds since 1970."""
+_COUNTS = (
+    "optimist.num_drafted_tokens",
+    "optimist.num_accepted_tokens",
+    "optimist.num_emitted_tokens",
+)
 
 
 class RequestSpans:
@@ -94,21 +89,21 @@ class RequestSpans:
             of_passes: Whether each pass of a traced request is a span too.
         """
         self._tracer, self._of_passes = tracer, of_passes
-        self._traced: dict[int, _Traced] = {}
+        self._spans: dict[int, Span] = {}
 
     def begin(self, request: worker_pb2.ExecuteRequest) -> None:
         """Ends the spans of the slots that a plan releases, and begins those of whom it admits."""
-        if self._traced and request.released_slots:
+        if self._spans and request.released_slots:
             for slot in from_bytes(request.released_slots).tolist():
                 self._end(slot)
         for admission in request.admissions:
             self._end(admission.slot)
             if admission.trace_parent and (span := self._start(admission)) is not None:
-                self._traced[admission.slot] = _Traced(span)
+                self._spans[admission.slot] = span
 
     def note(self, result: StepResult, step_ns: int) -> None:
         """Adds a run of a plan, which took `step_ns` and is over now, to its requests' spans."""
-        if not self._traced:
+        if not self._spans:
             return
         now = time.time_ns()
         rows = zip(
@@ -118,22 +113,19 @@ class RequestSpans:
             result.num_emitted_tokens.tolist(),
             strict=True,
         )
-        for slot, num_drafted, num_accepted, num_emitted in rows:
-            traced = self._traced.get(slot)
-            if traced is None:
+        for slot, *numbers in rows:
+            if (span := self._spans.get(slot)) is None:
                 continue
-            traced.num_passes += 1
-            traced.num_drafted_tokens += num_drafted
-            traced.num_accepted_tokens += num_accepted
-            traced.num_emitted_tokens += num_emitted
-            traced.step_ns += step_ns
-            traced.last_ns = now
+            counts = dict(zip(_COUNTS, numbers, strict=True))
+            # A slot is released with the next plan, which may be long after the request ended.
+            span.add(counts, now)
+            span.add({"optimist.num_passes": 1, "optimist.pass_seconds": step_ns / 1e9}, now)
             if self._of_passes:
-                self._add_pass(traced.span, (num_drafted, num_accepted, num_emitted), now - step_ns)
+                self._add_pass(span, counts, now - step_ns)
 
     def end_all(self) -> None:
         """Ends all spans: the stream is over."""
-        for slot in list(self._traced):
+        for slot in list(self._spans):
             self._end(slot)
 
     def _start(self, admission: worker_pb2.Admission) -> Span | None:
@@ -143,38 +135,19 @@ class RequestSpans:
                 "optimist.request_id": admission.request_id,
                 "optimist.slot": admission.slot,
                 "optimist.num_prompt_tokens": admission.num_prompt_tokens,
+                **dict.fromkeys((*_COUNTS, "optimist.num_passes", "optimist.pass_seconds"), 0),
             },
             trace_parent=admission.trace_parent,
             kind="server",
         )
 
-    def _add_pass(self, parent: Span, counts: tuple[int, int, int], start_ns: int) -> None:
-        num_drafted, num_accepted, num_emitted = counts
+    def _add_pass(self, parent: Span, counts: Mapping[str, int], start_ns: int) -> None:
         span = self._tracer.start(
-            "worker pass",
-            {
-                "optimist.num_drafted_tokens": num_drafted,
-                "optimist.num_accepted_tokens": num_accepted,
-                "optimist.num_emitted_tokens": num_emitted,
-            },
-            trace_parent=parent.trace_parent,
-            start_ns=start_ns,
+            "worker pass", counts, trace_parent=parent.trace_parent, start_ns=start_ns
         )
         if span is not None:
             span.end()
 
     def _end(self, slot: int) -> None:
-        traced = self._traced.pop(slot, None)
-        if traced is None:
-            return
-        traced.span.set(
-            {
-                "optimist.num_passes": traced.num_passes,
-                "optimist.num_drafted_tokens": traced.num_drafted_tokens,
-                "optimist.num_accepted_tokens": traced.num_accepted_tokens,
-                "optimist.num_emitted_tokens": traced.num_emitted_tokens,
-                "optimist.pass_seconds": traced.step_ns / 1e9,
-            }
-        )
-        # A slot is released with the next plan, which may be long after the request ended.
-        traced.span.end(end_ns=traced.last_ns)
+        if (span := self._spans.pop(slot, None)) is not None:
+            span.end()

@@ -186,7 +186,8 @@ class _PlanLoop:
             while self._launch_next():
                 self._finish_some()
         finally:
-            self._finish_all()
+            while self._running:
+                self._finish_oldest()
 
     def _finish_some(self) -> None:
         """Finishes runs until another plan may be launched or waited for."""
@@ -244,10 +245,6 @@ class _PlanLoop:
         for slot, error in result.errors.items():
             logger.warning("plan %d, slot %d: %s", result.sequence, slot, error)
         return run.launched.plan, result
-
-    def _finish_all(self) -> None:
-        while self._running:
-            self._finish_oldest()
 
     def _repeat(self, plan: Plan, result: StepResult) -> None:
         """Runs a plan again after its result, if it may be and nothing newer came."""

@@ -51,13 +51,16 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     """
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
+    stage = None
+    if group is not None and group.ranks.num_stages > 1:
+        stage = StagePlace(group.ranks.stage, group.ranks.num_stages)
     model = load_model(
         settings.model,
         settings.dtype,
         settings.device,
         dummy_weights=settings.dummy_weights,
         tensor_parallel_size=settings.tensor_parallel_size,
-        stage=None if group is None else _find_place(group),
+        stage=stage,
     )
     weights = load_drafter(settings, model)
     extra = drafter_block_bytes(weights, model, settings.block_size)
@@ -86,11 +89,6 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     return runner
 
 
-def _find_place(group: Group) -> StagePlace | None:
-    ranks = group.ranks
-    return StagePlace(ranks.stage, ranks.num_stages) if ranks.num_stages > 1 else None
-
-
 def _build_engine(
     settings: WorkerSettings,
     model: Model,
@@ -101,8 +99,7 @@ def _build_engine(
     # All stages open their lines at the same time.
     link = None if group is None or model.cut is None else StageLink(group.ranks)
     state = DeviceState(model, sizes)
-    built = build_drafter(settings, weights, model, state)
-    drafter, tap = (None, None) if built is None else (built.drafter, built.tap)
+    drafter, tap = build_drafter(settings, weights, model, state)
     rule = AcceptanceRule(settings.acceptance)
     step = Step(model, state, drafter, tap, rule, settings.synthetic_rate)
     masks = Masks(settings.model, model)

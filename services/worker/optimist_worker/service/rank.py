@@ -210,7 +210,10 @@ class _MiddleStage(_Follower):
     def collect(self, expected: bytes, verdict: bytes) -> None:
         launched = self._running.popleft()
         if verdict:
-            staged_step(launched).verdict = read_verdict(verdict)
+            if not isinstance(launched.step, StagedStep):
+                number = launched.plan.sequence
+                raise GroupError(f"plan {number} has a pass at another stage, but not here")
+            launched.step.verdict = read_verdict(verdict)
             self._stage.link.forget_plan()
         _compare(self._runner.collect(launched), expected)
 
@@ -252,13 +255,6 @@ class _LastStage(_Follower):
 
     def _send(self, verdict: StageVerdict) -> None:
         self._stage.link.send_verdict(write_verdict(verdict))
-
-
-def staged_step(launched: LaunchedPlan) -> StagedStep:
-    """Returns the step of a plan that runs through stages; raises GroupError if there is none."""
-    if not isinstance(launched.step, StagedStep):
-        raise GroupError(f"plan {launched.plan.sequence} has a pass at another stage, but not here")
-    return launched.step
 
 
 def _compare(result: StepResult, expected: bytes) -> None:

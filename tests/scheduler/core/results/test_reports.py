@@ -148,11 +148,11 @@ def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
         2: [20],
         3: [],
     }
-    message = outputs_message(parts[3])
+    message = outputs_message(parts[3], {})
     assert [one.handle for one in message.prediction_positions] == [30]
     assert from_bytes(message.prediction_positions[0].positions).tolist() == [3, -1, -1]
     assert from_bytes(message.prediction_positions[0].prompt_positions).tolist() == [0, 0, 4]
-    (logprobs,) = outputs_message(parts[2]).logprobs
+    (logprobs,) = outputs_message(parts[2], {}).logprobs
     assert (logprobs.handle, logprobs.first_prompt_position) == (20, 1)
     assert (logprobs.num_prompt_tokens, logprobs.num_prompt_candidates) == (2, 1)
     assert logprobs.num_candidates == 2

@@ -206,9 +206,3 @@ def test_levels_and_tokens_fit_together(drafter: Drafter) -> None:
     tokens = drafter.count_tokens(levels)
     assert drafter.count_levels(tokens).tolist() == levels.tolist()
     assert tokens[-1] == drafter.max_tokens
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (3, 0), (0, 0)])
-def test_a_shape_that_is_none_is_refused(shape: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="max_drafter_depth"):
-        Drafter(DraftSource.EAGLE, *shape)

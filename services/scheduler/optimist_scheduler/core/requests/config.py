@@ -1,10 +1,12 @@
 """What the scheduler may do: the user's choices, and the sizes of the worker."""
 
+from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.widths import DraftWidthPolicy
 from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS
 
 MAX_PIPELINE_STAGES = 16
@@ -48,7 +50,7 @@ class SchedulingOptions(BaseModel):
     num_speculative_tokens: int = Field(
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
-    draft_width: Literal["goodput", "adaptive", "crossover", "fixed"] = Field(
+    draft_width: DraftWidthPolicy = Field(
         "goodput", description="how many to draft: goodput, adaptive, crossover or fixed"
     )
     prefill_share: float = Field(
@@ -106,26 +108,24 @@ class EngineConfig(SchedulingOptions):
         """Most drafts of a request and pass."""
         return min(self.num_speculative_tokens, self.max_num_batched_tokens - 1)
 
-    def find_cuts(self) -> list[str]:
-        """Returns which limits of drafts have less effect than they say, one sentence each."""
-        cuts: list[str] = []
+    def find_cuts(self) -> Iterator[str]:
+        """Iterates over limits of drafts that have less effect than they say, a sentence each."""
         asked, most, drafter = self.num_speculative_tokens, self.max_draft_tokens, self.drafter
         if most < asked:
-            cuts.append(
+            yield (
                 f"num_speculative_tokens={asked}: "
                 f"max_num_batched_tokens={self.max_num_batched_tokens} cuts the drafts to {most}"
             )
         if most > MAX_TREE_DRAFTS:
-            cuts.append(
+            yield (
                 f"num_speculative_tokens={asked}: of a window with branches a pass verifies at "
                 f"most {MAX_TREE_DRAFTS} drafts"
             )
         if drafter is not None and drafter.max_tokens > asked > 0:
-            cuts.append(
+            yield (
                 f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
                 f"the worker's drafter to {asked}"
             )
-        return cuts
 
     @property
     def num_repeats(self) -> int:

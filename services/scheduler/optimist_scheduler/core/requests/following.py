@@ -48,7 +48,7 @@ def find_first_gain(num_predicted_tokens: int, *, is_followed: bool) -> int:
 
 
 def rests(gain: int) -> bool:
-    """Tells whether a request is followed and rests."""
+    """Returns whether a request is followed and rests."""
     return NOT_FOLLOWED < gain < LEAST_GAIN
 
 
@@ -75,7 +75,7 @@ def is_due(
     num_output_tokens: Int32Array,
     num_unsent_tokens: Int32Array,
 ) -> BoolArray:
-    """Tells of which requests proposers are sent the new tokens now [num_rows].
+    """Returns of which requests proposers are sent the new tokens now [num_rows].
 
     Those of a request that rests are sent seldom.
     """
@@ -87,7 +87,7 @@ def is_due(
 
 
 def wakes(window: Window, scale: float) -> bool:
-    """Tells whether a window promises a token.
+    """Returns whether a window promises a token.
 
     Args:
         window: The window; one that says no values is believed.
@@ -133,11 +133,6 @@ class WaitValue:
     def __init__(self, longest: float) -> None:
         """Expects the longest wait, in seconds, at first."""
         self._expected = longest
-
-    @property
-    def expected(self) -> float:
-        """How long the next wait will probably be, in seconds."""
-        return self._expected
 
     def observe(self, seconds: float) -> None:
         """Takes how long a wait was."""

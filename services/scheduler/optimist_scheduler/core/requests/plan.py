@@ -7,7 +7,7 @@ import numpy as np
 
 from optimist_scheduler.core.memory import BlockPool
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.table import RequestTable
 from optimist_scheduler.core.values import Int32Array, Logprobs, SlotArray
 from optimist_scheduler.core.width.widths import DraftWidths
@@ -39,22 +39,27 @@ class ScheduleView:
 
 @dataclass(slots=True)
 class Admission:
-    """A request that takes a slot."""
+    """A request that takes a slot, and its first row."""
 
-    slot: int
     request: Request
     token_ids: Int32Array
     """Prompt and the output so far [num_tokens]."""
     cached_blocks: Int32Array
-    """Blocks that hold the first tokens' KV already; the beginning of the block table."""
+    """Blocks that hold its first tokens' KV already; the beginning of the block table."""
+    num_known_tokens: int
+    num_draft_tokens: int
+    num_new_blocks: int
+    slot: int = NO_SLOT
+    """NO_SLOT until the decision is carried out."""
 
 
 @dataclass(slots=True)
 class Plan:
-    """One step: released slots first, then admissions, windows and rows."""
+    """One step: what the worker is sent, and what is assumed until its result is settled."""
 
     sequence: int
     released_slots: list[int]
+    """The worker releases these first, then takes admissions, windows and rows."""
     admissions: list[Admission]
     windows: list[tuple[int, Window]]
     """New windows by slot."""
@@ -68,25 +73,12 @@ class Plan:
     """New KV blocks per row."""
     new_blocks: Int32Array
     """Their ids, row after row [sum(num_new_blocks)]."""
-    num_repeats: int = 0
+    num_repeats: int
     """How often the worker may run the rows again while no newer plan has arrived."""
-
-
-@dataclass(slots=True)
-class StepInFlight:
-    """What was assumed when a plan was made."""
-
-    sequence: int
-    slots: SlotArray
     generations: Int32Array
     """Which use of its slot each row was [num_rows]."""
-    num_known_tokens: Int32Array
-    num_draft_tokens: Int32Array
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    num_repeats: int
-    windows: Sequence[tuple[int, Window]] = ()
-    """Windows that the worker takes with the plan, by slot; none once it has a result."""
     num_runs: int = 0
     """Results that were settled."""
 

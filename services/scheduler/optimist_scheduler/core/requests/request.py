@@ -1,6 +1,6 @@
 """One request: what is asked for, whether it can ever run, and what is known of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,7 +99,7 @@ class Request:
     block_hashes: list[bytes] = field(default_factory=list)
     """Prefix hashes of the full blocks of its tokens, as far as they were needed."""
     window: Window | None = None
-    """What is left of the last window that was set, from some place of the output on."""
+    """What is left of the last window that was set, from some position of the output on."""
     window_base: int = -1
     """Output tokens that were known to who made that window."""
     slot: int = NO_SLOT
@@ -154,10 +154,7 @@ class Request:
 
 def build_request(new: NewRequest, config: EngineConfig) -> Request:
     """Returns the request; raises RejectionError (REFUSED) if it can never run."""
-    fault = _find_fault(new, config)
-    if fault is None and (wrong := new.sampling.fault(config.vocab_size)):
-        fault = f"sampling.{wrong}"
-    if fault is not None:
+    if fault := next(_find_faults(new, config), None):
         raise RejectionError(FinishReason.REFUSED, fault)
     num_prompt_tokens, num_output_tokens = len(new.prompt_token_ids), len(new.output_token_ids)
     return Request(
@@ -189,75 +186,71 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
     )
 
 
-def _find_fault(new: NewRequest, config: EngineConfig) -> str | None:
+def _find_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
+    """Iterates over what is wrong with a request; each goes by what those before have not found."""
     num_prompt_tokens = len(new.prompt_token_ids)
     if not 0 < len(new.request_id) <= MAX_REQUEST_ID_LENGTH:
-        return (
+        yield (
             f"request_id: must have 1 to {MAX_REQUEST_ID_LENGTH} characters, "
             f"not {len(new.request_id)}"
         )
     if num_prompt_tokens == 0:
-        return "prompt_token_ids: must not be empty"
+        yield "prompt_token_ids: must not be empty"
     if fault := find_length_fault(num_prompt_tokens + len(new.output_token_ids), config):
-        return fault
-    if fault := _find_amount_fault(new):
-        return fault
-    if fault := _find_option_fault(new, config):
-        return fault
-    if fault := _find_prediction_fault(new):
-        return fault
-    for name, token_ids in (
-        ("prompt_token_ids", new.prompt_token_ids),
-        ("predicted_token_ids", new.predicted_token_ids),
-        ("stop_token_ids", new.stop_token_ids),
-        ("output_token_ids", new.output_token_ids),
+        yield fault
+    yield from _find_amount_faults(new)
+    yield from _find_option_faults(new, config)
+    yield from _find_prediction_faults(new)
+    for name in (
+        "prompt_token_ids",
+        "predicted_token_ids",
+        "stop_token_ids",
+        "output_token_ids",
     ):
-        if not _in_vocabulary(token_ids, config.vocab_size):
-            return f"{name}: must be from 0 to {config.vocab_size - 1}"
-    return None
+        if not _in_vocabulary(getattr(new, name), config.vocab_size):
+            yield f"{name}: must be from 0 to {config.vocab_size - 1}"
+    if fault := new.sampling.fault(config.vocab_size):
+        yield f"sampling.{fault}"
 
 
-def _find_amount_fault(new: NewRequest) -> str | None:
+def _find_amount_faults(new: NewRequest) -> Iterator[str]:
     if new.max_tokens < 1:
-        return f"max_tokens: must be at least 1, not {new.max_tokens}"
+        yield f"max_tokens: must be at least 1, not {new.max_tokens}"
     if new.min_tokens < 0:
-        return f"min_tokens: must be at least 0, not {new.min_tokens}"
+        yield f"min_tokens: must be at least 0, not {new.min_tokens}"
     if new.max_tokens <= len(new.output_token_ids):
-        return (
+        yield (
             f"output_token_ids: must be fewer than max_tokens ({new.max_tokens}), "
             f"not {len(new.output_token_ids)}"
         )
-    return None
 
 
-def _find_prediction_fault(new: NewRequest) -> str | None:
+def _find_prediction_faults(new: NewRequest) -> Iterator[str]:
     num_tokens, counts = len(new.predicted_token_ids), new.num_predicted_tokens
     if num_tokens > MAX_PREDICTED_TOKENS:
-        return (
+        yield (
             f"predicted_token_ids: must be at most {MAX_PREDICTED_TOKENS} tokens, not {num_tokens}"
         )
     if len(counts) > MAX_PREDICTIONS:
-        return f"num_predicted_tokens: must be at most {MAX_PREDICTIONS}, not {len(counts)}"
+        yield f"num_predicted_tokens: must be at most {MAX_PREDICTIONS}, not {len(counts)}"
     if any(count < 1 for count in counts):
-        return f"num_predicted_tokens: each must be at least 1, not {min(counts)}"
+        yield f"num_predicted_tokens: each must be at least 1, not {min(counts)}"
     if counts and sum(counts) != num_tokens:
-        return (
+        yield (
             f"num_predicted_tokens: must add up to the {num_tokens} predicted_token_ids, "
             f"not to {sum(counts)}"
         )
-    return None
 
 
-def _find_option_fault(new: NewRequest, config: EngineConfig) -> str | None:
+def _find_option_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
     if abs(new.priority) > MAX_PRIORITY:
-        return f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
+        yield f"priority: must be from -{MAX_PRIORITY} to {MAX_PRIORITY}, not {new.priority}"
     if new.priority and config.policy != "priority":
-        return f"priority: must be 0 with the policy {config.policy}, not {new.priority}"
+        yield f"priority: must be 0 with the policy {config.policy}, not {new.priority}"
     if len(new.cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
-        return f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
+        yield f"cache_salt: must be at most {MAX_CACHE_SALT_BYTES} bytes"
     if new.max_draft_tokens is not None and new.max_draft_tokens < 0:
-        return f"max_draft_tokens: must be at least 0, not {new.max_draft_tokens}"
-    return None
+        yield f"max_draft_tokens: must be at least 0, not {new.max_draft_tokens}"
 
 
 def find_length_fault(num_tokens: int, config: EngineConfig) -> str | None:

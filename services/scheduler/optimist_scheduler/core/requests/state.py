@@ -11,7 +11,7 @@ from optimist_scheduler.core.memory import BlockPool, hash_blocks
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
-from optimist_scheduler.core.requests.plan import NO_SLOTS, ScheduleView, StepInFlight
+from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
 from optimist_scheduler.core.requests.table import (
     RequestTable,
@@ -62,9 +62,9 @@ class SchedulerState:
         """Slots that the next plan tells the worker to release."""
         self.unsent_windows: dict[int, None] = {}
         """Running slots whose window the worker does not have, in order."""
-        self.in_flight: deque[StepInFlight] = deque()
+        self.in_flight: deque[Plan] = deque()
         """Plans without a result, the oldest first."""
-        self.leased: deque[StepInFlight] = deque()
+        self.leased: deque[Plan] = deque()
         """Plans with a result that the worker may still run again, the oldest first."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
@@ -79,7 +79,7 @@ class SchedulerState:
         self.logprob_slots: set[int] = set()
         """Slots whose requests want log-probabilities."""
         self.position_slots: set[int] = set()
-        """Slots whose requests want to know where accepted drafts stand."""
+        """Slots whose requests want to know where accepted drafts were read from."""
         # Slots with prompt blocks that the prefix cache does not know yet.
         self._unregistered: set[int] = set()
 
@@ -141,9 +141,9 @@ class SchedulerState:
         widths = self.widths.admit(slot, request.max_draft_tokens, is_followed=request.is_followed)
         self.table.draft_width[slot], self.table.drafter_width[slot] = widths
         self.weigh_window(slot)
-        place = bisect(self._running_order, request.order)
-        self._running_order.insert(place, request.order)
-        self.running = np.insert(self.running, place, slot)
+        index = bisect(self._running_order, request.order)
+        self._running_order.insert(index, request.order)
+        self.running = np.insert(self.running, index, slot)
         if request.window is not None and request.window.num_nodes:
             self.unsent_windows[slot] = None
         if self.config.enable_prefix_caching:
@@ -172,7 +172,7 @@ class SchedulerState:
             self._num_leaving -= 1
 
     def set_priority(self, request: Request, priority: int) -> None:
-        """Changes how urgent a request is, and its place with that."""
+        """Changes how urgent a request is, and its position with that."""
         request.priority = priority
         if request.slot == NO_SLOT:
             self.waiting.resort()
@@ -326,9 +326,9 @@ class SchedulerState:
 
     def _stop(self, request: Request, status: int) -> None:
         slot = request.slot
-        place = self._running_order.index(request.order)
-        del self._running_order[place]
-        self.running = np.delete(self.running, place)
+        index = self._running_order.index(request.order)
+        del self._running_order[index]
+        self.running = np.delete(self.running, index)
         self.num_fenced += 1
         self.table.status[slot] = status
         self.table.version[slot] += 1

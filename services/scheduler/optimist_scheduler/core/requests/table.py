@@ -10,7 +10,7 @@ import numpy as np
 
 from optimist_scheduler.core.requests.following import is_worth_a_wait
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
-from optimist_scheduler.core.values import BoolArray, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.windows.slot_windows import WindowPlanes
 from optimist_scheduler.core.windows.window import NO_WINDOW
 
@@ -154,19 +154,11 @@ class Rows:
 
 
 _SCHEDULED_COLUMNS = tuple(field.name for field in fields(Rows))
-_OTHER_COLUMNS = (
-    "status",
-    "generation",
-    "owner",
-    "handle",
-    "num_prompt_tokens",
-    "num_passes",
-    "num_drafted_tokens",
-    "num_predicted_tokens",
-    "num_registered_blocks",
-    "gain",
-    "num_observed_tokens",
-)
+_GIVEN = ("max_length", "owner", "handle", "num_prompt_tokens", "num_predicted_tokens")
+"""What a request brings to its slot."""
+_CARRIED = ("num_passes", "num_drafted_tokens", "gain", "num_observed_tokens")
+"""What it brings and takes with it."""
+_OTHER_COLUMNS = ("status", "generation", "num_registered_blocks", *_GIVEN[1:], *_CARRIED)
 
 
 class RequestTable(Rows):
@@ -226,12 +218,8 @@ class RequestTable(Rows):
         return self.token_ids[slot, : self.num_tokens[slot]]
 
     def is_worth_a_wait(self, slots: SlotArray) -> BoolArray:
-        """Tells for which requests a step may wait for a window [num_rows]."""
+        """Returns for which requests a step may wait for a window [num_rows]."""
         return is_worth_a_wait(self.gain.take(slots), self.num_predicted_tokens.take(slots))
-
-    def cells(self, slots: SlotArray, places: Int32Array) -> Int64Array:
-        """Returns where places of sequences lie in `token_ids`, flattened."""
-        return slots * np.int64(self.token_ids.shape[1]) + places
 
     def admit(self, request: Request, num_cached_tokens: int) -> int:
         """Gives a request a slot and returns it.
@@ -249,31 +237,27 @@ class RequestTable(Rows):
         self._scheduled_columns[:-1, slot] = 0
         self.num_tokens[slot] = num_tokens
         self.num_computed_tokens[slot] = num_cached_tokens
-        self.max_length[slot] = request.max_length
         self.status[slot] = SlotStatus.RUNNING
-        self.owner[slot], self.handle[slot] = request.owner, request.handle
-        self.num_prompt_tokens[slot] = request.num_prompt_tokens
-        self.num_passes[slot] = request.num_passes
-        self.num_drafted_tokens[slot] = request.num_drafted_tokens
-        self.num_predicted_tokens[slot] = request.num_predicted_tokens
         self.num_registered_blocks[slot] = 0
-        self.gain[slot] = request.gain
-        self.num_observed_tokens[slot] = request.num_observed_tokens
+        for name in (*_GIVEN, *_CARRIED):
+            getattr(self, name)[slot] = getattr(request, name)
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
         self._set_window(slot)
         return slot
 
+    def update(self, request: Request) -> None:
+        """Brings up to date what a request with a slot carries from one slot to the next."""
+        for name in _CARRIED:
+            setattr(request, name, int(getattr(self, name)[request.slot]))
+
     def release(self, slot: int) -> Request:
         """Takes the request out of its slot, with the tokens that it has by now."""
         request = self.request(slot)
+        self.update(request)
         request.slot = NO_SLOT
         request.token_ids = self.tokens(slot).copy()
-        request.num_passes = int(self.num_passes[slot])
-        request.num_drafted_tokens = int(self.num_drafted_tokens[slot])
-        request.gain = int(self.gain[slot])
-        request.num_observed_tokens = int(self.num_observed_tokens[slot])
         self.requests[slot] = None
         self.windows.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE
@@ -315,7 +299,7 @@ class RequestTable(Rows):
         # The worker may not have the tree yet: it is to forget what it has instead.
         request.window = left or NO_WINDOW
         if left is not None and is_likeliest:
-            self.windows.move_tree(slot, left)
+            self.windows.set_tree(slot, left)
         else:
             length = int(self.num_tokens[slot])
             self.window_end[slot] = self.windows.set(slot, left, length)

@@ -7,7 +7,7 @@ import numpy as np
 from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
-from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
@@ -69,13 +69,13 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     wrong = table.windows.expected.reshape(-1)[new.cells] != new.token_ids
     if wrong.any():
         # What lies after a window cannot be wrong.
-        wrong &= new.cells < table.cells(new.slots, window_ends)[new.rows]
+        wrong &= new.cells < table.windows.cells(new.slots, window_ends)[new.rows]
         cells, rows = new.cells[wrong], new.rows[wrong]
         is_first = np.ones(len(rows), np.bool_)
         is_first[1:] = rows[1:] != rows[:-1]
         cells, rows = cells[is_first], rows[is_first]
         num_agreed = inside.copy()
-        num_agreed[rows] = cells - table.cells(new.slots[rows], new.starts[rows])
+        num_agreed[rows] = cells - table.windows.cells(new.slots[rows], new.starts[rows])
         table.window_end[new.slots[rows]] = 0
     _learn_windows(state, new, has_window, inside, num_agreed)
     if table.windows.trees:
@@ -134,7 +134,7 @@ def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> N
 
 
 def report_logprobs(
-    state: SchedulerState, step: StepInFlight, new: NewTokens, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: Plan, new: NewTokens, alive: BoolArray, result: StepResult
 ) -> tuple[list[ReportedLogprobs], dict[int, str]]:
     """Returns the log-probabilities of the tokens that are delivered.
 
@@ -182,12 +182,7 @@ def _lacks(request: Request, num_reported: int, num_tokens: int) -> bool:
 
 
 def report_positions(state: SchedulerState, new: NewTokens) -> list[ReportedPositions]:
-    """Returns where accepted drafts were read from, to requests that want to know.
-
-    Args:
-        state: The state.
-        new: The tokens.
-    """
+    """Returns where accepted drafts were read from, to requests that want to know."""
     table, reported = state.table, list[ReportedPositions]()
     ends = np.cumsum(new.num_accepted_tokens)
     rows = (new.num_accepted_tokens > 0) & np.isin(new.slots, [*state.position_slots])
@@ -279,8 +274,7 @@ def finish(
     """Ends a request and returns its account."""
     if request.slot != NO_SLOT:
         state.accounts.close(request.slot, request)
-        request.num_passes = int(state.table.num_passes[request.slot])
-        request.num_drafted_tokens = int(state.table.num_drafted_tokens[request.slot])
+        state.table.update(request)
         num_tokens = int(state.table.num_tokens[request.slot])
     else:
         num_tokens = len(request.token_ids)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_common.drafts import PREDICTION, ROOT, DraftSource
-from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
@@ -29,7 +29,7 @@ class ResultError(ValueError):
     """A result that cannot be the plan's; the message names the column."""
 
 
-def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
+def find_step(state: SchedulerState, result: StepResult) -> Plan | None:
     """Returns the step that a result belongs to; None for one that was settled before.
 
     Raises:
@@ -51,7 +51,7 @@ def find_step(state: SchedulerState, result: StepResult) -> StepInFlight | None:
 
 
 def check_result(
-    state: SchedulerState, step: StepInFlight, rows: Rows, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: Plan, rows: Rows, alive: BoolArray, result: StepResult
 ) -> None:
     """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
 
@@ -99,7 +99,7 @@ class DraftNodes(NamedTuple):
     [sum(num_accepted_tokens)]."""
 
 
-def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResult) -> DraftNodes:
+def find_draft_nodes(state: SchedulerState, step: Plan, result: StepResult) -> DraftNodes:
     """Returns the nodes of drafts, which `check_result` has found to be as many as planned.
 
     Raises:
@@ -132,9 +132,7 @@ def find_draft_nodes(state: SchedulerState, step: StepInFlight, result: StepResu
     return DraftNodes(nodes, positions)
 
 
-def check_logprobs(
-    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
-) -> None:
+def check_logprobs(state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult) -> None:
     """Raises ResultError unless log-probabilities can be of the rows that they are reported for.
 
     Those of requests that want none, or are over, are not looked at.
@@ -151,7 +149,7 @@ def check_logprobs(
                 raise ResultError(fault)
 
 
-def _check_drafts(step: StepInFlight, result: StepResult) -> None:
+def _check_drafts(step: Plan, result: StepResult) -> None:
     """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     # A negative number anywhere makes the whole negative.
@@ -178,7 +176,7 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
         raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
 
 
-def _check_shape(step: StepInFlight, result: StepResult) -> None:
+def _check_shape(step: Plan, result: StepResult) -> None:
     if not _is_same(result.slots.astype(np.int64), step.slots):
         raise ResultError("slots: not those of the plan")
     if not (
@@ -221,14 +219,14 @@ class NewTokens:
     rows: Int64Array
     """Row of each token [num_new]."""
     cells: Int64Array
-    """Where each token lies among those of all slots, see RequestTable.cells [num_new]."""
+    """Where each token lies among those of all slots, see WindowPlanes.cells [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     """Why requests end with their last token, by row."""
 
 
 def find_new_tokens(
     state: SchedulerState,
-    step: StepInFlight,
+    step: Plan,
     rows: Rows,
     alive: BoolArray,
     result: StepResult,
@@ -258,7 +256,7 @@ def find_new_tokens(
         accepted, sources = accepted[gets], sources[gets]
         rows = rows.select(gets)
     starts, of_row = rows.num_tokens, np.arange(len(slots))
-    cells = state.table.cells(slots, starts)
+    cells = state.table.windows.cells(slots, starts)
     if len(token_ids) != len(slots):
         of_row = np.repeat(of_row, counts)
         cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))

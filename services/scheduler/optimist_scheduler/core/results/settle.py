@@ -6,7 +6,7 @@ import numpy as np
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.following import LEAST_GAIN, average
-from optimist_scheduler.core.requests.plan import StepInFlight, StepResult
+from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Rows, SlotStatus
 from optimist_scheduler.core.results.deliver import (
@@ -31,6 +31,7 @@ from optimist_scheduler.core.values import (
     SlotArray,
     StepOutputs,
 )
+from optimist_scheduler.core.windows.window import NO_WINDOW
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
 """The same while none of the rows drafts: new ones begin with what was chosen last."""
@@ -52,9 +53,9 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     if step is None:
         state.stats.num_late_results += 1
         return None
-    # Also if the result is refused: once more, the same windows change nothing.
-    for slot, window in step.windows:
-        state.worker_windows.set(slot, window)
+    if not step.num_runs:
+        # Also if the result is refused: once more, the same windows change nothing.
+        _set_worker_windows(state, step)
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     rows = state.table.gather(step.slots)
     check_result(state, step, rows, alive, result)
@@ -63,7 +64,6 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         check_logprobs(state, step, alive, result)
     state.stats.num_results += 1
     step.num_runs += 1
-    step.windows = ()
     if result.repeat:
         state.stats.num_repeats += 1
         # As if it had been planned just now: all of it is taken back but what was emitted.
@@ -93,7 +93,16 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     return outputs
 
 
-def _find_alive(state: SchedulerState, step: StepInFlight, *, is_repeat: bool) -> BoolArray:
+def _set_worker_windows(state: SchedulerState, step: Plan) -> None:
+    """Takes note of the windows that the worker has taken with a plan."""
+    # Who takes a slot has nothing to draft from but what comes with it.
+    for admission in step.admissions:
+        state.worker_windows.set(admission.slot, NO_WINDOW)
+    for slot, window in step.windows:
+        state.worker_windows.set(slot, window)
+
+
+def _find_alive(state: SchedulerState, step: Plan, *, is_repeat: bool) -> BoolArray:
     """Returns which rows belong to requests that are not over."""
     table, slots = state.table, step.slots
     if not is_repeat and state.num_fenced == 0:
@@ -105,7 +114,7 @@ def _find_alive(state: SchedulerState, step: StepInFlight, *, is_repeat: bool) -
     return alive
 
 
-def _take_back(state: SchedulerState, step: StepInFlight, rows: Rows, result: StepResult) -> None:
+def _take_back(state: SchedulerState, step: Plan, rows: Rows, result: StepResult) -> None:
     """Moves the counters from what was assumed to what is."""
     table, slots = state.table, step.slots
     state.in_flight.popleft()
@@ -126,7 +135,7 @@ def _take_back(state: SchedulerState, step: StepInFlight, rows: Rows, result: St
 
 
 def _take_errors(
-    state: SchedulerState, step: StepInFlight, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
 ) -> dict[int, str]:
     """Returns what went wrong with requests that are not over, by slot."""
     if not result.errors:
@@ -138,7 +147,7 @@ def _take_errors(
     return {slot: result.errors[slot] for slot in step.slots[failed & alive].tolist()}
 
 
-def _reduce_lease(state: SchedulerState, step: StepInFlight, num_repeats: int) -> None:
+def _reduce_lease(state: SchedulerState, step: Plan, num_repeats: int) -> None:
     """Gives back what was reserved for some repeats, which were run or will not be."""
     table, slots = state.table, step.slots
     held = table.generation[slots] == step.generations
@@ -170,7 +179,7 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
         state.rest(slot)
 
 
-def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) -> None:
+def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
     state.costs.observe(result.num_tokens, result.step_ns - result.draft_ns)
     if state.config.drafter is not None:
@@ -188,13 +197,13 @@ def _learn_costs(state: SchedulerState, step: StepInFlight, result: StepResult) 
 
 
 def _is_turn(state: SchedulerState, interval: int) -> bool:
-    """Tells whether a result is one that so many others follow before the next such."""
+    """Returns whether a result is one that so many others follow before the next such."""
     # Each stage of a pipeline has rows of its own.
     return state.stats.num_results % interval < state.config.num_pipeline_stages
 
 
 def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
-    """Tells whether any of the slots has something to draft from, or may come to have it."""
+    """Returns whether any of the slots has something to draft from, or may come to have it."""
     table = state.table
     return bool(
         state.widths.may_use_drafter(slots)

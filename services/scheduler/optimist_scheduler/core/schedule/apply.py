@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from optimist_scheduler.core.requests.plan import Admission, Plan, StepInFlight
+from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
 from optimist_scheduler.core.values import FloatArray, Int32Array, SlotArray
-from optimist_scheduler.core.windows.window import NO_WINDOW, Window
+from optimist_scheduler.core.windows.window import Window
 
 LEAST_CHANCE = 0.9
 """Chance that all drafts in flight are accepted, from which on a row is planned ahead of them."""
 
 
 def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
-    """Tells whether a row of a decision probably profits from being sent now.
+    """Returns whether a row of a decision probably profits from being sent now.
 
     A row whose drafts in flight are rejected has nothing to draft from in the next pass, until it
     is aligned again: then that pass brings one token, and what follows it comes later. So it is
@@ -80,50 +80,42 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     if decision.num_rows == 0:
         return None
     # Blocks of the prefix cache are taken before others are, which could evict them.
-    admissions = [
-        Admission(
-            state.admit(row.request, row.cached_blocks),
-            row.request,
-            row.request.token_ids,
-            row.cached_blocks,
-        )
-        for row in decision.admitted
-    ]
-    slots, known, drafts, num_new = _columns(decision, admissions)
+    for admission in decision.admitted:
+        admission.slot = state.admit(admission.request, admission.cached_blocks)
+    slots, known, drafts, num_new = _columns(decision)
     new_blocks = state.blocks.allocate(slots, num_new)
     state.num_plans += 1
     state.stats.num_plans += 1
-    step = _advance(state, slots, known, drafts, decision.rows.num_repeats)
-    windows = _take_windows(state)
-    # Who takes a slot has nothing to draft from but what comes with it.
-    step.windows = [(admission.slot, NO_WINDOW) for admission in admissions] + windows
-    state.in_flight.append(step)
+    num_repeats = decision.rows.num_repeats
+    emits = _advance(state, slots, known, drafts, num_repeats)
     released, state.released_slots = state.released_slots, []
-    return Plan(
+    plan = Plan(
         state.num_plans,
         released,
-        admissions,
-        windows,
+        decision.admitted,
+        _take_windows(state),
         slots,
         known,
         drafts,
         num_new,
         new_blocks,
-        step.num_repeats,
+        num_repeats,
+        state.table.generation.take(slots),
+        emits,
     )
+    state.in_flight.append(plan)
+    return plan
 
 
-def _columns(
-    decision: ScheduleDecision, admissions: list[Admission]
-) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:
+def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:
     """Returns slots, known tokens, drafts and new blocks of all rows."""
     rows = decision.rows
     columns = rows.slots, rows.num_known_tokens, rows.num_draft_tokens, rows.num_new_blocks
-    if not admissions:
+    if not decision.admitted:
         return columns
     added = [
-        (admission.slot, row.num_known_tokens, row.num_draft_tokens, row.num_new_blocks)
-        for admission, row in zip(admissions, decision.admitted, strict=True)
+        (each.slot, each.num_known_tokens, each.num_draft_tokens, each.num_new_blocks)
+        for each in decision.admitted
     ]
     slots, known, drafts, num_new = (
         np.concatenate([column, np.array(more, np.int32)])
@@ -138,8 +130,8 @@ def _advance(
     known: Int32Array,
     drafts: Int32Array,
     num_repeats: int,
-) -> StepInFlight:
-    """Moves the counters by all that was planned."""
+) -> Int32Array:
+    """Moves the counters by all that was planned; returns which rows emit, see `Plan.emits`."""
     table = state.table
     rows = table.gather(slots)
     assumed = rows.num_tokens + rows.num_output_placeholders
@@ -152,15 +144,7 @@ def _advance(
     table.num_output_placeholders[slots] = rows.num_output_placeholders + emits * (1 + drafts)
     if num_repeats:
         table.num_lease_tokens[slots] += num_repeats * (1 + drafts)
-    return StepInFlight(
-        state.num_plans,
-        slots,
-        table.generation.take(slots),
-        known,
-        drafts,
-        emits,
-        num_repeats,
-    )
+    return emits
 
 
 def _take_windows(state: SchedulerState) -> list[tuple[int, Window]]:

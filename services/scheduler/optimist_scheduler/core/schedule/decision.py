@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimist_scheduler.core.requests.plan import NO_SLOTS, ScheduleView
+from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission, ScheduleView
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.schedule.rows import (
-    AdmittedRow,
     PlannedRows,
     admit,
     count_demand,
@@ -29,7 +28,7 @@ class ScheduleDecision:
     """Rows of running requests; each has a known token at least."""
     versions: Int32Array
     """Versions of these rows that this was decided from [num_rows]."""
-    admitted: list[AdmittedRow]
+    admitted: list[Admission]
     """Rows of requests that take a slot, after the running rows."""
     queue_version: int
     """Version of the waiting requests that this was decided from."""
@@ -68,7 +67,7 @@ def compute_schedule(view: ScheduleView) -> ScheduleDecision:
 def decide(
     view: ScheduleView,
     rows: PlannedRows,
-    admitted: list[AdmittedRow],
+    admitted: list[Admission],
     preempted: SlotArray = NO_SLOTS,
 ) -> ScheduleDecision:
     """Returns the decision that rows and admissions make; rows that do not run are left out."""
@@ -95,58 +94,53 @@ def _preempt(view: ScheduleView) -> ScheduleDecision:
     return decide(view, plan_scarce_rows(view, view.running[:kept], num_free), [], preempted)
 
 
-@dataclass(slots=True)
-class Repair:
-    """A decision that fits the present state, or why there is none."""
-
-    decision: ScheduleDecision | None
-    """None if it is cheaper to decide anew."""
-    reason: str = ""
-    """Why there is none."""
-    num_dropped: int = 0
-    """Rows whose request was over or preempted."""
-    num_recomputed: int = 0
-    """Rows that were computed again."""
-    num_added: int = 0
-    """Rows of requests that take a slot now and did not before."""
-
-    @property
-    def is_hit(self) -> bool:
-        """Whether nothing had to be changed."""
-        return not (self.num_dropped or self.num_recomputed or self.num_added)
-
-
-def repair(view: ScheduleView, decision: ScheduleDecision) -> Repair:
-    """Drops or computes again the rows whose version moved; the rest stands.
+def repair(
+    view: ScheduleView, decision: ScheduleDecision, stats: SchedulerStats
+) -> ScheduleDecision | None:
+    """Drops or computes again the rows whose version moved; the rest stays.
 
     Waiting requests are chosen anew: they may have changed, and so may the room for them.
+
+    Returns:
+        The decision, and counts what was repaired; None if it is cheaper to decide anew.
     """
     rows = decision.rows
-    stands = view.table.version[rows.slots] == decision.versions
+    stays = view.table.version[rows.slots] == decision.versions
     is_same_queue = view.queue_version == decision.queue_version
-    if is_same_queue and np.count_nonzero(stands) == len(stands):
-        return Repair(decision)
-    stale = rows.slots[~stands]
-    goes_on = view.table.status[stale] == SlotStatus.RUNNING
-    again = stale[goes_on]
-    rows = replace(rows.select(stands), num_repeats=0)
+    if is_same_queue and np.count_nonzero(stays) == len(stays):
+        stats.num_preschedule_hits += 1
+        stats.num_prescheduled_rows += decision.num_rows
+        return decision
+    stale = rows.slots[~stays]
+    again = stale[view.table.status[stale] == SlotStatus.RUNNING]
+    rows = replace(rows.select(stays), num_repeats=0)
     budget = view.config.max_num_batched_tokens - rows.num_tokens
     num_free = view.blocks.num_free - rows.num_blocks
-    more = plan_rows(view, again, budget, num_free) if len(again) else None
-    if len(again) and more is None:
-        return Repair(None, "memory")
-    if more is not None:
+    if len(again):
+        more = plan_rows(view, again, budget, num_free)
+        if more is None:
+            stats.preschedule_discards["memory"] += 1
+            return None
         rows = _join(rows, more)
         budget, num_free = budget - more.num_tokens, num_free - more.num_blocks
     admitted = admit(view, len(view.running), budget, num_free)
+    repaired = decide(view, rows, admitted)
+    if repaired.num_rows == 0:
+        stats.preschedule_discards["requests over"] += 1
+        return None
     before = {row.request.request_id for row in decision.admitted}
     now = {row.request.request_id for row in admitted}
-    return Repair(
-        decide(view, rows, admitted),
-        num_dropped=len(stale) - len(again) + len(before - now),
-        num_recomputed=len(again),
-        num_added=len(now - before),
-    )
+    num_dropped = len(stale) - len(again) + len(before - now)
+    num_added = len(now - before)
+    if num_dropped or len(again) or num_added:
+        stats.num_preschedule_repairs += 1
+    else:
+        stats.num_preschedule_hits += 1
+    stats.num_prescheduled_rows += decision.num_rows
+    stats.num_dropped_rows += num_dropped
+    stats.num_recomputed_rows += len(again)
+    stats.num_added_rows += num_added
+    return repaired
 
 
 def _join(rows: PlannedRows, more: PlannedRows) -> PlannedRows:
@@ -183,28 +177,9 @@ class Prepared:
             self.decision = decision
 
     def take(self, view: ScheduleView) -> ScheduleDecision | None:
-        """Returns the decision, repaired where something changed; None if that is in vain.
-
-        Args:
-            view: The present state.
-        """
+        """Returns the decision, repaired where something changed; None if that is in vain."""
         decision, self.decision = self.decision, None
-        if decision is None:
-            return None
-        repaired = repair(view, decision)
-        stats = self._stats
-        if repaired.decision is None or repaired.decision.num_rows == 0:
-            stats.preschedule_discards[repaired.reason or "requests over"] += 1
-            return None
-        if repaired.is_hit:
-            stats.num_preschedule_hits += 1
-        else:
-            stats.num_preschedule_repairs += 1
-        stats.num_prescheduled_rows += decision.num_rows
-        stats.num_dropped_rows += repaired.num_dropped
-        stats.num_recomputed_rows += repaired.num_recomputed
-        stats.num_added_rows += repaired.num_added
-        return repaired.decision
+        return None if decision is None else repair(view, decision, self._stats)
 
     def discard(self, reason: str) -> None:
         """Forgets the decision, if there is one."""

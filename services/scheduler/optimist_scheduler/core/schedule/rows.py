@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from optimist_scheduler.core.requests.plan import NO_SLOTS, ScheduleView
+from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission, ScheduleView
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.values import BoolArray, Int32Array, SlotArray
@@ -151,7 +151,7 @@ def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32A
     """Returns the drafts of rows, of trees as many as they have nodes at most.
 
     The worker drafts from where a row really is, which of a tree is not far after where it was:
-    most of what is in flight stands side by side.
+    most of what is in flight are nodes side by side.
     """
     windows = view.table.windows
     least = rows.num_tokens + rows.num_emits_in_flight
@@ -198,18 +198,6 @@ def _fit_drafts(
     return np.minimum(drafts, room + granted * block_size).astype(np.int32), granted
 
 
-@dataclass(slots=True)
-class AdmittedRow:
-    """A request that takes a slot, and its first row."""
-
-    request: Request
-    cached_blocks: Int32Array
-    """Blocks of the prefix cache that hold its first tokens."""
-    num_known_tokens: int
-    num_draft_tokens: int
-    num_new_blocks: int
-
-
 def count_demand(view: ScheduleView) -> int:
     """Returns how many tokens waiting requests could use in the next step."""
     if view.table.num_free_slots == 0:
@@ -222,14 +210,14 @@ def count_demand(view: ScheduleView) -> int:
     return demand
 
 
-def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> list[AdmittedRow]:
+def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> list[Admission]:
     """Takes requests from the front of the waiting ones while slots, blocks and budget last.
 
     A request gets the blocks of all its known tokens at once, so that no prefill is begun that
     cannot end. Each running row keeps one free block in reserve: without it, an admission would
     often be preempted by the next decode step.
     """
-    config, admitted = view.config, list[AdmittedRow]()
+    config, admitted = view.config, list[Admission]()
     num_free_slots = view.table.num_free_slots
     for request in view.waiting:
         if budget <= 0 or len(admitted) == num_free_slots:
@@ -244,7 +232,7 @@ def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> l
         # A prompt that is not computed to its end has used the budget up: no drafts.
         drafts = _count_drafts(view, request, budget - known, num_spare)
         num_new = config.num_blocks_for(num_tokens + drafts) - len(cached)
-        admitted.append(AdmittedRow(request, cached, known, drafts, num_new))
+        admitted.append(Admission(request, request.token_ids, cached, known, drafts, num_new))
         budget -= known + drafts
         num_free -= num_taken + num_new
         num_running += 1

@@ -45,23 +45,20 @@ class Acceptance:
     any: one rejection costs little, a run of them brings the rate down to what is observed.
     """
 
-    def __init__(self, max_num_seqs: int, prior: float, *, is_common: bool = False) -> None:
+    def __init__(self, max_num_seqs: int, prior: float) -> None:
         """Starts with empty slots.
 
         Args:
             max_num_seqs: Number of slots.
-            prior: Rate of a new row.
-            is_common: Whether rows are alike: then a new one starts with the rate that all rows
-                have had of late, and `prior` is only where that starts.
+            prior: Rate of a new row, before anything was observed.
         """
         self._examined = np.full(max_num_seqs, PRIOR_TOKENS, np.float32)
         self._agreed = np.full(max_num_seqs, PRIOR_TOKENS * prior, np.float32)
-        self._is_common = is_common
         self._all_examined, self._all_agreed = PRIOR_TOKENS, PRIOR_TOKENS * prior
 
     @property
     def prior(self) -> float:
-        """Rate of a new row."""
+        """Rate of a new row: what all rows have had of late."""
         return self._all_agreed / self._all_examined
 
     def reset(self, slot: int) -> None:
@@ -81,7 +78,7 @@ class Acceptance:
         keep = np.exp(examined * np.float32(-1 / MEMORY_TOKENS), dtype=np.float32)
         self._examined[slots] = self._examined[slots] * keep + examined
         self._agreed[slots] = self._agreed[slots] * keep + agreed
-        if self._is_common and (num_examined := int(examined.sum())):
+        if num_examined := int(examined.sum()):
             kept = math.exp(-num_examined / COMMON_TOKENS)
             self._all_examined = self._all_examined * kept + num_examined
             self._all_agreed = self._all_agreed * kept + int(agreed.sum())

@@ -1,19 +1,16 @@
 """What the worker drafts with where a window has nothing to draft from."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import model_validator
-from pydantic.dataclasses import dataclass as validated_dataclass
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.values import Int32Array
 
 
-@validated_dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Drafter:
     """The shape of a drafter's drafts: chains, or trees with more nodes than levels."""
 
@@ -22,17 +19,6 @@ class Drafter:
     """Most drafts of a row in one pass, all branches of a tree together."""
     max_depth: int
     """Most of them that can be accepted."""
-
-    @model_validator(mode="after")
-    def _is_a_drafter(self) -> Self:
-        if self.source in (DraftSource.TARGET, DraftSource.PREDICTION):
-            raise ValueError(f"drafter: {self.source.label} is none")
-        if not 1 <= self.max_depth <= self.max_tokens:
-            raise ValueError(
-                f"max_drafter_depth: must be from 1 to max_drafter_tokens ({self.max_tokens}), "
-                f"not {self.max_depth}"
-            )
-        return self
 
     @property
     def is_lookup(self) -> bool:

@@ -160,21 +160,30 @@ def find_best(
         curve: Time of a pass by its tokens.
         num_rows: Rows that emit a token in any case.
     """
+
+    def find(items: Items, draft_ns: float) -> Best:
+        """Returns the best pass over all thresholds, the drafter taking a given time."""
+        num_tokens = np.concatenate([[0.0], np.cumsum(items.weights)]) + base_tokens
+        accepted = np.concatenate([[0.0], np.cumsum(items.values)])
+        goodputs = (accepted + num_rows) / (curve.cost(num_tokens) + draft_ns)
+        taken = int(goodputs.argmax())
+        counts = np.bincount(items.rows[:taken], minlength=num_windows + num_served)
+        return Best(
+            counts,
+            float(num_tokens[taken]),
+            int(counts[num_windows:].max(initial=0)),
+            float(goodputs[taken]),
+            float(items.depths[taken - 1]) if taken else 0.0,
+            float(items.depths[taken]) if taken < len(items.depths) else math.inf,
+        )
+
     if drafter is None or not num_served:
-        return _find_best(items, num_windows, 0.0, base_tokens, curve, num_rows)
+        return find(items, 0.0)
     is_level = items.rows >= num_windows
     deepest = int(drafter.limits.max(initial=0))
     return max(
         (
-            _find_best(
-                items.select(~is_level | (items.levels <= most)),
-                num_windows,
-                draft_ns,
-                base_tokens,
-                curve,
-                num_rows,
-                num_served,
-            )
+            find(items.select(~is_level | (items.levels <= most)), draft_ns)
             for most, draft_ns in _largest_levels(drafter, deepest)
         ),
         key=lambda best: best.goodput,
@@ -187,32 +196,6 @@ def _largest_levels(drafter: DrafterRows, deepest: int) -> Iterator[tuple[int, f
     for most, ns in enumerate(times):
         if most == deepest or times[most + 1] - ns > LEAST_SAVED * times[most + 1]:
             yield most, ns
-
-
-def _find_best(
-    items: Items,
-    num_windows: int,
-    draft_ns: float,
-    base_tokens: int,
-    curve: CostCurve,
-    num_rows: int,
-    num_served: int = 0,
-) -> Best:
-    """Returns the best pass over all thresholds, the drafter taking a given time."""
-    num_tokens = np.concatenate([[0.0], np.cumsum(items.weights)]) + base_tokens
-    accepted = np.concatenate([[0.0], np.cumsum(items.values)])
-    goodputs = (accepted + num_rows) / (curve.cost(num_tokens) + draft_ns)
-    taken = int(goodputs.argmax())
-    counts = np.bincount(items.rows[:taken], minlength=num_windows + num_served)
-    levels = counts[num_windows:]
-    return Best(
-        counts,
-        float(num_tokens[taken]),
-        int(levels.max(initial=0)),
-        float(goodputs[taken]),
-        float(items.depths[taken - 1]) if taken else 0.0,
-        float(items.depths[taken]) if taken < len(items.depths) else math.inf,
-    )
 
 
 class GoodputChoice(NamedTuple):

@@ -1,7 +1,7 @@
 """How many drafts each row may have: one object that learns from results and chooses widths."""
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from optimist_scheduler.core.width.acceptance import (
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.width.goodput import MAX_DEPTH, choose_goodput
-from optimist_scheduler.core.windows.window import PRIOR_HAZARD, Window
+from optimist_scheduler.core.windows.window import Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
 
@@ -53,9 +53,7 @@ class DraftWidths:
     def __init__(
         self, policy: DraftWidthPolicy, max_num_seqs: int, drafter: Drafter | None = None
     ) -> None:
-        """Starts with empty slots; raises ValueError if there is no such policy."""
-        if policy not in get_args(DraftWidthPolicy):
-            raise ValueError(f"draft_width must be one of {get_args(DraftWidthPolicy)}: {policy!r}")
+        """Starts with empty slots."""
         self._policy = policy
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
@@ -74,7 +72,7 @@ class DraftWidths:
         [max_num_seqs]."""
         self._adaptive = AdaptiveWidths(max_num_seqs)
         self._level_limits = np.zeros(max_num_seqs, np.int32)
-        self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR, is_common=True)
+        self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR)
         self._adaptive_levels = AdaptiveWidths(max_num_seqs)
         self._first_levels = (
             START_WIDTH if policy == "adaptive" else drafter.max_depth if drafter else 0
@@ -140,8 +138,8 @@ class DraftWidths:
         slots: SlotArray,
         drafted: Int32Array,
         accepted: Int32Array,
-        estimated: Float32Array | None = None,
-        is_valued: BoolArray | None = None,
+        estimated: Float32Array,
+        is_valued: BoolArray,
     ) -> None:
         """Learns from the windows of the rows of a settled step.
 
@@ -154,14 +152,10 @@ class DraftWidths:
                 a row with 0 is left as it is [num_rows].
             accepted: How many of them, from the first on, agreed [num_rows].
             estimated: Hazard of those that agreed and the first that did not, by what the windows
-                say; by default what windows without values are taken to say [num_rows].
-            is_valued: Whether it was said; by default by none [num_rows].
+                say [num_rows].
+            is_valued: Whether they say it, and it is not what is taken for it [num_rows].
         """
         examined = np.minimum(accepted + 1, drafted)
-        if estimated is None:
-            estimated = examined * np.float32(PRIOR_HAZARD)
-        if is_valued is None:
-            is_valued = np.zeros(len(slots), np.bool_)
         self._calibration.observe(slots, accepted, examined, estimated, is_valued)
         missed = accepted < examined
         if missed.any():
@@ -179,8 +173,7 @@ class DraftWidths:
             drafted: Drafts of windows that were verified [num_rows].
             accepted: How many of them were accepted [num_rows].
         """
-        if self.goes_by_share:
-            self._adaptive.observe(slots, drafted, accepted)
+        self._adaptive.observe(slots, drafted, accepted)
 
     def observe_drafter(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Learns from the rows of a settled step that the drafter drafted for; see `observe`.
@@ -267,7 +260,7 @@ class DraftWidths:
         )
 
     def may_use_drafter(self, slots: SlotArray) -> bool:
-        """Tells whether the drafter may draft for any of some slots."""
+        """Returns whether the drafter may draft for any of some slots."""
         return self._drafter is not None and bool(np.count_nonzero(self._level_limits.take(slots)))
 
     def remember(self, slots: SlotArray, widths: Widths, drafting: BoolArray) -> None:

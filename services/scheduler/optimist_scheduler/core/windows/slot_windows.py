@@ -51,7 +51,7 @@ class WindowPlanes:
         """By slot."""
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
-        """Returns where positions of sequences lie in the planes, flattened."""
+        """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
         return self._first_cells[slots] + positions
 
     def set(self, slot: int, window: Window | None, length: int) -> int:
@@ -65,7 +65,7 @@ class WindowPlanes:
         Returns:
             Length of the sequence at the end of the likeliest path; 0 if there is none.
         """
-        self._set_tree(slot, None)
+        self.set_tree(slot, window)
         if window is None or window.num_nodes == 0:
             self._set_valued(slot, is_valued=False)
             return 0
@@ -76,19 +76,23 @@ class WindowPlanes:
         if window.tree.parents is not None:
             path = window.tree.find_likeliest_path()[: end - length]
             end = length + len(path)
-            self._set_tree(slot, WeighedTree(window, np.maximum.accumulate(hazards)))
         self.expected[slot, length:end] = window.tree.token_ids[path]
         self.hazards[slot, length - 1] = 0
         self.hazards[slot, length:end] = hazards[path]
         return end
 
-    def move_tree(self, slot: int, window: Window) -> None:
-        """Takes what is left of a tree whose likeliest path the output has kept to."""
-        if window.tree.parents is None:
-            self._set_tree(slot, None)
-        else:
+    def set_tree(self, slot: int, window: Window | None) -> None:
+        """Takes a tree that begins where its slot's sequence ends, or that it has none."""
+        if window is not None and window.tree.parents is not None:
             hazards = np.maximum.accumulate(window.find_hazards())
-            self._set_tree(slot, WeighedTree(window, hazards))
+            self.trees[slot] = WeighedTree(window, hazards)
+            self.is_tree[slot] = True
+            num_path_nodes = len(window.tree.find_likeliest_path())
+            self.num_side_nodes[slot] = window.num_nodes - num_path_nodes
+        elif self.is_tree[slot]:
+            del self.trees[slot]
+            self.is_tree[slot] = False
+            self.num_side_nodes[slot] = 0
 
     def find_hazards(
         self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
@@ -173,18 +177,6 @@ class WindowPlanes:
     def _set_valued(self, slot: int, *, is_valued: bool) -> None:
         self.num_valued += is_valued - int(self.is_valued[slot])
         self.is_valued[slot] = is_valued
-
-    def _set_tree(self, slot: int, tree: WeighedTree | None) -> None:
-        if tree is None:
-            if self.is_tree[slot]:
-                del self.trees[slot]
-                self.is_tree[slot] = False
-                self.num_side_nodes[slot] = 0
-            return
-        self.trees[slot] = tree
-        self.is_tree[slot] = True
-        num_path_nodes = len(tree.window.tree.find_likeliest_path())
-        self.num_side_nodes[slot] = tree.window.num_nodes - num_path_nodes
 
 
 class WorkerWindows:

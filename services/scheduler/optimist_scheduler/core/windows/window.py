@@ -123,17 +123,6 @@ NO_WINDOW = Window(
 """Nothing is expected."""
 
 
-def make_window(
-    base: int,
-    token_ids: Int32Array,
-    parents: Int32Array,
-    positions: Int32Array,
-    values: Float32Array,
-) -> Window:
-    """Returns a window; parents that make a chain, or none at all, are those of a chain."""
-    return Window(base, TokenTree.from_columns(token_ids, parents), positions, values)
-
-
 def find_window_fault(
     window: Window, num_predicted_tokens: int, num_prompt_tokens: int, vocab_size: int
 ) -> str | None:

@@ -13,10 +13,6 @@ class LayerSpec:
     key_dim: int
     value_dim: int
 
-    def num_bytes(self, dtype: torch.dtype) -> int:
-        """Memory of one token, in bytes."""
-        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
-
 
 class KVPool:
     """Keys and values of all layers; token `i` of block `b` lies at index `b * block_size + i`.
@@ -48,4 +44,5 @@ class KVPool:
 
 def block_bytes(layers: list[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
     """Memory of one block in all layers, in bytes."""
-    return block_size * sum(spec.num_bytes(dtype) for spec in layers)
+    numbers = sum(spec.num_kv_heads * (spec.key_dim + spec.value_dim) for spec in layers)
+    return block_size * numbers * dtype.itemsize

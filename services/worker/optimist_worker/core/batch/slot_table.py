@@ -139,13 +139,15 @@ class SlotTable:
         self.columns[first:last].index_copy_(1, slots, torch.stack(list(columns.values())))
 
     def read_tokens(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Returns the tokens at some places; one that is out of range reads the nearest there is.
+        """Returns the tokens at some places, int64; one out of range reads the nearest there is.
 
         Args:
             slots: `[num_rows]` for places `[num_rows, n]`, or of the places' shape.
             places: Positions in the sequences.
         """
-        return read(self.token_ids, slots, places)
+        if slots.dim() < places.dim():
+            slots = slots[:, None]
+        return self.token_ids[slots, places.clamp(0, self.token_ids.shape[1] - 1)].long()
 
     def kv_places(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Returns where tokens lie in the KV pool, int64; after the table in the trash.
@@ -161,13 +163,6 @@ class SlotTable:
 
     def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
         return send(torch.tensor(values, dtype=torch.int64), self.device)
-
-
-def read(table: torch.Tensor, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Returns `table[slots, places]` as int64, with places moved into the table."""
-    if slots.dim() < places.dim():
-        slots = slots[:, None]
-    return table[slots, places.clamp(0, table.shape[1] - 1)].long()
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

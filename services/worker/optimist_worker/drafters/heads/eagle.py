@@ -3,9 +3,13 @@
 EAGLE-1 and -2: Li et al., arXiv 2401.15077 and 2406.16858; EAGLE-3: arXiv 2503.01840.
 """
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig
@@ -17,8 +21,13 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
+from optimist_common.errors import one_line
 from optimist_worker.core.attention.kv import LayerSpec
 from optimist_worker.core.attention.paged_attention import NAME, AttentionBatch
+from optimist_worker.drafters.heads.checkpoint import Checkpoint, fit, read_checkpoint
+from optimist_worker.model.division import whole
+from optimist_worker.model.loading import CONFIG_ERRORS
+from optimist_worker.model.model import Model
 
 
 class FusedLayer(nn.Module):
@@ -179,3 +188,168 @@ class EagleHead(nn.Module):
             return known
         logits = known.new_full((*known.shape[:-1], self.vocab_size), float("-inf"))
         return logits.index_copy_(-1, self.target_ids, known)
+
+
+Weights = dict[str, torch.Tensor]
+
+_LAYER = re.compile(r"layers\.(\d+)\.(.+)")
+_TOP = {
+    "fc.weight": "first.fc.weight",
+    "fc.bias": "first.fc.bias",
+    "norm.weight": "norm.weight",
+    "embed_tokens.weight": "embed_tokens",
+    "lm_head.weight": "lm_head",
+}
+_NUM_TARGET_LAYERS = 3
+_SIZES = ("hidden_size", "num_attention_heads", "intermediate_size")
+
+
+def load_eagle(name: str, target: Model) -> EagleHead:
+    """Loads an EAGLE-1, -2 or -3 head for a target.
+
+    EAGLE-1 and -2 have `fc.weight` (and `.bias`), `layers.0.*`; EAGLE-3 has `midlayer.*` (or
+    `layers.0.*` with a `hidden_norm`), `fc.weight`, `norm.weight`, `lm_head.weight` and, for a
+    reduced vocabulary, `d2t` (`t2d` says the same). All may stand below `model.`. Embedding and,
+    but for a reduced vocabulary, output matrix are the target's where they are absent.
+
+    Args:
+        name: Directory or hub name.
+        target: Whose features it reads; the head gets its dtype and device.
+
+    Raises:
+        SetupError: It is no such checkpoint, or belongs to another target.
+    """
+    checkpoint = read_checkpoint(name)
+    plain = {key.removeprefix("model."): value for key, value in checkpoint.weights.items()}
+    offsets = plain.pop("d2t", None)
+    plain.pop("t2d", None)
+    is_third = any(key.startswith("midlayer.") or "hidden_norm" in key for key in plain)
+    weights = {_name(key, is_third=is_third): value for key, value in plain.items()}
+    weights = {key: value for key, value in weights.items() if not key.endswith("inv_freq")}
+    config = _config(checkpoint, weights)
+    embedding = whole(target.module.get_input_embeddings().weight)
+    output = whole(target.module.get_output_embeddings().weight)
+    weights.setdefault("embed_tokens", embedding)
+    if offsets is None:
+        weights.setdefault("lm_head", output)
+    elif "lm_head" not in weights:
+        raise checkpoint.refuse("it has d2t, a reduced vocabulary, but no lm_head.weight for it")
+    num_ids = output.shape[0] if offsets is None else offsets.shape[0]
+    with torch.device("meta"):
+        head = EagleHead(
+            config,
+            _first(checkpoint, config, weights, output.shape[1], is_third=is_third),
+            torch.empty(embedding.shape[0], config.hidden_size),
+            torch.empty(num_ids, config.hidden_size),
+            norm=LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) if is_third else None,
+            target_layers=_target_layers(checkpoint, target) if is_third else None,
+            vocab_size=target.vocab_size,
+        )
+    for module_name, module in head.named_modules():
+        # Layers with biases on queries, keys and values alone are just that, as Qwen 2's are.
+        if module_name.endswith("o_proj") and f"{module_name}.bias" not in weights:
+            module.register_parameter("bias", None)
+    fit(checkpoint, {key: value.to(target.dtype) for key, value in weights.items()}, head)
+    head.target_ids = None if offsets is None else _target_ids(checkpoint, offsets, target)
+    head.rotary = LlamaRotaryEmbedding(config)
+    return head.to(target.device).eval().requires_grad_(False)
+
+
+def save_eagle(head: EagleHead, directory: Path, dtype: torch.dtype) -> None:
+    """Writes an EAGLE-1 head whose embedding and output matrix are the target's.
+
+    Matrices are stored as `dtype`, norms and biases in float32.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    names = {value: key for key, value in _TOP.items()}
+    weights: Weights = {}
+    for key, value in head.state_dict().items():
+        if key in ("embed_tokens", "lm_head"):
+            continue
+        further = re.fullmatch(r"further\.(\d+)\.(.+)", key)
+        if further is not None:
+            published = f"layers.{int(further[1]) + 1}.{further[2]}"
+        else:
+            published = names.get(key, key.replace("first.layer.", "layers.0."))
+        stored = dtype if value.dim() > 1 else torch.float32
+        weights[published] = value.detach().to(stored, copy=True).contiguous()
+    file = directory / "model.safetensors"
+    save_file(weights, file, metadata={"format": "pt"})
+    file.chmod(0o644)
+    config: dict[str, Any] = head.config.to_diff_dict()
+    config |= {"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}
+    config["bias"] = "fc.bias" in weights
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _name(key: str, *, is_third: bool) -> str:
+    """Returns the name that a published weight has in EagleHead."""
+    if key in _TOP:
+        return _TOP[key]
+    if is_third:
+        key = key.replace("midlayer.", "layers.0.", 1)
+    match = _LAYER.fullmatch(key)
+    if match is None:
+        return key
+    if match[1] == "0":
+        return f"first.{match[2]}" if is_third else f"first.layer.{match[2]}"
+    return f"further.{int(match[1]) - 1}.{match[2]}"
+
+
+def _config(checkpoint: Checkpoint, weights: Weights) -> LlamaConfig:
+    for field in _SIZES:
+        checkpoint.size(field)
+    values = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
+    values["attention_bias"] = any(key.endswith("q_proj.bias") for key in weights)
+    values.setdefault("num_hidden_layers", 1)
+    try:
+        config: LlamaConfig = LlamaConfig.from_dict(values)
+    except CONFIG_ERRORS as error:
+        reason = one_line(error)
+        raise checkpoint.refuse(f"its config.json is not one of a Llama: {reason}") from None
+    return config
+
+
+def _first(
+    checkpoint: Checkpoint,
+    config: LlamaConfig,
+    weights: Weights,
+    target_size: int,
+    *,
+    is_third: bool,
+) -> FusedLayer | MidLayer:
+    if is_third:
+        return MidLayer(config, _NUM_TARGET_LAYERS * target_size)
+    if config.hidden_size != target_size:
+        raise checkpoint.refuse(
+            f"its hidden_size is {config.hidden_size} and the target's {target_size}; "
+            "it belongs to another target model"
+        )
+    return FusedLayer(config, bias="first.fc.bias" in weights)
+
+
+def _target_layers(checkpoint: Checkpoint, target: Model) -> tuple[int, ...]:
+    """Returns whose outputs an EAGLE-3 head reads, as indices of the target's layers.
+
+    Its training takes the inputs of layers 2, n // 2 and n - 3. Configs may say others: inside
+    `eagle_config` by index, at the top (vLLM's speculators) counted from the embedding's output.
+    """
+    count = target.module.config.get_text_config().num_hidden_layers
+    key = "eagle_aux_hidden_state_layer_ids"
+    nested, top = (checkpoint.config.get("eagle_config") or {}).get(key), checkpoint.config.get(key)
+    layers = nested or [number - 1 for number in top or (2, count // 2, count - 3)]
+    if len(layers) != _NUM_TARGET_LAYERS or not all(0 <= layer < count for layer in layers):
+        raise checkpoint.refuse(
+            f"it reads the target's layers {list(layers)}, but the target has {count}"
+        )
+    return tuple(layers)
+
+
+def _target_ids(checkpoint: Checkpoint, offsets: torch.Tensor, target: Model) -> torch.Tensor:
+    """Returns the target's token of each draft token; `d2t` says how far apart the two are."""
+    target_ids = torch.arange(len(offsets)) + offsets.to(torch.int64)
+    if int(target_ids.min()) < 0 or int(target_ids.max()) >= target.vocab_size:
+        raise checkpoint.refuse("its d2t names tokens that the target does not have")
+    if len(set(target_ids.tolist())) != len(target_ids):
+        raise checkpoint.refuse("its d2t names a token twice")
+    return target_ids

@@ -1,0 +1,275 @@
+"""A worker or a scheduler is lost while requests of every kind run: the answers are right."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_client import AsyncClient, Client, Message, OptimistError
+from optimist_common.network.endpoints import Peer
+from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_training.data.edits import unseen_edits
+from tests.chaos.load import client as chaos
+from tests.chaos.load.answer import Answer
+from tests.chaos.load.case import Case, make_cases
+from tests.chaos.load.client import Outcome
+from tests.chaos.load.load import ask_each, is_all_right, report_outcomes
+from tests.chaos.services.fleet import Fleet, Member, Shape, running_fleet
+from tests.chaos.services.network import Loopback
+from tests.stack import free_port, read_metrics
+
+NUM_BLOCKS = 200
+ADMIN_KEY = "admin-key"
+ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
+COMPLETIONS = "/v1/completions"
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def short_cases() -> list[Case]:
+    """Requests of all kinds, which are at work together."""
+    cases = make_cases(16, seed=11)
+    for case in cases:
+        case.body["max_tokens"] = min(case.body["max_tokens"], 72)
+    return cases
+
+
+class Lossy:
+    """A gateway, a scheduler with two workers, and one with a worker."""
+
+    def __init__(self, fleet: Fleet, grpc_address: str) -> None:
+        self.members, self.grpc_address = fleet.members, grpc_address
+        self.schedulers = fleet.named("scheduler")
+        self.gateway = fleet.members["gateway-1"]
+        self.url = "http://{}:{}".format(*self.gateway.address)
+        self.expected: dict[str, Answer] = {}
+        """The answers when nothing is lost, and that by gRPC."""
+        self.text = ""
+        self._fleet = fleet
+
+    def metric(self, name: str) -> float:
+        """Returns a figure of the gateway."""
+        return read_metrics(self.gateway.metrics_url)[f"optimist_gateway_{name}"]
+
+    def num_requests(self, scheduler: Member) -> float:
+        address = "{}:{}".format(*scheduler.address)
+        return self.metric(f'scheduler_requests{{scheduler="{address}"}}')
+
+    def of_workers(self, name: str) -> dict[str, float]:
+        """Returns a figure of the first scheduler's workers, by their names."""
+        metrics = read_metrics(self.schedulers[0].metrics_url)
+        return {
+            worker: metrics[
+                'optimist_scheduler_{}{{worker="{}:{}"}}'.format(
+                    name, *self.members[worker].address
+                )
+            ]
+            for worker in ("worker-1", "worker-2")
+        }
+
+    def total(self, name: str) -> float:
+        """Returns a counter of the first scheduler."""
+        return read_metrics(self.schedulers[0].metrics_url)[f"optimist_scheduler_{name}"]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(holds):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def until_connected(self, number: int = 2) -> None:
+        """Waits until the gateway has so many schedulers."""
+
+        def holds() -> bool:
+            metrics = read_metrics(self.gateway.metrics_url).items()
+            connected = [value for name, value in metrics if "scheduler_connected{" in name]
+            return sum(connected) == number
+
+        await self.until(holds)
+
+    async def make_whole(self) -> None:
+        """Starts what was ended, and waits until all of it is used."""
+        for member in self.members.values():
+            if not member.is_running:
+                member.start()
+        await self._fleet.until_healthy()
+        await self.until(lambda: sum(self.of_workers("connected").values()) == 2)
+        await self.until_connected()
+
+    async def check_answers(self, harm: Callable[[], Awaitable[None]]) -> None:
+        """Asks everything at once; `harm` begins when two streams are in the middle."""
+        begun: set[str] = set()
+        harmed: list[asyncio.Task[None]] = []
+
+        def note(outcome: Outcome) -> None:
+            if len(outcome.times) == 3:
+                begun.add(outcome.case.name)
+            if len(begun) == 2 and not harmed:
+                harmed.append(asyncio.ensure_future(harm()))
+
+        client = chaos.Client([self.url], 120, lambda *_: False, on_chunk=note)
+        text, outcomes = await asyncio.gather(
+            generate(self.grpc_address), asyncio.gather(*map(client.ask, short_cases()))
+        )
+        await client.close()
+        await harmed[0]
+        counts = report_outcomes(outcomes, self.expected)
+        assert counts["wrong_shown"] == counts["lost_shown"] == []
+        assert is_all_right(counts)
+        assert counts["refused_and_asked_again"] == counts["duplicates"] == 0
+        assert text == self.text
+
+    async def ask_undisturbed(self) -> None:
+        client = chaos.Client([self.url], 120, lambda *_: False)
+        self.expected = await ask_each(client, short_cases())
+        await client.close()
+        self.text = await generate(self.grpc_address)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lossy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lossy]:
+    port = str(free_port())
+    shape = Shape(
+        num_gateways=1,
+        num_workers=(2, 1),
+        num_proposers=1,
+        options={
+            "gateway": ("--grpc-port", port, "--admin-keys", f"root:{ADMIN_KEY}"),
+            "scheduler": ("--policy", "priority"),
+            "worker": ("--num-kv-blocks", str(NUM_BLOCKS)),
+        },
+    )
+    async with running_fleet(shape, Loopback(), tmp_path_factory.mktemp("fleet")) as fleet:
+        running = Lossy(fleet, f"127.0.0.1:{port}")
+        await running.make_whole()
+        await running.ask_undisturbed()
+        yield running
+        await running.make_whole()
+
+
+async def generate(address: str) -> str:
+    edit = unseen_edits(1, seed=12)[0]
+    messages = [Message(one["role"], one["content"]) for one in edit.messages()]
+    async with AsyncClient(address, timeout=120) as client:
+        return (await client.generate(messages, temperature=0.0).result()).text
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda how: how.name
+)
+@pytest.mark.parametrize("role", ["worker", "scheduler"])
+async def test_answers_are_the_same_though_one_is_lost(
+    lossy: Lossy, role: str, how: signal.Signals
+) -> None:
+    await lossy.make_whole()
+    before = {name: lossy.total(name) for name in ("worker_losses_total", "moved_requests_total")}
+    num_resumed = lossy.metric("resumed_requests_total")
+    lost: list[Member] = []
+
+    async def lose() -> None:
+        if role == "scheduler":
+            lost.append(max(lossy.schedulers, key=lossy.num_requests))
+        else:
+            running = lossy.of_workers("running")
+            lost.append(lossy.members[max(running, key=running.__getitem__)])
+        if how is signal.SIGKILL:
+            lost[0].kill()
+        elif how is signal.SIGTERM:
+            await lost[0].end()
+        else:
+            lost[0].signal(signal.SIGSTOP)
+
+    try:
+        await lossy.check_answers(lose)
+    finally:
+        if how is signal.SIGSTOP:
+            lost[0].signal(signal.SIGCONT)
+    if role == "scheduler":
+        assert lossy.metric("resumed_requests_total") > num_resumed
+    else:
+        assert lossy.total("worker_losses_total") - before["worker_losses_total"] == 1
+        # A worker that receives SIGTERM serves for two more seconds, in which all may end.
+        if how is not signal.SIGTERM:
+            assert lossy.total("moved_requests_total") - before["moved_requests_total"] >= 2
+    assert lossy.metric("requests_running") == 0
+    # What stood still is used again.
+    await lossy.make_whole()
+    await lossy.until(lambda: set(lossy.of_workers("free_blocks").values()) == {NUM_BLOCKS})
+    for name in ("running", "waiting"):
+        assert set(lossy.of_workers(name).values()) == {0}
+
+
+async def test_schedulers_end_what_a_gateway_left(lossy: Lossy) -> None:
+    await lossy.make_whole()
+    peers = [Peer("{}:{}".format(*one.address), "127.0.0.1") for one in lossy.schedulers]
+    admin = SchedulerAdmin(lambda: peers)
+
+    async def command(**fields: object) -> list[scheduler_pb2.Stats]:
+        replies = await admin.ask(scheduler_pb2.ConnectRequest(**fields), 10)  # type: ignore[arg-type]
+        return [reply.stats for reply in replies.values() if not isinstance(reply, Exception)]
+
+    async def until_there_are(number: int) -> None:
+        async with asyncio.timeout(60):
+            while True:
+                stats = await command(get_stats=scheduler_pb2.GetStats())
+                if sum(one.num_running + one.num_waiting for one in stats) == number:
+                    return
+                await asyncio.sleep(0.1)
+
+    await command(pause=scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP))
+    body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3}
+    async with httpx.AsyncClient(base_url=lossy.url, trust_env=False, timeout=120) as http:
+        asked = asyncio.create_task(http.post(COMPLETIONS, json=body))
+        await until_there_are(1)
+        lossy.gateway.signal(signal.SIGSTOP)
+        try:
+            await until_there_are(0)
+        finally:
+            lossy.gateway.signal(signal.SIGCONT)
+        # Its requests come back with it.
+        await until_there_are(1)
+        await command(resume=scheduler_pb2.Resume())
+        assert (await asked).status_code == 200
+
+
+async def test_priorities_of_requests_in_progress_are_changed(lossy: Lossy) -> None:
+    await lossy.make_whole()
+    body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3, "n": 3, "priority": 5}
+    named = {"x-request-id": "team-a/7"}
+    async with (
+        httpx.AsyncClient(base_url=lossy.url, trust_env=False, timeout=120) as http,
+        AsyncClient(lossy.grpc_address, api_key=ADMIN_KEY, timeout=120) as client,
+    ):
+        await http.post("/admin/pause", headers=ADMIN)
+        asked = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=named))
+        stream = client.generate("def", max_tokens=3, priority=-5)
+        request_id = await stream.request_id()
+        await lossy.until(lambda: sum(map(lossy.num_requests, lossy.schedulers)) == 4)
+        assert await client.set_priority(request_id, 1) == 1
+        changed = await http.post("/admin/priority?request_id=team-a/7&priority=-1", headers=ADMIN)
+        assert changed.json() == {"request_id": "team-a/7", "priority": -1, "num_choices": 3}
+        with Client(lossy.grpc_address, api_key=ADMIN_KEY, timeout=120) as plain:
+            assert await asyncio.to_thread(plain.set_priority, "team-a/7", 2) == 3
+            with pytest.raises(OptimistError, match="NOT_FOUND"):
+                await asyncio.to_thread(plain.set_priority, "team-a", 2)
+        await http.post("/admin/resume", headers=ADMIN)
+        assert (await asked).status_code == 200
+        assert (await stream.result()).request_id == request_id
+        with pytest.raises(OptimistError, match="NOT_FOUND"):
+            await client.set_priority(request_id, 1)
+
+
+async def test_requests_wait_for_the_only_scheduler(lossy: Lossy) -> None:
+    only, other = lossy.schedulers
+    other.kill()
+    await lossy.until_connected(1)
+
+    async def restart() -> None:
+        only.kill()
+        only.start()
+
+    await lossy.check_answers(restart)
+    assert lossy.metric("requests_without_scheduler") == 0
