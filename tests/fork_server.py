@@ -39,7 +39,13 @@ _READ_LATER = (
     *("OPTIMIST_", "OTEL_", "PYTEST_"),
     *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
 )
-_SLOW_TO_START = ("optimist_worker", "worker", "serve", "torch.distributed.run")
+_SLOW_TO_START = (
+    "optimist_worker",
+    "optimist_proposer",
+    "worker",
+    "serve",
+    "torch.distributed.run",
+)
 _OURS = ("optimist_", "tests.worker.", "torch.distributed.run")
 # A forked process writes its command line and environment over the server's.
 _ROOM = "-" * 8000
