@@ -10,10 +10,6 @@ from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.network.server import GrpcServer
 
-Say = Callable[..., list[int]]
-"""Lets the scheduler answer a text; see the fixture `say`."""
-USER: Any = [{"role": "user", "content": "Hello"}]
-
 EOS = 1
 MAX_MODEL_LEN = 4096
 
@@ -52,15 +48,15 @@ class Script:
     """Repeats the steps until the request is aborted."""
     pause_seconds: float = 0.0
     queue_us: int = 0
-    raw: scheduler_pb2.ConnectResponse | None = None
-    """Sends this and nothing else."""
+    raw: Callable[[int], scheduler_pb2.ConnectResponse] | None = None
+    """Sends what this makes of the request's handle and nothing else."""
 
 
 @dataclass
 class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """Runs the next of `scripts`, or `script` behind them; records every command."""
+    """Runs the next of `scripts`, or `script` after them; records every command."""
 
-    vocab_size: int
+    vocab_size: int = 0
     script: Script = field(default_factory=Script)
     scripts: list[Script] = field(default_factory=list)
     adds: list[scheduler_pb2.Add] = field(default_factory=list)
@@ -72,9 +68,18 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     max_model_len: int = MAX_MODEL_LEN
     policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
     max_draft_tokens: int | None = None
-    hold_behind: int | None = None
+    hold_after: int | None = None
     """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
+    _playing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def reset(self) -> None:
+        """Waits until no request runs; forgets what came, and what was to be said."""
+        while any(not task.done() for task in self._playing):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        for recorded in (self._playing, self.adds, self.scripts, self.pauses):
+            recorded.clear()
+        self.script, self.aborts = Script(), asyncio.Queue()
 
     async def Describe(self, request: Any, context: Any) -> scheduler_pb2.DescribeResponse:  # noqa: N802
         return scheduler_pb2.DescribeResponse(
@@ -104,6 +109,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     running[handle] = asyncio.create_task(
                         self._play(command.add, played[handle], responses)
                     )
+                    self._playing.add(running[handle])
                 elif command.HasField("get_stats"):
                     reply = scheduler_pb2.Reply(stats=self.stats)
                     responses.put_nowait(scheduler_pb2.ConnectResponse(replies=[reply]))
@@ -136,7 +142,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None],
     ) -> None:
         if script.raw is not None:
-            responses.put_nowait(script.raw)
+            responses.put_nowait(script.raw(add.handle))
             return
         handle = add.handle
         prompt = [*_priority_change(handle, script), *_prompt_logprobs(add)]
@@ -156,8 +162,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         if ends:
             steps = steps or [scheduler_pb2.ConnectResponse()]
             steps[-1].finished.append(finished)
-        if self.hold_behind is not None and len(prompt) + len(steps) > self.hold_behind:
-            for response in [*prompt, *steps][: self.hold_behind]:
+        if self.hold_after is not None and len(prompt) + len(steps) > self.hold_after:
+            for response in [*prompt, *steps][: self.hold_after]:
                 responses.put_nowait(response)
             return
         for response in prompt:
@@ -180,7 +186,7 @@ def _priority_change(handle: int, script: Script) -> list[scheduler_pb2.ConnectR
 
 
 def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
-    """Returns the steps behind the output that the gateway has."""
+    """Returns the steps after the output that the gateway has."""
     num_known = len(tokens(add.output_token_ids))
     remaining: list[Step] = []
     for step in steps:

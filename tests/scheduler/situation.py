@@ -277,6 +277,16 @@ class Situation:
         return outputs
 
 
+def columns(scheduler: Scheduler) -> np.ndarray:
+    """Returns a copy of everything the table holds in columns."""
+    table = scheduler._state.table
+    names = [name for name in RequestTable.__annotations__ if hasattr(table, name)]
+    parts = [getattr(table, name) for name in names]
+    return np.concatenate(
+        [part.ravel() for part in (*parts, table.token_ids, table.windows.expected)]
+    )
+
+
 def check_slots(scheduler: Scheduler) -> None:
     """Checks that counters are exact, and that blocks are there for all that is in flight."""
     scheduler.check_integrity()

@@ -2,10 +2,20 @@
 
 from tests.gateway.conftest import (
     backend,
+    gateway,
     model_directory,
-    scheduler,
-    settings,
+    pytest_collection_modifyitems,
+    shared_gateway,
+    start,
     tokenizer,
 )
 
-__all__ = ["backend", "model_directory", "scheduler", "settings", "tokenizer"]
+__all__ = [
+    "backend",
+    "gateway",
+    "model_directory",
+    "pytest_collection_modifyitems",
+    "shared_gateway",
+    "start",
+    "tokenizer",
+]

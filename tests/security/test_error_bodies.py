@@ -16,22 +16,17 @@ from hypothesis import strategies as st
 from optimist_gateway.server.app import create_app
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import until_healthy
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, USER, Start
 
 MAX_BYTES = 4096
-PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
+HOME = str(Path.home())
+PATHS = [CHAT, COMPLETIONS, RESPONSES, "/tokenize", "/detokenize"]
 
 
 @pytest.fixture
-async def http(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(settings.model_copy(update={"max_body_bytes": 2**22}), tokenizer)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with (
-        app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=60) as client,
-    ):
-        await until_healthy(client)
-        yield client
+async def http(start: Start) -> AsyncIterator[httpx.AsyncClient]:
+    async with start(max_body_bytes=2**22) as gateway:
+        yield gateway.http
 
 
 def check(response: httpx.Response) -> None:
@@ -40,29 +35,37 @@ def check(response: httpx.Response) -> None:
         return
     size = len(response.content) + sum(len(k) + len(v) for k, v in response.headers.raw)
     assert size < MAX_BYTES, response.content[:500]
+    assert len(response.content) < 1000, response.content
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert response.status_code != 500, error
-    text = response.text
-    for secret in (
-        "Traceback",
-        "site-packages",
-        "optimist_gateway",
-        " object at 0x",
-        str(Path.home()),
-    ):
-        assert secret not in text
+    for secret in ("Traceback", "site-packages", "optimist_gateway", " object at 0x", HOME):
+        assert secret not in response.text
 
 
 LONG = "x" * 100_000
 DEEP = json.loads("[" * 600 + "]" * 600)
+
+
+def function(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": fields}
+
+
+def schema(**keywords: Any) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": keywords}}
+    return {"response_format": form}
+
+
+# Each is shorter than the longest body.
 MANY: list[Any] = [
     {LONG: 1},
+    {"\ud800": 1},
     {f"unknown_{number}": number for number in range(4_000)},
-    {"messages": [{"role": LONG, "content": 1}] * 50},
+    {"messages": [{"role": LONG, "content": 1}] * 30},
     {"messages": [{LONG: LONG}] * 4},
     {"messages": [{}] * 4_000},
-    {"messages": [{"role": "user", "content": [{"type": LONG}] * 100}]},
+    {"messages": [{"role": "user", "content": 1}] * 2_000},
+    {"messages": [{"role": "user", "content": [{"type": LONG}] * 30}]},
     {"prompt": [[LONG]]},
     {"prompt": [["a"]] * 4_000},
     {"model": LONG},
@@ -70,37 +73,27 @@ MANY: list[Any] = [
     {"stop": ["a"] * 4_000},
     {"logit_bias": {LONG: 1}},
     {"logit_bias": {str(number): 1000 for number in range(4_000)}},
-    {"tools": [{"type": "function", "function": {"name": LONG}}]},
-    {
-        "tools": [
-            {"type": "function", "function": {"name": f"f{n}", "parameters": {"type": LONG}}}
-            for n in range(100)
-        ]
-    },
+    {"tools": [LONG]},
+    {"tools": [function(name=LONG)]},
+    {"tools": [function(name=f"f{n}", parameters={"type": LONG}) for n in range(30)]},
+    {"tools": [function(name="f", parameters={"enum": DEEP})]},
     {"tool_choice": LONG},
     {"response_format": {"type": LONG}},
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "a", "schema": {"type": LONG}},
-        }
-    },
-    {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "a", "schema": {"pattern": LONG}},
-        }
-    },
+    schema(type=LONG),
+    schema(pattern=LONG),
     {"prediction": {"type": LONG, "content": LONG}},
+    {"prediction": {"type": "content", LONG: 1}},
     {"prediction": [{"type": "content", "content": LONG}] * 3},
+    {"prediction": [{"type": LONG}] * 20},
+    {"predicted_token_ids": ["a"] * 30_000},
+    {"predicted_token_ids": [["a"] * 9_000] * 3},
     {"stream_options": {LONG: True}},
     {"metadata": {LONG: LONG}},
     {"user": LONG},
     *({name: DEEP} for name in ("stop", "predicted_token_ids", "logit_bias", "metadata", "input")),
     {"messages": DEEP, "prompt": DEEP},
-    {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"enum": DEEP}}}]},
     {"input": LONG},
-    {"input": [{"type": LONG}] * 1000},
+    {"input": [{"type": LONG}] * 30},
     {"tokens": [-1] * 20_000},
     {"tokens": LONG},
     [],
@@ -115,12 +108,14 @@ async def test_long_and_many_errors_are_reported_shortly(
     http: httpx.AsyncClient, path: str
 ) -> None:
     valid: dict[str, Any] = {"model": "tiny"}
-    valid |= {"messages": [{"role": "user", "content": "a"}]} if "chat" in path else {}
+    valid |= {"messages": USER} if "chat" in path else {}
     valid |= {"prompt": "a"} if path in ("/v1/completions", "/tokenize") else {}
     for wrong in MANY:
         bodies = [wrong, valid | wrong] if isinstance(wrong, dict) else [wrong]
         for body in bodies:
-            check(await http.post(path, json=body))
+            # In ASCII, so that halves of surrogate pairs can be sent.
+            headers = {"content-type": "application/json"}
+            check(await http.post(path, content=json.dumps(body), headers=headers))
 
 
 @pytest.mark.parametrize(
@@ -150,13 +145,8 @@ async def test_what_is_hardly_json_is_reported_shortly(
 
 
 async def test_long_names_are_reported_shortly(http: httpx.AsyncClient) -> None:
-    for path in (
-        f"/{LONG}",
-        f"/v1/models/{LONG}",
-        f"/v1/models/x?{LONG}",
-        "/%ff%00",
-        f"/page/{LONG}",
-    ):
+    paths = (f"/{LONG}", f"/v1/models/{LONG}", f"/v1/models/x?{LONG}", "/%ff%00", f"/page/{LONG}")
+    for path in paths:
         for method in ("GET", "POST", "PUT"):
             check(await http.request(method, path[:60_000]))
 

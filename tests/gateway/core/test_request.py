@@ -1,17 +1,11 @@
 """The seeds of a request's choices, and who shares cached prompts with whom."""
 
-from collections.abc import Callable
 from itertools import combinations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_gateway.core.request import cache_salt, choice_seed
-from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import asking
-from tests.gateway.fake_scheduler import FakeScheduler
-from tests.gateway.server.test_authentication import BODY, CHAT, bearer
 
 SEEDS = st.integers(-(2**63), 2**63 - 1)
 
@@ -45,19 +39,3 @@ def test_clients_share_with_themselves_alone(asked: list[tuple[str, str]]) -> No
     for one, other in combinations(named, 2):
         assert (cache_salt(*one) == cache_salt(*other)) == (one == other)
     assert all(len(cache_salt(*one)) == 64 for one in named)
-
-
-async def test_keys_share_nothing_with_each_other(
-    settings: GatewaySettings,
-    tokenizer: Tokenizer,
-    scheduler: FakeScheduler,
-    say: Callable[..., list[int]],
-) -> None:
-    say("x")
-    async with asking(settings, tokenizer, api_keys=["ann:key-a", "bob:key-b"]) as http:
-        for key in ("key-a", "key-b", "key-a"):
-            body = BODY | {"cache_salt": "team"}
-            assert (await http.post(CHAT, json=body, headers=bearer(key))).status_code == 200
-    ann, bob, ann_again = (add.cache_salt for add in scheduler.adds)
-    assert ann == ann_again != bob
-    assert "team" not in (ann, bob)

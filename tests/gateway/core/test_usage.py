@@ -3,12 +3,10 @@
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
@@ -23,8 +21,8 @@ from optimist_gateway.core.answer.output import (
     merge_usages,
 )
 from optimist_gateway.fronts.openai.answer_parts import usage_answer
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
-from tests.gateway.fronts.test_provenance import chunks_of
+from tests.gateway.fake_scheduler import Script, Step
+from tests.gateway.harness import COMPLETIONS, Gateway
 
 COUNTS = st.integers(0, 1000)
 
@@ -144,12 +142,9 @@ def test_without_an_account_the_rate_is_unknown() -> None:
     assert both.accepted_length_histogram == [1, 1, 1]
 
 
-async def test_the_final_usage_has_it(http: httpx.AsyncClient, scheduler: FakeScheduler) -> None:
-    scheduler.script = Script(
-        [Step([20, 21, 22], 2), Step([23]), Step([24, 1], 1)],
-        reason=scheduler_pb2.FINISH_REASON_STOP,
-        num_drafted_tokens=6,
-    )
+async def test_the_final_usage_has_it(gateway: Gateway) -> None:
+    steps = [Step([20, 21, 22], 2), Step([23]), Step([24, 1], 1)]
+    gateway.scheduler.script = Script(steps, num_drafted_tokens=6)
     expected = {
         "num_passes": 6,
         "num_drafted_tokens": 12,
@@ -158,15 +153,13 @@ async def test_the_final_usage_has_it(http: httpx.AsyncClient, scheduler: FakeSc
         "mean_accepted_length": 2.0,
         "accepted_length_histogram": [2, 2, 2],
     }
-    body: dict[str, Any] = {"model": "tiny", "prompt": "a", "n": 2, "include_speculation": True}
-    whole = await http.post("/v1/completions", json=body)
-    assert whole.json()["usage"]["speculation"] == expected
+    fields: dict[str, Any] = {"n": 2, "include_speculation": True}
+    assert (await gateway.answer(COMPLETIONS, **fields))["usage"]["speculation"] == expected
     options = {"include_usage": True, "continuous_usage_stats": True}
-    *chunks, last = await chunks_of(http, body | {"stream_options": options})
+    *chunks, last = await gateway.chunks(COMPLETIONS, stream_options=options, **fields)
     assert last["usage"]["speculation"] == expected
     assert not any("speculation" in chunk["usage"] for chunk in chunks)
-    del body["include_speculation"]
-    assert "speculation" not in (await http.post("/v1/completions", json=body)).json()["usage"]
+    assert "speculation" not in (await gateway.answer(COMPLETIONS, n=2))["usage"]
 
 
 def test_a_stop_string_ends_the_account() -> None:

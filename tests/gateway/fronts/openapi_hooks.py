@@ -90,7 +90,7 @@ def valid_data_is_served(ctx: CheckContext, response: Response, case: Case[Any])
 
 
 def is_ruled_out(path: str, error: dict[str, Any]) -> bool:
-    """Tells whether an error is one of those that a schema cannot foresee."""
+    """Returns whether an error is one of those that a schema cannot foresee."""
     return any(
         re.fullmatch(param, error["param"] or "") and code == error["code"]
         for param, code in REFUSALS.get(path, ())

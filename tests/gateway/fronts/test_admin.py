@@ -3,34 +3,28 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import asking
+from tests.gateway.harness import Start, error_of
 from tests.scheduler.conftest import worker, worker_port
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 from tests.scheduler.test_service import serving as serving_scheduler
 
 __all__ = ["worker", "worker_port"]
-KEY = {"authorization": "Bearer admin-key"}
+KEY, ADMINS = {"authorization": "Bearer admin-key"}, ["root:admin-key"]
 
 
 @pytest.fixture
-async def http(
-    model_directory: Path, tokenizer: Tokenizer, worker_port: int
-) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving_scheduler(worker_port, hang_seconds=0.3) as address:
-        settings = GatewaySettings(
-            model=str(model_directory), schedulers=[address], admin_keys=["root:admin-key"]
-        )
-        async with asking(settings, tokenizer) as client:
-            yield client
+async def http(start: Start, worker_port: int) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        serving_scheduler(worker_port, hang_seconds=0.3) as address,
+        start(schedulers=[address], admin_keys=ADMINS) as gateway,
+    ):
+        yield gateway.http
 
 
 async def stats(http: httpx.AsyncClient) -> Any:
@@ -78,18 +72,30 @@ async def test_a_pause_that_does_not_come_to_rest_in_time_is_taken_back(
     assert (await running).status_code == 200
 
 
+LONG_NAME, LARGE = "a" * 129, "9" * 5000
+
+
 @pytest.mark.parametrize(
     ("query", "param"),
     [
-        ("mode=stop", "mode"),
-        ("timeout_seconds=0", "timeout_seconds"),
-        ("timeout_seconds=x", "timeout_seconds"),
+        ("pause?mode=stop", "mode"),
+        ("pause?timeout_seconds=0", "timeout_seconds"),
+        ("pause?timeout_seconds=x", "timeout_seconds"),
+        ("priority?priority=1", "request_id"),
+        (f"priority?request_id={LONG_NAME}&priority=1", "request_id"),
+        ("priority?request_id=a", "priority"),
+        (f"priority?request_id=a&priority={LARGE}", "priority"),
+        ("priority?request_id=a&priority=1.5", "priority"),
+        ("priority?request_id=a&priority=1073741825", "priority"),
+        # The policy is fcfs.
+        ("priority?request_id=a&priority=1", "priority"),
     ],
+    ids=lambda one: one[:40],
 )
 async def test_wrong_parameters_are_named(http: httpx.AsyncClient, query: str, param: str) -> None:
-    response = await http.post(f"/admin/pause?{query}", headers=KEY)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
+    error = error_of(await http.post(f"/admin/{query}", headers=KEY), 400)
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
 
 
 class Priorities:
@@ -122,7 +128,7 @@ class Priorities:
 
 
 @pytest.fixture
-async def urgent(model_directory: Path, tokenizer: Tokenizer) -> AsyncIterator[Priorities]:
+async def urgent(start: Start) -> AsyncIterator[Priorities]:
     async with AsyncExitStack() as stack:
         workers = [FakeWorkerServicer(FakeWorker()) for _ in range(2)]
         addresses = []
@@ -130,10 +136,8 @@ async def urgent(model_directory: Path, tokenizer: Tokenizer) -> AsyncIterator[P
             port = await stack.enter_async_context(serve_worker(each))
             options: Any = {"policy": "priority", "max_num_seqs": 1}
             addresses.append(await stack.enter_async_context(serving_scheduler(port, **options)))
-        settings = GatewaySettings(
-            model=str(model_directory), schedulers=addresses, admin_keys=["root:admin-key"]
-        )
-        gateways = [await stack.enter_async_context(asking(settings, tokenizer)) for _ in range(2)]
+        settings: Any = {"schedulers": addresses, "admin_keys": ADMINS, "max_num_requests": 16}
+        gateways = [(await stack.enter_async_context(start(**settings))).http for _ in range(2)]
         yield Priorities(gateways, workers)
 
 
@@ -163,27 +167,6 @@ async def test_a_request_in_progress_becomes_urgent(urgent: Priorities) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
-        ("priority=1", "request_id"),
-        (f"request_id={'a' * 129}&priority=1", "request_id"),
-        ("request_id=a", "priority"),
-        ("request_id=a&priority=" + "9" * 5000, "priority"),
-        ("request_id=a&priority=1.5", "priority"),
-        ("request_id=a&priority=1073741825", "priority"),
-        # The policy is fcfs.
-        ("request_id=a&priority=1", "priority"),
-    ],
-)
-async def test_a_wrong_priority_is_named(http: httpx.AsyncClient, query: str, param: str) -> None:
-    response = await http.post(f"/admin/priority?{query}", headers=KEY)
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["param"] == param
-    assert error["message"].startswith(f"{param}: ")
-
-
 async def test_an_engine_that_hangs_shows_in_every_probe_but_startup(
     http: httpx.AsyncClient, worker: FakeWorkerServicer
 ) -> None:
@@ -200,13 +183,3 @@ async def test_an_engine_that_hangs_shows_in_every_probe_but_startup(
     while (await http.get("/ready")).status_code != 200:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert (await http.get("/live")).status_code == 200
-
-
-async def test_a_gateway_without_a_scheduler_lives_but_has_not_started(
-    http_without_scheduler: tuple[httpx.AsyncClient, int],
-) -> None:
-    http, _ = http_without_scheduler
-    for path, status in (("/live", 200), ("/startup", 503), ("/ready", 503), ("/health", 503)):
-        response = await http.get(path)
-        assert response.status_code == status
-        assert ("retry-after" in response.headers) is (status == 503)

@@ -1,152 +1,138 @@
-"""Chat through the official client."""
+"""Chat and completions through the official client."""
 
-import asyncio
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
-from tokenizers import Tokenizer as Backend
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_from_bytes
-from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, USER, FakeScheduler, Say, tokens
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler, tokens
+from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, Start
+
+USAGE = {"include_usage": True}
 
 
-async def chat(client: AsyncOpenAI, extra: dict[str, Any] | None = None, **options: Any) -> Any:
-    options = {"model": "tiny", "messages": USER} | options
-    return await client.chat.completions.create(**options, extra_body=extra)
-
-
-async def chunks(client: AsyncOpenAI, extra: dict[str, Any] | None = None, **options: Any) -> Any:
-    options = {"stream_options": {"include_usage": True}} | options
-    stream = await chat(client, extra, stream=True, **options)
-    return [chunk async for chunk in stream]
+async def chunks(gateway: Gateway, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    return [
+        chunk
+        async for chunk in await gateway.chat(
+            extra, stream=True, **{"stream_options": USAGE} | options
+        )
+    ]
 
 
 def text_of(chunks: list[Any]) -> str:
     return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
 
 
-async def test_a_whole_answer(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler) -> None:
-    token_ids = say("The quick brown fox")
-    answer = await chat(client)
-    assert answer.object == "chat.completion"
+async def test_a_whole_answer(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox")
+    answer = await gateway.chat()
+    assert (answer.object, answer.model) == ("chat.completion", "tiny")
     assert answer.id.startswith("chatcmpl-")
-    assert answer.model == "tiny"
     assert answer.system_fingerprint is None
-    assert answer.usage.completion_tokens_details.tokens_by_source == {"target": len(token_ids)}
-    assert answer.choices[0].message.content == "The quick brown fox"
-    assert answer.choices[0].message.role == "assistant"
-    assert answer.choices[0].finish_reason == "stop"
+    details = answer.usage.completion_tokens_details
+    assert details.tokens_by_source == {"target": len(token_ids)}
+    assert details.reasoning_tokens == details.audio_tokens == 0
+    (choice,) = answer.choices
+    assert (choice.message.content, choice.message.role) == ("The quick brown fox", "assistant")
+    assert choice.finish_reason == "stop"
     assert answer.usage.completion_tokens == len(token_ids)
-    assert answer.usage.prompt_tokens == len(tokens(scheduler.adds[0].prompt_token_ids))
+    assert answer.usage.prompt_tokens == len(tokens(gateway.adds[0].prompt_token_ids))
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + len(token_ids)
-    assert answer._request_id == answer.id == scheduler.adds[0].request_id
+    assert answer._request_id == answer.id == gateway.adds[0].request_id
     assert "num_passes" not in answer.usage.model_extra
 
 
-async def test_a_streamed_answer(client: AsyncOpenAI, say: Say) -> None:
-    token_ids = say("The quick brown fox 東京", width=3)
-    *parts, last = await chunks(client)
+async def test_a_streamed_answer(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox 東京", width=3)
+    *parts, last = await chunks(gateway)
     assert parts[0].choices[0].delta.role == "assistant"
     assert text_of(parts) == "The quick brown fox 東京"
-    assert [part.choices[0].finish_reason for part in parts[:-1]] == [None] * (len(parts) - 1)
-    assert parts[-1].choices[0].finish_reason == "stop"
+    reasons = [part.choices[0].finish_reason for part in parts]
+    assert reasons == [None] * (len(parts) - 1) + ["stop"]
     assert all(part.usage is None for part in parts)
     assert last.choices == []
     assert last.usage.completion_tokens == len(token_ids)
     assert len({(part.id, part.created, part.object) for part in [*parts, last]}) == 1
-
-
-async def test_a_stream_without_usage_has_none(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick")
-    parts = await chunks(client, stream_options=None)
-    assert text_of(parts) == "The quick"
+    parts = await chunks(gateway, stream_options=None)
+    assert text_of(parts) == "The quick brown fox 東京"
     assert all(part.choices and part.usage is None for part in parts)
 
 
-async def test_usage_in_every_chunk(client: AsyncOpenAI, say: Say) -> None:
-    token_ids = say("The quick brown fox")
-    options = {"include_usage": True, "continuous_usage_stats": True}
-    parts = await chunks(client, stream_options=options)
+async def test_usage_in_every_chunk(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox")
+    parts = await chunks(gateway, stream_options=USAGE | {"continuous_usage_stats": True})
     counts = [part.usage.completion_tokens for part in parts]
     assert counts == sorted(counts)
-    assert counts[0] == 1
-    assert counts[-1] == len(token_ids)
+    assert (counts[0], counts[-1]) == (1, len(token_ids))
 
 
-async def test_the_synchronous_client(url: str, say: Say) -> None:
-    say("The quick brown fox", width=2)
-
-    def ask() -> tuple[str, str]:
-        with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            stream = client.chat.completions.create(model="tiny", messages=USER, stream=True)
-            return text_of(list(stream)), client.models.list().data[0].id
-
-    assert await asyncio.to_thread(ask) == ("The quick brown fox", "tiny")
-
-
-async def test_the_prediction_is_sent_as_tokens(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    expected = "def main(argument):\n    return argument\n"
-    say(expected, width=8, accepted=[8, 4])
-    for content in (expected, [{"type": "text", "text": part} for part in expected.split("(")]):
-        answer = await chat(client, prediction={"type": "content", "content": content})
-        details = answer.usage.completion_tokens_details
-        assert details.accepted_prediction_tokens == 12
-        assert details.rejected_prediction_tokens == 0
-        assert details.reasoning_tokens == details.audio_tokens == 0
-    whole, parts = (tokens(add.predicted_token_ids) for add in scheduler.adds)
-    assert whole == backend.encode(expected).ids
-    assert parts == backend.encode(expected.replace("(", "")).ids
+async def test_a_completion(gateway: Gateway) -> None:
+    token_ids = gateway.say(" fox jumps", width=2)
+    answer = await gateway.complete()
+    assert answer.object == "text_completion"
+    assert answer.id.startswith("cmpl-")
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" fox jumps", "stop")
+    assert answer.usage.completion_tokens == len(token_ids)
+    assert gateway.adds[0].max_tokens == 16
+    *parts, last = [
+        part async for part in await gateway.complete(stream=True, stream_options=USAGE)
+    ]
+    assert "".join(part.choices[0].text for part in parts) == " fox jumps"
+    assert parts[-1].choices[0].finish_reason == "stop"
+    assert last.choices == []
+    assert last.usage == answer.usage
 
 
-async def test_special_tokens_are_not_added_to_a_prediction_or_a_chat(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    say("x")
+@pytest.mark.parametrize("prompt", ["The quick", ["The quick"], [7, 8, 9], [[7, 8, 9]]])
+async def test_prompts_as_text_and_as_tokens(gateway: Gateway, prompt: Any) -> None:
+    gateway.say("x")
+    await gateway.complete(prompt=prompt)
+    is_text = "The quick" in prompt
+    expected = gateway.backend.encode("The quick").ids if is_text else [7, 8, 9]
+    assert tokens(gateway.adds[0].prompt_token_ids) == expected
+
+
+async def test_special_tokens_are_not_added_to_a_chat(gateway: Gateway) -> None:
+    gateway.say("x")
+    parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]
     messages = [
         {"role": "developer", "content": "Be brief."},
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}],
-        },
+        {"role": "user", "content": parts},
         {"role": "assistant", "content": "Yes?"},
         {"role": "user", "content": "Go", "name": "ann"},
     ]
-    await chat(client, messages=messages)
+    await gateway.chat(messages=messages)
     prompt = "<|system|>Be brief.\n<|user|>Hey\n<|assistant|>Yes?\n<|user|>Go\n<|assistant|>"
-    assert backend.decode(tokens(scheduler.adds[0].prompt_token_ids)) == prompt
+    assert gateway.backend.decode(tokens(gateway.adds[0].prompt_token_ids)) == prompt
 
 
-async def test_tokens_are_returned_if_asked_for(client: AsyncOpenAI, say: Say) -> None:
-    token_ids = say("The quick brown fox", width=2, accepted=[1])
+async def test_tokens_are_returned_if_asked_for(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox", width=2, accepted=[1])
     extra = {"return_token_ids": True}
-    parts = [choice for part in await chunks(client, extra) for choice in part.choices]
+    parts = [choice for part in await chunks(gateway, extra) for choice in part.choices]
     pieces = [part for part in parts if "token_ids" in part.model_extra]
     assert [token for piece in pieces for token in piece.token_ids] == token_ids
     assert [piece.num_accepted_tokens for piece in pieces] == [1, *[0] * (len(pieces) - 1)]
     coloured = pieces[0].delta.content[: pieces[0].predicted_text_length]
     assert "The quick brown fox".startswith(coloured)
     assert 0 < len(coloured) < len(pieces[0].delta.content)
-    answer = await chat(client, extra)
-    assert answer.choices[0].token_ids == token_ids
-    assert answer.choices[0].num_accepted_tokens == 1
-    assert answer.choices[0].predicted_text_length == len(coloured)
+    answer = await gateway.chat(extra)
+    (choice,) = answer.choices
+    assert (choice.token_ids, choice.num_accepted_tokens) == (token_ids, 1)
+    assert choice.predicted_text_length == len(coloured)
     assert answer.usage.num_passes == len(pieces)
 
 
 @pytest.mark.parametrize("width", [1, 2, 64])
-async def test_a_stop_string_ends_text_and_request(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, width: int
-) -> None:
-    say("The quick brown fox jumps over", width=width, forever=True, rejected=3)
-    *parts, last = await chunks(client, {"return_token_ids": True}, stop=["own fo", "lazy"])
+async def test_a_stop_string_ends_text_and_request(gateway: Gateway, width: int) -> None:
+    gateway.say("The quick brown fox jumps over", width=width, forever=True, rejected=3)
+    extra = {"return_token_ids": True}
+    *parts, last = await chunks(gateway, extra, stop=["own fo", "lazy"])
     assert text_of(parts) == "The quick br"
     assert parts[-1].choices[0].finish_reason == "stop"
-    assert await scheduler.aborts.get() == scheduler.adds[0].handle
-    answer = await chat(client, {"return_token_ids": True}, stop="own fo")
+    assert await gateway.scheduler.aborts.get() == gateway.adds[0].handle
+    answer = await gateway.chat(extra, stop="own fo")
     assert answer.choices[0].message.content == "The quick br"
     # The same tokens, however many came at once.
     streamed = [t for part in parts for t in part.choices[0].model_extra.get("token_ids", [])]
@@ -155,63 +141,63 @@ async def test_a_stop_string_ends_text_and_request(
     assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 3
 
 
-async def test_reaching_max_tokens_is_a_reason(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
-    answer = await chat(client, max_tokens=7)
-    assert answer.choices[0].finish_reason == "length"
+async def test_parameters_reach_the_scheduler(gateway: Gateway) -> None:
+    gateway.say("x")
+    extensions = {"top_k": 5, "min_p": 0.25, "repetition_penalty": 1.5, "stop_token_ids": [9, 8, 9]}
+    extensions |= {"min_tokens": 3, "num_speculative_tokens": 0, "priority": -2}
+    extensions |= {"cache_salt": "tenant"}
+    options: dict[str, Any] = {"temperature": 0.5, "top_p": 0.75, "seed": -7}
+    options |= {"presence_penalty": 0.5, "frequency_penalty": -0.5}
+    options |= {"logit_bias": {"12": -100, "13": 1.5}}
+    await gateway.chat(extensions, **options, max_completion_tokens=50)
+    await gateway.chat(extensions, **options, max_tokens=50)
+    await gateway.complete(extensions, **options, max_tokens=50)
+    for add in gateway.adds:
+        sampling = add.sampling
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.75, 5)
+        assert (sampling.min_p, sampling.seed, sampling.repetition_penalty) == (0.25, -7, 1.5)
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
+        assert tokens(sampling.logit_bias_token_ids) == [12, 13]
+        assert floats_from_bytes(sampling.logit_bias_values).tolist() == [-100.0, 1.5]
+        assert (add.max_tokens, add.min_tokens) == (50, 3)
+        assert tokens(add.stop_token_ids) == [9, 8, EOS]
+        assert add.HasField("max_draft_tokens")
+        assert (add.max_draft_tokens, add.priority, add.cache_salt) == (0, -2, "tenant")
 
 
-async def test_parameters_reach_the_scheduler(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("x")
-    await chat(
-        client,
-        {
-            "top_k": 5,
-            "min_p": 0.25,
-            "repetition_penalty": 1.5,
-            "stop_token_ids": [9, 8, 9],
-            "min_tokens": 3,
-            "num_speculative_tokens": 0,
-            "priority": -2,
-            "cache_salt": "tenant",
-        },
-        temperature=0.5,
-        top_p=0.75,
-        seed=-7,
-        presence_penalty=0.5,
-        frequency_penalty=-0.5,
-        logit_bias={"12": -100, "13": 1.5},
-        max_completion_tokens=50,
-    )
-    add = scheduler.adds[0]
-    sampling = add.sampling
-    assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.75, 5)
-    assert (sampling.min_p, sampling.seed, sampling.repetition_penalty) == (0.25, -7, 1.5)
-    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
-    assert tokens(sampling.logit_bias_token_ids) == [12, 13]
-    assert floats_from_bytes(sampling.logit_bias_values).tolist() == [-100.0, 1.5]
-    assert (add.max_tokens, add.min_tokens) == (50, 3)
-    assert tokens(add.stop_token_ids) == [9, 8, EOS]
-    assert add.HasField("max_draft_tokens")
-    assert (add.max_draft_tokens, add.priority, add.cache_salt) == (0, -2, "tenant")
-
-
-async def test_defaults(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler) -> None:
-    say("x")
-    await chat(client, {"top_k": -1, "ignore_eos": True}, top_p=0, temperature=None)
-    await chat(client)
-    first, second = scheduler.adds
+async def test_defaults(gateway: Gateway) -> None:
+    gateway.say("x")
+    await gateway.chat({"top_k": -1, "ignore_eos": True}, top_p=0, temperature=None)
+    await gateway.chat()
+    first, second = gateway.adds
     assert (second.sampling.temperature, second.sampling.top_p) == (1.0, 1.0)
     assert second.sampling.repetition_penalty == 1.0
     assert second.max_tokens == MAX_MODEL_LEN - len(tokens(second.prompt_token_ids))
     assert tokens(second.stop_token_ids) == [EOS]
-    assert first.sampling.temperature == 1.0
-    assert first.sampling.top_k == 0
+    assert (first.sampling.temperature, first.sampling.top_k) == (1.0, 0)
     assert 0 < first.sampling.top_p < 1e-5
     assert tokens(first.stop_token_ids) == []
     assert first.sampling.seed != second.sampling.seed
     assert first.handle != second.handle
     assert not second.HasField("max_draft_tokens")
     assert (second.priority, second.cache_salt) == (0, "")
+
+
+async def test_the_model_is_listed(gateway: Gateway) -> None:
+    (listed,) = (await gateway.client.models.list()).data
+    assert await gateway.client.models.retrieve("tiny") == listed
+    assert (listed.id, listed.object) == ("tiny", "model")
+    assert listed.model_extra == {"max_model_len": MAX_MODEL_LEN}
+
+
+async def test_an_answer_by_chance_is_marked_everywhere(start: Start) -> None:
+    mark = "synthetic-acceptance"
+    async with start(FakeScheduler(is_synthetic=True)) as gateway:
+        gateway.say("The quick brown fox", width=2)
+        for path in (CHAT, COMPLETIONS):
+            events = await gateway.chunks(path, stream_options=USAGE)
+            assert len(events) > 2
+            assert {each.get("system_fingerprint") for each in events} == {mark}
+            assert (await gateway.answer(path))["system_fingerprint"] == mark
+        (model,) = (await gateway.http.get("/v1/models")).json()["data"]
+        assert model["system_fingerprint"] == mark

@@ -3,32 +3,27 @@
 import asyncio
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from openai import AsyncOpenAI
-from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import choice_seed
-from tests.gateway.conftest import script_of, until
-from tests.gateway.fake_scheduler import USER, FakeScheduler, Say, Script, Step, tokens
-from tests.gateway.server.test_app import sample
-from tests.gateway.server.test_sse import until_nothing_runs
+from tests.gateway.fake_scheduler import Script, Step, tokens
+from tests.gateway.harness import CHAT, Gateway, Start, script_of, until
 
 TEXTS = ["The quick brown fox", "def main(argument):", "東京 jumps"]
-CHAT = "/v1/chat/completions"
 PREDICTION: Any = [{"type": "content", "content": text} for text in TEXTS]
+TOKEN_IDS: Any = {"return_token_ids": True}
 
 
-@pytest.fixture
-def choices(scheduler: FakeScheduler, backend: Backend) -> list[Script]:
+def say_three(gateway: Gateway) -> list[Script]:
     """Lets the first three requests answer with three texts, in steps of different widths."""
-    scheduler.scripts = [
-        script_of(backend, text, width, [accepted], rejected=width, pause_seconds=0.002)
+    scripts = [
+        script_of(gateway.backend, text, width, [accepted], rejected=width, pause_seconds=0.002)
         for text, width, accepted in zip(TEXTS, (2, 3, 1), (2, 0, 1), strict=True)
     ]
-    return list(scheduler.scripts)
+    gateway.scheduler.scripts = list(scripts)
+    return scripts
 
 
 def num_tokens(scripts: list[Script]) -> int:
@@ -47,26 +42,20 @@ def require_sum(usage: Any, scripts: list[Script], add: scheduler_pb2.Add) -> No
 
 
 @pytest.mark.parametrize("prediction", [None, PREDICTION[0], PREDICTION])
-async def test_whole_answers(
-    client: AsyncOpenAI, scheduler: FakeScheduler, choices: list[Script], prediction: Any
-) -> None:
-    answer = await client.chat.completions.create(
-        model="tiny", messages=USER, n=3, extra_body={"prediction": prediction}
-    )
+async def test_whole_answers(gateway: Gateway, prediction: Any) -> None:
+    choices = say_three(gateway)
+    choices[2].reason = scheduler_pb2.FINISH_REASON_LENGTH
+    answer = await gateway.chat({"prediction": prediction}, n=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert [choice.message.content for choice in answer.choices] == TEXTS
-    assert {choice.finish_reason for choice in answer.choices} == {"stop"}
-    assert answer.usage is not None
-    require_sum(answer.usage, choices, scheduler.adds[0])
+    assert [choice.finish_reason for choice in answer.choices] == ["stop", "stop", "length"]
+    require_sum(answer.usage, choices, gateway.adds[0])
 
 
-async def test_choices_differ_in_nothing_but_name_and_seed(
-    client: AsyncOpenAI, scheduler: FakeScheduler, choices: list[Script]
-) -> None:
-    answer = await client.chat.completions.create(
-        model="tiny", messages=USER, n=3, seed=7, temperature=0, prediction=PREDICTION
-    )
-    adds = list(scheduler.adds)
+async def test_choices_differ_in_nothing_but_name_and_seed(gateway: Gateway) -> None:
+    say_three(gateway)
+    answer = await gateway.chat(n=3, seed=7, temperature=0, prediction=PREDICTION)
+    adds = list(gateway.adds)
     assert [add.request_id for add in adds] == [f"{answer.id}-{index}" for index in range(3)]
     assert [add.sampling.seed for add in adds] == [choice_seed(7, index) for index in range(3)]
     assert len({add.handle for add in adds}) == 3
@@ -76,128 +65,88 @@ async def test_choices_differ_in_nothing_but_name_and_seed(
     assert adds[0] == adds[1] == adds[2]
 
 
-async def test_without_a_seed_the_choices_have_different_ones(
-    client: AsyncOpenAI, scheduler: FakeScheduler, say: Say
-) -> None:
-    say("x")
+async def test_without_a_seed_the_choices_have_different_ones(gateway: Gateway) -> None:
+    gateway.say("x")
     for _ in range(2):
-        answer = await client.chat.completions.create(model="tiny", messages=USER, n=4)
+        answer = await gateway.chat(n=4)
         assert [choice.message.content for choice in answer.choices] == ["x"] * 4
-    assert len({add.sampling.seed for add in scheduler.adds}) == 8
+    assert len({add.sampling.seed for add in gateway.adds}) == 8
 
 
-async def test_streamed_answers_are_interleaved(
-    client: AsyncOpenAI, scheduler: FakeScheduler, choices: list[Script]
-) -> None:
-    stream = await client.chat.completions.create(
-        model="tiny",
-        messages=USER,
-        n=3,
-        stream=True,
-        stream_options={"include_usage": True},
-        extra_body={"prediction": PREDICTION},
-    )
+async def test_streamed_answers_are_interleaved(gateway: Gateway) -> None:
+    choices = say_three(gateway)
+    options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    stream = await gateway.chat({"prediction": PREDICTION}, n=3, **options)
     *parts, last = [chunk async for chunk in stream]
     arrived = [choice for part in parts for choice in part.choices]
     assert len(arrived) == len(parts)
     for index, text in enumerate(TEXTS):
         own = [choice for choice in arrived if choice.index == index]
-        assert own[0].delta.role == "assistant"
-        assert [choice.delta.role for choice in own[1:]] == [None] * (len(own) - 1)
+        assert [choice.delta.role for choice in own] == ["assistant"] + [None] * (len(own) - 1)
         assert "".join(choice.delta.content or "" for choice in own) == text
         assert [choice.finish_reason for choice in own] == [None] * (len(own) - 1) + ["stop"]
     # Nobody waits for another choice to end.
     assert {choice.index for choice in arrived[:6]} == {0, 1, 2}
     assert last.choices == []
-    assert last.usage is not None
-    require_sum(last.usage, choices, scheduler.adds[0])
+    require_sum(last.usage, choices, gateway.adds[0])
     assert all(part.usage is None for part in parts)
     assert len({(part.id, part.created) for part in [*parts, last]}) == 1
 
 
-async def test_completions_have_choices_too(
-    client: AsyncOpenAI, scheduler: FakeScheduler, choices: list[Script], backend: Backend
-) -> None:
-    extra = {"return_token_ids": True}
-    again = [script_of(backend, text, 2) for text in TEXTS]
-    answer = await client.completions.create(
-        model="tiny", prompt="a", n=3, best_of=3, extra_body=extra
-    )
+async def test_completions_have_choices_too(gateway: Gateway) -> None:
+    choices = say_three(gateway)
+    answer = await gateway.complete(TOKEN_IDS, n=3, best_of=3)
     assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(TEXTS))
-    given = [choice.model_extra or {} for choice in answer.choices]
-    for extras, script in zip(given, choices, strict=True):
-        assert extras["token_ids"] == [token for step in script.steps for token in step.token_ids]
-    assert [extras["num_accepted_tokens"] for extras in given] == [2, 0, 1]
-    assert answer.usage is not None
+    for choice, script in zip(answer.choices, choices, strict=True):
+        assert choice.token_ids == [token for step in script.steps for token in step.token_ids]
+    assert [choice.num_accepted_tokens for choice in answer.choices] == [2, 0, 1]
     assert answer.usage.model_extra == {"num_passes": sum(len(one.steps) for one in choices)}
-    scheduler.scripts = again
-    stream = await client.completions.create(model="tiny", prompt="a", n=3, stream=True)
+    say_three(gateway)
     texts = dict.fromkeys(range(3), "")
-    async for part in stream:
+    async for part in await gateway.complete(n=3, stream=True):
         texts[part.choices[0].index] += part.choices[0].text
     assert list(texts.values()) == TEXTS
 
 
-async def test_a_stop_string_ends_one_choice(
-    client: AsyncOpenAI, scheduler: FakeScheduler, choices: list[Script]
-) -> None:
-    scheduler.scripts[1].forever = True
-    answer = await client.chat.completions.create(
-        model="tiny", messages=USER, n=3, stop=["(arg"], extra_body={"return_token_ids": True}
-    )
+async def test_a_stop_string_ends_one_choice(gateway: Gateway) -> None:
+    choices = say_three(gateway)
+    choices[1].forever = True
+    answer = await gateway.chat(TOKEN_IDS, n=3, stop=["(arg"])
     assert [choice.message.content for choice in answer.choices] == [TEXTS[0], "def main", TEXTS[2]]
-    assert await scheduler.aborts.get() == scheduler.adds[1].handle
-    assert scheduler.aborts.empty()
-    shown = sum(len((choice.model_extra or {})["token_ids"]) for choice in answer.choices)
-    assert answer.usage is not None
+    assert await gateway.scheduler.aborts.get() == gateway.adds[1].handle
+    assert gateway.scheduler.aborts.empty()
+    shown = sum(len(choice.token_ids) for choice in answer.choices)
     assert answer.usage.completion_tokens == shown < num_tokens(choices)
-    details = answer.usage.completion_tokens_details
-    assert details is not None
-    assert details.rejected_prediction_tokens == 6
+    assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 6
 
 
-async def test_every_choice_has_its_own_finish_reason(
-    client: AsyncOpenAI, scheduler: FakeScheduler, choices: list[Script]
-) -> None:
-    scheduler.scripts[2].reason = scheduler_pb2.FINISH_REASON_LENGTH
-    answer = await client.chat.completions.create(model="tiny", messages=USER, n=3)
-    assert [choice.finish_reason for choice in answer.choices] == ["stop", "stop", "length"]
-
-
-async def aborted(scheduler: FakeScheduler) -> set[int]:
+async def aborted(gateway: Gateway) -> set[int]:
     """Waits for three requests to be aborted; returns their handles."""
-    return {await asyncio.wait_for(scheduler.aborts.get(), 10) for _ in range(3)}
+    return {await asyncio.wait_for(gateway.scheduler.aborts.get(), 10) for _ in range(3)}
 
 
-async def test_a_choice_that_fails_ends_the_request(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, say: Say
-) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_choice_that_fails_ends_the_request(gateway: Gateway, stream: bool) -> None:
+    scheduler = gateway.scheduler
     scheduler.script = Script(hang=True)
     failing = Script(reason=scheduler_pb2.FINISH_REASON_REFUSED, message="It cannot run.")
     scheduler.scripts = [scheduler.script, scheduler.script, failing]
-    for stream in (False, True):
-        body = {"model": "tiny", "messages": USER, "n": 4, "stream": stream}
-        response = await http.post(CHAT, json=body)
-        assert response.status_code == 400
-        assert response.json()["error"]["message"] == "choice 2: It cannot run."
-        handles = [add.handle for add in scheduler.adds]
-        assert await aborted(scheduler) == {*handles[:2], handles[3]}
-        await until_nothing_runs(http)
-        scheduler.adds.clear()
-        scheduler.scripts = [scheduler.script, scheduler.script, failing]
-    scheduler.scripts = []
-    say("x")
-    body = {"model": "tiny", "messages": USER, "n": 4}
-    assert (await http.post(CHAT, json=body)).status_code == 200
+    error = await gateway.refused(CHAT, n=4, stream=stream)
+    assert error["message"] == "choice 2: It cannot run."
+    handles = [add.handle for add in gateway.adds]
+    assert await aborted(gateway) == {*handles[:2], handles[3]}
+    await gateway.until_nothing_runs()
+    gateway.say("x")
+    await gateway.answer(CHAT, n=4)
 
 
-async def test_a_choice_that_fails_later_is_an_error_in_the_stream(
-    client: AsyncOpenAI, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    failing = script_of(backend, TEXTS[0], pause_seconds=0.001, message="The worker is lost.")
+async def test_a_choice_that_fails_later_is_an_error_in_the_stream(gateway: Gateway) -> None:
+    options: Any = {"pause_seconds": 0.001, "message": "The worker is lost."}
+    failing = script_of(gateway.backend, TEXTS[0], **options)
     failing.reason = scheduler_pb2.FINISH_REASON_ERROR
-    scheduler.scripts = [Script([Step([20])], forever=True, pause_seconds=0.001), failing]
-    stream = await client.chat.completions.create(model="tiny", messages=USER, n=2, stream=True)
+    endless = Script([Step([20])], forever=True, pause_seconds=0.001)
+    gateway.scheduler.scripts = [endless, failing]
+    stream = await gateway.chat(n=2, stream=True)
     seen = set()
 
     async def read() -> None:
@@ -207,58 +156,35 @@ async def test_a_choice_that_fails_later_is_an_error_in_the_stream(
     with pytest.raises(openai.APIError, match=r"choice 1: The worker is lost\."):
         await read()
     assert seen == {0, 1}
-    assert await scheduler.aborts.get() == scheduler.adds[0].handle
+    assert await gateway.scheduler.aborts.get() == gateway.adds[0].handle
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_ends_all_choices(
-    client: AsyncOpenAI, http: httpx.AsyncClient, scheduler: FakeScheduler, stream: bool
-) -> None:
-    # The first choice has ended by then.
-    scheduler.scripts = [Script([Step([20, 1])])]
-    scheduler.script = Script([Step([20])], forever=True, pause_seconds=0.001)
-    asking = asyncio.create_task(
-        client.chat.completions.create(model="tiny", messages=USER, n=4, stream=stream)
-    )
-    await until(lambda: len(scheduler.adds) == 4)
-    if stream:
-        streamed: Any = await asking
-        await streamed.close()
-    else:
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-    assert await aborted(scheduler) == {add.handle for add in scheduler.adds[1:]}
-    await until_nothing_runs(http)
-    assert 'outcome="disconnected"' in (await http.get("/metrics")).text
+async def test_a_client_that_leaves_ends_all_choices(start: Start, stream: bool) -> None:
+    async with start() as gateway:
+        # The first choice has ended by then.
+        gateway.scheduler.scripts = [Script([Step([20, 1])])]
+        gateway.scheduler.script = Script([Step([20])], forever=True, pause_seconds=0.001)
+        asking = asyncio.create_task(gateway.chat(n=4, stream=stream))
+        await until(lambda: len(gateway.adds) == 4)
+        if stream:
+            await (await asking).close()
+        else:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        assert await aborted(gateway) == {add.handle for add in gateway.adds[1:]}
+        await gateway.until_nothing_runs()
+        await gateway.until_shown('outcome="disconnected"')
 
 
-async def test_choices_take_places_of_requests(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, say: Say
-) -> None:
-    scheduler.script = Script(hang=True)
-    body = {"model": "tiny", "messages": USER, "n": 3}
-    waiting = asyncio.create_task(http.post(CHAT, json=body))
-    await until(lambda: len(scheduler.adds) == 3)
-    assert await sample(http, "optimist_gateway_requests_running") == 3
-    response = await http.post(CHAT, json=body | {"n": 2})
-    assert response.status_code == 429
-    say("x")
-    assert (await http.post(CHAT, json=body | {"n": 1})).status_code == 200
+async def test_choices_take_places_of_requests(gateway: Gateway) -> None:
+    gateway.scheduler.script = Script(hang=True)
+    waiting = asyncio.create_task(gateway.post(CHAT, n=3))
+    await until(lambda: len(gateway.adds) == 3)
+    assert (await gateway.figures())["requests_running"] == 3
+    await gateway.refused(CHAT, 429, n=2)
+    gateway.say("x")
+    await gateway.answer(CHAT, n=1)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await until_nothing_runs(http)
-
-
-async def test_metrics_count_the_prompt_once_and_times_of_each_choice(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, choices: list[Script]
-) -> None:
-    body = {"model": "tiny", "messages": USER, "n": 3}
-    assert (await http.post(CHAT, json=body)).status_code == 200
-    prefix = "optimist_gateway_"
-    prompt = len(tokens(scheduler.adds[0].prompt_token_ids))
-    assert await sample(http, f"{prefix}prompt_tokens_total") == prompt
-    assert await sample(http, f"{prefix}completion_tokens_total") == num_tokens(choices)
-    assert await sample(http, f"{prefix}accepted_prediction_tokens_total") == 3
-    assert await sample(http, f"{prefix}rejected_prediction_tokens_total") == 6
-    assert await sample(http, f"{prefix}time_to_first_token_seconds_count") == 3
-    assert await sample(http, f"{prefix}end_to_end_seconds_count") == 1
+    await gateway.until_nothing_runs()

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import httpx
 import pytest
-from openai import AsyncOpenAI
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -12,33 +10,10 @@ from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_gateway.core.answer.logprobs import SMALLEST, TokenLogprob, token_logprob
 from optimist_gateway.core.answer.output import TokenLogprobs
 from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
-from tests.gateway.conftest import script_of
-from tests.gateway.fake_scheduler import (
-    EOS,
-    USER,
-    FakeScheduler,
-    Say,
-    Script,
-    Step,
-    candidates,
-    logprob,
-    tokens,
-)
+from tests.gateway.fake_scheduler import EOS, Script, Step, candidates, logprob, tokens
+from tests.gateway.harness import COMPLETIONS, Gateway, script_of
 
 TEXT = "The quick 東京 \N{ROCKET} fox"
-COMPLETIONS = "/v1/completions"
-
-
-def require_chat(content: Any, token_ids: list[int], width: int, backend: Backend) -> None:
-    """Compares log-probabilities of tokens with what the scheduler said."""
-    assert [one.token for one in content] == [text_of(backend, token) for token in token_ids]
-    assert [one.logprob for one in content] == [logprob(token) for token in token_ids]
-    for one, token in zip(content, token_ids, strict=True):
-        likeliest = candidates(token, width)
-        assert [top.token for top in one.top_logprobs] == [
-            text_of(backend, candidate) for candidate in likeliest
-        ]
-        assert [top.logprob for top in one.top_logprobs] == [logprob(top) for top in likeliest]
 
 
 def text_of(backend: Backend, token: int) -> str:
@@ -47,64 +22,57 @@ def text_of(backend: Backend, token: int) -> str:
 
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("num_top", [None, 0, 3])
-async def test_chat_tells_each_token(
-    client: AsyncOpenAI, say: Say, backend: Backend, width: int, num_top: Any
+async def test_chat_has_those_of_each_token(
+    gateway: Gateway, backend: Backend, width: int, num_top: Any
 ) -> None:
-    token_ids = say(TEXT, width=width, accepted=[width - 1])
-    arguments: Any = {"model": "tiny", "messages": USER, "logprobs": True, "top_logprobs": num_top}
-    whole = await client.chat.completions.create(**arguments)
-    given = whole.choices[0].logprobs
-    assert given is not None
-    assert given.content is not None
-    assert given.refusal is None
-    require_chat(given.content, token_ids, num_top or 0, backend)
+    token_ids = gateway.say(TEXT, width=width, accepted=[width - 1])
+    arguments: Any = {"logprobs": True, "top_logprobs": num_top}
+    choice = (await gateway.chat(**arguments)).choices[0]
+    content = choice.logprobs.content
+    assert choice.logprobs.refusal is None
+    assert [one.token for one in content] == [text_of(backend, token) for token in token_ids]
+    assert [one.logprob for one in content] == [logprob(token) for token in token_ids]
+    for one, token in zip(content, token_ids, strict=True):
+        assert [(top.token, top.logprob) for top in one.top_logprobs] == [
+            (text_of(backend, likely), logprob(likely))
+            for likely in candidates(token, num_top or 0)
+        ]
     # The end has one too, though it is not shown.
-    shown = b"".join(bytes(one.bytes or ()) for one in given.content[:-1])
-    assert shown.decode() == whole.choices[0].message.content == TEXT
-    stream = await client.chat.completions.create(**arguments, stream=True)
+    shown = b"".join(bytes(one.bytes or ()) for one in content[:-1])
+    assert shown.decode() == choice.message.content == TEXT
     streamed: list[Any] = []
-    async for chunk in stream:
+    async for chunk in await gateway.chat(**arguments, stream=True):
         if chunk.choices[0].logprobs is not None:
             streamed += chunk.choices[0].logprobs.content or []
-    assert streamed == given.content
+    assert streamed == content
 
 
-async def test_nothing_comes_unless_it_is_asked_for(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("fox")
-    answer = await client.chat.completions.create(model="tiny", messages=USER, logprobs=False)
-    assert answer.choices[0].logprobs is None
-    plain = await client.completions.create(model="tiny", prompt="a")
-    assert plain.choices[0].logprobs is None
-    for add in scheduler.adds:
+async def test_nothing_comes_unless_it_is_asked_for(gateway: Gateway) -> None:
+    gateway.say("fox")
+    assert (await gateway.chat(logprobs=False)).choices[0].logprobs is None
+    assert (await gateway.complete()).choices[0].logprobs is None
+    for add in gateway.adds:
         assert not add.sampling.HasField("num_logprobs")
         assert not add.sampling.HasField("num_prompt_logprobs")
 
 
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("num_top", [0, 2])
-async def test_completions_tell_each_token(
-    client: AsyncOpenAI, say: Say, backend: Backend, width: int, num_top: int
+async def test_completions_have_those_of_each_token(
+    gateway: Gateway, backend: Backend, width: int, num_top: int
 ) -> None:
-    token_ids = say(TEXT, width=width)
-    whole = await client.completions.create(model="tiny", prompt="a", logprobs=num_top)
-    given = whole.choices[0].logprobs
-    assert given is not None
+    token_ids = gateway.say(TEXT, width=width)
+    given = (await gateway.complete(logprobs=num_top)).choices[0].logprobs
     assert given.tokens == [text_of(backend, token) for token in token_ids]
     assert given.token_logprobs == [logprob(token) for token in token_ids]
-    assert given.top_logprobs is not None
     for by_text, token in zip(given.top_logprobs, token_ids, strict=True):
         expected: dict[str, float] = {}
         for one in (*candidates(token, num_top), token):
             expected.setdefault(text_of(backend, one), logprob(one))
         assert by_text == expected
     require_offsets(given, TEXT)
-    stream = await client.completions.create(
-        model="tiny", prompt="a", logprobs=num_top, stream=True
-    )
     offsets: list[int] = []
-    async for chunk in stream:
+    async for chunk in await gateway.complete(logprobs=num_top, stream=True):
         if chunk.choices[0].logprobs is not None:
             offsets += chunk.choices[0].logprobs.text_offset or []
     assert offsets == given.text_offset
@@ -118,58 +86,44 @@ def require_offsets(given: Any, text: str) -> None:
             assert text[offset : offset + len(token)] == token
 
 
-async def test_tokens_behind_a_stop_string_are_cut(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    say("The quick brown fox jumps", width=50)
-    answer = await client.completions.create(
-        model="tiny",
-        prompt="a",
-        logprobs=0,
-        stop=["brown f"],
-        extra_body={"return_token_ids": True},
-    )
-    choice = answer.choices[0]
+async def test_tokens_after_a_stop_string_are_cut(gateway: Gateway, backend: Backend) -> None:
+    said = gateway.say("The quick brown fox jumps", width=50)
+    answer = await gateway.complete({"return_token_ids": True}, logprobs=0, stop=["brown f"])
+    (choice,) = answer.choices
     assert choice.text == "The quick "
-    assert choice.logprobs is not None
-    token_ids: Any = (choice.model_extra or {})["token_ids"]
-    assert choice.logprobs.tokens == [text_of(backend, token) for token in token_ids]
+    assert choice.logprobs.tokens == [text_of(backend, token) for token in choice.token_ids]
     assert "".join(choice.logprobs.tokens).startswith("The quick brown f")
-    assert len(choice.logprobs.tokens) < len(scheduler.script.steps[0].token_ids)
+    assert len(choice.logprobs.tokens) < len(said)
 
 
-@pytest.mark.parametrize("prompt", ["The quick 東 fox", [[20, 30, 1, 40]], "a"])
+# The last is longer than what is tokenized in one go.
+ECHOED: list[Any] = ["The quick 東 fox", [[20, 30, 1, 40]], "a", "The fox. " * 150]
+
+
+@pytest.mark.parametrize("prompt", ECHOED, ids=lambda one: str(one)[:20])
 @pytest.mark.parametrize("logprobs", [None, 0, 2])
 @pytest.mark.parametrize("max_tokens", [0, 5])
 async def test_echo(
-    client: AsyncOpenAI,
-    say: Say,
-    scheduler: FakeScheduler,
-    backend: Backend,
-    prompt: Any,
-    logprobs: Any,
-    max_tokens: int,
+    gateway: Gateway, backend: Backend, prompt: Any, logprobs: Any, max_tokens: int
 ) -> None:
-    answered = say("fox") if max_tokens else [77]
+    answered = gateway.say("fox") if max_tokens else [77]
     if not max_tokens:
-        scheduler.script = Script([Step(answered)], reason=scheduler_pb2.FINISH_REASON_LENGTH)
-    answer = await client.completions.create(
-        model="tiny", prompt=prompt, echo=True, logprobs=logprobs, max_tokens=max_tokens
-    )
+        reason = scheduler_pb2.FINISH_REASON_LENGTH
+        gateway.scheduler.script = Script([Step(answered)], reason=reason)
+    options = {"prompt": prompt, "echo": True, "logprobs": logprobs, "max_tokens": max_tokens}
+    answer = await gateway.complete(**options)
     (choice,) = answer.choices
-    add = scheduler.adds[0]
-    assert add.max_tokens == max(max_tokens, 1)
-    prompt_ids = tokens(add.prompt_token_ids)
+    assert gateway.adds[0].max_tokens == max(max_tokens, 1)
+    prompt_ids = tokens(gateway.adds[0].prompt_token_ids)
     shown = prompt if isinstance(prompt, str) else backend.decode(prompt[0], False)
     assert choice.text == shown + ("fox" if max_tokens else "")
     assert choice.finish_reason == ("stop" if max_tokens else "length")
-    assert answer.usage is not None
     assert answer.usage.prompt_tokens == len(prompt_ids)
     assert answer.usage.completion_tokens == (len(answered) if max_tokens else 0)
+    given = choice.logprobs
     if logprobs is None:
-        assert choice.logprobs is None
+        assert given is None
         return
-    given: Any = choice.logprobs
     token_ids = [*prompt_ids, *(answered if max_tokens else [])]
     assert given.tokens == [text_of(backend, token) for token in token_ids]
     assert given.token_logprobs == [None, *(logprob(token) for token in token_ids[1:])]
@@ -178,101 +132,73 @@ async def test_echo(
     require_offsets(given, choice.text)
 
 
-async def test_an_echo_in_a_stream_comes_before_the_answer(
-    http: httpx.AsyncClient, say: Say
-) -> None:
-    say(" fox jumps")
-    body = {"model": "tiny", "prompt": "The quick", "echo": True, "logprobs": 1, "stream": True}
-    response = await http.post(COMPLETIONS, json=body)
-    first = response.text.split("\n\n")[0]
-    assert '"text":"The quick"' in first
-    assert '"token_logprobs":[null,' in first
-
-
-async def test_a_long_prompt_is_echoed_too(client: AsyncOpenAI, say: Say) -> None:
-    answered = say("fox")
-    prompt = [5 + number % 250 for number in range(600)]
-    answer = await client.completions.create(model="tiny", prompt=prompt, echo=True, logprobs=0)
-    given = answer.choices[0].logprobs
-    assert given is not None
-    assert given.tokens is not None
-    assert len(given.tokens) == len(prompt) + len(answered)
+async def test_an_echo_in_a_stream_comes_before_the_answer(gateway: Gateway) -> None:
+    gateway.say(" fox jumps")
+    chunks = await gateway.chunks(COMPLETIONS, prompt="The quick", echo=True, logprobs=1)
+    first = chunks[0]["choices"][0]
+    assert first["text"] == "The quick"
+    assert first["logprobs"]["token_logprobs"][0] is None
 
 
 @pytest.mark.parametrize("part", ["missing", "gap", "no tokens"])
-async def test_log_probabilities_that_do_not_come_are_an_error(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, part: str
-) -> None:
-    response = scheduler_pb2.ConnectResponse(
-        handles=to_bytes([1]),
-        num_tokens=to_bytes([1]),
-        token_ids=to_bytes([9]),
-        num_accepted_tokens=to_bytes([0]),
-        draft_sources=to_bytes([0]),
-    )
-    if part != "missing":
-        message = scheduler_pb2.Logprobs(
-            handle=1,
-            first_prompt_position=2 if part == "gap" else 1,
-            num_prompt_tokens=1,
-            logprobs=floats_to_bytes([-1.0]),
+async def test_log_probabilities_that_do_not_come_are_an_error(gateway: Gateway, part: str) -> None:
+    def lacking(handle: int) -> scheduler_pb2.ConnectResponse:
+        response = scheduler_pb2.ConnectResponse(
+            handles=to_bytes([handle]),
+            num_tokens=to_bytes([1]),
+            token_ids=to_bytes([9]),
+            num_accepted_tokens=to_bytes([0]),
+            draft_sources=to_bytes([0]),
         )
-        response.logprobs.append(message)
-    scheduler.script = Script(raw=response)
-    body = {"model": "tiny", "prompt": [5, 6], "echo": True, "logprobs": 0}
-    answer = await http.post(COMPLETIONS, json=body)
-    assert answer.status_code == 500
-    assert "log-probabilities" in answer.json()["error"]["message"]
+        if part != "missing":
+            message = scheduler_pb2.Logprobs(
+                handle=handle,
+                first_prompt_position=2 if part == "gap" else 1,
+                num_prompt_tokens=1,
+                logprobs=floats_to_bytes([-1.0]),
+            )
+            response.logprobs.append(message)
+        return response
+
+    gateway.scheduler.script = Script(raw=lacking)
+    error = await gateway.refused(COMPLETIONS, 500, prompt=[5, 6], echo=True, logprobs=0)
+    assert "log-probabilities" in error["message"]
 
 
-async def test_the_likeliest_answers_are_given(
-    client: AsyncOpenAI, scheduler: FakeScheduler, backend: Backend
-) -> None:
+async def test_the_likeliest_answers_are_given(gateway: Gateway, backend: Backend) -> None:
     # A token is the less likely, the larger it is; the end counts too.
-    scheduler.scripts = [Script([Step([token, EOS])]) for token in (90, 40, 300, 60)]
-    answer = await client.completions.create(model="tiny", prompt="a", n=2, best_of=4, max_tokens=9)
-    assert [choice.text for choice in answer.choices] == [
-        backend.decode([40]),
-        backend.decode([60]),
-    ]
-    assert [choice.index for choice in answer.choices] == [0, 1]
+    gateway.scheduler.scripts = [Script([Step([token, EOS])]) for token in (90, 40, 300, 60)]
+    answer = await gateway.complete(n=2, best_of=4, max_tokens=9)
+    texts = [backend.decode([token]) for token in (40, 60)]
+    assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(texts))
     assert [choice.logprobs for choice in answer.choices] == [None, None]
-    assert answer.usage is not None
     assert answer.usage.completion_tokens == 8
-    assert [add.sampling.num_logprobs for add in scheduler.adds] == [0] * 4
-    assert len({add.sampling.seed for add in scheduler.adds}) == 4
+    assert [add.sampling.num_logprobs for add in gateway.adds] == [0] * 4
+    assert len({add.sampling.seed for add in gateway.adds}) == 4
 
 
-async def test_each_prompt_has_its_own_choices(
-    client: AsyncOpenAI, scheduler: FakeScheduler, backend: Backend
-) -> None:
+async def test_each_prompt_has_its_own_choices(gateway: Gateway, backend: Backend) -> None:
     texts = ["fox", "dog", "main", "index"]
-    scheduler.scripts = [script_of(backend, text) for text in texts]
-    answer = await client.completions.create(
-        model="tiny", prompt=["The quick", "for"], n=2, seed=9, echo=True
-    )
-    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    options: Any = {"prompt": ["The quick", "for"], "n": 2}
+    gateway.scheduler.scripts = [script_of(backend, text) for text in texts]
+    answer = await gateway.complete(**options, seed=9, echo=True)
     expected = ["The quickfox", "The quickdog", "formain", "forindex"]
-    assert [choice.text for choice in answer.choices] == expected
-    adds = scheduler.adds
+    assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(expected))
+    adds = gateway.adds
     assert [add.request_id for add in adds] == [f"{answer.id}-{index}" for index in range(4)]
     assert [add.sampling.seed for add in adds[:2]] == [add.sampling.seed for add in adds[2:]]
-    assert answer.usage is not None
-    prompts = [len(backend.encode(prompt).ids) for prompt in ("The quick", "for")]
+    prompts = [len(backend.encode(prompt).ids) for prompt in options["prompt"]]
     assert answer.usage.prompt_tokens == sum(prompts)
-    scheduler.scripts = [script_of(backend, text) for text in texts]
+    gateway.scheduler.scripts = [script_of(backend, text) for text in texts]
     shown = dict.fromkeys(range(4), "")
-    async for chunk in await client.completions.create(
-        model="tiny", prompt=["The quick", "for"], n=2, stream=True
-    ):
+    async for chunk in await gateway.complete(**options, stream=True):
         shown[chunk.choices[0].index] += chunk.choices[0].text
     assert list(shown.values()) == texts
 
 
 def test_what_is_impossible_has_a_number_in_json() -> None:
-    given = token_logprob(
-        5, TokenLogprobs(float("-inf"), [6], [float("-inf")]), 3, lambda _: ("x", b"x")
-    )
+    impossible = float("-inf")
+    given = token_logprob(5, TokenLogprobs(impossible, [6], [impossible]), 3, lambda _: ("x", b"x"))
     assert given.logprob == given.top[0].logprob == SMALLEST
 
 

@@ -1,10 +1,10 @@
 """Where text came from: segments join to the text, however it is split and held back."""
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import httpx
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,9 +24,11 @@ from optimist_gateway.core.answer.spans import (
     find_contents,
     joined_spans,
 )
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
+from tests.gateway.fake_scheduler import Script, Step
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway
 
 END = 1
+FOX = [{"role": "user", "content": "The fox"}]
 TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
 
 
@@ -68,18 +70,7 @@ def steps(draw: st.DrawFn, token_ids: list[int], num_predicted: int) -> list[Ste
     if reason is FinishReason.STOP:
         outputs.append(StepOutput([END], finished=Finished(reason)))
     else:
-        last = outputs.pop()
-        outputs.append(
-            StepOutput(
-                last.token_ids,
-                last.num_accepted_tokens,
-                last.draft_source,
-                Finished(reason),
-                None,
-                last.prediction_positions,
-                last.prompt_positions,
-            )
-        )
+        outputs[-1] = replace(outputs[-1], finished=Finished(reason))
     return outputs
 
 
@@ -108,6 +99,7 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
         )
         assert accepted == min(output.num_accepted_tokens, len(piece.token_ids))
         assert piece.finish_reason == expected.finish_reason
+        assert stop or piece.text == expected.text
         if piece.finish_reason is not None:
             break
     whole = join_segments([one for piece in pieces for one in piece.segments or ()])
@@ -117,24 +109,11 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
     assert plain.usage() == detailed.usage()
 
 
-@given(st.data())
-def test_text_does_not_depend_on_whether_its_source_is_wanted(
-    backend: Backend, data: st.DataObject
-) -> None:
-    token_ids = list(backend.encode(TEXT).ids)
-    outputs = data.draw(steps(token_ids, 7))
-    plain = Answer(5, Detokenizer(backend.decode, {END}), [], 0)
-    detailed = answer(backend, PredictionSpans([SentPrediction(0, list(range(7)))]))
-    texts = [[one.push(output).text for output in outputs] for one in (plain, detailed)]
-    assert texts[0] == texts[1]
-
-
 def segments_of(
     backend: Backend,
     positions: list[int],
-    spans: PredictionSpans,
-    prompt_positions: list[int] | None = None,
-    prompt: PromptSpans | None = None,
+    prompt_positions: list[int] | None,
+    prompt: PromptSpans | None,
 ) -> list[Segment]:
     """Returns the segments of a step of accepted drafts and a token of the model's."""
     token_ids = backend.encode("abcdefgh").ids[: len(positions) + 1]
@@ -142,7 +121,7 @@ def segments_of(
     output = StepOutput(
         token_ids, len(positions), predicted, None, None, positions, prompt_positions
     )
-    return answer(backend, spans, (), prompt).push(output).segments or []
+    return answer(backend, SPANS, (), prompt).push(output).segments or []
 
 
 SPANS = PredictionSpans(
@@ -151,31 +130,6 @@ SPANS = PredictionSpans(
         SentPrediction(3, [5, 6, 7]),
     ]
 )
-
-
-def test_a_segment_ends_where_the_position_jumps(backend: Backend) -> None:
-    segments = segments_of(backend, [0, 1, 3, 4, 5], SPANS)
-    assert [(one.num_tokens, one.span) for one in segments] == [
-        (2, SourceSpan(0, 0, 3)),
-        (1, SourceSpan(0, 7, 8)),
-        (2, SourceSpan(3, 0, 2, is_in_tokens=True)),
-        (1, None),
-    ]
-
-
-def test_drafts_that_are_found_nowhere_have_no_span(backend: Backend) -> None:
-    segments = segments_of(backend, [-1, -1, 2], SPANS)
-    assert [(one.num_tokens, one.span) for one in segments] == [
-        (2, None),
-        (1, SourceSpan(0, 3, 7)),
-        (1, None),
-    ]
-
-
-def test_places_beyond_the_predictions_are_none() -> None:
-    assert SPANS.find_span(7, 1) is None
-    assert SPANS.find_span(-1, 1) is None
-    assert PredictionSpans([]).find_span(0, 1) is None
 
 
 # "<" "ab" "cd" ">" "<" " ef" ">": two messages, the second without the space that it begins with.
@@ -194,8 +148,38 @@ def in_prompt_tokens(start: int, end: int) -> SourceSpan:
     return SourceSpan(None, start, end, is_in_tokens=True, is_in_prompt=True)
 
 
+JUMPS = [(2, SourceSpan(0, 0, 3)), (1, SourceSpan(0, 7, 8))]
+JUMPS += [(2, SourceSpan(3, 0, 2, is_in_tokens=True))]
+MESSAGES = [(1, in_message(0, 2, 4)), (2, in_prompt_tokens(3, 5))]
+MESSAGES += [(1, in_message(3, 2, 4)), (1, in_prompt_tokens(6, 7))]
+
+
+@pytest.mark.parametrize(
+    ("positions", "prompt_positions", "prompt", "expected"),
+    [
+        ([0, 1, 3, 4, 5], None, None, JUMPS),
+        # Some are found nowhere.
+        ([-1, -1, 2], None, None, [(2, None), (1, SourceSpan(0, 3, 7))]),
+        ([-1] * 5, [5, 4, 3, 2, 1], PROMPT, MESSAGES),
+        # Of a prompt that came as tokens.
+        ([-1] * 3, [5, 4, 3], PromptSpans(7), [(3, in_prompt_tokens(2, 5))]),
+        # Before the prompt.
+        ([-1] * 2, [8, 7], PROMPT, [(1, None), (1, in_prompt_tokens(0, 1))]),
+    ],
+)
+def test_a_segment_ends_where_the_position_jumps_or_a_message_ends(
+    backend: Backend,
+    positions: list[int],
+    prompt_positions: list[int] | None,
+    prompt: PromptSpans | None,
+    expected: list[tuple[int, SourceSpan | None]],
+) -> None:
+    segments = segments_of(backend, positions, prompt_positions, prompt)
+    assert [(one.num_tokens, one.span) for one in segments] == [*expected, (1, None)]
+
+
 def test_what_was_read_from_the_prompt_has_a_span_there(backend: Backend) -> None:
-    segments = segments_of(backend, [2, -1, -1, -1, -1], SPANS, [0, 6, 5, 5, 0], PROMPT)
+    segments = segments_of(backend, [2, -1, -1, -1, -1], [0, 6, 5, 5, 0], PROMPT)
     own, predicted = DraftSource.NGRAM, DraftSource.PREDICTION
     assert [(one.source, one.num_tokens, one.span) for one in segments] == [
         (predicted, 1, SourceSpan(0, 3, 7)),
@@ -206,26 +190,11 @@ def test_what_was_read_from_the_prompt_has_a_span_there(backend: Backend) -> Non
     ]
 
 
-def test_a_segment_ends_where_a_message_does(backend: Backend) -> None:
-    segments = segments_of(backend, [-1] * 5, SPANS, [5, 4, 3, 2, 1], PROMPT)
-    assert [(one.num_tokens, one.span) for one in segments] == [
-        (1, in_message(0, 2, 4)),
-        (2, in_prompt_tokens(3, 5)),
-        (1, in_message(3, 2, 4)),
-        (1, in_prompt_tokens(6, 7)),
-        (1, None),
-    ]
-
-
-def test_a_prompt_of_tokens_has_places_in_tokens(backend: Backend) -> None:
-    segments = segments_of(backend, [-1] * 3, SPANS, [5, 4, 3], PromptSpans(7))
-    assert segments[0].span == in_prompt_tokens(2, 5)
-
-
-def test_places_before_the_prompt_are_none(backend: Backend) -> None:
+def test_positions_beyond_the_texts_have_no_span() -> None:
+    assert SPANS.find_span(7, 1) is None
+    assert SPANS.find_span(-1, 1) is None
+    assert PredictionSpans([]).find_span(0, 1) is None
     assert PROMPT.find_span(8, 1) is None
-    segments = segments_of(backend, [-1] * 2, SPANS, [8, 7], PROMPT)
-    assert [one.span for one in segments] == [None, in_prompt_tokens(0, 1), None]
 
 
 def test_a_token_without_characters_stands_with_the_one_before_it() -> None:
@@ -293,78 +262,58 @@ def test_spans_leave_nothing_out(text: str, data: st.DataObject) -> None:
     assert [start for start, _ in joined] == [0, *ends][: len(ends)]
 
 
-async def test_chunks_and_whole_answers_tell(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend
-) -> None:
+async def test_chunks_and_whole_answers_have_segments(gateway: Gateway) -> None:
     expected = "def  main(argument):\r\n    return 東京\r\n"
     predicted = expected.replace("\r\n", "\n")
-    ids = list(backend.encode(predicted).ids)
-    half = len(ids) // 2
-    scheduler.script = Script(
-        [
-            Step([*ids[:half], ids[half]], half, positions=range(half)),
-            Step([*ids[half + 1 :], END], len(ids) - half - 1, positions=range(half + 1, len(ids))),
-        ]
-    )
-    body = {
-        "model": "tiny",
-        "prompt": "a",
-        "prediction": {"type": "content", "content": expected},
-        "include_provenance": True,
-    }
-    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
-    assert scheduler.adds[0].wants_prediction_positions
+    ids = list(gateway.backend.encode(predicted).ids)
+    half, size = len(ids) // 2, len(ids)
+    first_step = Step([*ids[:half], ids[half]], half, positions=range(half))
+    rest = [*ids[half + 1 :], END]
+    last_step = Step(rest, size - half - 1, positions=range(half + 1, size))
+    gateway.scheduler.script = Script([first_step, last_step])
+    prediction = {"type": "content", "content": expected}
+    fields = {"prediction": prediction, "include_provenance": True}
+    (choice,) = (await gateway.answer(COMPLETIONS, **fields))["choices"]
+    assert gateway.adds[0].wants_prediction_positions
     first, own, last, end = choice["provenance"]
     assert "".join(one["text"] for one in choice["provenance"]) == choice["text"] == predicted
-    assert [one["source"] for one in (first, own, last, end)] == [
-        "prediction",
-        "target",
-        "prediction",
-        "target",
-    ]
+    sources = [one["source"] for one in (first, own, last, end)]
+    assert sources == ["prediction", "target"] * 2
     for segment in (first, last):
         span = segment["prediction"]
         assert span["index"] == 0
         assert predicted[span["start"] : span["end"]] == segment["text"]
     assert "prediction" not in own
-    chunks = await chunks_of(http, body)
-    choices = [chunk["choices"][0] for chunk in chunks]
-    assert [[one["num_tokens"] for one in chunk["provenance"]] for chunk in choices] == [
-        [half, 1],
-        [len(ids) - half - 1, 1],
-    ]
+    choices = [chunk["choices"][0] for chunk in await gateway.chunks(COMPLETIONS, **fields)]
+    counts = [[one["num_tokens"] for one in chunk["provenance"]] for chunk in choices]
+    assert counts == [[half, 1], [size - half - 1, 1]]
     for chunk in choices:
         assert "".join(one["text"] for one in chunk["provenance"]) == chunk["text"]
+    # Only those who ask learn of it.
+    (choice,) = (await gateway.answer(COMPLETIONS, prediction=prediction))["choices"]
+    assert "provenance" not in choice
+    assert not gateway.adds[-1].wants_prediction_positions
 
 
-async def test_predicted_tokens_have_places_in_tokens(
-    http: httpx.AsyncClient, scheduler: FakeScheduler
-) -> None:
-    scheduler.script = Script([Step([40, 41, 50, END], 2, positions=[1, 2])])
-    body = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "Hello"}],
-        "predicted_token_ids": [[], [39, 40, 41]],
-        "include_provenance": True,
-    }
-    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+async def test_predicted_tokens_have_spans_in_tokens(gateway: Gateway) -> None:
+    gateway.scheduler.script = Script([Step([40, 41, 50, END], 2, positions=[1, 2])])
+    fields = {"predicted_token_ids": [[], [39, 40, 41]], "include_provenance": True}
+    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
     span = choice["provenance"][0]["prediction"]
     assert span == {"index": 1, "token_start": 1, "token_end": 3}
 
 
-def repeat_prompt(scheduler: FakeScheduler, prompt_ids: list[int], ids: list[int]) -> None:
+def repeat_prompt(gateway: Gateway, prompt_ids: list[int], ids: list[int]) -> None:
     """Answers with drafts that were read from where they stand last in the prompt."""
     size = len(ids)
-    (start,) = [
-        start for start in range(len(prompt_ids)) if prompt_ids[start : start + size] == ids
-    ]
+    (start,) = [at for at in range(len(prompt_ids)) if prompt_ids[at : at + size] == ids]
     positions = [len(prompt_ids) - start - index for index in range(size)]
     step = Step([*ids, END], size, positions=[-1] * size, prompt_positions=positions)
-    scheduler.script = Script([step])
+    gateway.scheduler.script = Script([step])
 
 
 async def test_a_chat_without_prediction_learns_which_message_is_repeated(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend
+    gateway: Gateway,
 ) -> None:
     code = "Copy:\ndef  main(東京):\n    return 東京\n"
     messages = [
@@ -372,62 +321,59 @@ async def test_a_chat_without_prediction_learns_which_message_is_repeated(
         {"role": "user", "content": "Copy:\n"},
         {"role": "user", "content": [{"type": "text", "text": code}]},
     ]
-    body = {"model": "tiny", "messages": messages, "include_provenance": True}
-    tokenized = await http.post("/tokenize", json={"messages": messages})
-    prompt_ids = tokenized.json()["tokens"]
-    ids = list(backend.encode("def  main(東京):").ids)
-    repeat_prompt(scheduler, prompt_ids, ids)
-    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
-    assert scheduler.adds[0].wants_prediction_positions
+    fields = {"messages": messages, "include_provenance": True}
+    prompt_ids = (await gateway.answer("/tokenize", messages=messages))["tokens"]
+    repeat_prompt(gateway, prompt_ids, list(gateway.backend.encode("def  main(東京):").ids))
+    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
+    assert gateway.adds[0].wants_prediction_positions
     segment, end = choice["provenance"]
     assert (segment["source"], end["source"]) == ("ngram", "target")
     assert segment["prompt"] == {"message": 2, "start": 6, "end": 20}
     assert code[6:20] == segment["text"]
     # What the chat template adds stands in no message.
     step = Step([prompt_ids[-1], END], 1, positions=[-1], prompt_positions=[1])
-    scheduler.script = Script([step])
-    (choice,) = (await http.post("/v1/chat/completions", json=body)).json()["choices"]
+    gateway.scheduler.script = Script([step])
+    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
     size = len(prompt_ids)
     assert choice["provenance"][0]["prompt"] == {"token_start": size - 1, "token_end": size}
 
 
-@pytest.mark.parametrize("is_text", [True, False])
-async def test_a_completion_learns_which_part_of_the_prompt_is_repeated(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend, is_text: bool
-) -> None:
-    prompt = "# 東京\ndef main():\n"
-    prompt_ids = (await http.post("/tokenize", json={"prompt": prompt})).json()["tokens"]
-    ids = list(backend.encode("def main():\n").ids)
-    repeat_prompt(scheduler, prompt_ids, ids)
-    body = {"model": "tiny", "prompt": prompt if is_text else prompt_ids}
-    asking = body | {"include_provenance": True}
-    (choice,) = (await http.post("/v1/completions", json=asking)).json()["choices"]
-    span = choice["provenance"][0]["prompt"]
-    size = len(prompt_ids)
-    expected = {"token_start": size - len(ids), "token_end": size}
-    assert span == ({"start": 5, "end": 17} if is_text else expected)
-    chunks = await chunks_of(http, asking)
-    assert chunks[0]["choices"][0]["provenance"][0]["prompt"] == span
-    # Only those who ask learn of it.
-    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
-    assert "provenance" not in choice
-    assert not scheduler.adds[-1].wants_prediction_positions
+IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
 
 
-async def test_an_echoed_prompt_is_a_segment(
-    http: httpx.AsyncClient, scheduler: FakeScheduler
+@pytest.mark.parametrize(
+    ("path", "asked", "expected"),
+    [
+        (COMPLETIONS, {"prompt": "The fox"}, {"start": 0, "end": 7}),
+        (COMPLETIONS, {"prompt": "東\nThe fox"}, {"start": 2, "end": 9}),
+        (COMPLETIONS, {"prompt": [40, 41, 42]}, {"token_start": 0, "token_end": 3}),
+        (CHAT, {"messages": [{"role": "user", "content": "The fox"}]}, IN_MESSAGE),
+        (RESPONSES, {"input": "The fox"}, IN_MESSAGE),
+    ],
+)
+async def test_spans_in_the_prompt_are_as_the_document_says(
+    gateway: Gateway, path: str, asked: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    scheduler.script = Script([Step([40, END])])
-    body = {"model": "tiny", "prompt": "The fox", "echo": True, "include_provenance": True}
-    (choice,) = (await http.post("/v1/completions", json=body)).json()["choices"]
+    prompt = asked.get("prompt")
+    ids = prompt if isinstance(prompt, list) else list(gateway.backend.encode("The fox").ids)
+    whole = {"prompt": prompt} if isinstance(prompt, str) else {"messages": FOX}
+    prompt_ids = ids if prompt is ids else (await gateway.answer("/tokenize", **whole))["tokens"]
+    repeat_prompt(gateway, prompt_ids, ids)
+    answer = await gateway.answer(path, include_provenance=True, **asked)
+    document = (await gateway.http.get("/openapi.json")).json()
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
+    schema = content["schema"] | {"components": document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(answer)
+    provenance = answer.get("provenance") or answer["choices"][0]["provenance"]
+    assert provenance[0]["prompt"] == expected
+    if path == COMPLETIONS:
+        chunks = await gateway.chunks(path, include_provenance=True, **asked)
+        assert chunks[0]["choices"][0]["provenance"][0]["prompt"] == expected
+
+
+async def test_an_echoed_prompt_is_a_segment(gateway: Gateway) -> None:
+    gateway.scheduler.script = Script([Step([40, END])])
+    fields = {"prompt": "The fox", "echo": True, "include_provenance": True}
+    (choice,) = (await gateway.answer(COMPLETIONS, **fields))["choices"]
     assert [one["source"] for one in choice["provenance"]] == ["prompt", "target"]
     assert choice["provenance"][0]["text"] == "The fox"
-
-
-async def chunks_of(http: httpx.AsyncClient, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the chunks of a streamed answer of /v1/completions."""
-    response = await http.post("/v1/completions", json=body | {"stream": True})
-    assert response.status_code == 200, response.text
-    events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
-    assert events.pop() == "[DONE]"
-    return [json.loads(one) for one in events]

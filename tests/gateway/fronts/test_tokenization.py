@@ -1,63 +1,57 @@
 """Tokens of texts and conversations, texts of tokens, and what the tokenizer is."""
 
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import CHAT_TEMPLATE, asking, served
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, tokens
-from tests.gateway.fronts.test_errors import CHAT, error_of, post
+from tests.gateway.conftest import CHAT_TEMPLATE
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
+from tests.gateway.harness import USER, Gateway, Start, starting
 
 TEXT = "The quick 東京 <|end|> fox"
 
 
 @pytest.mark.parametrize("with_strings", [None, False, True])
-async def test_a_text_there_and_back(
-    http: httpx.AsyncClient, backend: Backend, with_strings: Any
-) -> None:
-    body = {"model": "tiny", "prompt": TEXT, "return_token_strs": with_strings}
-    response = await http.post("/tokenize", json=body)
-    token_ids = backend.encode(TEXT).ids
-    strings = [backend.decode([token], skip_special_tokens=False) for token in token_ids]
-    assert response.json() == {
+# The long one is tokenized in a thread.
+@pytest.mark.parametrize("text", [TEXT, "The quick fox. " * 200], ids=["short", "long"])
+async def test_a_text_there_and_back(gateway: Gateway, text: str, with_strings: Any) -> None:
+    token_ids = gateway.backend.encode(text).ids
+    strings = [gateway.backend.decode([token], False) for token in token_ids]
+    fields = {"model": "tiny", "prompt": text, "return_token_strs": with_strings}
+    assert await gateway.answer("/tokenize", **fields) == {
         "count": len(token_ids),
         "max_model_len": MAX_MODEL_LEN,
         "tokens": token_ids,
         "token_strs": strings if with_strings else None,
     }
-    back = await http.post("/detokenize", json={"tokens": token_ids})
-    assert back.json() == {"prompt": TEXT}
+    assert await gateway.answer("/detokenize", tokens=token_ids) == {"prompt": text}
 
 
-async def test_a_conversation_is_what_a_chat_is_given(
-    http: httpx.AsyncClient, scheduler: FakeScheduler, backend: Backend, say: Any
-) -> None:
-    say("x")
-    await http.post(CHAT, json={"model": "tiny", "messages": USER})
-    expected = tokens(scheduler.adds[0].prompt_token_ids)
-    response = await http.post("/tokenize", json={"messages": USER})
-    assert response.json()["tokens"] == expected
-    body = {"messages": USER, "add_generation_prompt": False}
-    shorter = (await http.post("/tokenize", json=body)).json()["tokens"]
-    assert backend.decode(expected) == backend.decode(shorter) + "<|assistant|>"
+async def test_a_conversation_is_what_a_chat_is_given(gateway: Gateway) -> None:
+    gateway.say("x")
+    await gateway.chat()
+    expected = tokens(gateway.adds[0].prompt_token_ids)
+    assert (await gateway.answer("/tokenize", messages=USER))["tokens"] == expected
+    fields = {"messages": USER, "add_generation_prompt": False}
+    shorter = (await gateway.answer("/tokenize", **fields))["tokens"]
+    decode = gateway.backend.decode
+    assert decode(expected) == decode(shorter) + "<|assistant|>"
 
 
-async def test_special_tokens_are_added_if_wanted(
-    settings: GatewaySettings, model_directory: Any
-) -> None:
+async def test_special_tokens_are_added_if_wanted(model_directory: Path, backend: Backend) -> None:
     wrapped = AutoTokenizer.from_pretrained(model_directory)
-    wrapped.backend_tokenizer.post_processor = template_of_end()
-    async with served(settings, Tokenizer(wrapped)) as http:
+    begins = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 1)])
+    wrapped.backend_tokenizer.post_processor = begins
+    async with starting(model_directory, Tokenizer(wrapped), backend) as gateway:
 
-        async def tokenized(**body: Any) -> Any:
-            return (await http.post("/tokenize", json=body)).json()["tokens"]
+        async def tokenized(**fields: Any) -> Any:
+            return (await gateway.answer("/tokenize", **fields))["tokens"]
 
         without = await tokenized(prompt="fox", add_special_tokens=False)
         assert await tokenized(prompt="fox") == [1, *without]
@@ -65,27 +59,21 @@ async def test_special_tokens_are_added_if_wanted(
         assert await tokenized(messages=USER, add_special_tokens=True) == [1, *chat]
 
 
-def template_of_end() -> Any:
-    """Begins every prompt with token 1."""
-    return TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 1)])
-
-
 @pytest.mark.parametrize("shows_template", [False, True])
 async def test_the_template_is_shown_if_the_setting_says_so(
-    settings: GatewaySettings, tokenizer: Tokenizer, shows_template: bool
+    start: Start, shows_template: bool
 ) -> None:
-    async with asking(settings, tokenizer, show_chat_template=shows_template) as http:
-        info = (await http.get("/tokenizer_info")).json()
-    assert info["eos_token"] == "<|end|>"
-    assert info["pad_token"] == "<|pad|>"
+    async with start(show_chat_template=shows_template) as gateway:
+        info = (await gateway.http.get("/tokenizer_info")).json()
+    assert (info["eos_token"], info["pad_token"]) == ("<|end|>", "<|pad|>")
     assert info["bos_token"] is None
     assert info["tokenizer_class"]
     assert info.get("chat_template") == (CHAT_TEMPLATE if shows_template else None)
     assert ("chat_template" in info) is shows_template
 
 
-async def test_the_version(http: httpx.AsyncClient) -> None:
-    assert (await http.get("/version")).json() == {"version": version("optimist")}
+async def test_the_version(gateway: Gateway) -> None:
+    assert (await gateway.http.get("/version")).json() == {"version": version("optimist")}
 
 
 @pytest.mark.parametrize(
@@ -99,36 +87,18 @@ async def test_the_version(http: httpx.AsyncClient) -> None:
         ("/tokenize", {"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
         ("/tokenize", {"prompt": "a", "chat_template": "{{ x }}"}, "chat_template"),
         ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "model": "other"}, "model"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [100_000]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": ["a"]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [], "model": "b"}, "model"),
     ],
+    ids=lambda one: str(one)[:60],
 )
 async def test_what_is_wrong_is_named(
-    http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str
+    gateway: Gateway, path: str, body: dict[str, Any], param: str
 ) -> None:
-    assert error_of(await post(http, path, body), 400)["param"] == param
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-async def test_other_models_are_unknown(http: httpx.AsyncClient, path: str) -> None:
-    body = (
-        {"model": "other", "prompt": "a"} if path == "/tokenize" else {"model": "b", "tokens": []}
-    )
-    assert error_of(await post(http, path, body), 404)["code"] == "model_not_found"
-
-
-async def test_without_a_scheduler_the_model_is_not_known(
-    http_without_scheduler: tuple[httpx.AsyncClient, int],
-) -> None:
-    http, _ = http_without_scheduler
-    error = error_of(await post(http, "/tokenize", {"prompt": "a"}), 503)
-    assert error["code"] == "scheduler_unavailable"
-    assert (await http.get("/tokenizer_info")).status_code == 200
-
-
-async def test_many_tokens(http: httpx.AsyncClient, backend: Backend) -> None:
-    token_ids = backend.encode("The quick fox. " * 200).ids
-    response = await http.post("/detokenize", json={"tokens": token_ids})
-    assert response.json() == {"prompt": "The quick fox. " * 200}
+    error = await gateway.refused(path, 404 if param == "model" else 400, **body)
+    assert error["param"] == param
+    assert (error["code"] == "model_not_found") is (param == "model")

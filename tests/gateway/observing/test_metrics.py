@@ -1,6 +1,7 @@
-"""What the gateway counts, read as Prometheus reads it."""
+"""What the gateway counts."""
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -11,21 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.observing.metrics import TokenHistogram
-from tests.gateway.conftest import until
-from tests.gateway.fake_scheduler import FakeScheduler, Say, Script, Step
-
-BODY = {"model": "tiny", "prompt": "The quick"}
-GATEWAY = "optimist_gateway_"
-
-
-async def samples(http: httpx.AsyncClient) -> dict[str, float]:
-    """Returns the value of each series, by its name and the values of its labels."""
-    text = (await http.get("/metrics")).text
-    return {
-        ",".join([sample.name, *sample.labels.values()]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+from tests.gateway.fake_scheduler import Script, Step, tokens
+from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, Start, until
 
 
 @given(
@@ -49,94 +37,103 @@ def test_a_token_histogram_counts_as_if_each_token_were_observed(
         assert registry.get_sample_value("seconds_bucket", {"le": repr(bound)}) == below
 
 
-async def test_times_are_counted_once_per_token_choice_or_request(
-    http: httpx.AsyncClient, say: Say
-) -> None:
-    token_ids = say("The quick brown fox jumps", width=3, accepted=[3, 2], queue_us=1500)
-    body = BODY | {"n": 2}
-    assert (await http.post("/v1/completions", json=body)).status_code == 200
-    found = await samples(http)
-    assert found[GATEWAY + "time_to_first_token_seconds_count"] == 2
-    assert found[GATEWAY + "inter_token_latency_seconds_count"] == 2 * (len(token_ids) - 3)
-    assert found[GATEWAY + "time_per_output_token_seconds_count"] == 2
-    assert found[GATEWAY + "queue_seconds_count"] == 2
-    assert found[GATEWAY + "queue_seconds_sum"] == pytest.approx(0.003)
-    assert found[GATEWAY + "end_to_end_seconds_count"] == 1
-    assert found[GATEWAY + "request_completion_tokens_sum"] == 2 * len(token_ids)
-    assert found[GATEWAY + "request_prompt_tokens_count"] == 1
-    assert found[GATEWAY + "finished_total,stop"] == 2
-    assert found[GATEWAY + "requests_waiting"] == 0
+async def require(gateway: Gateway, **expected: Any) -> None:
+    """Compares metrics without labels."""
+    figures = await gateway.figures()
+    assert {name: figures[name] for name in expected} == expected
 
 
-async def test_a_choice_waits_until_its_first_token(
-    http: httpx.AsyncClient, scheduler: FakeScheduler
-) -> None:
-    scheduler.script = Script(hang=True)
-    stream = http.stream("POST", "/v1/completions", json=BODY | {"stream": True}, timeout=0.3)
-    with pytest.raises(httpx.ReadTimeout):
-        async with stream:
-            pass
-    await until(lambda: not scheduler.aborts.empty())
-    found = await samples(http)
-    assert found[GATEWAY + "requests_waiting"] == 0
-    assert found[GATEWAY + "finished_total,abort"] == 1
-    assert GATEWAY + "queue_seconds_count" in found
+async def test_what_requests_and_choices_add(start: Start) -> None:
+    async with start() as gateway:
+        options: dict[str, Any] = {"accepted": [2, 1], "rejected": 5, "queue_us": 1500}
+        token_ids = gateway.say("The quick brown fox", width=2, **options)
+        for stream in (False, True):
+            assert (await gateway.post(CHAT, n=2, stream=stream)).status_code == 200
+        await gateway.refused(COMPLETIONS, prompt=None)
+        await require(
+            gateway,
+            completion_tokens_total=4 * len(token_ids),
+            # A prompt counts once for all choices.
+            prompt_tokens_total=2 * len(tokens(gateway.adds[0].prompt_token_ids)),
+            accepted_prediction_tokens_total=12,
+            rejected_prediction_tokens_total=20,
+            requests_running=0,
+            requests_waiting=0,
+            time_to_first_token_seconds_count=4,
+            time_per_output_token_seconds_count=4,
+            # Those of the first step had nothing before them.
+            inter_token_latency_seconds_count=4 * (len(token_ids) - 2),
+            queue_seconds_count=4,
+            queue_seconds_sum=pytest.approx(0.006),
+            end_to_end_seconds_count=2,
+            request_completion_tokens_sum=4 * len(token_ids),
+            request_prompt_tokens_count=2,
+        )
+        figures = await gateway.figures()
+        assert figures['finished_total{reason="stop"}'] == 4
+        assert figures[f'requests_total{{endpoint="{CHAT}",outcome="200"}}'] == 2
+        assert figures[f'requests_total{{endpoint="{COMPLETIONS}",outcome="400"}}'] == 1
+        for number in range(3):
+            await gateway.http.get(f"/v1/{number}")
+        assert (await gateway.figures())['requests_total{endpoint="none",outcome="404"}'] == 3
+        assert (await gateway.http.head("/metrics")).status_code == 200
+        text = (await gateway.http.get("/metrics")).text
+        assert len(list(text_string_to_metric_families(text))) > 20
 
 
-async def test_waiting_choices_are_shown(http: httpx.AsyncClient, scheduler: FakeScheduler) -> None:
-    scheduler.script = Script(hang=True)
-    waiting = asyncio.create_task(http.post("/v1/completions", json=BODY))
-    await until(lambda: bool(scheduler.adds))
-    assert (await samples(http))[GATEWAY + "requests_waiting"] == 1
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
+    async with start() as gateway:
+        gateway.scheduler.script = Script(hang=True)
+        waiting = asyncio.create_task(gateway.post(COMPLETIONS))
+        await until(lambda: bool(gateway.adds))
+        await require(gateway, requests_waiting=1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        body = {"model": "tiny", "prompt": "a", "stream": True}
+        stream = gateway.http.stream("POST", COMPLETIONS, json=body, timeout=0.3)
+        with pytest.raises(httpx.ReadTimeout):
+            async with stream:
+                pass
+        await until(lambda: gateway.scheduler.aborts.qsize() == 2)
+        await gateway.until_nothing_runs()
+        figures = await gateway.figures()
+        assert figures["requests_waiting"] == 0
+        assert figures['finished_total{reason="abort"}'] == 2
+        assert "queue_seconds_count" in figures
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (BODY | {"model": "other"}, "model_not_found"),
-        (BODY | {"foo": 1}, "unknown_parameter"),
-        (BODY | {"max_tokens": 10**6}, "context_length_exceeded"),
-    ],
-)
-async def test_refusals_are_counted_by_their_reason(
-    http: httpx.AsyncClient, body: dict[str, object], reason: str
-) -> None:
-    assert (await http.post("/v1/completions", json=body)).status_code in (400, 404)
-    assert (await samples(http))[f"{GATEWAY}refusals_total,{reason}"] == 1
+async def test_refusals_are_counted_by_their_reason(start: Start) -> None:
+    async with start() as gateway:
+        for status, fields, reason in (
+            (404, {"model": "other"}, "model_not_found"),
+            (400, {"foo": 1}, "unknown_parameter"),
+            (400, {"max_tokens": 10**6}, "context_length_exceeded"),
+        ):
+            await gateway.refused(COMPLETIONS, status, **fields)
+            assert (await gateway.figures())[f'refusals_total{{reason="{reason}"}}'] == 1
 
 
-async def test_what_the_scheduler_refuses_is_a_failed_choice(
-    http: httpx.AsyncClient, scheduler: FakeScheduler
-) -> None:
-    scheduler.script = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED, message="full")
-    assert (await http.post("/v1/completions", json=BODY)).status_code == 429
-    found = await samples(http)
-    assert found[GATEWAY + "refusals_total,overloaded"] == 1
-    assert found[GATEWAY + "finished_total,error"] == 1
-    assert found[GATEWAY + "queue_seconds_count"] == 0
-    # It was not served.
-    assert found[GATEWAY + "prompt_tokens_total"] == 0
-    assert found[GATEWAY + "end_to_end_seconds_count"] == 0
+async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Start) -> None:
+    async with start() as gateway:
+        full = scheduler_pb2.FINISH_REASON_OVERLOADED
+        gateway.scheduler.script = Script(reason=full, message="full")
+        await gateway.refused(COMPLETIONS, 429)
+        figures = await gateway.figures()
+        assert figures['refusals_total{reason="overloaded"}'] == 1
+        assert figures['finished_total{reason="error"}'] == 1
+        # It was not served.
+        names = ("queue_seconds_count", "prompt_tokens_total", "end_to_end_seconds_count")
+        assert [figures[name] for name in names] == [0, 0, 0]
+        gateway.scheduler.script = Script(steps=[Step([20])], break_stream=True)
+        await gateway.refused(COMPLETIONS, 503)
+        figures = await gateway.figures()
+        assert figures['finished_total{reason="error"}'] == 2
+        assert figures.get('finished_total{reason="abort"}', 0) == 0
+        # Some of it was.
+        assert figures["end_to_end_seconds_count"] == 1
 
 
-async def test_a_choice_whose_scheduler_is_lost_has_failed(
-    http: httpx.AsyncClient, scheduler: FakeScheduler
-) -> None:
-    scheduler.script = Script(steps=[Step([20])], break_stream=True)
-    assert (await http.post("/v1/completions", json=BODY)).status_code == 503
-    found = await samples(http)
-    assert found[GATEWAY + "finished_total,error"] == 1
-    assert found.get(GATEWAY + "finished_total,abort", 0) == 0
-    # Some of it was.
-    assert found[GATEWAY + "end_to_end_seconds_count"] == 1
-
-
-async def test_the_event_loop_is_watched(http: httpx.AsyncClient) -> None:
-    async def count() -> float:
-        return (await samples(http))[GATEWAY + "event_loop_delay_seconds_count"]
-
-    while await count() == 0:
+async def test_the_event_loop_is_watched(gateway: Gateway) -> None:
+    while (await gateway.figures())["event_loop_delay_seconds_count"] == 0:
         pass
-    assert (await samples(http))[GATEWAY + "tasks"] > 0
+    assert (await gateway.figures())["tasks"] > 0

@@ -1,115 +1,35 @@
 """Several schedulers: where requests go, and how they go on when one is lost."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import to_bytes
 from optimist_common.network import endpoints
-from optimist_common.network.server import GrpcServer
-from optimist_gateway.core.answer.output import FinishReason, StepOutput
+from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
-from tests.gateway.conftest import until
-from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler, tokens
-from tests.gateway.schedulers.reading import Reading
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.harness import until
+from tests.gateway.schedulers.fleet import (
+    ANSWER,
+    SCRIPT,
+    VOCAB_SIZE,
+    Reading,
+    add,
+    fleet_of,
+    hold_everywhere,
+    rest,
+    tokens_of,
+)
 
-VOCAB_SIZE = 512
-ANSWER = [7, 8, 9, 10, EOS]
-SCRIPT = Script([Step([7]), Step([8, 9], 1), Step([10, EOS], 1)], accepted=2)
 LONG_PROMPT = list(range(64))
-
-
-class Fleet:
-    """Fake schedulers, each with its server, and a pool in front of them."""
-
-    def __init__(self, number: int, resume_seconds: float) -> None:
-        self.fakes = [FakeScheduler(VOCAB_SIZE, script=SCRIPT) for _ in range(number)]
-        self.servers: list[GrpcServer] = []
-        self._resume_seconds = resume_seconds
-
-    async def __aenter__(self) -> "Fleet":
-        for fake in self.fakes:
-            server, fake.port = await start_scheduler(fake)
-            self.servers.append(server)
-        addresses = [f"127.0.0.1:{fake.port}" for fake in self.fakes]
-        self.pool = SchedulerPool(addresses, 8, self._resume_seconds)
-        self._task = asyncio.create_task(self.pool.run())
-        await self.until_connected(len(self.fakes))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        for server in self.servers:
-            await server.server.stop(None)
-
-    @property
-    def num_connected(self) -> int:
-        return sum(client.description is not None for client in self.pool.clients)
-
-    async def until_connected(self, number: int) -> None:
-        await until(lambda: self.num_connected == number)
-
-    async def kill(self, index: int) -> None:
-        await self.servers[index].server.stop(None)
-
-    async def restart(self, index: int) -> None:
-        fake = self.fakes[index]
-        self.servers[index], _ = await start_scheduler(fake, fake.port)
-
-    def index_of(self, adds: int = 1) -> int:
-        """The scheduler that got a request."""
-        return next(i for i, fake in enumerate(self.fakes) if len(fake.adds) == adds)
-
-
-@asynccontextmanager
-async def fleet_of(number: int, resume_seconds: float = 20.0) -> AsyncIterator[Fleet]:
-    async with Fleet(number, resume_seconds) as fleet:
-        yield fleet
-
-
-def add(
-    name: str = "one", prompt: Sequence[int] = (1, 2, 3), **fields: object
-) -> scheduler_pb2.Add:
-    return scheduler_pb2.Add(
-        request_id=name,
-        prompt_token_ids=to_bytes(list(prompt)),
-        max_tokens=5,
-        **fields,  # type: ignore[arg-type]
-    )
-
-
-async def rest(stream: Reading) -> list[StepOutput]:
-    return [output async for output in stream]
-
-
-def tokens_of(outputs: Sequence[StepOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
-
-
-async def hold_everywhere(
-    fleet: Fleet, behind: int, request: scheduler_pb2.Add
-) -> tuple[Reading, int]:
-    """Adds a request that hangs behind so many responses; returns it and its scheduler's index."""
-    for fake in fleet.fakes:
-        fake.hold_behind = behind
-    stream = Reading(fleet.pool.add(request))
-    await until(lambda: any(fake.adds for fake in fleet.fakes))
-    index = fleet.index_of()
-    for other, fake in enumerate(fleet.fakes):
-        if other != index:
-            fake.hold_behind = None
-    return stream, index
 
 
 async def test_a_request_goes_on_at_another_scheduler() -> None:
     async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 2, add())
+        stream, index = await hold_everywhere(fleet, 2)
         outputs = [await anext(stream), await anext(stream)]
         await fleet.kill(index)
         outputs += await rest(stream)
@@ -125,7 +45,7 @@ async def test_a_request_goes_on_at_another_scheduler() -> None:
 
 async def test_a_request_that_was_not_begun_has_a_whole_account() -> None:
     async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 0, add())
+        stream, index = await hold_everywhere(fleet, 0)
         await fleet.kill(index)
         outputs = await rest(stream)
         assert tokens_of(outputs) == ANSWER
@@ -138,7 +58,7 @@ async def test_nothing_of_the_prompt_comes_twice() -> None:
     sampling = sampling_pb2.SamplingParams(num_prompt_logprobs=1)
     prompt = list(range(2, 14))
     async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 2, add(prompt=prompt, sampling=sampling))
+        stream, index = await hold_everywhere(fleet, 2, prompt=prompt, sampling=sampling)
         outputs = [await anext(stream), await anext(stream)]
         await fleet.kill(index)
         outputs += await rest(stream)
@@ -154,13 +74,13 @@ async def test_nothing_of_the_prompt_comes_twice() -> None:
 
 async def test_a_request_waits_for_its_only_scheduler() -> None:
     async with fleet_of(1) as fleet:
-        stream, index = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1)
         outputs = [await anext(stream)]
         await fleet.kill(index)
         await until(lambda: fleet.pool.num_waiting == 1)
         with pytest.raises(SchedulerUnavailableError):
-            Reading(fleet.pool.add(add("two")))
-        fleet.fakes[0].hold_behind = None
+            fleet.read("two")
+        fleet.fakes[0].hold_after = None
         await fleet.restart(0)
         assert tokens_of(outputs + await rest(stream)) == ANSWER
         assert fleet.pool.num_waiting == 0
@@ -168,7 +88,7 @@ async def test_a_request_waits_for_its_only_scheduler() -> None:
 
 async def test_a_request_waits_no_longer_than_it_may() -> None:
     async with fleet_of(1, resume_seconds=0.2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1)
         assert (await anext(stream)).token_ids == [7]
         await fleet.kill(index)
         with pytest.raises(SchedulerUnavailableError, match="went away"):
@@ -181,7 +101,7 @@ async def test_a_request_that_ends_every_scheduler_is_given_up() -> None:
         for fake in fleet.fakes:
             fake.script = Script(break_stream=True)
         with pytest.raises(SchedulerUnavailableError, match="went away"):
-            await anext(Reading(fleet.pool.add(add())))
+            await anext(fleet.read())
         assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
 
 
@@ -190,8 +110,8 @@ async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() 
     script = Script([Step([token]) for token in range(number)])
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
-            fake.script, fake.hold_behind = script, 1
-        stream = Reading(fleet.pool.add(add()))
+            fake.script, fake.hold_after = script, 1
+        stream = fleet.read()
         outputs = []
         for _ in range(number - 1):
             outputs.append(await anext(stream))
@@ -203,14 +123,14 @@ async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() 
 
 async def test_requests_leave_a_scheduler_that_drains() -> None:
     async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1)
         outputs = [await anext(stream)]
         await fleet.servers[index].set_serving(serving=False)
         outputs += await rest(stream)
         assert tokens_of(outputs) == ANSWER
         assert await fleet.fakes[index].aborts.get() == 1
         for number in range(4):
-            assert tokens_of(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
+            assert await fleet.ask(f"new-{number}") == ANSWER
         assert len(fleet.fakes[index].adds) == 1
 
 
@@ -218,7 +138,7 @@ async def test_requests_leave_a_scheduler_without_workers() -> None:
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.stats = scheduler_pb2.Stats(num_workers=1)
-        stream, index = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1)
         outputs = [await anext(stream)]
         await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
         fleet.fakes[index].stats = scheduler_pb2.Stats(num_workers=0)
@@ -228,7 +148,7 @@ async def test_requests_leave_a_scheduler_without_workers() -> None:
 
 async def test_requests_stay_where_an_engine_hangs() -> None:
     async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1)
         assert (await anext(stream)).token_ids == [7]
         client = fleet.pool.clients[index]
         await fleet.servers[index].set_alive(alive=False)
@@ -237,14 +157,14 @@ async def test_requests_stay_where_an_engine_hangs() -> None:
         await asyncio.sleep(0.3)
         assert client.num_requests == 1
         for number in range(4):
-            assert tokens_of(await rest(Reading(fleet.pool.add(add(f"new-{number}"))))) == ANSWER
+            assert await fleet.ask(f"new-{number}") == ANSWER
         assert len(fleet.fakes[index].adds) == 1
         stream.close()
 
 
 async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
     async with fleet_of(1) as fleet:
-        stream, _ = await hold_everywhere(fleet, 1, add())
+        stream, _ = await hold_everywhere(fleet, 1)
         assert (await anext(stream)).token_ids == [7]
         await fleet.servers[0].set_serving(serving=False)
         await until(lambda: fleet.pool.clients[0].health.is_draining)
@@ -259,12 +179,12 @@ async def test_a_full_scheduler_is_passed_over() -> None:
         for fake in fleet.fakes:
             fake.scripts = [full]
         # The first is full, then the other one too.
-        (output,) = await rest(Reading(fleet.pool.add(add())))
+        (output,) = await rest(fleet.read())
         assert output.finished is not None
         assert output.finished.reason is FinishReason.OVERLOADED
         assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
         fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
-        outputs = await rest(Reading(fleet.pool.add(add("two"))))
+        outputs = await rest(fleet.read("two"))
         assert tokens_of(outputs) == ANSWER
         assert outputs[-1].finished is not None
         assert outputs[-1].finished.is_whole
@@ -273,7 +193,7 @@ async def test_a_full_scheduler_is_passed_over() -> None:
 async def test_a_request_that_was_begun_waits_for_room() -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
     async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1, add())
+        stream, index = await hold_everywhere(fleet, 1)
         fleet.fakes[1 - index].scripts = [full]
         outputs = [await anext(stream)]
         await fleet.kill(index)
@@ -291,9 +211,7 @@ async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptu
         assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
         assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
         for number in range(4):
-            assert (
-                tokens_of(await rest(Reading(fleet.pool.add(add(f"request-{number}"))))) == ANSWER
-            )
+            assert await fleet.ask(f"request-{number}") == ANSWER
         assert not fleet.fakes[1].adds
 
 
@@ -306,19 +224,17 @@ async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others() -> 
         await fleet.until_connected(2)
         assert fleet.pool.description.max_model_len == 6
         for number in range(4):
-            await rest(Reading(fleet.pool.add(add(f"request-{number}", prompt=[1, 2]))))
+            await rest(fleet.read(f"request-{number}", prompt=[1, 2]))
         assert not fleet.fakes[1].adds
         for number in range(20):
-            await rest(Reading(fleet.pool.add(add(f"short-{number}", prompt=[1]))))
+            await rest(fleet.read(f"short-{number}", prompt=[1]))
         assert fleet.fakes[0].adds
 
 
 async def test_prompts_that_begin_alike_go_to_one_scheduler() -> None:
     async with fleet_of(3) as fleet:
         for number in range(6):
-            await rest(
-                Reading(fleet.pool.add(add(f"request-{number}", prompt=[*LONG_PROMPT, number])))
-            )
+            await rest(fleet.read(f"request-{number}", prompt=[*LONG_PROMPT, number]))
         assert sorted(len(fake.adds) for fake in fleet.fakes) == [0, 0, 6]
 
 
@@ -326,9 +242,7 @@ async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> Non
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.script = Script(hang=True)
-        streams = [
-            Reading(fleet.pool.add(add(f"request-{i}", prompt=LONG_PROMPT))) for i in range(8)
-        ]
+        streams = [fleet.read(f"request-{i}", prompt=LONG_PROMPT) for i in range(8)]
         assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
         for stream in streams:
             stream.close()
@@ -337,8 +251,8 @@ async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> Non
 
 async def test_a_request_that_waits_can_be_ended() -> None:
     async with fleet_of(1) as fleet:
-        closed, _ = await hold_everywhere(fleet, 1, add())
-        finished = Reading(fleet.pool.add(add("two")))
+        closed, _ = await hold_everywhere(fleet, 1)
+        finished = fleet.read("two")
         for stream in (closed, finished):
             assert (await anext(stream)).token_ids == [7]
         await fleet.kill(0)
@@ -352,7 +266,7 @@ async def test_all_requests_can_be_broken_off() -> None:
     async with fleet_of(2) as fleet:
         for fake in fleet.fakes:
             fake.script = Script(hang=True)
-        streams = [Reading(fleet.pool.add(add(f"request-{number}"))) for number in range(6)]
+        streams = [fleet.read(f"request-{number}") for number in range(6)]
         await fleet.kill(0)
         await fleet.until_connected(1)
         fleet.pool.break_off(RuntimeError("over"))
@@ -400,7 +314,7 @@ async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.Monkey
     try:
         known.append("127.0.0.3")
         await until(lambda: connected() == {f"127.0.0.2:{port}", f"127.0.0.3:{port}"})
-        fakes[0].hold_behind = fakes[1].hold_behind = 1
+        fakes[0].hold_after = fakes[1].hold_after = 1
         streams = [Reading(pool.add(add(f"request-{number}"))) for number in range(6)]
         for stream in streams:
             assert (await anext(stream)).token_ids == [7]
@@ -408,7 +322,7 @@ async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.Monkey
         known.remove("127.0.0.2")
         await until(lambda: any(client.is_retired for client in pool.clients))
         assert len(connected()) == 2
-        fakes[1].hold_behind = None
+        fakes[1].hold_after = None
         await first.server.stop(None)
         await until(lambda: connected() == {f"127.0.0.3:{port}"})
         await until(lambda: len(pool.clients) == 1)

@@ -6,88 +6,91 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, AuthenticationError
+import pytest_asyncio
+from openai import AuthenticationError
 
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from optimist_gateway.server.app import create_app
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import asking, serving
-from tests.gateway.fake_scheduler import Script
+from tests.gateway.harness import CHAT, Gateway, Start, bearer, error_of
 
 KEY, ADMIN_KEY = "sk-client-1", "sk-admin-1"
-CHAT = "/v1/chat/completions"
-BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
-PROBES = ["/health", "/ready", "/startup", "/live"]
+ADMIN_DIGEST = sha256(ADMIN_KEY.encode()).hexdigest()
 
 
-@pytest.fixture
-async def http(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[httpx.AsyncClient]:
-    keys = {"api_keys": [f"ann:{KEY}"], "admin_keys": [sha256(ADMIN_KEY.encode()).hexdigest()]}
-    async with asking(settings, tokenizer, **keys) as client:
-        yield client
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(start: Start) -> AsyncIterator[Gateway]:
+    async with start(api_keys=[f"ann:{KEY}"], admin_keys=[ADMIN_DIGEST]) as gateway:
+        # Without a socket: a client would not send all of these headers.
+        transport = httpx.ASGITransport(gateway.app)
+        async with httpx.AsyncClient(transport=transport, base_url=gateway.url) as gateway.http:
+            yield gateway
 
 
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
-
-
-def error_of(response: httpx.Response, status: int) -> Any:
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/json"
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return error
-
-
+in_module = pytest.mark.asyncio(loop_scope="module")
 GUARDED = [
     *(CHAT, "/v1/completions", "/v1/models", "/v1/models/tiny", "/metrics", "/docs"),
     *("/openapi.json", "/nothing", "/health/", "/HEALTH", "/page", "/healthx", "/tokenize"),
     *("/health%2f..%2fv1%2fmodels", "/v1/responses", "/version", "/detokenize", "/health;a"),
 ]
-METHODS = ["GET", "POST", "OPTIONS", "HEAD", "DELETE"]
 
 
-async def test_whatever_is_not_named_needs_a_key(http: httpx.AsyncClient) -> None:
+@in_module
+async def test_whatever_is_not_named_needs_a_key(guarded: Gateway) -> None:
     for path in GUARDED:
-        for method in METHODS:
-            response = await http.request(method, path)
+        for method in ("GET", "POST", "OPTIONS", "HEAD", "DELETE"):
+            response = await guarded.http.request(method, path)
             assert response.status_code == 401, (method, path)
             assert response.headers["www-authenticate"] == "Bearer"
             if method != "HEAD":
                 assert error_of(response, 401)["code"] == "missing_api_key"
 
 
-@pytest.mark.parametrize("path", ["//health", "/v1/../health", "/./health", "", "health", "*"])
-async def test_paths_that_clients_would_tidy_need_a_key(
-    settings: GatewaySettings, tokenizer: Tokenizer, path: str
-) -> None:
-    app = create_app(settings.model_copy(update={"api_keys": [KEY]}), tokenizer)
+async def messages_to(app: Any, scope: dict[str, Any], message: dict[str, Any]) -> list[Any]:
+    """Returns what an application sends."""
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return message
 
     async def send(message: Any) -> None:
         sent.append(message)
 
+    await app(scope, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize("path", ["//health", "/v1/../health", "/./health", "", "health", "*"])
+async def test_paths_that_clients_would_tidy_need_a_key(tokenizer: Tokenizer, path: str) -> None:
+    app = create_app(GatewaySettings(model="m", api_keys=[KEY]), tokenizer)
     # What URL and Host say is not gone by.
     headers = [(b"host", b"gateway/health?x=")]
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": b"/health", "state": {}}
     more = {"headers": headers, "query_string": b"/health", "scheme": "http", "root_path": ""}
-    await app(scope | more, receive, send)
-    assert sent[0]["status"] == 401
+    empty = {"type": "http.request", "body": b"", "more_body": False}
+    assert (await messages_to(app, scope | more, empty))[0]["status"] == 401
 
 
-@pytest.mark.parametrize("path", PROBES)
-async def test_probes_need_no_key(http: httpx.AsyncClient, path: str) -> None:
-    assert (await http.get(path)).status_code == 200
+async def test_other_protocols_are_closed(tokenizer: Tokenizer) -> None:
+    app = create_app(GatewaySettings(model="m"), tokenizer)
+    scope = {"type": "websocket", "path": "/health", "headers": []}
+    sent = await messages_to(app, scope, {"type": "websocket.connect"})
+    assert [message["type"] for message in sent] == ["websocket.close"]
 
 
-async def test_the_page_needs_no_key(http: httpx.AsyncClient) -> None:
-    for path, status in (("/", 200), ("/page/js/main.js", 200), ("/page/no-such-file", 404)):
-        assert (await http.get(path)).status_code == status
+@in_module
+async def test_probes_and_the_page_need_no_key(guarded: Gateway) -> None:
+    for path in ("/health", "/ready", "/startup", "/live", "/", "/page/js/main.js"):
+        assert (await guarded.http.get(path)).status_code == 200
+    assert (await guarded.http.get("/page/no-such-file")).status_code == 404
+
+
+async def test_the_page_can_be_left_out(start: Start) -> None:
+    async with start(page=False) as gateway:
+        for path in ("/", "/page/js/main.js"):
+            assert (await gateway.http.get(path)).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -100,9 +103,10 @@ async def test_the_page_needs_no_key(http: httpx.AsyncClient) -> None:
         bearer(ADMIN_KEY),
     ],
 )
-async def test_a_key_lets_in(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
-    assert (await http.get("/v1/models", headers=headers)).status_code == 200
-    assert (await http.get("/metrics", headers=headers)).status_code == 200
+@in_module
+async def test_a_key_lets_in(guarded: Gateway, headers: dict[str, str]) -> None:
+    assert (await guarded.http.get("/v1/models", headers=headers)).status_code == 200
+    assert (await guarded.http.get("/metrics", headers=headers)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -111,151 +115,116 @@ async def test_a_key_lets_in(http: httpx.AsyncClient, headers: dict[str, str]) -
         (bearer("sk-client-2"), "invalid_api_key"),
         (bearer(KEY + "x"), "invalid_api_key"),
         (bearer(sha256(KEY.encode()).hexdigest()), "invalid_api_key"),
-        (bearer(sha256(ADMIN_KEY.encode()).hexdigest()), "invalid_api_key"),
+        (bearer(ADMIN_DIGEST), "invalid_api_key"),
         (bearer("ann"), "invalid_api_key"),
         (bearer(""), "missing_api_key"),
         ({"authorization": KEY}, "missing_api_key"),
         ({"authorization": f"Basic {KEY}"}, "missing_api_key"),
         ({"authorization": "Bearer wrong", "x-api-key": KEY}, "missing_api_key"),
         ({"x-api-key": "k" * 10_000}, "invalid_api_key"),
+        # It is no part of the URL or the body.
+        ({}, "missing_api_key"),
     ],
+    ids=lambda one: str(one)[:60],
 )
-async def test_anything_else_does_not(
-    http: httpx.AsyncClient, headers: dict[str, str], code: str
-) -> None:
-    response = await http.post(CHAT, json=BODY, headers=headers)
+@in_module
+async def test_anything_else_does_not(guarded: Gateway, headers: dict[str, str], code: str) -> None:
+    url = f"{CHAT}?api_key={KEY}&key={KEY}"
+    response = await guarded.http.post(url, json={"api_key": KEY}, headers=headers)
     error = error_of(response, 401)
-    assert error["code"] == code
-    assert error["type"] == "invalid_request_error"
+    assert (error["code"], error["type"]) == (code, "invalid_request_error")
     assert KEY not in response.text
 
 
-async def test_a_key_is_no_part_of_the_url_or_the_body(http: httpx.AsyncClient) -> None:
-    error_of(await http.get(f"/v1/models?api_key={KEY}&key={KEY}"), 401)
-    error_of(await http.post(CHAT, json=BODY | {"api_key": KEY}), 401)
-
-
 @pytest.mark.parametrize("path", ["/admin/stats", "/admin/pause", "/admin/nothing", "/admin"])
-async def test_admin_needs_an_admin_key(http: httpx.AsyncClient, path: str) -> None:
-    assert error_of(await http.post(path), 401)["code"] == "missing_api_key"
-    error = error_of(await http.post(path, headers=bearer(KEY)), 403)
-    assert error["code"] == "permission_denied"
+@in_module
+async def test_admin_needs_an_admin_key(guarded: Gateway, path: str) -> None:
+    assert (await guarded.refused(path, 401))["code"] == "missing_api_key"
+    assert (await guarded.refused(path, 403, key=KEY))["code"] == "permission_denied"
 
 
-async def test_without_admin_keys_nobody_is_an_admin(
-    settings: GatewaySettings, tokenizer: Tokenizer
-) -> None:
-    async with asking(settings, tokenizer, api_keys=[KEY]) as http:
-        for headers in ({}, bearer(KEY), bearer("")):
-            error = error_of(await http.post("/admin/resume", headers=headers), 403)
-            assert error["code"] == "admin_disabled"
+async def test_without_admin_keys_nobody_is_an_admin(start: Start) -> None:
+    async with start(api_keys=[KEY], public_metrics=True) as gateway:
+        for headers in ({}, bearer(KEY), {"authorization": "Bearer"}):
+            response = await gateway.http.post("/admin/resume", headers=headers)
+            assert error_of(response, 403)["code"] == "admin_disabled"
+        # Metrics may be public.
+        assert (await gateway.http.get("/metrics")).status_code == 200
 
 
-async def test_without_keys_everybody_is_let_in(
-    settings: GatewaySettings, tokenizer: Tokenizer
-) -> None:
-    async with asking(settings, tokenizer, admin_keys=[ADMIN_KEY]) as http:
-        assert (await http.get("/v1/models")).status_code == 200
-        assert (await http.get("/v1/models", headers=bearer("any"))).status_code == 200
+async def test_without_keys_everybody_is_let_in(start: Start) -> None:
+    async with start(admin_keys=[ADMIN_KEY]) as gateway:
+        for headers in ({}, bearer("any")):
+            assert (await gateway.http.get("/v1/models", headers=headers)).status_code == 200
 
 
-async def test_metrics_may_be_public(settings: GatewaySettings, tokenizer: Tokenizer) -> None:
-    async with asking(settings, tokenizer, api_keys=[KEY], public_metrics=True) as http:
-        assert (await http.get("/metrics")).status_code == 200
+@in_module
+async def test_openai_s_client_knows_the_error(guarded: Gateway) -> None:
+    client = guarded.client.with_options(api_key="wrong")
+    with pytest.raises(AuthenticationError) as caught:
+        await client.models.list()
+    assert caught.value.code == "invalid_api_key"
+    assert [model.id for model in (await client.with_options(api_key=KEY).models.list()).data]
 
 
-async def test_other_protocols_are_closed(settings: GatewaySettings, tokenizer: Tokenizer) -> None:
-    app = create_app(settings, tokenizer)
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "websocket.connect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app({"type": "websocket", "path": "/health", "headers": []}, receive, send)
-    assert [message["type"] for message in sent] == ["websocket.close"]
-
-
-async def test_openai_s_client_knows_the_error(
-    settings: GatewaySettings, tokenizer: Tokenizer, scheduler: Any
-) -> None:
-    scheduler.script = Script()
-    with_keys = settings.model_copy(update={"api_keys": [KEY]})
-    async with (
-        serving(with_keys, tokenizer) as url,
-        AsyncOpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0) as client,
-    ):
-        with pytest.raises(AuthenticationError) as caught:
-            await client.models.list()
-        assert caught.value.code == "invalid_api_key"
-        assert [model.id for model in (await client.with_options(api_key=KEY).models.list()).data]
-
-
-async def test_cross_origin_pages_are_let_in_only_if_named(
-    settings: GatewaySettings, tokenizer: Tokenizer
-) -> None:
+async def test_cross_origin_pages_are_let_in_only_if_named(start: Start) -> None:
+    origin = "https://app.example"
+    asked = "access-control-request-headers"
     preflight = {
-        "origin": "https://app.example",
+        "origin": origin,
         "access-control-request-method": "POST",
-        "access-control-request-headers": "authorization,content-type",
+        asked: "authorization,content-type",
     }
-    async with asking(settings, tokenizer, api_keys=[KEY]) as http:
+    allowed = "access-control-allow-origin"
+    async with start(api_keys=[KEY]) as gateway:
+        assert allowed not in (await gateway.http.options(CHAT, headers=preflight)).headers
+    async with start(api_keys=[KEY], allowed_origins=[origin]) as gateway:
+        http = gateway.http
         response = await http.options(CHAT, headers=preflight)
-        assert "access-control-allow-origin" not in response.headers
-    named = {"api_keys": [KEY], "allowed_origins": ["https://app.example"]}
-    async with asking(settings, tokenizer, **named) as http:
-        response = await http.options(CHAT, headers=preflight)
-        assert response.status_code == 200
-        assert response.headers["access-control-allow-origin"] == "https://app.example"
-        other = await http.options(CHAT, headers=preflight | {"origin": "https://evil.example"})
-        assert "access-control-allow-origin" not in other.headers
-        error_of(await http.post(CHAT, json=BODY, headers={"origin": "https://app.example"}), 401)
+        assert (response.status_code, response.headers[allowed]) == (200, origin)
+        other = preflight | {"origin": "https://evil.example"}
+        assert allowed not in (await http.options(CHAT, headers=other)).headers
+        error_of(await http.post(CHAT, json={}, headers={"origin": origin}), 401)
         # OpenAI's client describes itself, in browsers too.
-        describing = {"access-control-request-headers": "authorization,x-stainless-lang"}
-        assert (await http.options(CHAT, headers=preflight | describing)).status_code == 200
+        describing = preflight | {asked: "authorization,x-stainless-lang"}
+        assert (await http.options(CHAT, headers=describing)).status_code == 200
 
 
-async def test_who_has_no_key_need_not_send_a_body_first(
-    settings: GatewaySettings, tokenizer: Tokenizer
-) -> None:
-    async with asking(settings, tokenizer, api_keys=[KEY]) as http:
-        response = await http.post(CHAT, json=BODY, headers={"expect": "100-continue"})
-        error_of(response, 401)
-        assert response.headers["connection"] == "close"
+@in_module
+async def test_who_has_no_key_need_not_send_a_body_first(guarded: Gateway) -> None:
+    response = await guarded.http.post(CHAT, json={}, headers={"expect": "100-continue"})
+    error_of(response, 401)
+    assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
 def test_beyond_the_loopback_keys_or_consent_are_needed(host: str) -> None:
     flags = ["--model", "m", "--host", host]
-    with pytest.raises(SetupError, match="--api-keys-file"):
-        load_settings(GatewaySettings, flags)
-    with pytest.raises(SetupError, match="--api-keys-file"):
-        load_settings(GatewaySettings, [*flags, "--admin-keys", "k"])
+    for others in ([], ["--admin-keys", "k"]):
+        with pytest.raises(SetupError, match="--api-keys-file"):
+            load_settings(GatewaySettings, [*flags, *others])
     load_settings(GatewaySettings, [*flags, "--api-keys", "k"])
     load_settings(GatewaySettings, [*flags, "--insecure", "true"])
 
 
-REQUEST_IDS = [
-    ("abc-123_X.y:z/w+=@", True),
-    ("a" * 128, True),
-    ("a" * 129, False),
-    ("", False),
-    ("two words", False),
-    ("ümlaut", False),
-    ('quote"d', False),
-    ("{}", False),
-]
-
-
+@pytest.mark.parametrize(
+    ("given", "comes_back"),
+    [
+        ("abc-123_X.y:z/w+=@", True),
+        ("a" * 128, True),
+        ("a" * 129, False),
+        ("", False),
+        ("two words", False),
+        ("ümlaut", False),
+        ('quote"d', False),
+        ("{}", False),
+    ],
+)
 async def test_every_answer_carries_a_request_id(
-    settings: GatewaySettings, tokenizer: Tokenizer
+    gateway: Gateway, given: str, comes_back: bool
 ) -> None:
-    async with asking(settings, tokenizer) as http:
-        for path in ("/health", "/nothing", "/v1/models", "/admin/stats", CHAT):
-            for given, comes_back in REQUEST_IDS:
-                response = await http.get(path, headers=[(b"x-request-id", given.encode())])
-                (answered,) = response.headers.get_list("x-request-id")
-                assert (answered == given) is comes_back
-                assert comes_back or answered.startswith("req-")
+    for path in ("/health", "/nothing", "/v1/models", "/admin/stats", CHAT):
+        response = await gateway.http.get(path, headers=[(b"x-request-id", given.encode())])
+        (answered,) = response.headers.get_list("x-request-id")
+        assert (answered == given) is comes_back
+        assert comes_back or answered.startswith("req-")

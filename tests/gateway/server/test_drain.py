@@ -7,23 +7,30 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.__main__ import main
 from tests.certificates import issue, make_authority
-from tests.gateway.conftest import until, until_healthy
-from tests.gateway.fake_scheduler import FakeScheduler, Script
+from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
+from tests.gateway.harness import BODIES, CHAT, bearer, script_of, until
 from tests.stack import free_port
 
-CHAT = "/v1/chat/completions"
-BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
-STREAM = BODY | {"stream": True}
+STREAM = BODIES[CHAT] | {"stream": True}
+
+
+@pytest.fixture
+async def scheduler(backend: Backend) -> AsyncIterator[FakeScheduler]:
+    fake = FakeScheduler(backend.get_vocab_size())
+    server, fake.port = await start_scheduler(fake)
+    yield fake
+    await server.stop()
 
 
 @asynccontextmanager
@@ -37,13 +44,11 @@ async def gateway(
         *("--port", str(port), "--schedulers", f"127.0.0.1:{scheduler.port}", *options),
         stderr=asyncio.subprocess.PIPE,
     )
-    scheme = "https" if client else "http"
+    url = f"{'https' if client else 'http'}://127.0.0.1:{port}"
     try:
         await until_listening(port)
-        async with httpx.AsyncClient(
-            base_url=f"{scheme}://127.0.0.1:{port}", trust_env=False, timeout=20, **client
-        ) as http:
-            await until_healthy(http)
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20, **client) as http:
+            await until_status(http, "/health", 200)
             yield http, process
         process.send_signal(signal.SIGTERM) if process.returncode is None else None
         _, log = await asyncio.wait_for(process.communicate(), 30)
@@ -63,43 +68,44 @@ async def until_listening(port: int) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def until_status(
+    http: httpx.AsyncClient, path: str, status: int, **options: Any
+) -> httpx.Response:
+    while (response := await http.get(path, **options)).status_code != status:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return response
+
+
 async def test_while_requests_finish_no_others_are_taken(
-    scheduler: FakeScheduler,
-    say: Callable[..., list[int]],
-    model_directory: Path,
-    number: signal.Signals,
+    scheduler: FakeScheduler, backend: Backend, model_directory: Path
 ) -> None:
-    say("The quick brown fox jumps", pause_seconds=0.2)
+    scheduler.script = script_of(backend, "The quick brown fox jumps", pause_seconds=0.2)
     options = ("--grace-seconds", "30")
     async with (
         gateway(scheduler, model_directory, *options) as (http, process),
         http.stream("POST", CHAT, json=STREAM) as running,
     ):
-        process.send_signal(number)
-        while (ready := await http.get("/ready")).status_code == 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert (ready.status_code, ready.headers["retry-after"]) == (503, "1")
-        assert (await http.get("/health")).status_code == 503
-        assert (await http.get("/live")).status_code == 200
-        assert (await http.get("/startup")).status_code == 200
-        refused = await http.post(CHAT, json=BODY)
+        process.send_signal(signal.SIGINT)
+        ready = await until_status(http, "/ready", 503)
+        assert ready.headers["retry-after"] == "1"
+        for path, status in (("/health", 503), ("/live", 200), ("/startup", 200)):
+            assert (await http.get(path)).status_code == status
+        refused = await http.post(CHAT, json=BODIES[CHAT])
         assert refused.status_code == 503
         assert refused.json()["error"]["code"] == "shutting_down"
-        assert refused.headers["retry-after"] == "1"
-        assert refused.headers["connection"] == "close"
+        assert (refused.headers["retry-after"], refused.headers["connection"]) == ("1", "close")
         text = "".join([part async for part in running.aiter_text()])
         assert text.endswith("data: [DONE]\n\n")
     assert len(scheduler.adds) == 1
 
 
 async def test_what_does_not_finish_in_time_ends_with_an_error_in_the_stream(
-    scheduler: FakeScheduler, say: Callable[..., list[int]], model_directory: Path
+    scheduler: FakeScheduler, backend: Backend, model_directory: Path
 ) -> None:
-    say("The quick", forever=True, pause_seconds=0.02)
+    scheduler.script = script_of(backend, "The quick", forever=True, pause_seconds=0.02)
     options = ("--grace-seconds", "1")
     async with gateway(scheduler, model_directory, *options) as (http, process):
-        whole = asyncio.create_task(http.post(CHAT, json=BODY))
+        whole = asyncio.create_task(http.post(CHAT, json=BODIES[CHAT]))
         async with http.stream("POST", CHAT, json=STREAM) as running:
             await until(lambda: len(scheduler.adds) == 2)
             process.send_signal(signal.SIGTERM)
@@ -120,62 +126,46 @@ async def test_a_second_signal_does_not_wait(
     scheduler.script = Script(hang=True)
     options = ("--grace-seconds", "300")
     async with gateway(scheduler, model_directory, *options) as (http, process):
-        waiting = asyncio.create_task(http.post(CHAT, json=BODY))
+        waiting = asyncio.create_task(http.post(CHAT, json=BODIES[CHAT]))
         await until(lambda: bool(scheduler.adds))
         process.send_signal(signal.SIGTERM)
-        while (await http.get("/ready")).status_code == 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until_status(http, "/ready", 503)
         process.send_signal(signal.SIGTERM)
         answer = (await asyncio.gather(waiting, return_exceptions=True))[0]
         assert isinstance(answer, BaseException) or answer.status_code == 503
 
 
-async def test_unready_before_closed(scheduler: FakeScheduler, model_directory: Path) -> None:
-    options = ("--grace-seconds", "0", "--drain-seconds", "1")
-    async with gateway(scheduler, model_directory, *options) as (http, process):
-        process.send_signal(signal.SIGTERM)
-        statuses: list[int] = []
-        while not statuses or statuses[-1] != 503:
-            statuses.append((await http.get("/ready")).status_code)
-        assert (await http.post(CHAT, json=BODY)).status_code == 503
-        assert process.returncode is None
-
-
-async def test_keys_are_read_again_on_a_signal(
+async def test_https_keys_that_change_and_unready_before_closed(
     scheduler: FakeScheduler, model_directory: Path, tmp_path: Path
 ) -> None:
-    path = tmp_path / "keys"
-    path.write_text("ann:first\n")
-    options = ("--api-keys-file", str(path))
-    async with gateway(scheduler, model_directory, *options) as (http, process):
-
-        async def status(key: str) -> int:
-            headers = {"authorization": f"Bearer {key}"}
-            return (await http.get("/v1/models", headers=headers)).status_code
-
-        assert [await status("first"), await status("second")] == [200, 401]
-        path.write_text("ann:second\n")
-        process.send_signal(signal.SIGHUP)
-        while await status("second") != 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        assert await status("first") == 401
-
-
-async def test_https(scheduler: FakeScheduler, model_directory: Path, tmp_path: Path) -> None:
     authority = make_authority(tmp_path)
     certificate = issue(tmp_path, authority, "server", "IP:127.0.0.1")
-    options = ("--https-cert", certificate.cert, "--https-key", certificate.key)
     trusted = ssl.create_default_context(cafile=str(authority))
     trusted.maximum_version = ssl.TLSVersion.TLSv1_2
-    async with gateway(scheduler, model_directory, *options, verify=trusted) as (http, _):
-        assert (await http.get("/live")).status_code == 200
-        port = http.base_url.port
+    path = tmp_path / "keys"
+    path.write_text("ann:first\n")
+    options = [
+        *("--https-cert", certificate.cert, "--https-key", certificate.key),
+        *("--api-keys-file", str(path), "--grace-seconds", "0", "--drain-seconds", "1"),
+    ]
+    first, second = bearer("first"), bearer("second")
+    async with gateway(scheduler, model_directory, *options, verify=trusted) as (http, process):
         async with httpx.AsyncClient(trust_env=False) as plain:
             try:
-                answer = await plain.get(f"http://127.0.0.1:{port}/live")
+                answer = await plain.get(f"http://127.0.0.1:{http.base_url.port}/live")
             except httpx.HTTPError:
                 answer = None
             assert answer is None or answer.status_code != 200
+        assert (await http.get("/v1/models", headers=first)).status_code == 200
+        assert (await http.get("/v1/models", headers=second)).status_code == 401
+        path.write_text("ann:second\n")
+        process.send_signal(signal.SIGHUP)
+        await until_status(http, "/v1/models", 200, headers=second)
+        assert (await http.get("/v1/models", headers=first)).status_code == 401
+        process.send_signal(signal.SIGTERM)
+        await until_status(http, "/ready", 503)
+        assert (await http.post(CHAT, json=BODIES[CHAT], headers=second)).status_code == 503
+        assert process.returncode is None
 
 
 def test_a_port_in_use_is_named(model_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:

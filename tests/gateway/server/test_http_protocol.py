@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from inspect import signature
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -16,24 +15,34 @@ from uvicorn.server import ServerState
 from optimist_gateway.fronts.openai.connection_body import Outbox
 from optimist_gateway.server.http_server import BoundedProtocol
 from optimist_gateway.settings import GatewaySettings
-from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.conftest import serving, until_healthy
-from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step
+from tests.gateway.fake_scheduler import EOS, Script, Step
+from tests.gateway.harness import Gateway, Start, a_client
 
 MAX_BODY, MAX_HEADERS = 5_000, 4_096
 
 
+JSON = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+
+
 @pytest.fixture
-async def url(settings: GatewaySettings, tokenizer: Tokenizer) -> AsyncIterator[str]:
-    limits = {
-        "max_body_bytes": MAX_BODY,
-        "max_header_bytes": MAX_HEADERS,
-        "read_seconds": 0.5,
-        "slow_reader_seconds": 0.5,
-        "max_num_connections": 4,
-    }
-    async with serving(settings.model_copy(update=limits), tokenizer) as address:
-        yield address
+async def bounded(start: Start) -> AsyncIterator[Gateway]:
+    limits = {"max_body_bytes": MAX_BODY, "max_header_bytes": MAX_HEADERS, "read_seconds": 0.5}
+    async with start(**limits, slow_reader_seconds=0.5, max_num_connections=4) as gateway:
+        # The client's connection counts.
+        await gateway.http.get("/live", headers={"connection": "close"})
+        yield gateway
+
+
+@pytest.fixture
+def url(bounded: Gateway) -> str:
+    return bounded.url
+
+
+def streamed(*headers: bytes, **fields: Any) -> bytes:
+    """A request for a streamed completion."""
+    body = json.dumps({"model": "tiny", "prompt": "a", "stream": True, **fields}).encode()
+    lines = b"".join(header + b"\r\n" for header in headers)
+    return JSON + lines + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
 async def exchange(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
@@ -72,17 +81,10 @@ def error_of(answer: bytes, status: int) -> Any:
     return json.loads(body)["error"]
 
 
-PROTOCOL_PARTS = (
-    "connections",
-    "cycle",
-    "flow",
-    "headers",
-    "on_response_complete",
-    "scope",
-    "send_400_response",
-    "timeout_keep_alive_handler",
-    "transport",
-)
+PROTOCOL_PARTS = [
+    *("connections", "cycle", "flow", "headers", "on_response_complete", "scope"),
+    *("send_400_response", "timeout_keep_alive_handler", "transport"),
+]
 GET = b"GET /live HTTP/1.1\r\nhost: a\r\n"
 
 
@@ -93,11 +95,8 @@ async def test_uvicorn_has_the_private_parts_that_the_protocol_uses() -> None:
     protocol = HttpToolsProtocol(config, ServerState(), {})
     parts = {
         "HttpToolsProtocol": (protocol, PROTOCOL_PARTS),
-        "FlowControl": (FlowControl(asyncio.Transport()), ("write_paused",)),
-        "RequestResponseCycle": (
-            RequestResponseCycle(**arguments),
-            ("response_complete",),
-        ),
+        "FlowControl": (FlowControl(asyncio.Transport()), ["write_paused"]),
+        "RequestResponseCycle": (RequestResponseCycle(**arguments), ["response_complete"]),
     }
     missing = [
         f"{owner}.{name}"
@@ -126,42 +125,34 @@ async def test_a_header_without_end_is_not_collected(url: str) -> None:
 
 
 async def test_what_is_no_http_is_answered_in_the_api_s_shape(url: str) -> None:
-    assert (
-        error_of(await exchange(url, b"\x16\x03\x01 hello\r\n\r\n"), 400)["code"] == "invalid_http"
-    )
+    error = error_of(await exchange(url, b"\x16\x03\x01 hello\r\n\r\n"), 400)
+    assert error["code"] == "invalid_http"
 
 
-async def test_a_connection_that_says_nothing_is_closed(url: str) -> None:
-    assert error_of(await exchange(url), 408)["code"] == "request_timeout"
+HEADERS = [b"x-%d: 1\r\n" % number for number in range(40)]
 
 
-async def test_headers_that_drip_are_given_up(url: str) -> None:
-    drops = [b"x-%d: 1\r\n" % number for number in range(40)]
-    assert error_of(await exchange(url, GET, *drops, pause=0.1), 408)
-
-
-async def test_a_body_that_drips_is_given_up(url: str) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-    head += b"content-length: 1000\r\n\r\n"
-    answer = await exchange(url, head, *[b" "] * 20, pause=0.1)
-    error = error_of(answer, 408)
-    assert error["code"] == "request_timeout"
+@pytest.mark.parametrize(
+    "parts",
+    [[], [GET, *HEADERS], [JSON + b"content-length: 1000\r\n\r\n", *[b" "] * 20]],
+    ids=["nothing", "headers", "a body"],
+)
+async def test_what_comes_slowly_or_not_at_all_is_given_up(url: str, parts: list[bytes]) -> None:
+    assert error_of(await exchange(url, *parts, pause=0.1), 408)["code"] == "request_timeout"
 
 
 @pytest.mark.parametrize("length", [b"99999999", b"9" * 30, b"9" * 4000])
 async def test_a_body_that_is_announced_too_long_is_refused_at_once(
     url: str, length: bytes
 ) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-    answer = await exchange(url, head + b"content-length: " + length + b"\r\n\r\n")
+    answer = await exchange(url, JSON + b"content-length: " + length + b"\r\n\r\n")
     assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 "))
     assert len(answer) < 4096
 
 
 async def test_a_chunked_body_without_end_is_cut_off(url: str) -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
     chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
-    answer = await exchange(url, head + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 100)
+    answer = await exchange(url, JSON + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 100)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
 
 
@@ -174,42 +165,30 @@ async def test_connections_are_bounded(url: str) -> None:
     for _, writer in idle:
         writer.close()
         await writer.wait_closed()
-    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
-        await until_healthy(client)
+    async with a_client(url) as client:
+        while (await client.get("/live")).status_code != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_connections_that_are_kept_may_be_used_again(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
+    async with a_client(url) as client:
         for _ in range(3):
             assert (await client.get("/live")).status_code == 200
             await asyncio.sleep(0.3)
 
 
-async def test_a_client_that_does_not_read_is_dropped(url: str, scheduler: FakeScheduler) -> None:
+async def test_a_client_that_does_not_read_is_dropped(bounded: Gateway) -> None:
     # Slow enough that not too many outputs wait, large enough to fill the sockets' buffers.
-    scheduler.script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
-    host, port = url.removeprefix("http://").split(":")
-    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
-        await until_healthy(client)
-        _, writer = await asyncio.open_connection(host, int(port), limit=2**10)
-        body = json.dumps(
-            {
-                "model": "tiny",
-                "prompt": "a",
-                "max_tokens": 4000,
-                "stream": True,
-                "return_token_ids": True,
-            }
-        ).encode()
-        writer.write(
-            b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\n\r\n" % len(body) + body
-        )
-        handle = await asyncio.wait_for(scheduler.aborts.get(), 30)
-        assert handle == scheduler.adds[0].handle
-        writer.close()
-        await until_counted(client, 'outcome="disconnected"')
-        assert "slow_reader" not in (await client.get("/metrics")).text
+    script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
+    bounded.scheduler.script = script
+    host, port = bounded.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port), limit=2**10)
+    writer.write(streamed(max_tokens=4000, return_token_ids=True))
+    handle = await asyncio.wait_for(bounded.scheduler.aborts.get(), 30)
+    assert handle == bounded.adds[0].handle
+    writer.close()
+    await bounded.until_shown('outcome="disconnected"')
+    assert "slow_reader" not in (await bounded.http.get("/metrics")).text
 
 
 async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() -> None:
@@ -239,47 +218,27 @@ async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() ->
     server.close()
 
 
-async def test_requests_that_are_sent_at_once_are_answered_one_by_one(
-    url: str, scheduler: FakeScheduler
-) -> None:
-    scheduler.script = Script(steps=[Step([20]), Step([20, EOS])])
-    async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
-        await until_healthy(client)
-    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 9, "stream": True}).encode()
-    request = (
-        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n" % len(body) + body
-    )
-    last = request.replace(b"host: a\r\n", b"host: a\r\nconnection: close\r\n")
-    answer = await exchange(url, request + request + last)
+async def test_requests_that_are_sent_at_once_are_answered_one_by_one(bounded: Gateway) -> None:
+    bounded.scheduler.script = Script(steps=[Step([20]), Step([20, EOS])])
+    request, last = streamed(max_tokens=9), streamed(b"connection: close", max_tokens=9)
+    answer = await exchange(bounded.url, request + request + last)
     assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"data: [DONE]") == 3
-
-
-async def until_counted(client: httpx.AsyncClient, what: str) -> None:
-    while what not in (await client.get("/metrics")).text:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("interval", [0.0, 1.0])
 async def test_events_that_come_soon_after_each_other_share_a_chunk(
-    settings: GatewaySettings, tokenizer: Tokenizer, scheduler: FakeScheduler, interval: float
+    start: Start, interval: float
 ) -> None:
-    # The last token is the one that stops it.
-    scheduler.script = Script(steps=[*[Step([20])] * 30, Step([EOS])], pause_seconds=0.003)
-    body = json.dumps({"model": "tiny", "prompt": "a", "max_tokens": 99, "stream": True}).encode()
-    request = (
-        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\n"
-        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-    )
-    changed = settings.model_copy(update={"write_interval_seconds": interval})
-    async with serving(changed, tokenizer) as url:
-        async with httpx.AsyncClient(base_url=url, trust_env=False, verify=False) as client:
-            await until_healthy(client)
-        chunks = chunks_of(await exchange(url, request))
+    async with start(write_interval_seconds=interval) as gateway:
+        # The last token is the one that stops it.
+        steps = [*[Step([20])] * 30, Step([EOS])]
+        gateway.scheduler.script = Script(steps=steps, pause_seconds=0.003)
+        answer = await exchange(gateway.url, streamed(b"connection: close", max_tokens=99))
+    chunks = chunks_of(answer)
     *events, done = b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n")
     assert done == b"data: [DONE]"
     choices = [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
-    assert "".join(choice["text"] for choice in choices) == await tokenizer.decode([20] * 30)
+    assert "".join(choice["text"] for choice in choices) == gateway.backend.decode([20] * 30)
     assert len(events) >= 30
     if interval:
         assert len(chunks) < len(events)

@@ -1,12 +1,9 @@
-"""Several predictions of one request, on their way to the scheduler."""
+"""Predictions of one request, on their way to the scheduler."""
 
-from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI
-from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import FieldError
@@ -14,9 +11,17 @@ from optimist_gateway.core.request import Request
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.text.encode import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, USER, FakeScheduler, Say, tokens
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
+from tests.gateway.harness import Gateway
 
 TEXTS = ["def main(argument):\r\n    return 1\r", "The quick brown fox", "東京 \N{ROCKET}"]
+
+
+def content(text: Any) -> dict[str, Any]:
+    return {"type": "content", "content": text}
+
+
+PARTS = [{"type": "text", "text": part} for part in ("The quick", " brown fox")]
 
 
 def predictions(add: scheduler_pb2.Add) -> list[list[int]]:
@@ -27,39 +32,36 @@ def predictions(add: scheduler_pb2.Add) -> list[list[int]]:
     return [token_ids[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
 
 
-def content(text: Any) -> dict[str, Any]:
-    return {"type": "content", "content": text}
-
-
-async def sent(
-    client: AsyncOpenAI, scheduler: FakeScheduler, extra: dict[str, Any]
-) -> list[list[int]]:
+async def sent(gateway: Gateway, extra: dict[str, Any]) -> list[list[int]]:
     """Returns the predictions that reach the scheduler through either endpoint."""
-    await client.chat.completions.create(model="tiny", messages=USER, extra_body=extra)
-    await client.completions.create(model="tiny", prompt="a", extra_body=extra)
-    chat, plain = (predictions(add) for add in scheduler.adds)
+    gateway.say("x")
+    await gateway.chat(extra)
+    await gateway.complete(extra)
+    chat, plain = (predictions(add) for add in gateway.adds)
     assert chat == plain
     return chat
 
 
-async def test_several_texts(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    say("x")
-    parts = [{"type": "text", "text": part} for part in ("The quick", " brown fox")]
-    given = [content(TEXTS[0]), content(parts), content(TEXTS[2])]
-    expected = [
-        backend.encode(text.replace("\r\n", "\n").replace("\r", "\n")).ids for text in TEXTS
-    ]
-    assert await sent(client, scheduler, {"prediction": given}) == expected
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (content(TEXTS[0]), TEXTS[:1]),
+        (content([{"type": "text", "text": part} for part in ("The qu", "ick")]), ["The quick"]),
+        ([content(TEXTS[0]), content(PARTS), content(TEXTS[2])], TEXTS),
+        # Up to the limit.
+        ([content("ä" * 10_000), content("a" * 40_000)], ["ä" * 10_000, "a" * 40_000]),
+    ],
+    ids=["one", "parts", "several", "long"],
+)
+async def test_texts(gateway: Gateway, given: Any, expected: list[str]) -> None:
+    texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in expected]
+    ids = [gateway.backend.encode(text).ids[:MAX_MODEL_LEN] for text in texts]
+    assert await sent(gateway, {"prediction": given}) == ids
 
 
-async def test_several_lists_of_tokens(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("x")
+async def test_several_lists_of_tokens(gateway: Gateway) -> None:
     given = [[7, 8], [9], [7, 8, 9]]
-    assert await sent(client, scheduler, {"predicted_token_ids": given}) == given
+    assert await sent(gateway, {"predicted_token_ids": given}) == given
 
 
 @pytest.mark.parametrize(
@@ -76,27 +78,18 @@ async def test_several_lists_of_tokens(
     ],
 )
 async def test_what_is_empty_is_left_out(
-    client: AsyncOpenAI,
-    say: Say,
-    scheduler: FakeScheduler,
-    backend: Backend,
-    given: dict[str, Any],
-    expected: Sequence[str],
+    gateway: Gateway, given: dict[str, Any], expected: list[str]
 ) -> None:
-    say("x")
-    encoded = [backend.encode(text).ids for text in expected]
-    assert await sent(client, scheduler, given) == encoded
+    encoded = [gateway.backend.encode(text).ids for text in expected]
+    assert await sent(gateway, given) == encoded
     # One prediction, or none, reads as it did before there could be several.
-    assert scheduler.adds[0].num_predicted_tokens == b""
+    assert gateway.adds[0].num_predicted_tokens == b""
 
 
-async def test_each_is_cut_at_the_model_s_length_and_four_may_be_as_long(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("x")
+async def test_each_is_cut_at_the_model_s_length_and_four_may_be_as_long(gateway: Gateway) -> None:
     given = [[number] * (MAX_MODEL_LEN + number) for number in range(5, 9)]
     expected = [[number] * MAX_MODEL_LEN for number in range(5, 9)]
-    assert await sent(client, scheduler, {"predicted_token_ids": given}) == expected
+    assert await sent(gateway, {"predicted_token_ids": given}) == expected
 
 
 async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Tokenizer) -> None:
@@ -113,13 +106,3 @@ async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Toke
     with pytest.raises(FieldError) as caught:
         await lengths(1, MAX_TOKENS)
     assert caught.value.path == ("predictions", 1)
-
-
-async def test_texts_up_to_the_limit_are_taken(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler, backend: Backend
-) -> None:
-    say("x")
-    texts = ["ä" * 10_000, "a" * 40_000]
-    expected = [backend.encode(text).ids[:MAX_MODEL_LEN] for text in texts]
-    given = {"prediction": [content(text) for text in texts]}
-    assert await sent(client, scheduler, given) == expected

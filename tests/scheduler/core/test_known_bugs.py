@@ -12,11 +12,11 @@ import pytest
 
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.results.read import ResultError
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import PauseMode
 from optimist_scheduler.core.values import FinishReason
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.links import WindowWaits
-from tests.scheduler.situation import NOW, Situation, ints, make_window, rows, run_plan
+from tests.scheduler.situation import NOW, Situation, columns, ints, make_window, rows, run_plan
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
@@ -421,13 +421,6 @@ def test_a_proposer_that_failed_means_plain_decode(depth: int) -> None:
 # Results and statistics.
 
 
-def columns(scheduler: Scheduler) -> np.ndarray:
-    """Returns a copy of everything the table holds in columns."""
-    table = scheduler._state.table
-    names = [name for name in type(table).__annotations__ if hasattr(table, name)]
-    return np.concatenate([getattr(table, name) for name in names] + [table.token_ids.ravel()])
-
-
 @DEPTHS
 @pytest.mark.parametrize("token_id", [-1, 50, 2**31 - 1])
 def test_ghsa_8wr5_jm2h_8r4f_an_emitted_id_at_or_above_the_vocabulary_size(
@@ -480,24 +473,4 @@ def test_sglang_18848_statistics_are_not_polluted_by_stale_results(depth: int) -
         assert asdict(scheduler.stats) == {**stats, "num_late_results": number}
     assert np.array_equal(columns(scheduler), before)
     assert scheduler._state.costs.cost([1, 5, 20]).tolist() == costs
-    situation.finish()
-
-
-@DEPTHS
-def test_a_preemption_does_not_fold_the_output_into_the_prompt(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, num_blocks=10, max_num_seqs=4)
-    for handle in range(4):
-        situation.add(handle, [handle, 1, 2], 20)
-    num_again = 0
-    while situation.is_busy:
-        while situation.scheduler.can_send and (plan := situation.scheduler.schedule(NOW)):
-            situation.sent.append(plan)
-            for admission in plan.admissions:
-                num_output = len(admission.token_ids) - 3
-                num_again += num_output > 0
-                assert num_output == len(situation.text(admission.request.handle))
-                assert admission.request.num_prompt_tokens == 3
-                assert admission.request.max_length == 23
-        situation.answer()
-    assert num_again > 0
     situation.finish()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from optimist_scheduler.core.scheduler import PauseMode
-from tests.scheduler.situation import Situation, rows
+from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 COUNTS = pytest.mark.parametrize("count", [2, 4])
@@ -100,19 +100,6 @@ def test_nothing_is_repeated_beside_a_prompt_or_while_somebody_waits() -> None:
     assert [situation.step().num_repeats for _ in range(3)] == [0, 0, 3]
     situation.add(2, [3], 4)
     assert situation.step().num_repeats == 0
-    situation.finish()
-
-
-@COUNTS
-def test_a_slot_is_used_again_while_an_old_repeat_is_on_its_way(count: int) -> None:
-    situation = lease(count, max_num_seqs=2)
-    situation.abort(0)
-    situation.add(2, [7, 7], 10)
-    plan = situation.send()
-    # The plan goes out with the slot for the new request; the worker still repeats the old one.
-    assert (plan.released_slots, plan.admissions[0].slot) == ([0], 0)
-    assert list(rows(situation.repeat())) == [1]
-    assert situation.counters(0) == (2, 1, 2)
     situation.finish()
 
 

@@ -18,56 +18,37 @@ def admitted(situation: Situation) -> list[int]:
 # Order.
 
 
+ORDERS: dict[str, tuple[dict[str, Any], list[tuple[int, int, int]], list[int], int]] = {
+    "fcfs": ({"max_num_seqs": 2}, [(1, 5, 0)] * 5, [0, 1, 2, 3, 4], 0),
+    "equal priorities": (
+        {"max_num_seqs": 2, "policy": "priority"}, [(1, 20, 3)] * 4, [0, 1, 2, 3], 0
+    ),
+    "the smallest priority first, equals by arrival": (
+        {"max_num_seqs": 1, "policy": "priority"},
+        [(1, 3, priority) for priority in (1, 1, 0, 2, 0)],
+        [2, 4, 0, 1, 3],
+        0,
+    ),
+    "a long prompt in front is not passed by": (
+        {"num_blocks": 12}, [(20, 12, 0), (30, 2, 0), (1, 2, 0)], [0, 1, 2], 0
+    ),
+    "what was preempted goes ahead of those that wait": (
+        {"num_blocks": 9, "max_num_seqs": 2}, [(5, 25, 0)] * 3, [0, 1, 1, 2, 2], 2
+    ),
+    "nobody is admitted into blocks that a preemption freed": (
+        {"num_blocks": 9, "max_num_seqs": 3},
+        [(1, 20, 0), (13, 20, 0), (9, 20, 0)],
+        [0, 1, 1, 2],
+        1,
+    ),
+}  # fmt: skip
+"""Settings; requests by lengths of prompt and output and priority; admissions; preemptions."""
+
+
 @DEPTHS
-@pytest.mark.parametrize(
-    ("options", "requests", "order", "num_preemptions"),
-    [
-        # Each request with the lengths of prompt and output, and its priority.
-        pytest.param({"max_num_seqs": 2}, [(1, 5, 0)] * 5, [0, 1, 2, 3, 4], 0, id="fcfs"),
-        pytest.param(
-            {"max_num_seqs": 2, "policy": "priority"},
-            [(1, 20, 3)] * 4,
-            [0, 1, 2, 3],
-            0,
-            id="equal priorities",
-        ),
-        pytest.param(
-            {"max_num_seqs": 1, "policy": "priority"},
-            [(1, 3, 1), (1, 3, 1), (1, 3, 0), (1, 3, 2), (1, 3, 0)],
-            [2, 4, 0, 1, 3],
-            0,
-            id="the smallest priority first, equals by arrival",
-        ),
-        pytest.param(
-            {"num_blocks": 12},
-            [(20, 12, 0), (30, 2, 0), (1, 2, 0)],
-            [0, 1, 2],
-            0,
-            id="a long prompt in front is not passed by",
-        ),
-        pytest.param(
-            {"num_blocks": 9, "max_num_seqs": 2},
-            [(5, 25, 0)] * 3,
-            [0, 1, 1, 2, 2],
-            2,
-            id="what was preempted goes ahead of those that wait",
-        ),
-        pytest.param(
-            {"num_blocks": 9, "max_num_seqs": 3},
-            [(1, 20, 0), (13, 20, 0), (9, 20, 0)],
-            [0, 1, 1, 2],
-            1,
-            id="nobody is admitted into blocks that a preemption freed",
-        ),
-    ],
-)
-def test_requests_are_admitted_in_order(
-    depth: int,
-    options: dict[str, Any],
-    requests: list[tuple[int, int, int]],
-    order: list[int],
-    num_preemptions: int,
-) -> None:
+@pytest.mark.parametrize("name", ORDERS)
+def test_requests_are_admitted_in_order(depth: int, name: str) -> None:
+    options, requests, order, num_preemptions = ORDERS[name]
     situation = Situation(max_plans_in_flight=depth, **options)
     for handle, (num_prompt_tokens, max_tokens, priority) in enumerate(requests):
         situation.add(handle, [handle] * num_prompt_tokens, max_tokens, priority=priority)

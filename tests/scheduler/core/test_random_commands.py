@@ -278,8 +278,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert len(prompt) >= self.max_length
             return
         assert not is_full
-        with pytest.raises(RejectionError, match="is in use"):
+        with pytest.raises(RejectionError, match="is in use") as caught:
             self.dispatcher.add(new, self.now, message)
+        assert caught.value.finished.reason is FinishReason.REFUSED
         expected = Expected(new, self.drafter)
         self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
@@ -484,10 +485,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     def execute_at(self, worker: DrivenWorker) -> None:
         self.run_worker(worker, lambda: worker.fake.execute(worker.sent.pop(0)))
 
-    @can(lambda worker: not worker.sent and worker.fake.can_repeat)
+    @can(lambda worker: worker.fake.can_repeat)
     @rule(number=NUMBERS)
     def repeat(self, number: int) -> None:
-        worker = self.choose(number, lambda worker: not worker.sent and worker.fake.can_repeat)
+        worker = self.choose(number, lambda worker: worker.fake.can_repeat)
         self.run_worker(worker, worker.fake.repeat)
 
     def run_worker(self, worker: DrivenWorker, run: Callable[[], Any]) -> None:

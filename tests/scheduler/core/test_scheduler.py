@@ -6,7 +6,6 @@ import pytest
 
 from optimist_scheduler.core.requests.request import NewRequest, build_request
 from optimist_scheduler.core.results.read import find_stop
-from optimist_scheduler.core.values import FinishReason, RejectionError
 from optimist_scheduler.core.windows.window import Window, WindowError
 from tests.scheduler.situation import Situation, config, make_window, rows, window_of
 
@@ -59,16 +58,6 @@ def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
     assert situation.step().num_draft_tokens.tolist() == [2]
     situation.finish()
     assert situation.finished(0).num_passes == 2
-
-
-@DEPTHS
-def test_short_of_blocks_the_youngest_is_computed_again(depth: int) -> None:
-    situation = Situation(num_blocks=9, max_num_seqs=2, max_plans_in_flight=depth)
-    for handle in (0, 1):
-        situation.add(handle, [1, 2, 3, 4, 5], 25)
-    situation.finish()
-    assert situation.worker.admitted == ["r0", "r1", "r1"]
-    assert situation.scheduler.stats.num_preemptions == 1
 
 
 def test_drafts_never_preempt() -> None:
@@ -160,17 +149,6 @@ def test_drafts_share_budget_and_blocks_with_every_row() -> None:
     assert plan.num_known_tokens.tolist() == [1, 1]
     assert plan.num_draft_tokens.tolist() == [1, 0]
     situation.finish()
-
-
-def test_the_waiting_queue_is_bounded_and_ids_are_unique() -> None:
-    situation = Situation(max_num_waiting=1)
-    situation.add(0, [1], 1)
-    with pytest.raises(RejectionError, match="1 requests wait") as caught:
-        situation.add(1, [1], 1)
-    assert caught.value.finished.reason is FinishReason.OVERLOADED
-    with pytest.raises(RejectionError, match="request_id: is in use") as caught:
-        situation.add(0, [1], 1)
-    assert caught.value.finished.reason is FinishReason.REFUSED
 
 
 def test_a_stop_token_counts_from_the_least_length_on() -> None:

@@ -9,14 +9,10 @@ from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width.acceptance import Acceptance, Calibration
 from optimist_scheduler.core.width.goodput import choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.situation import Situation, make_window, window_of
+from tests.scheduler.situation import Situation, ints, make_window, window_of
 
 DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
 """A pass of 1 ms, and 0.1 ms for each token."""
-
-
-def ints(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(values, np.int32)
 
 
 def floats(*values: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

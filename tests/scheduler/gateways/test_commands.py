@@ -1,7 +1,6 @@
 """Commands and their replies over real sockets, with a fake worker."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -90,42 +89,30 @@ async def test_no_priority_is_ignored(worker_port: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_aborted_request_says_nothing_more(
+async def test_an_aborted_request_says_nothing_more_but_its_account_if_that_is_wanted(
     mode: str, worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.01
     async with serve_scheduler(worker_port, [], **MODES[mode]) as (_, stub):
         client = Client(stub)
-        await client.send(add(1, [1], max_tokens=50))
-        await client.read_until(lambda: 1 in client.tokens)
-        reply = await client.reply(abort(1))
-        reported = list(client.tokens[1])
-        await client.send(add(2, PROMPT))
-        await client.read_until(lambda: 2 in client.finished)
-    assert reply.error == ""
-    assert client.tokens == {1: reported, 2: truth(PROMPT)}
-    assert list(client.finished) == [2]
-
-
-async def test_an_abort_is_answered_with_the_account_if_that_is_wanted(
-    worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.step_seconds = 0.01
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, [1], max_tokens=50))
-        await client.read_until(lambda: 1 in client.tokens)
-        await client.reply(abort(1, wants_finished=True))
-    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ABORTED
-    assert client.finished[1].num_passes == len(client.tokens[1])
+        for handle, wants_finished in ((1, False), (2, True)):
+            await client.send(add(handle, [1], max_tokens=50))
+            await client.read_until(lambda: handle in client.tokens)  # noqa: B023
+            assert (await client.reply(abort(handle, wants_finished=wants_finished))).error == ""
+        reported = {handle: list(tokens) for handle, tokens in client.tokens.items()}
+        await client.send(add(3, PROMPT))
+        await client.read_until(lambda: 3 in client.finished)
+    assert client.tokens == reported | {3: truth(PROMPT)}
+    assert list(client.finished) == [2, 3]
+    assert client.finished[2].reason == scheduler_pb2.FINISH_REASON_ABORTED
+    assert client.finished[2].num_passes == len(client.tokens[2])
 
 
 async def test_the_most_urgent_request_goes_first(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.005
-    options: dict[str, Any] = {"policy": "priority", "max_num_seqs": 1}
-    async with serve_scheduler(worker_port, [], **options) as (_, stub):
+    async with serve_scheduler(worker_port, [], policy="priority", max_num_seqs=1) as (_, stub):
         client = Client(stub)
         await client.send(add(1, PROMPT, priority=-9))
         await client.read_until(lambda: 1 in client.tokens)
@@ -139,8 +126,7 @@ async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.005
-    options: dict[str, Any] = {"policy": "priority", "max_num_seqs": 1}
-    async with serve_scheduler(worker_port, [], **options) as (_, stub):
+    async with serve_scheduler(worker_port, [], policy="priority", max_num_seqs=1) as (_, stub):
         described = await stub.Describe(scheduler_pb2.DescribeRequest())
         assert described.policy == scheduler_pb2.SCHEDULING_POLICY_PRIORITY
         client, other = Client(stub), Client(stub)

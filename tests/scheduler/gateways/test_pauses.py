@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -58,35 +59,28 @@ async def test_a_pause_keeps_what_runs_waits_for_it_or_ends_all(
     assert worker.num_streams == 1
 
 
-async def test_a_second_pause_replaces_the_mode_of_one_that_is_pending(
+async def begun(stub: Any) -> Client:
+    """Returns a client whose request is running."""
+    client = Client(stub)
+    await client.send(add(1, PROMPT, max_tokens=50))
+    await client.read_until(lambda: 1 in client.tokens)
+    return client
+
+
+async def test_a_pause_that_is_pending_gets_another_mode_or_is_ended_by_a_resume(
     worker: FakeWorkerServicer, worker_port: int
 ) -> None:
     worker.step_seconds = 0.01
     async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT, max_tokens=50))
-        await client.read_until(lambda: 1 in client.tokens)
+        client = await begun(stub)
         await client.send(pause(WAIT, 500), pause(KEEP, 501))
         await client.read_until(lambda: {500, 501} <= set(client.replies))
         assert {client.replies[500].error, client.replies[501].error} == {""}
         assert not client.finished
-        await client.reply(resume())
-        await client.read_until(lambda: 1 in client.finished)
-    assert client.tokens == {1: truth(PROMPT, 50)}
-
-
-async def test_a_resume_ends_a_pause_that_is_pending(
-    worker: FakeWorkerServicer, worker_port: int
-) -> None:
-    worker.step_seconds = 0.01
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT, max_tokens=50))
-        await client.read_until(lambda: 1 in client.tokens)
-        await client.send(pause(WAIT), resume())
-        await client.read_until(lambda: {500, 600} <= set(client.replies))
-        assert client.replies[500].error.startswith("pause: was ended by a resume")
-        assert client.replies[600].error == ""
+        await client.send(resume(600), pause(WAIT, 502), resume(601))
+        await client.read_until(lambda: {502, 601} <= set(client.replies))
+        assert client.replies[502].error.startswith("pause: was ended by a resume")
+        assert client.replies[601].error == ""
         await client.read_until(lambda: 1 in client.finished)
     assert client.tokens == {1: truth(PROMPT, 50)}
 
@@ -113,9 +107,7 @@ async def test_a_pause_that_was_answered_outlives_its_stream(
 ) -> None:
     worker.step_seconds = 0.02
     async with serve_scheduler(worker_port, [], max_plans_in_flight=1) as (engine, stub):
-        client, first, second = Client(stub), Client(stub), Client(stub)
-        await client.send(add(1, PROMPT, max_tokens=50))
-        await client.read_until(lambda: 1 in client.tokens)
+        client, first, second = await begun(stub), Client(stub), Client(stub)
         await first.reply(pause(KEEP))
         first.close()
         # It lets the request go on, until it is withdrawn.
@@ -137,9 +129,7 @@ async def test_a_stream_without_further_commands_waits_for_its_pause(
 ) -> None:
     worker.step_seconds = 0.01
     async with serve_scheduler(worker_port, []) as (engine, stub):
-        client, other = Client(stub), Client(stub)
-        await client.send(add(1, PROMPT))
-        await client.read_until(lambda: 1 in client.tokens)
+        client, other = await begun(stub), Client(stub)
         await other.send(pause(WAIT))
         await other.done_sending()
         while await other.read():

@@ -1,6 +1,5 @@
 from typing import Any
 
-import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
@@ -11,6 +10,7 @@ from optimist_scheduler.observing import metrics
 from tests.scheduler.client import PROMPT, add, ask, truth, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
+from tests.scheduler.situation import ints
 
 PREFIX = "optimist_scheduler_"
 
@@ -64,10 +64,6 @@ async def test_what_happens_is_counted(
     assert REGISTRY.get_sample_value(PREFIX + "connected", labels) is None
 
 
-def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(values, np.int32)
-
-
 def test_drafts_are_counted_by_source_and_position() -> None:
     names = ["drafted_tokens_total", "accepted_tokens_total", "acceptance_rate_count"]
     names += ["acceptance_rate_sum", "tokens_per_step_sum"]
@@ -80,13 +76,13 @@ def test_drafts_are_counted_by_source_and_position() -> None:
     before = {source: series(source) for source in ("prediction", "eagle", "medusa")}
     result = StepResult(
         sequence=1,
-        slots=column(0, 1, 2, 3),
-        lengths=column(9, 9, 9, 9),
-        num_emitted_tokens=column(3, 1, 19, 1),
-        token_ids=column(*range(24)),
-        num_drafted_tokens=column(4, 4, 20, 0),
-        num_accepted_tokens=column(2, 0, 18, 0),
-        draft_sources=column(5, 5, 1, 0),
+        slots=ints(0, 1, 2, 3),
+        lengths=ints(9, 9, 9, 9),
+        num_emitted_tokens=ints(3, 1, 19, 1),
+        token_ids=ints(*range(24)),
+        num_drafted_tokens=ints(4, 4, 20, 0),
+        num_accepted_tokens=ints(2, 0, 18, 0),
+        draft_sources=ints(5, 5, 1, 0),
     )
     metrics.observe_drafts(result)
     grown = {
@@ -101,7 +97,7 @@ def test_drafts_are_counted_by_source_and_position() -> None:
 async def test_what_speculation_is_expected_to_bring_is_shown(proposer_port: int) -> None:
     drafter = Drafter(DraftSource.QUANTISED, 3, 3)
     servicer = FakeWorkerServicer(FakeWorker(costs=((1, 900), (16, 1000)), drafter=drafter))
-    servicer.worker.description.drafter_us = column(300, 600, 900).tobytes()
+    servicer.worker.description.drafter_us = ints(300, 600, 900).tobytes()
     async with (
         serve_worker(servicer) as port,
         serve_scheduler(port, [proposer_port]) as (

@@ -91,9 +91,12 @@ async def test_a_proposer_that_lost_its_memory_is_sent_everything_again(
     assert client.finished[1].accepted_prediction_tokens >= 10
 
 
-async def test_a_silent_proposer_is_waited_for_once(
+async def test_a_silent_proposer_is_waited_for_once_and_an_unreachable_one_never(
     worker_port: int, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
+    async with serve_scheduler(worker_port, [1], proposer_wait_ms=3_600_000) as (_, stub):
+        client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
+    assert client.tokens[1] == truth(PROMPT)
     proposer.delay_seconds = 3600
     async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=200) as (_, stub):
         started = asyncio.get_running_loop().time()
@@ -102,12 +105,6 @@ async def test_a_silent_proposer_is_waited_for_once(
         assert asyncio.get_running_loop().time() - started < 4
     assert client.tokens[1] == truth(PROMPT)
     assert client.finished[1].num_passes == 20
-
-
-async def test_an_unreachable_proposer_is_not_waited_for(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, [1], proposer_wait_ms=3_600_000) as (_, stub):
-        client = await ask(stub, add(1, PROMPT, predicted=truth(PROMPT)))
-    assert client.tokens[1] == truth(PROMPT)
 
 
 async def test_a_proposer_that_was_away_is_used_again(

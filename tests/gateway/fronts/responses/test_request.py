@@ -1,11 +1,17 @@
-"""Requests of /v1/responses."""
+"""Requests of /v1/responses, and the items of responses with the events that build them up."""
 
-from typing import Any
+from copy import deepcopy
+from typing import Any, Literal
+
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from optimist_gateway.core.error import Path, field_name
 from optimist_gateway.core.request import Conversation, JsonContent, Message, Request, ToolCall
+from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.endpoint import response_request
+from optimist_gateway.fronts.openai.responses.output import ResponseOutput
 
 
 def request(**fields: Any) -> Request:
@@ -56,9 +62,6 @@ def test_items_are_messages() -> None:
         Message("tool", "sun", tool_call_id="a"),
         Message("tool", "rain", tool_call_id="b"),
     ]
-
-
-def test_a_call_needs_no_message() -> None:
     messages = conversation(input=[{"role": "user", "content": "x"}, CALL]).messages
     assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", {}),))
 
@@ -106,3 +109,77 @@ def test_errors_name_the_fields_that_came() -> None:
         ("min_tokens",): "min_tokens",
     }
     assert {path: field_name(path, names) for path in expected} == expected
+
+
+LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+KINDS = {
+    "message": (
+        ["output_item.added", "content_part.added"],
+        "output_text.delta",
+        ["output_text.done", "content_part.done", "output_item.done"],
+    ),
+    "function_call": (
+        ["output_item.added"],
+        "function_call_arguments.delta",
+        ["function_call_arguments.done", "output_item.done"],
+    ),
+}
+"""Of each type of item: the first events, those between, and the last ones."""
+STEPS = st.tuples(st.sampled_from(["text", "call", "more of a call"]), st.text(min_size=1))
+
+
+@given(st.lists(STEPS), st.sampled_from(["completed", "incomplete"]))
+@example([], "completed")
+def test_events_build_up_the_items(
+    steps: list[tuple[str, str]], status: Literal["completed", "incomplete"]
+) -> None:
+    output = ResponseOutput("resp_7")
+    events: list[Any] = []
+    sent: list[Any] = []
+    kind, num_items = "", 0
+    for step, text in steps:
+        if step == "text":
+            new = output.add_text(text, [LOGPROB])
+            num_items += kind != "message"
+        else:
+            is_new = step == "call" or kind != "function_call"
+            new = output.add_call("f" if is_new else None, text)
+            num_items += is_new
+        kind = "message" if step == "text" else "function_call"
+        events += new
+        sent += deepcopy(new)
+    events += output.finish(status)
+    # What was sent before does not grow.
+    assert events[: len(sent)] == sent
+    items = output.items
+    # What says nothing is an empty message.
+    assert len(items) == max(num_items, 1)
+    statuses = ["completed"] * (len(items) - 1) + [status]
+    assert [item["status"] for item in items] == statuses
+    assert [event["output_index"] for event in events] == sorted(
+        event["output_index"] for event in events
+    )
+    for index, item in enumerate(items):
+        require_item(item, [event for event in events if event["output_index"] == index])
+    names = [item[name] for item in items for name in ("id", "call_id") if name in item]
+    assert len(set(names)) == len(names)
+
+
+def require_item(item: Any, events: list[Any]) -> None:
+    """Compares an item with the events that built it up."""
+    first, delta, last = KINDS[item["type"]]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    between = events[len(first) : -len(last)]
+    assert kinds == [*first, *[delta] * len(between), *last]
+    begun, done = events[0]["item"], events[-len(last)]
+    assert (begun["status"], begun["id"]) == ("in_progress", item["id"])
+    whole = "".join(event["delta"] for event in between)
+    if item["type"] == "message":
+        assert begun["content"] == []
+        assert events[1]["part"]["text"] == ""
+        assert item["content"][0]["text"] == done["text"] == whole
+        assert done["logprobs"] == [LOGPROB] * len(between)
+    else:
+        assert begun["arguments"] == ""
+        assert item["arguments"] == done["arguments"] == whole
+    assert events[-1]["item"] == item

@@ -1,75 +1,85 @@
 """/v1/responses through the official client."""
 
 import asyncio
+import json
 from typing import Any
 
-import httpx
 import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Say, tokens
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
+from tests.gateway.harness import RESPONSES, Gateway
+
+KOELN: Any = {"city": "Köln"}
+WEATHER: Any = {
+    "type": "function",
+    "name": "weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
+TOOLS = [WEATHER, NOW]
+ONE = '{"name": "now", "arguments": {}}'
+TWO = f'{{"name": "weather", "arguments": {{"city": "Köln"}}}}, {ONE}'
+CALL, CALLS = (f'{{"tool_calls": [{each}]}}' for each in (ONE, TWO))
+PREDICTION = {"type": "content", "content": "The quick red fox"}
 
 
-async def respond(client: AsyncOpenAI, extra: dict[str, Any] | None = None, **options: Any) -> Any:
-    options = {"model": "tiny", "input": "Hello"} | options
-    return await client.responses.create(**options, extra_body=extra)
+class Place(BaseModel):
+    """What an answer may be."""
+
+    city: str
 
 
-async def events_of(client: AsyncOpenAI, extra: Any = None, **options: Any) -> list[Any]:
-    stream = await respond(client, extra, stream=True, **options)
-    return [event async for event in stream]
+async def events_of(gateway: Gateway, extra: Any = None, **options: Any) -> list[Any]:
+    return [event async for event in await gateway.respond(extra, stream=True, **options)]
 
 
-async def post(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    response = await http.post("/v1/responses", json={"model": "tiny", "input": "x"} | fields)
-    assert response.status_code == 400, response.text
-    error: dict[str, Any] = response.json()["error"]
-    return error
-
-
-async def test_a_whole_response(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler) -> None:
-    token_ids = say("The quick brown fox")
-    response = await respond(client, instructions="Be brief.", metadata={"a": "b"}, user="me")
+async def test_a_whole_response(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox")
+    options: dict[str, Any] = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
+    response = await gateway.respond(**options)
     assert response.id.startswith("resp_")
-    assert response.object == "response"
-    assert response.status == "completed"
+    assert (response.object, response.status) == ("response", "completed")
     assert response.output_text == "The quick brown fox"
-    assert response.output[0].role == "assistant"
-    assert response.output[0].status == "completed"
-    assert response.usage.output_tokens == len(token_ids)
-    assert response.usage.input_tokens == len(tokens(scheduler.adds[0].prompt_token_ids))
-    assert response.usage.total_tokens == response.usage.input_tokens + len(token_ids)
-    assert response.usage.output_tokens_details.reasoning_tokens == 0
-    assert response.usage.input_tokens_details.cached_tokens == 0
-    assert response.error is None
-    assert response.incomplete_details is None
+    assert (response.output[0].role, response.output[0].status) == ("assistant", "completed")
+    usage = response.usage
+    assert usage.output_tokens == len(token_ids)
+    assert usage.input_tokens == len(tokens(gateway.adds[0].prompt_token_ids))
+    assert usage.total_tokens == usage.input_tokens + len(token_ids)
+    assert usage.output_tokens_details.reasoning_tokens == 0
+    assert usage.input_tokens_details.cached_tokens == 0
+    assert (response.error, response.incomplete_details) == (None, None)
     assert response.completed_at is not None
-    assert (response.instructions, response.metadata) == ("Be brief.", {"a": "b"})
-    assert (response.user, response.truncation) == ("me", "disabled")
-    assert response._request_id == response.id == scheduler.adds[0].request_id
+    assert {name: getattr(response, name) for name in options} == options
+    assert response.truncation == "disabled"
+    assert response._request_id == response.id == gateway.adds[0].request_id
 
 
-async def test_the_prompt_is_that_of_the_chat(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("ok")
+async def test_the_prompt_is_that_of_the_chat(gateway: Gateway) -> None:
+    gateway.say("ok")
     messages: Any = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": "Hi."},
         {"role": "user", "content": "More"},
     ]
-    await client.chat.completions.create(model="tiny", messages=messages)
-    await respond(client, instructions="Be brief.", input=messages[1:])
-    first, second = scheduler.adds
+    await gateway.chat(messages=messages)
+    await gateway.respond(instructions="Be brief.", input=messages[1:])
+    first, second = gateway.adds
     assert first.prompt_token_ids == second.prompt_token_ids
 
 
-async def test_events_in_their_order(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick brown fox 東京", width=3)
-    events = await events_of(client)
+async def test_events_in_their_order(gateway: Gateway) -> None:
+    gateway.say("The quick brown fox 東京", width=3)
+    events = await events_of(gateway)
     kinds = [event.type.removeprefix("response.") for event in events]
     assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
@@ -77,19 +87,16 @@ async def test_events_in_their_order(client: AsyncOpenAI, say: Say) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert "".join(event.delta for event in events[4:-4]) == "The quick brown fox 東京"
     assert events[-4].text == "The quick brown fox 東京"
-    assert events[0].response.status == "in_progress"
-    assert events[0].response.output == []
+    assert (events[0].response.status, events[0].response.output) == ("in_progress", [])
     final = events[-1].response
-    assert final.status == "completed"
-    assert final.output_text == "The quick brown fox 東京"
+    assert (final.status, final.output_text) == ("completed", "The quick brown fox 東京")
     assert {event.item_id for event in events[4:-4]} == {final.output[0].id}
     assert final.usage.output_tokens > 0
 
 
-async def test_events_have_names_on_the_wire(http: httpx.AsyncClient, say: Say) -> None:
-    say("Hi")
-    body = {"model": "tiny", "input": "x", "stream": True}
-    response = await http.post("/v1/responses", json=body)
+async def test_events_have_names_on_the_wire(gateway: Gateway) -> None:
+    gateway.say("Hi")
+    response = await gateway.post(RESPONSES, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
     lines = response.text.splitlines()
     assert lines[0] == "event: response.created"
@@ -98,166 +105,206 @@ async def test_events_have_names_on_the_wire(http: httpx.AsyncClient, say: Say) 
     assert lines[-3] == "event: response.completed"
 
 
-async def test_the_clients_own_stream(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick brown fox", width=2)
-    async with client.responses.stream(model="tiny", input="Hello") as stream:
-        kinds = [event.type async for event in stream]
-        response = await stream.get_final_response()
-    assert response.output_text == "The quick brown fox"
+async def test_the_clients_own_stream(gateway: Gateway) -> None:
+    gateway.say("The quick brown fox", width=2)
+    stream = gateway.client.responses.stream
+    async with stream(model="tiny", input="Hello") as events:
+        kinds = [event.type async for event in events]
+        assert (await events.get_final_response()).output_text == "The quick brown fox"
     assert "response.output_text.delta" in kinds
+    gateway.say(CALLS, width=5)
+    described = WEATHER | {"description": "of a city"}
+    async with stream(model="tiny", input="Hello", tools=[described, NOW]) as events:
+        call: Any = (await events.get_final_response()).output[0]
+    assert (call.type, call.parsed_arguments) == ("function_call", KOELN)
 
 
-async def test_the_synchronous_client(url: str, say: Say) -> None:
-    say("The quick brown fox", width=2)
-
-    def ask() -> tuple[str, str]:
-        with OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-            whole = client.responses.create(model="tiny", input="Hello").output_text
-            with client.responses.stream(model="tiny", input="Hello") as stream:
-                return whole, stream.get_final_response().output_text
-
-    assert await asyncio.to_thread(ask) == ("The quick brown fox",) * 2
-
-
-async def test_a_limit_makes_a_response_incomplete(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
-    response = await respond(client, max_output_tokens=3)
+async def test_a_limit_makes_a_response_incomplete(gateway: Gateway) -> None:
+    gateway.say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
+    response = await gateway.respond(max_output_tokens=3)
     assert response.status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
     assert response.output[0].status == "incomplete"
     assert response.completed_at is None
-    events = await events_of(client, max_output_tokens=3)
-    assert events[-1].type == "response.incomplete"
-    assert events[-1].response.max_output_tokens == 3
+    last = (await events_of(gateway, max_output_tokens=3))[-1]
+    assert (last.type, last.response.max_output_tokens) == ("response.incomplete", 3)
 
 
-async def test_a_prediction(client: AsyncOpenAI, say: Say, scheduler: FakeScheduler) -> None:
-    say("The quick brown fox", width=3, accepted=[2, 1])
-    prediction = {"type": "content", "content": "The quick red fox"}
-    response = await respond(client, {"prediction": prediction, "include_speculation": True})
-    assert tokens(scheduler.adds[0].predicted_token_ids)
+async def test_a_prediction_and_where_text_came_from(gateway: Gateway) -> None:
+    gateway.say("The quick brown fox", width=3, accepted=[2, 1])
+    extra = {"prediction": PREDICTION, "include_speculation": True, "include_provenance": True}
+    response = await gateway.respond(extra)
+    assert tokens(gateway.adds[0].predicted_token_ids)
     details = response.usage.output_tokens_details.model_extra
     assert details["accepted_prediction_tokens"] == 3
     assert details["tokens_by_source"]["prediction"] == 3
     assert response.usage.model_extra["speculation"]["num_accepted_tokens"] == 3
-
-
-async def test_where_text_came_from(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick brown fox", width=3, accepted=[2, 1])
-    extra = {
-        "prediction": {"type": "content", "content": "The quick red fox"},
-        "include_provenance": True,
-    }
-    response = await respond(client, extra)
-    segments = response.model_extra["provenance"]
-    assert "".join(segment["text"] for segment in segments) == response.output_text
-    assert {segment["source"] for segment in segments} == {"prediction", "target"}
-    segments = [
+    whole = response.model_extra["provenance"]
+    assert {segment["source"] for segment in whole} == {"prediction", "target"}
+    streamed = [
         segment
-        for event in await events_of(client, extra)
+        for event in await events_of(gateway, extra)
         for segment in (event.model_extra or {}).get("provenance", [])
     ]
-    assert "".join(segment["text"] for segment in segments) == response.output_text
+    for segments in (whole, streamed):
+        assert "".join(segment["text"] for segment in segments) == response.output_text
 
 
-async def test_the_scheduler_breaks_off(client: AsyncOpenAI, say: Say) -> None:
-    say("The quick", break_stream=True)
-    events = await events_of(client)
+async def test_the_scheduler_breaks_off(gateway: Gateway) -> None:
+    gateway.say("The quick", break_stream=True)
+    events = await events_of(gateway)
     assert [event.type for event in events[-2:]] == ["error", "response.failed"]
     assert events[-2].code == "scheduler_unavailable"
     failed = events[-1].response
-    assert failed.status == "failed"
-    assert failed.error.code == "server_error"
+    assert (failed.status, failed.error.code) == ("failed", "server_error")
     assert "scheduler" in failed.error.message
     assert failed.output[0].status == "incomplete"
     assert [event.sequence_number for event in events] == list(range(len(events)))
 
 
-async def test_errors_before_the_first_event_have_their_status(
-    client: AsyncOpenAI, say: Say
-) -> None:
-    say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
+async def test_errors_before_the_first_event_have_their_status(gateway: Gateway) -> None:
+    gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
     with pytest.raises(openai.RateLimitError):
-        await events_of(client)
+        await events_of(gateway)
     with pytest.raises(openai.NotFoundError) as caught:
-        await respond(client, model="other")
+        await gateway.respond(model="other")
     assert caught.value.param == "model"
 
 
-async def test_a_client_that_leaves_ends_the_request(
-    client: AsyncOpenAI, say: Say, scheduler: FakeScheduler
-) -> None:
-    say("The quick", forever=True, pause_seconds=0.01)
-    stream = await respond(client, stream=True)
+async def test_a_client_that_leaves_ends_the_request(gateway: Gateway) -> None:
+    gateway.say("The quick", forever=True, pause_seconds=0.01)
+    stream = await gateway.respond(stream=True)
     async for event in stream:
         if event.type == "response.output_text.delta":
             break
     await stream.close()
-    await asyncio.wait_for(scheduler.aborts.get(), 10)
+    await asyncio.wait_for(gateway.scheduler.aborts.get(), 10)
+
+
+async def test_calls_are_items_and_their_results_go_back(gateway: Gateway) -> None:
+    gateway.say(CALLS)
+    response = await gateway.respond(tools=TOOLS)
+    assert response.status == "completed"
+    assert [item.type for item in response.output] == ["function_call", "function_call"]
+    assert [item.name for item in response.output] == ["weather", "now"]
+    assert json.loads(response.output[0].arguments) == KOELN
+    assert len({item.call_id for item in response.output}) == 2
+    assert [tool.name for tool in response.tools] == ["weather", "now"]
+    assert response.tool_choice == "auto"
+    assert gateway.adds[0].sampling.grammar
+    gateway.say("Sunny.")
+    items: list[Any] = [{"role": "user", "content": "Hello"}, *response.output]
+    items += [
+        {"type": "function_call_output", "call_id": item.call_id, "output": "sun"}
+        for item in response.output
+    ]
+    again = await gateway.respond(input=items, tools=TOOLS)
+    assert again.output_text == "Sunny."
+    first, second = gateway.adds
+    assert len(second.prompt_token_ids) > len(first.prompt_token_ids)
+    # So do answers.
+    items += [*again.output, {"role": "user", "content": "And now?"}]
+    assert (await gateway.respond(input=items)).output_text == "Sunny."
+
+
+@pytest.mark.parametrize("width", [1, 7, 100])
+async def test_calls_as_events(gateway: Gateway, width: int) -> None:
+    gateway.say(CALLS, width=width)
+    events = await events_of(gateway, tools=TOOLS)
+    arguments: dict[str, str] = {}
+    for event in events:
+        if event.type == "response.output_item.added":
+            assert (event.item.type, event.item.arguments) == ("function_call", "")
+            arguments[event.item.id] = ""
+        elif event.type == "response.function_call_arguments.delta":
+            arguments[event.item_id] += event.delta
+        elif event.type == "response.function_call_arguments.done":
+            assert arguments[event.item_id] == event.arguments
+    assert list(arguments.values()) == ['{"city": "Köln"}', "{}"]
+    assert [item.arguments for item in events[-1].response.output] == list(arguments.values())
+
+
+async def test_a_forced_function(gateway: Gateway) -> None:
+    gateway.say(CALL)
+    choice = {"type": "function", "name": "now"}
+    response = await gateway.respond(tools=TOOLS, tool_choice=choice)
+    assert response.output[0].name == response.tool_choice.name == "now"
+    assert "weather" not in gateway.adds[0].sampling.grammar
+
+
+async def test_json_of_a_schema(gateway: Gateway) -> None:
+    gateway.say('{"city": "Rome"}')
+    parse: Any = gateway.client.responses.parse
+    parsed = await parse(model="tiny", input="Hello", text_format=Place)
+    assert parsed.output_parsed == Place(city="Rome")
+    assert "city" in gateway.adds[0].sampling.grammar
+    assert parsed.text.format.type == "json_schema"
+
+
+async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox", width=3)
+    wanted: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    logprobs = (await gateway.respond(**wanted)).output[0].content[0].logprobs
+    assert len(logprobs) == len(token_ids)
+    assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in logprobs)
+    deltas = await events_of(gateway, **wanted)
+    deltas = [event for event in deltas if event.type == "response.output_text.delta"]
+    given = [one.token for event in deltas for one in event.logprobs]
+    assert given == [one.token for one in logprobs]
+    assert (await gateway.respond()).output[0].content[0].logprobs == []
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value}}}
+
+
+def function(**fields: Any) -> dict[str, Any]:
+    return {"tools": [{"type": "function", "name": "f", **fields}]}
+
+
+WRONG_CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "["}
+IMAGE = {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}
+OTHER_FUNCTION = function() | {"tool_choice": {"type": "function", "name": "g"}}
+UNSUPPORTED = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+    ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
+    ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
+    ({"background": True}, "background", "unsupported_value"),
+    ({"truncation": "auto"}, "truncation", "unsupported_value"),
+    ({"reasoning": {"effort": "high"}}, "reasoning", "unsupported_value"),
+    ({"messages": []}, "messages", "unknown_parameter"),
+    ({"n": 2}, "n", "unknown_parameter"),
+    ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+    ({"max_output_tokens": MAX_MODEL_LEN}, "input", "context_length_exceeded"),
+]
+INVALID: list[tuple[Any, str]] = [
+    ({"temperature": 3}, "temperature"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"include": ["file_search_call.results"]}, "include[0]"),
+    ({"input": []}, "input"),
+    ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]"),
+    ({"input": [IMAGE]}, "input[0].content[0]"),
+    ({"input": [WRONG_CALL]}, "input[0].arguments"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    (function(parameters={"maximum": 2**64}), "tools[0].parameters"),
+    (OTHER_FUNCTION, "tool_choice.name"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    (schema({"const": -(2**63)}), "text.format.schema"),
+    (schema({"$ref": "https://example.com"}), "text.format.schema.$ref"),
+    ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+    ({"text": {"verbosity": "high"}}, "text.verbosity"),
+    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"logit_bias": {"100000": 1}}, "logit_bias"),
+]
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "code"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
-        ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
-        ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
-        ({"background": True}, "background", "unsupported_value"),
-        ({"truncation": "auto"}, "truncation", "unsupported_value"),
-        ({"reasoning": {"effort": "high"}}, "reasoning", "unsupported_value"),
-        ({"messages": []}, "messages", "unknown_parameter"),
-        ({"n": 2}, "n", "unknown_parameter"),
-        ({"temperature": 3}, "temperature", "invalid_value"),
-        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
-        ({"include": ["file_search_call.results"]}, "include[0]", "invalid_value"),
-        ({"input": []}, "input", "invalid_value"),
-        ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]", "invalid_value"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-            "input[0].content[0]",
-            "invalid_value",
-        ),
-        (
-            {"input": [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "["}]},
-            "input[0].arguments",
-            "invalid_value",
-        ),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
-        (
-            {"tools": [{"type": "function", "name": "f", "parameters": {"maximum": 2**64}}]},
-            "tools[0].parameters",
-            "invalid_value",
-        ),
-        (
-            {
-                "text": {
-                    "format": {"type": "json_schema", "name": "f", "schema": {"const": -(2**63)}}
-                }
-            },
-            "text.format.schema",
-            "invalid_value",
-        ),
-        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "invalid_value"),
-        ({"text": {"format": {"type": "grammar"}}}, "text.format", "invalid_value"),
-        ({"text": {"verbosity": "high"}}, "text.verbosity", "invalid_value"),
-        ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
-        ({"max_output_tokens": MAX_MODEL_LEN}, "input", "context_length_exceeded"),
-        ({"logit_bias": {"100000": 1}}, "logit_bias", "invalid_value"),
-        (
-            {
-                "tools": [{"type": "function", "name": "f"}],
-                "tool_choice": {"type": "function", "name": "g"},
-            },
-            "tool_choice.name",
-            "invalid_value",
-        ),
-    ],
+    ("fields", "param", "code"), UNSUPPORTED + [(*one, "invalid_value") for one in INVALID]
 )
 async def test_what_is_wrong_is_named(
-    http: httpx.AsyncClient, fields: dict[str, Any], param: str, code: str
+    gateway: Gateway, fields: dict[str, Any], param: str, code: str
 ) -> None:
-    error = await post(http, **fields)
+    error = await gateway.refused(RESPONSES, **fields)
     assert (error["param"], error["code"]) == (param, code), error
 
 
@@ -271,10 +318,6 @@ async def test_what_is_wrong_is_named(
         {"stream_options": {"include_obfuscation": False}, "top_logprobs": 0},
     ],
 )
-async def test_what_asks_for_the_default_is_taken(
-    http: httpx.AsyncClient, say: Say, fields: dict[str, Any]
-) -> None:
-    say("Hi")
-    response = await http.post("/v1/responses", json={"model": "tiny", "input": "x"} | fields)
-    assert response.status_code == 200, response.text
-    assert response.json()["store"] is False
+async def test_what_asks_for_the_default_is_taken(gateway: Gateway, fields: dict[str, Any]) -> None:
+    gateway.say("Hi")
+    assert (await gateway.answer(RESPONSES, **fields))["store"] is False

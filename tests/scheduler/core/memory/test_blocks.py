@@ -1,17 +1,12 @@
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from optimist_scheduler.core.memory import BlockPool, hash_blocks
-from optimist_scheduler.core.values import Int32Array
-
-
-def column(*values: int) -> Int32Array:
-    return np.array(values, np.int32)
+from tests.scheduler.situation import ints
 
 
 def hashes(count: int, salt: str = "") -> list[bytes]:
@@ -20,7 +15,7 @@ def hashes(count: int, salt: str = "") -> list[bytes]:
 
 def fill(pool: BlockPool, slot: int, known: list[bytes]) -> list[int]:
     """Gives a slot a block for each hash and caches them."""
-    ids = pool.allocate(column(slot), column(len(known))).tolist()
+    ids = pool.allocate(ints(slot), ints(len(known))).tolist()
     pool.register(slot, 0, known)
     pool.check_integrity()
     return [int(block) for block in ids]
@@ -31,7 +26,7 @@ def test_more_blocks_than_are_free_are_not_given() -> None:
     fill(pool, 0, hashes(1))
     pool.release(0)
     with pytest.raises(MemoryError, match="5 blocks wanted, 4 free"):
-        pool.allocate(column(0, 1), column(3, 2))
+        pool.allocate(ints(0, 1), ints(3, 2))
     assert pool.num_free == 4
     assert len(pool.match(hashes(1))) == 1
     pool.check_integrity()
@@ -39,9 +34,9 @@ def test_more_blocks_than_are_free_are_not_given() -> None:
 
 def test_a_table_does_not_grow_into_the_next_one() -> None:
     pool = BlockPool(8, 2, 3)
-    pool.allocate(column(0), column(2))
+    pool.allocate(ints(0), ints(2))
     with pytest.raises(IndexError, match="4 blocks for one slot, at most 3 fit"):
-        pool.allocate(column(1, 0), column(1, 2))
+        pool.allocate(ints(1, 0), ints(1, 2))
     assert pool.num_blocks.tolist() == [2, 0]
     assert pool.num_free == 6
     pool.check_integrity()
@@ -49,7 +44,7 @@ def test_a_table_does_not_grow_into_the_next_one() -> None:
 
 def test_a_match_without_its_beginning_finds_nothing() -> None:
     pool = BlockPool(8, 2, 4)
-    pool.allocate(column(0), column(3))
+    pool.allocate(ints(0), ints(3))
     pool.register(0, 1, hashes(3)[1:])
     assert pool.match(hashes(3)).tolist() == []
     pool.register(0, 0, hashes(3)[:1])
@@ -60,7 +55,7 @@ def test_a_match_without_its_beginning_finds_nothing() -> None:
 @pytest.mark.parametrize(("first_index", "count"), [(0, 3), (2, 1), (-1, 1)])
 def test_blocks_that_a_slot_does_not_have_are_not_registered(first_index: int, count: int) -> None:
     pool = BlockPool(8, 2, 4)
-    pool.allocate(column(0), column(2))
+    pool.allocate(ints(0), ints(2))
     with pytest.raises(IndexError, match="slot 0 has 2 blocks"):
         pool.register(0, first_index, hashes(count))
     assert pool.match(hashes(3)).tolist() == []
@@ -77,9 +72,9 @@ def test_a_cached_block_does_not_get_another_hash() -> None:
 def test_a_slot_with_blocks_takes_no_beginning() -> None:
     pool = BlockPool(8, 2, 4)
     ids = fill(pool, 0, hashes(2))
-    pool.allocate(column(1), column(1))
+    pool.allocate(ints(1), ints(1))
     with pytest.raises(ValueError, match="slot 1 has 1 blocks already"):
-        pool.take(1, column(*ids))
+        pool.take(1, ints(*ids))
     pool.check_integrity()
 
 
@@ -88,7 +83,7 @@ def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
     fill(pool, 0, hashes(2))
     pool.release(0)
     matched = pool.match(hashes(2))
-    pool.allocate(column(0), column(1))
+    pool.allocate(ints(0), ints(1))
     with pytest.raises(ValueError, match="not all of the blocks"):
         pool.take(1, matched)
     assert pool.table(1).tolist() == []
@@ -113,7 +108,7 @@ def lose(pool: BlockPool) -> None:
 
 
 def free_twice(pool: BlockPool) -> None:
-    pool._push(column(int(pool.table(0)[0])))
+    pool._push(ints(int(pool.table(0)[0])))
 
 
 def share_uncached(pool: BlockPool) -> None:
@@ -125,7 +120,7 @@ def share_uncached(pool: BlockPool) -> None:
 
 def stack_cached(pool: BlockPool) -> None:
     block, _ = pool._evictable.popitem()
-    pool._push(column(block))
+    pool._push(ints(block))
 
 
 def forget_hash(pool: BlockPool) -> None:
@@ -153,7 +148,7 @@ def unmark(pool: BlockPool) -> None:
 def test_damage_is_found(damage: Callable[[BlockPool], None], complaint: str) -> None:
     pool = BlockPool(8, 3, 4)
     fill(pool, 0, hashes(2))
-    pool.allocate(column(1), column(1))
+    pool.allocate(ints(1), ints(1))
     fill(pool, 2, hashes(1, "released"))
     pool.release(2)
     pool.check_integrity()
@@ -239,7 +234,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def allocate(self, slots: list[int], counts: list[int]) -> None:
         """Allocates and checks that exactly what was free, in the right order, was given."""
         total = sum(counts)
-        ids = self.pool.allocate(column(*slots), column(*counts)).tolist()
+        ids = self.pool.allocate(ints(*slots), ints(*counts)).tolist()
         assert len(ids) == len(set(ids)) == total
         num_evicted = max(total - len(self.unused), 0)
         evicted, self.evictable = self.evictable[:num_evicted], self.evictable[num_evicted:]
@@ -301,7 +296,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
                 self.compute(self.sequence(slot))
             return
         with pytest.raises(MemoryError):
-            self.pool.allocate(column(*slots), column(*counts))
+            self.pool.allocate(ints(*slots), ints(*counts))
         for slot in slots:
             sequence = self.sequence(slot)
             del sequence.token_ids[sequence.num_computed + 1 :]

@@ -2,15 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from optimist_scheduler.core.requests.table import RequestTable
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.values import FinishReason, SchedulerStats
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.links import WindowWaits
-from tests.scheduler.situation import NOW, Situation
+from tests.scheduler.situation import NOW, Situation, columns
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
@@ -89,20 +87,11 @@ def test_preparing_twice_keeps_the_first() -> None:
     situation.finish()
 
 
-def columns(table: RequestTable) -> np.ndarray:
-    names = [name for name in RequestTable.__annotations__ if hasattr(table, name)]
-    parts = [getattr(table, name) for name in names] + [
-        table.token_ids,
-        table.windows.expected,
-    ]
-    return np.concatenate([part.ravel() for part in parts])
-
-
 def state(scheduler: Scheduler) -> tuple[Any, ...]:
     """Returns copies of all that a plan could change."""
     inner = scheduler._state
     return (
-        columns(inner.table).tolist(),
+        columns(scheduler).tolist(),
         inner.blocks.num_blocks.tolist(),
         inner.blocks.num_free,
         [request.request_id for request in inner.waiting.requests],

@@ -1,55 +1,51 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_scheduler.core.width.acceptance import Acceptance, expected_accepted
 from optimist_scheduler.core.windows.window import WINDOW_PRIOR
-
-
-def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(values, np.int32)
+from tests.scheduler.situation import ints
 
 
 def test_a_new_row_is_trusted() -> None:
-    assert Acceptance(2, WINDOW_PRIOR).rate(column(0, 1)) == pytest.approx([WINDOW_PRIOR] * 2)
+    assert Acceptance(2, WINDOW_PRIOR).rate(ints(0, 1)) == pytest.approx([WINDOW_PRIOR] * 2)
 
 
 def test_one_rejection_costs_little_and_a_run_of_them_much() -> None:
     acceptance = Acceptance(1, WINDOW_PRIOR)
-    acceptance.observe(column(0), column(0), column(1))
-    assert acceptance.rate(column(0))[0] > 0.9
+    acceptance.observe(ints(0), ints(0), ints(1))
+    assert acceptance.rate(ints(0))[0] > 0.9
     for _ in range(15):
-        acceptance.observe(column(0), column(0), column(1))
-    assert acceptance.rate(column(0))[0] < 0.5
+        acceptance.observe(ints(0), ints(0), ints(1))
+    assert acceptance.rate(ints(0))[0] < 0.5
     for _ in range(200):
-        acceptance.observe(column(0), column(0), column(1))
-    assert acceptance.rate(column(0))[0] < 0.02
+        acceptance.observe(ints(0), ints(0), ints(1))
+    assert acceptance.rate(ints(0))[0] < 0.02
 
 
 def test_the_rate_comes_to_what_is_observed_and_back() -> None:
     acceptance = Acceptance(1, WINDOW_PRIOR)
     for _ in range(100):
-        acceptance.observe(column(0), column(3), column(4))
-    assert acceptance.rate(column(0))[0] == pytest.approx(0.75, abs=0.01)
+        acceptance.observe(ints(0), ints(3), ints(4))
+    assert acceptance.rate(ints(0))[0] == pytest.approx(0.75, abs=0.01)
     for _ in range(20):
-        acceptance.observe(column(0), column(32), column(32))
-    assert acceptance.rate(column(0))[0] > 0.99
+        acceptance.observe(ints(0), ints(32), ints(32))
+    assert acceptance.rate(ints(0))[0] > 0.99
 
 
 def test_rows_are_independent_and_a_row_without_drafts_stays() -> None:
     acceptance = Acceptance(4, WINDOW_PRIOR)
-    acceptance.observe(column(3, 1), column(0, 0), column(9, 0))
-    rates = acceptance.rate(column(0, 1, 2, 3))
+    acceptance.observe(ints(3, 1), ints(0, 0), ints(9, 0))
+    rates = acceptance.rate(ints(0, 1, 2, 3))
     assert rates[:3] == pytest.approx([WINDOW_PRIOR] * 3)
     assert rates[3] < 0.7
 
 
 def test_reset_leaves_what_all_rows_have_in_common() -> None:
     acceptance = Acceptance(2, WINDOW_PRIOR)
-    acceptance.observe(column(0, 1), column(0, 0), column(50, 50))
+    acceptance.observe(ints(0, 1), ints(0, 0), ints(50, 50))
     acceptance.reset(0)
-    rates = acceptance.rate(column(0, 1))
+    rates = acceptance.rate(ints(0, 1))
     assert rates[0] == pytest.approx(acceptance.prior)
     assert rates[1] != rates[0] < WINDOW_PRIOR
 
@@ -58,8 +54,8 @@ def test_reset_leaves_what_all_rows_have_in_common() -> None:
 def test_rates_are_chances(passes: list[tuple[int, bool]]) -> None:
     acceptance = Acceptance(1, WINDOW_PRIOR)
     for agreed, rejected in passes:
-        acceptance.observe(column(0), column(agreed), column(agreed + rejected))
-        assert 0 <= acceptance.rate(column(0))[0] <= 1 + 1e-6
+        acceptance.observe(ints(0), ints(agreed), ints(agreed + rejected))
+        assert 0 <= acceptance.rate(ints(0))[0] <= 1 + 1e-6
 
 
 @given(st.floats(0, 1), st.integers(0, 64))

@@ -7,15 +7,12 @@ from hypothesis import strategies as st
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width.acceptance import expected_accepted
 from optimist_scheduler.core.width.crossover import choose_crossover, should_use_speculation
+from tests.scheduler.situation import ints
 
 # 1 ms up to 64 tokens, then 10 us more per token.
 CURVE = CostCurve([1, 64, 128, 256], [1000, 1000, 1640, 2920])
 
 rows = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 64)), max_size=40)
-
-
-def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array(values, np.int32)
 
 
 def choose(
@@ -59,7 +56,7 @@ def test_drafts_pay_once_what_is_accepted_exceeds_what_the_time_grows_by() -> No
 
 
 def test_a_row_gets_its_limit_or_nothing() -> None:
-    widths = choose(np.array([0.95, 0.05]), column(32, 64), 2, CURVE)
+    widths = choose(np.array([0.95, 0.05]), ints(32, 64), 2, CURVE)
     assert widths.tolist() == [32, 0]
 
 

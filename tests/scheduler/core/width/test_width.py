@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width.widths import PROBE_PERIOD, DraftWidthPolicy, DraftWidths
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
+from tests.scheduler.situation import ints
 
 POLICIES: tuple[DraftWidthPolicy, ...] = get_args(DraftWidthPolicy)
 # 1 ms, and 1 ms more per 64 tokens.
@@ -16,10 +17,6 @@ DEAR = CostCurve([1, 64, 1024], [1016, 2000, 17000])
 STEEP = CostCurve([64, 128, 2048], [1000, 1400, 32000])
 NO_PROBE = 1
 """A choice in which none of the first slots is probed."""
-
-
-def column(*values: int) -> npt.NDArray[np.int32]:
-    return np.array(values, np.int32)
 
 
 def make_widths(policy: DraftWidthPolicy, *limits: int) -> DraftWidths:
@@ -48,8 +45,8 @@ def observe(
 
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
     for _ in range(times):
-        observe(widths, column(slot), column(1), column(0))
-        widths.observe_drafts(column(slot), column(1), column(0))
+        observe(widths, ints(slot), ints(1), ints(0))
+        widths.observe_drafts(ints(slot), ints(1), ints(0))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +61,7 @@ def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -
 def test_fixed_is_the_limit_whatever_happens() -> None:
     widths = make_widths("fixed", 7, 0, 3)
     disappoint(widths, 0)
-    assert choose(widths, column(0, 1, 2)) == [7, 0, 3]
+    assert choose(widths, ints(0, 1, 2)) == [7, 0, 3]
 
 
 @pytest.mark.parametrize("policy", ["goodput", "crossover"])
@@ -73,7 +70,7 @@ def test_a_row_that_is_rejected_is_switched_off_and_the_others_stay(
 ) -> None:
     widths = make_widths(policy, 8, 8, 8)
     disappoint(widths, 1)
-    chosen = choose(widths, column(0, 1, 2))
+    chosen = choose(widths, ints(0, 1, 2))
     assert chosen[1] == 0
     assert min(chosen[0], chosen[2]) > 0
 
@@ -82,7 +79,7 @@ def test_a_row_that_is_rejected_is_switched_off_and_the_others_stay(
 def test_one_rejection_does_not_switch_off(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 16)
     disappoint(widths, 0, times=1)
-    assert choose(widths, column(0))[0] > 0
+    assert choose(widths, ints(0))[0] > 0
 
 
 @pytest.mark.parametrize("policy", ["goodput", "crossover"])
@@ -91,10 +88,10 @@ def test_a_row_comes_back_through_the_tokens_that_are_compared_for_free(
 ) -> None:
     widths = make_widths(policy, 8, 8)
     disappoint(widths, 0)
-    assert choose(widths, column(0, 1))[0] == 0
+    assert choose(widths, ints(0, 1))[0] == 0
     for _ in range(200):
-        observe(widths, column(0), column(1), column(1))
-    assert choose(widths, column(0, 1))[0] > 0
+        observe(widths, ints(0), ints(1), ints(1))
+    assert choose(widths, ints(0, 1))[0] > 0
 
 
 @pytest.mark.parametrize("policy", ["goodput", "crossover"])
@@ -102,7 +99,7 @@ def test_a_row_that_is_off_is_probed_once_in_so_many_choices(policy: DraftWidthP
     widths = make_widths(policy, 8, 8, 0)
     for slot in range(3):
         disappoint(widths, slot)
-    chosen = np.array([choose(widths, column(0, 1, 2), i) for i in range(2 * PROBE_PERIOD)])
+    chosen = np.array([choose(widths, ints(0, 1, 2), i) for i in range(2 * PROBE_PERIOD)])
     assert chosen.sum(axis=0).tolist() == [2, 2, 0]
     assert chosen.max() == 1
     assert chosen.sum(axis=1).max() == 1
@@ -124,7 +121,7 @@ def test_a_row_that_has_lost_its_draft_is_not_trusted_anew(policy: DraftWidthPol
     widths = make_widths(policy, 16, 16, 16)
     disappoint(widths, 1)
     chosen = widths.choose(
-        column(0, 1, 2), np.array([True, False, False]), 3, DEAR, CostCurve(), NO_PROBE
+        ints(0, 1, 2), np.array([True, False, False]), 3, DEAR, CostCurve(), NO_PROBE
     ).windows
     assert chosen[1] == 0
     assert min(chosen[0], chosen[2]) > 0
@@ -134,9 +131,9 @@ def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
     # Each pass 3 agree, the fourth does not, and 28 more stand behind it: 3 of 4, not 3 of 32.
     widths = make_widths("goodput", 32)
     for _ in range(100):
-        observe(widths, column(0), column(32), column(3))
+        observe(widths, ints(0), ints(32), ints(3))
     free = widths.choose(
-        column(0), np.ones(1, np.bool_), 1, CostCurve([1, 64], [1000, 1100]), CostCurve(), 0
+        ints(0), np.ones(1, np.bool_), 1, CostCurve([1, 64], [1000, 1100]), CostCurve(), 0
     ).windows
     assert free[0] >= 4
 
@@ -144,16 +141,16 @@ def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
 @pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
 def test_a_new_request_in_the_slot_starts_anew(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 8, 8)
-    fresh = choose(widths, column(0, 1))
+    fresh = choose(widths, ints(0, 1))
     disappoint(widths, 0)
-    assert choose(widths, column(0, 1)) != fresh
+    assert choose(widths, ints(0, 1)) != fresh
     widths.admit(0, 8)
-    assert choose(widths, column(0, 1)) == fresh
+    assert choose(widths, ints(0, 1)) == fresh
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_rows_is_no_widths(policy: DraftWidthPolicy) -> None:
-    assert choose(DraftWidths(policy, 4), column()) == []
+    assert choose(DraftWidths(policy, 4), ints()) == []
 
 
 @given(
@@ -171,7 +168,7 @@ def test_widths_are_within_the_limits_and_follow_from_what_was_observed(
     first, second = make_widths(policy, *limits), make_widths(policy, *limits)
     slots = np.arange(len(limits), dtype=np.int32)
     for number, drafted, share in passes:
-        row = column(number % len(limits)), column(drafted), column(int(drafted * share))
+        row = ints(number % len(limits)), ints(drafted), ints(int(drafted * share))
         for widths in (first, second):
             observe(widths, *row)
             widths.observe_drafts(*row)

@@ -1,7 +1,6 @@
 """How much of the worker's drafter rows get: what is learnt, chosen, and probed."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from optimist_aligner.cost import CostCurve
@@ -16,6 +15,7 @@ from optimist_scheduler.core.width.widths import (
     DraftWidths,
 )
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
+from tests.scheduler.situation import ints
 
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
@@ -24,10 +24,6 @@ CURVE = CostCurve([1, 64, 1024], [1016, 2000, 17000])
 FAST = CostCurve(range(1, 5), [50, 100, 150, 200])
 SLOW = CostCurve(range(1, 5), [2000, 4000, 6000, 8000])
 NO_PROBE = 1
-
-
-def column(*values: int) -> npt.NDArray[np.int32]:
-    return np.array(values, np.int32)
 
 
 def make_widths(policy: DraftWidthPolicy, drafter: Drafter, *limits: int) -> DraftWidths:
@@ -50,7 +46,7 @@ def choose(
 
 def teach(widths: DraftWidths, slot: int, accepted: int, drafted: int = 4, times: int = 60) -> None:
     for _ in range(times):
-        widths.observe_drafter(column(slot), column(drafted), column(accepted))
+        widths.observe_drafter(ints(slot), ints(drafted), ints(accepted))
 
 
 @pytest.mark.parametrize(
@@ -90,42 +86,42 @@ def test_rows_that_are_rejected_get_less_and_the_others_stay(policy: DraftWidthP
 
 def test_what_drafters_do_is_not_held_against_windows_nor_the_other_way_round() -> None:
     widths = make_widths("goodput", CHAIN, 8)
-    windows, levels = widths.rate(column(0))[0], widths.rate_of_drafter(column(0))[0]
+    windows, levels = widths.rate(ints(0))[0], widths.rate_of_drafter(ints(0))[0]
     teach(widths, 0, 0)
-    assert widths.rate(column(0))[0] == windows
-    assert widths.rate_of_drafter(column(0))[0] < levels
-    after = widths.rate_of_drafter(column(0))[0]
+    assert widths.rate(ints(0))[0] == windows
+    assert widths.rate_of_drafter(ints(0))[0] < levels
+    after = widths.rate_of_drafter(ints(0))[0]
     unvalued = np.array([PRIOR_HAZARD], np.float32), np.zeros(1, np.bool_)
-    widths.observe(column(0), column(8), column(0), *unvalued)
-    assert widths.rate_of_drafter(column(0))[0] == after
+    widths.observe(ints(0), ints(8), ints(0), *unvalued)
+    assert widths.rate_of_drafter(ints(0))[0] == after
 
 
 def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:
     widths = make_widths("goodput", TREE, 40)
     # Two of three levels each pass: two of the three examined ones agreed.
     teach(widths, 0, accepted=2, drafted=12, times=200)
-    assert widths.rate_of_drafter(column(0))[0] == pytest.approx(2 / 3, abs=0.01)
+    assert widths.rate_of_drafter(ints(0))[0] == pytest.approx(2 / 3, abs=0.01)
     # All of a tree that was cut to one level.
     teach(widths, 0, accepted=1, drafted=4, times=200)
-    assert widths.rate_of_drafter(column(0))[0] > 0.95
+    assert widths.rate_of_drafter(ints(0))[0] > 0.95
 
 
 def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
     acceptance = Acceptance(3, DRAFTER_PRIOR)
-    assert acceptance.rate(column(2))[0] == pytest.approx(DRAFTER_PRIOR)
+    assert acceptance.rate(ints(2))[0] == pytest.approx(DRAFTER_PRIOR)
     for _ in range(200):
-        acceptance.observe(column(0, 1), column(1, 0), column(5, 5))
+        acceptance.observe(ints(0, 1), ints(1, 0), ints(5, 5))
     acceptance.reset(2)
-    assert acceptance.rate(column(2))[0] == pytest.approx(0.1, abs=0.01)
+    assert acceptance.rate(ints(2))[0] == pytest.approx(0.1, abs=0.01)
     for _ in range(200):
-        acceptance.observe(column(0, 1), column(5, 4), column(5, 5))
+        acceptance.observe(ints(0, 1), ints(5, 4), ints(5, 5))
     acceptance.reset(2)
-    assert acceptance.rate(column(2))[0] == pytest.approx(0.9, abs=0.02)
+    assert acceptance.rate(ints(2))[0] == pytest.approx(0.9, abs=0.02)
 
 
 def test_new_requests_begin_with_what_the_others_have() -> None:
     widths = make_widths("goodput", CHAIN, 40, 40)
-    slots, nobody = column(0, 1), np.zeros(2, np.bool_)
+    slots, nobody = ints(0, 1), np.zeros(2, np.bool_)
     widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, SLOW, NO_PROBE), nobody)
     assert widths.admit(0, 40)[1] == 0
     widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, FAST, NO_PROBE), nobody)
@@ -153,9 +149,9 @@ def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> N
 
 def test_crossover_leaves_the_drafter_out_where_windows_alone_bring_more() -> None:
     # The drafter would pay for its rows, at a price that the rows with windows pay as well.
-    rates, limits = np.array([0.9, 0.9, 0.9, 0.5]), column(8, 8, 8, 8)
+    rates, limits = np.array([0.9, 0.9, 0.9, 0.5]), ints(8, 8, 8, 8)
     has_window = np.array([True, True, True, False])
-    drafter = DrafterRows(np.full(4, 0.8), column(4, 4, 4, 4), 1.0, CostCurve([1], [1500]))
+    drafter = DrafterRows(np.full(4, 0.8), ints(4, 4, 4, 4), 1.0, CostCurve([1], [1500]))
     widths, levels = choose_crossover(rates, limits, has_window, 4, CURVE, drafter)
     assert widths[:3].tolist() == [8, 8, 8]
     assert levels[3] == 0

@@ -1,0 +1,233 @@
+"""Limits of keys and of the gateway, as clients see them; refusals before bodies are read."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from optimist.scheduler.v1 import scheduler_pb2
+from tests.gateway.fake_scheduler import Script
+from tests.gateway.harness import (
+    BODIES,
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    Gateway,
+    Start,
+    bearer,
+    error_of,
+    until,
+)
+
+KEYS = ["ann:key-a", "bob:key-b"]
+
+
+def retry_seconds(response: httpx.Response) -> float:
+    milliseconds = int(response.headers["retry-after-ms"])
+    assert int(response.headers["retry-after"]) == -(-milliseconds // 1000)
+    assert 1000 <= milliseconds <= 60_000
+    return milliseconds / 1000
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_taken", "seconds"),
+    # What a client may use in a minute comes again bit by bit.
+    [({"requests_per_minute": 2}, 2, (20, 30)), ({"tokens_per_minute": 5}, 1, (1, 60))],
+)
+async def test_requests_and_tokens_of_one_key_are_limited(
+    start: Start, limit: dict[str, Any], num_taken: int, seconds: tuple[float, float]
+) -> None:
+    async with start(api_keys=KEYS, **limit) as gateway:
+        gateway.say("The quick brown fox")
+        for _ in range(num_taken):
+            await gateway.answer(CHAT, key="key-a")
+        refused = await gateway.post(CHAT, key="key-a")
+        assert error_of(refused, 429)["code"] == "rate_limit_exceeded"
+        least, most = seconds
+        assert least <= retry_seconds(refused) <= most
+        await gateway.answer(CHAT, key="key-b")
+
+
+async def test_what_the_scheduler_refuses_costs_no_tokens(start: Start) -> None:
+    async with start(api_keys=KEYS, tokens_per_minute=5) as gateway:
+        gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
+        for _ in range(3):
+            assert (await gateway.refused(CHAT, 429, key="key-a"))["code"] == "overloaded"
+
+
+async def test_more_answers_than_a_key_may_have_at_a_time_are_refused_for_good(
+    start: Start,
+) -> None:
+    async with start(api_keys=KEYS, max_num_requests_per_key=2) as gateway:
+        assert (await gateway.refused(CHAT, key="key-a", n=3))["param"] == "n"
+
+
+async def test_a_key_leaves_room_for_another(start: Start) -> None:
+    async with start(api_keys=KEYS) as gateway:
+        gateway.scheduler.script = Script(hang=True)
+        running = [asyncio.create_task(gateway.post(CHAT, key="key-a")) for _ in range(3)]
+        await until(lambda: len(gateway.adds) == 3)
+        refused = await gateway.post(CHAT, key="key-a")
+        assert error_of(refused, 429)["code"] == "overloaded"
+        retry_seconds(refused)
+        running.append(asyncio.create_task(gateway.post(CHAT, key="key-b")))
+        await until(lambda: len(gateway.adds) == 4)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_keys_share_no_cached_prompts_with_each_other(start: Start) -> None:
+    async with start(api_keys=KEYS) as gateway:
+        gateway.say("x")
+        for key in ("key-a", "key-b", "key-a"):
+            await gateway.answer(CHAT, key=key, cache_salt="team")
+        ann, bob, ann_again = (add.cache_salt for add in gateway.adds)
+    assert ann == ann_again != bob
+    assert "team" not in (ann, bob)
+
+
+HEAD = (
+    f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    "authorization: Bearer key-a\r\n"
+).encode()
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+LIVE = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n"
+
+
+@asynccontextmanager
+async def full(start: Start, **limits: Any) -> AsyncIterator[Gateway]:
+    """A gateway whose limit is one request, and which runs one for the time of the block."""
+    async with (
+        start(api_keys=["ann:key-a"], max_num_requests=1, **limits) as gateway,
+        filled(gateway),
+    ):
+        yield gateway
+
+
+@asynccontextmanager
+async def filled(gateway: Gateway) -> AsyncIterator[None]:
+    gateway.scheduler.script = Script(hang=True)
+    running = asyncio.create_task(gateway.post(CHAT, key="key-a"))
+    await until(lambda: len(gateway.adds) == 1)
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+class Connection:
+    """A client that writes bytes and reads answers with a length."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Reads the next answer: status, headers, body."""
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode()
+        line, *lines = head.strip().split("\r\n")
+        headers = dict(one.lower().split(": ", 1) for one in lines)
+        body = await self.reader.readexactly(int(headers["content-length"]))
+        return int(line.split()[1]), headers, body
+
+    async def refusal(self) -> dict[str, str]:
+        """Reads the next answer, which is a refusal; returns its headers."""
+        status, headers, body = await self.answer()
+        assert status == 429
+        assert json.loads(body)["error"]["code"] == "overloaded"
+        assert int(headers["retry-after-ms"]) >= 1000
+        assert int(headers["retry-after"]) >= 1
+        return headers
+
+    async def require_closed(self) -> None:
+        assert await asyncio.wait_for(self.reader.read(), 10) == b""
+
+
+@pytest.fixture
+async def connection(start: Start) -> AsyncIterator[Connection]:
+    """To a gateway at its limit of one request."""
+    async with full(start, max_body_bytes=5_000, read_seconds=0.5) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        yield Connection(reader, writer)
+        writer.close()
+
+
+async def test_a_refusal_does_not_wait_for_the_body_and_the_connection_stays(
+    connection: Connection,
+) -> None:
+    data = json.dumps(BODIES[CHAT]).encode()
+    for _ in range(2):
+        connection.writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(data))
+        assert "connection" not in await connection.refusal()
+        connection.writer.write(data)
+    connection.writer.write(CHUNKED)
+    await connection.refusal()
+    connection.writer.write(b"3\r\nabc\r\n" * 20 + b"0\r\n\r\n" + LIVE)
+    assert (await connection.answer())[0] == 200
+
+
+async def test_what_is_thrown_away_is_bounded_in_size(connection: Connection) -> None:
+    connection.writer.write(CHUNKED)
+    await connection.refusal()
+    with pytest.raises(ConnectionError):
+        await send_chunks(connection, 10**7)
+
+
+async def send_chunks(connection: Connection, num_bytes: int) -> None:
+    """Sends so much of a body, not all at once."""
+    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
+    for _ in range(num_bytes // len(chunk)):
+        connection.writer.write(chunk)
+        await connection.writer.drain()
+        await asyncio.sleep(0.001)
+
+
+async def test_what_is_thrown_away_is_bounded_in_time(connection: Connection) -> None:
+    connection.writer.write(HEAD + b"content-length: 4000\r\n\r\n")
+    await connection.refusal()
+    connection.writer.write(b" ")
+    await connection.require_closed()
+
+
+async def test_who_asks_before_he_sends_a_body_need_not_send_it(connection: Connection) -> None:
+    connection.writer.write(HEAD + b"expect: 100-continue\r\ncontent-length: 4000\r\n\r\n")
+    assert (await connection.refusal())["connection"] == "close"
+    await connection.require_closed()
+
+
+async def test_keys_come_first_then_room_then_the_body(start: Start) -> None:
+    async with full(start) as gateway:
+        for number, path in enumerate((CHAT, COMPLETIONS, RESPONSES), 1):
+            unknown = await gateway.http.post(path, content=b"{", headers=bearer("key-c"))
+            assert error_of(unknown, 401)["code"] == "invalid_api_key"
+            refused = await gateway.http.post(path, content=b"{", headers=bearer("key-a"))
+            assert error_of(refused, 429)["code"] == "overloaded"
+            # What is not limited is answered.
+            models = await gateway.http.get("/v1/models", headers=bearer("key-a"))
+            assert models.status_code == 200
+            metrics = (await gateway.http.get("/metrics", headers=bearer("key-a"))).text
+            assert f'requests_total{{endpoint="{path}",outcome="429"}} 1.0' in metrics
+            assert f'refusals_total{{reason="overloaded"}} {number}.0' in metrics
+        assert len(gateway.adds) == 1
+
+
+async def test_a_refusal_counts_neither_as_a_request_nor_toward_the_limit(start: Start) -> None:
+    async with start(max_num_requests=1, requests_per_minute=2) as gateway:
+        async with filled(gateway):
+            for _ in range(5):
+                assert (await gateway.refused(CHAT, 429))["code"] == "overloaded"
+        await gateway.scheduler.aborts.get()
+        await gateway.until_nothing_runs()
+        # A request that is wrong takes nothing either.
+        for _ in range(3):
+            await gateway.refused(CHAT, model=None)
+        gateway.say("x")
+        await gateway.answer(CHAT)
+        refused = await gateway.http.post(CHAT, content=b"{")
+        assert error_of(refused, 429)["code"] == "rate_limit_exceeded"
