@@ -34,16 +34,19 @@ _IMPORTED = (
     *("grpc.aio", "grpc_health.v1.health_pb2_grpc", "redis.asyncio", "prometheus_client"),
     *("fastapi", "uvicorn", "httpx", "yaml", "jinja2", "llguidance"),
 )
-# Variables that are read after the imports.
+# Variables that are read after the imports, or change nothing for one thread and local models.
 _READ_LATER = (
-    *("OPTIMIST_", "OTEL_", "PYTEST_"),
+    *("OPTIMIST_", "OTEL_", "PYTEST_", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE"),
     *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
 )
-_SLOW_TO_START = ("optimist_worker", "worker", "serve", "torch.distributed.run")
+_SLOW_TO_START = (
+    *("optimist_worker", "optimist_worker.conversion", "worker", "serve"),
+    "torch.distributed.run",
+)
 _OURS = ("optimist_", "tests.worker.", "torch.distributed.run")
 # A forked process writes its command line and environment over the server's.
 _ROOM = "-" * 8000
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 _PARAMETERS = tuple(inspect.signature(_execute).parameters)
@@ -59,6 +62,8 @@ class Start(NamedTuple):
     leads_session: bool
     descriptors: list[int]
     """That it has, the standard ones first."""
+    ends_with: int
+    """The signal that it gets when its parent ends; 0 for none."""
 
 
 Starter = Callable[[Start, Sequence[int], Callable[[], object] | None], int]
@@ -85,7 +90,7 @@ class _Server:
         self, start: Start, files: Sequence[int], prepare: Callable[[], object] | None
     ) -> int:
         """See `Starter`."""
-        if prepare is not None:
+        if prepare is not None and not start.ends_with:
             return 0
         with self._lock:
             if self._socket is None:
@@ -153,8 +158,16 @@ def _start(starter: Starter, given: dict[str, Any]) -> int:
         dict(os.environ if given["env"] is None else given["env"]),
         given["start_new_session"],
         [0, 1, 2, *passed],
+        _find_signal(given["preexec_fn"]),
     )
     return starter(start, [*files, *passed], given["preexec_fn"])
+
+
+def _find_signal(prepare: Callable[[], object] | None) -> int:
+    """Returns the signal of `end_with_this_process`; 0 if that is not what a process runs first."""
+    if prepare is None or prepare.__qualname__ != "end_with_this_process.<locals>.ask":
+        return 0
+    return int(inspect.getclosurevars(prepare).nonlocals["number"])
 
 
 def _serve(connection: socket.socket) -> None:
@@ -179,6 +192,8 @@ def _serve(connection: socket.socket) -> None:
             connection.send(str(os.getpid()).encode())
             connection.detach()
             start = Start(**json.loads(request))
+            if start.ends_with:
+                _LIBC.prctl(_PR_SET_PDEATHSIG, start.ends_with, 0, 0, 0)
             _become(start, files)
             _run(start)
             return

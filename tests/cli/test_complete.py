@@ -20,38 +20,34 @@ from optimist_common.errors import SetupError
 from tests.cli.fake_gateway import serving
 
 
-def test_a_file_is_asked_about_and_is_the_prediction(tmp_path: Path) -> None:
-    path = tmp_path / "code.py"
-    path.write_text("x = 1\n")
-    settings = CompleteSettings(instruction="Change `1` to `2`.", file=str(path))
-    request = chat_request(settings, "tiny-edit")
-    assert request.messages == [{"role": "user", "content": "Change `1` to `2`.\n\nx = 1\n"}]
-    assert request.body()["prediction"] == {"type": "content", "content": "x = 1\n"}
+def content(text: str) -> dict[str, str]:
+    return {"type": "content", "content": text}
 
 
-def test_another_prediction_and_none_at_all(tmp_path: Path) -> None:
-    code, other = tmp_path / "code.py", tmp_path / "other.py"
-    code.write_text("x = 1\n")
-    other.write_text("x = 2\n")
-    both = CompleteSettings(instruction="Go.", file=str(code), prediction=[str(other)])
-    assert chat_request(both, "m").prediction == "x = 2\n"
-    plain = CompleteSettings(instruction="Go.", file=str(code), plain=True)
-    assert "prediction" not in chat_request(plain, "m").body()
-    assert "prediction" not in chat_request(CompleteSettings(instruction="Go."), "m").body()
-
-
-def test_several_predictions_and_several_answers(tmp_path: Path) -> None:
-    first, second = tmp_path / "first.py", tmp_path / "second.py"
-    first.write_text("x = 1\n")
-    second.write_text("x = 2\n")
-    settings = CompleteSettings(instruction="Go.", prediction=[str(first), str(second)], n=3)
-    body = chat_request(settings, "m").body()
-    assert body["prediction"] == [
-        {"type": "content", "content": "x = 1\n"},
-        {"type": "content", "content": "x = 2\n"},
-    ]
-    assert body["n"] == 3
-    assert "n" not in chat_request(CompleteSettings(instruction="Go."), "m").body()
+@pytest.mark.parametrize(
+    ("file", "predictions", "more", "body"),
+    [
+        ("", [], {}, {"prediction": None, "n": None}),
+        ("x = 1\n", [], {}, {"prediction": content("x = 1\n")}),
+        ("x = 1\n", [], {"plain": True}, {"prediction": None}),
+        ("x = 1\n", ["x = 2\n"], {}, {"prediction": content("x = 2\n")}),
+        ("", ["one", "two"], {"n": 3}, {"prediction": [content("one"), content("two")], "n": 3}),
+    ],
+)
+def test_what_is_asked_for(
+    tmp_path: Path, file: str, predictions: list[str], more: dict[str, Any], body: dict[str, Any]
+) -> None:
+    paths = []
+    for number, text in enumerate([file, *predictions]):
+        paths.append(str(tmp_path / str(number)))
+        Path(paths[-1]).write_text(text)
+    settings = CompleteSettings(
+        instruction="Go.", file=paths[0] if file else "", prediction=paths[1:], **more
+    )
+    request = chat_request(settings, "m")
+    asked = f"Go.\n\n{file}" if file else "Go."
+    assert request.messages == [{"role": "user", "content": asked}]
+    assert {name: request.body().get(name) for name in body} == body
 
 
 @pytest.mark.parametrize(

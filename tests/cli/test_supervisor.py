@@ -1,7 +1,8 @@
 """Services are started, watched, restarted and ended; a service that cannot run ends the rest."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,12 +55,23 @@ def fake_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeService
         (package / "__init__.py").touch()
         (package / "__main__.py").write_text(FAKE_SERVICE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
 
-    def spec(name: str, seconds: float = 600, code: int = 0) -> ServiceSpec:
-        file = tmp_path / f"{name}.starts"
-        return ServiceSpec(name, [str(file), str(seconds), str(code)], file.exists)
+    def spec(name: str, seconds: float = 600, code: int = 0, file: str = "") -> ServiceSpec:
+        path = tmp_path / f"{file or name}.starts"
+        return ServiceSpec(name, [str(path), str(seconds), str(code)], path.exists)
 
     return spec
+
+
+@asynccontextmanager
+async def watched(supervisor: Supervisor) -> AsyncIterator["asyncio.Task[None]"]:
+    """Starts the services of a supervisor that watches them, and stops watching."""
+    await supervisor.start()
+    watching = asyncio.create_task(supervisor.watch())
+    yield watching
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_it_returns_when_all_are_healthy_and_ends_all(fake_service: FakeService) -> None:
@@ -75,20 +87,14 @@ async def test_it_returns_when_all_are_healthy_and_ends_all(fake_service: FakeSe
 async def test_a_service_that_dies_is_started_again(fake_service: FakeService) -> None:
     lines = Lines()
     supervisor = Supervisor([fake_service("first", 0.2, 3), fake_service("second")], lines.write)
-    await supervisor.start()
-    watching = asyncio.create_task(supervisor.watch())
-    await lines.until("first", "start 3")
-    await lines.until("first", "exit code 3", 2)
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+    async with watched(supervisor):
+        await lines.until("first", "start 3")
+        await lines.until("first", "exit code 3", 2)
     await supervisor.stop()
     assert [line for name, line in lines.seen if name == "second"] == ["start 1"]
 
 
-async def test_a_service_that_keeps_dying_is_given_up(
-    fake_service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
+async def test_a_service_that_keeps_dying_is_given_up(fake_service: FakeService) -> None:
     supervisor = Supervisor([fake_service("first", 0.3, 1)], Lines().write)
     await supervisor.start()
     with pytest.raises(SetupError, match=f"first died {MAX_RESTARTS + 1} times"):
@@ -99,7 +105,6 @@ async def test_a_service_that_keeps_dying_is_given_up(
 async def test_a_service_that_is_never_healthy_again_is_given_up(
     fake_service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr("optimist_cli.serve.supervisor.MAX_RESTARTS", 1)
     # However long it takes to load, it is not healthy for any time.
     monkeypatch.setattr("optimist_cli.serve.supervisor.HEALTHY_SECONDS", 0.001)
@@ -138,14 +143,9 @@ async def test_a_service_that_cannot_start_says_why(
     await supervisor.stop()
 
 
-async def test_it_ends_all_services_of_the_same_name(
-    fake_service: FakeService, tmp_path: Path
-) -> None:
-    lines = Lines()
-    one = fake_service("first")
-    file = tmp_path / "other.starts"
-    other = ServiceSpec("first", [str(file), "600", "0"], file.exists)
-    supervisor = Supervisor([one, other], lines.write)
+async def test_it_ends_all_services_of_the_same_name(fake_service: FakeService) -> None:
+    services = [fake_service("first"), fake_service("first", file="other")]
+    supervisor = Supervisor(services, Lines().write)
     await supervisor.start()
     processes = list(supervisor._processes.values())
     await supervisor.stop()
@@ -155,21 +155,16 @@ async def test_it_ends_all_services_of_the_same_name(
 
 
 async def test_services_go_on_and_end_when_nobody_reads_their_lines(
-    fake_service: FakeService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake_service: FakeService, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("optimist_cli.serve.supervisor.RESTART_PAUSE_SECONDS", 0.0)
-
     def write(name: str, line: str) -> None:
         raise BrokenPipeError
 
     supervisor = Supervisor([fake_service("first", 0.1), fake_service("second")], write)
-    await supervisor.start()
-    watching = asyncio.create_task(supervisor.watch())
-    while int((tmp_path / "first.starts").read_text() or 0) < 2:
-        assert not watching.done()
-        await asyncio.sleep(0.01)
-    watching.cancel()
-    await asyncio.gather(watching, return_exceptions=True)
+    async with watched(supervisor) as watching:
+        while int((tmp_path / "first.starts").read_text() or 0) < 2:
+            assert not watching.done()
+            await asyncio.sleep(0.01)
     second = supervisor._processes[1]
     await supervisor.stop()
     assert await asyncio.wait_for(second.exit_code(), 5) == -15

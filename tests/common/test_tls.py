@@ -160,13 +160,7 @@ def test_the_defaults_are_on_the_loopback() -> None:
         Settings(host="192.0.2.1")
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
-def test_addresses_of_this_machine_are_loopback(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize(
-    "host", ["0.0.0.0", "::", "127.0.0.1.example.com", "localhost.example.com", "", "2130706433"]
-)
-def test_others_are_not(host: str) -> None:
-    assert not is_loopback(host)
+def test_addresses_of_this_machine_alone_are_loopback() -> None:
+    own = ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")
+    others = ("0.0.0.0", "::", "127.0.0.1.example.com", "localhost.example.com", "", "2130706433")
+    assert [host for host in (*own, *others) if is_loopback(host)] == list(own)

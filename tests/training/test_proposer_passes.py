@@ -1,11 +1,12 @@
 import random
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT
 from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.model.common import Continuations
 from optimist_aligner.model.layout import BLOCKS, NUM_WEIGHTS
@@ -15,6 +16,7 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
 from optimist_training.proposer.fit import NUM_NONE_FEATURES, ExampleBuilder, Examples
 from optimist_training.proposer.passes import Round, collect, collect_pass
+from tests.proposer.text import tree_of
 
 TOKEN_TEXTS = [" a", "b", "\n", "(", "1", " ", "c", " d"]
 OLD, NEW = 6, 7
@@ -61,19 +63,6 @@ def chances(
     return float(odds[examples.is_right[start:end]].sum() / total), float(odds.sum() / total)
 
 
-def path_values(draft: Draft, truth: Sequence[int]) -> list[float]:
-    """Returns the values of the nodes that the truth begins with."""
-    node = NO_PARENT
-    values: list[float] = []
-    for index, parent in enumerate(draft.parents):
-        if len(values) == len(truth):
-            break
-        if parent == node and draft.token_ids[index] == truth[len(values)]:
-            node = index
-            values.append(draft.values[index])
-    return values
-
-
 @pytest.mark.parametrize("logits", [some_logits(1), some_logits(2), PACKAGED])
 @pytest.mark.parametrize("seed", range(4))
 def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None:
@@ -88,7 +77,7 @@ def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None
         packed = roots.build(), steps.build()
         draft = follower.propose(500, 0.0)
         expected = 1.0
-        values = path_values(draft, truth)
+        values = [draft.values[node] for node in tree_of(draft).walk(truth)]
         for depth, value in enumerate(values):
             examples, group = (packed[0], 0) if depth == 0 else (packed[1], depth - 1)
             expected *= chances(examples, logits, group, is_step=depth > 0)[0]
@@ -104,24 +93,22 @@ def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None
     assert num_nodes > 20
 
 
+def passed(before: list[int], truth: list[int], least: float) -> tuple[Examples, Examples]:
+    """Returns the examples of a pass after one token of a text."""
+    roots, steps, logits = ExampleBuilder(), ExampleBuilder(), some_logits(3)
+    collect_pass(followed(logits, before, [0]), truth, logits, least, roots, steps)
+    return roots.build(), steps.build()
+
+
 def test_no_row_is_right_where_none_of_the_candidates_is() -> None:
-    roots, steps = ExampleBuilder(), ExampleBuilder()
-    follower = followed(some_logits(3), [0, 1, 2], [0])
-    collect_pass(follower, [7, 0], some_logits(3), 0.5, roots, steps)
-    assert roots.build().num_groups == 1
-    assert not roots.build().is_right.any()
-    assert steps.build().num_groups == 0
+    roots, steps = passed([0, 1, 2], [7, 0], 0.5)
+    assert (roots.num_groups, steps.num_groups) == (1, 0)
+    assert not roots.is_right.any()
 
 
 def test_right_candidates_are_followed_to_where_they_err() -> None:
-    roots, steps = ExampleBuilder(), ExampleBuilder()
-    follower = followed(some_logits(3), [0, 1, 2, 3, 4, 5], [0])
-    collect_pass(follower, [1, 2, 3, 7, 5], some_logits(3), 0.0, roots, steps)
-    examples = steps.build()
-    rights = [
-        bool(examples.is_right[start:end].any())
-        for start, end in zip(examples.bounds[:-1], examples.bounds[1:], strict=True)
-    ]
+    _, steps = passed([0, 1, 2, 3, 4, 5], [1, 2, 3, 7, 5], 0.0)
+    rights = [bool(steps.is_right[start:end].any()) for start, end in pairwise(steps.bounds)]
     assert rights == [True, True, False]
 
 

@@ -2,6 +2,7 @@ import json
 import re
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from optimist_aligner.model.weights import Weights
 from optimist_common.errors import SetupError
 from optimist_training.data.edits import edits
 from optimist_training.drafters.command import main
+from optimist_training.proposer import command
 
 TOKENIZER = Path(__file__).parents[2] / "models" / "tiny-edit" / "tokenizer.json"
 
@@ -18,7 +20,7 @@ TOKENIZER = Path(__file__).parents[2] / "models" / "tiny-edit" / "tokenizer.json
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.jsonl"
-    rows = ({"before": edit.before, "after": edit.after} for edit in islice(edits("train", 3), 5))
+    rows = ({"before": edit.before, "after": edit.after} for edit in islice(edits("train", 3), 4))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -28,32 +30,60 @@ def arguments(pairs: Path, out: Path, *more: str) -> list[str]:
     return ["proposer", *options, "--processes", "1", *more]
 
 
-def logits(path: Path) -> list[float]:
-    blocks = json.loads(path.read_text())
-    assert list(blocks) == list(BLOCKS)
-    return [logit for name in BLOCKS for logit in blocks[name]]
+class ThisProcess:
+    """Instead of processes that import everything first; one test has real ones."""
+
+    def __init__(self, *_: object, **_options: object) -> None:
+        pass
+
+    def __enter__(self) -> "ThisProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    map = staticmethod(map)
+    shutdown: Any = None
 
 
+@pytest.fixture
+def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "ProcessPoolExecutor", ThisProcess)
+
+
+@pytest.fixture
+def _uncalibrated(monkeypatch: pytest.MonkeyPatch, _in_this_process: None) -> None:
+    """Calibration, which takes most of the time, has tests of its own."""
+    monkeypatch.setattr(command, "calibrate", lambda *given: given[3])
+
+
+def trained(pairs: Path, *more: str) -> str:
+    """Returns the weights that one round writes."""
+    out = pairs.with_suffix(".weights")
+    assert main(arguments(pairs, out, "--rounds", "1", *more)) == 0
+    return out.read_text()
+
+
+@pytest.mark.usefixtures("_in_this_process")
 def test_training_lowers_the_loss_and_writes_weights_that_load(
     pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "weights.json"
     assert main(arguments(pairs, out, "--rounds", "2")) == 0
     printed = capsys.readouterr().out
-    losses = [
-        (float(first), float(further))
-        for first, further in re.findall(r"first tokens (\S+), further ones (\S+)", printed)
-    ]
-    assert len(losses) == 2
-    assert losses[1][0] < losses[0][0]
-    weights = Weights(logits(out))
+    first, second = re.findall(r"first tokens (\S+), further ones \S+", printed)
+    assert float(second) < float(first)
+    blocks = json.loads(out.read_text())
+    assert list(blocks) == list(BLOCKS)
+    weights = Weights([logit for name in BLOCKS for logit in blocks[name]])
     assert any(weights.logits)
 
 
+@pytest.mark.usefixtures("_uncalibrated")
 def test_answers_of_conversations_are_fitted_to_with_other_counts(
     pairs: Path, tmp_path: Path
 ) -> None:
-    rows = [json.loads(line) for line in pairs.read_text().splitlines()[:2]]
+    rows = [json.loads(line) for line in pairs.read_text().splitlines()[:1]]
     # Counts are of use where a prompt has blocks, as those of agents have.
     answers = [
         {"prompt": f"```\nls\n```\nuser: {row['before']}\n", "answer": row["after"]} for row in rows
@@ -61,34 +91,23 @@ def test_answers_of_conversations_are_fitted_to_with_other_counts(
     path, counts = tmp_path / "answers.jsonl", tmp_path / "counts.json.gz"
     path.write_text("".join(json.dumps(row) + "\n" for row in answers))
     counts.write_bytes(write_continuations(Continuations([], [], [], [])))
-    texts = []
-    for more in ((), ("--continuations", str(counts))):
-        out = tmp_path / "weights.json"
-        assert main(arguments(path, out, "--rounds", "1", *more)) == 0
-        texts.append(out.read_text())
-    assert texts[0] != texts[1]
+    assert trained(path) != trained(path, "--continuations", str(counts))
 
 
 def test_weights_depend_on_the_seed_and_not_on_the_number_of_processes(
-    pairs: Path, tmp_path: Path
+    pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = []
-    for more in (("--seed", "1"), ("--seed", "1", "--processes", "2"), ("--seed", "2")):
-        out = tmp_path / "weights.json"
-        assert main(arguments(pairs, out, "--rounds", "1", *more)) == 0
-        texts.append(out.read_text())
-    assert texts[0] == texts[1]
-    assert texts[0] != texts[2]
+    several = trained(pairs, "--processes", "2")
+    monkeypatch.setattr(command, "ProcessPoolExecutor", ThisProcess)
+    assert trained(pairs) == several
+    assert trained(pairs, "--seed", "2") != several
 
 
-def test_pairs_are_chosen_by_the_seed_if_there_are_too_many(pairs: Path, tmp_path: Path) -> None:
-    texts = []
-    for most in ("2", "2", "5"):
-        out = tmp_path / "weights.json"
-        assert main(arguments(pairs, out, "--rounds", "1", "--max-pairs", most)) == 0
-        texts.append(out.read_text())
-    assert texts[0] == texts[1]
-    assert texts[0] != texts[2]
+@pytest.mark.usefixtures("_uncalibrated")
+def test_pairs_are_chosen_if_there_are_too_many(pairs: Path) -> None:
+    chosen = trained(pairs, "--max-pairs", "2")
+    assert trained(pairs, "--max-pairs", "2") == chosen
+    assert trained(pairs, "--max-pairs", "4") != chosen
 
 
 @pytest.mark.parametrize(
@@ -127,11 +146,9 @@ def test_wrong_pairs_are_named(text: str, message: str, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_long_texts_are_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], pairs: Path
-) -> None:
-    pairs.write_text(
-        pairs.read_text() + json.dumps({"before": "a", "after": "b c\n" * 20_000}) + "\n"
-    )
-    assert main(arguments(pairs, tmp_path / "weights.json", "--rounds", "1")) == 0
+@pytest.mark.usefixtures("_uncalibrated")
+def test_long_texts_are_left_out(capsys: pytest.CaptureFixture[str], pairs: Path) -> None:
+    with pairs.open("a") as file:
+        file.write(json.dumps({"before": "a", "after": "b c\n" * 20_000}))
+    trained(pairs, "--max-pairs", "1")
     assert "1 requests are left out" in capsys.readouterr().out

@@ -1,7 +1,5 @@
 """The simulated worker as a process."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -25,37 +23,28 @@ def plan(sequence: int, num_repeats: int = 0) -> worker_pb2.ExecuteRequest:
     return request
 
 
-@asynccontextmanager
-async def running(**settings: int) -> AsyncIterator[Any]:
-    with simulated_worker(**settings) as address:
-        async with grpc.aio.insecure_channel(address) as channel:
-            await channel.channel_ready()
-            yield worker_pb2_grpc.WorkerServiceStub(channel)
-
-
 async def test_plans_are_run_in_order_and_take_their_time() -> None:
-    async with running(step_us=2000, stall_every=2, stall_us=30_000) as stub:
-        description = await stub.Describe(worker_pb2.DescribeRequest())
-        assert description.max_num_seqs == 64
-        first, second = [each async for each in stub.Execute(iter([plan(1), plan(2)]))]
+    with simulated_worker(step_us=2000, stall_every=2, stall_us=30_000) as address:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+            description = await stub.Describe(worker_pb2.DescribeRequest(), wait_for_ready=True)
+            first, second = [each async for each in stub.Execute(iter([plan(1), plan(2)]))]
+            # A plan is repeated until a newer one; a malformed one ends the stream.
+            call = stub.Execute()
+            await call.write(plan(1, num_repeats=3))
+            results = aiter(call)
+            responses = [await anext(results) for _ in range(4)]
+            await call.write(plan(2))
+            responses.append(await anext(results))
+            await call.done_writing()
+            assert await anext(results, None) is None
+            with pytest.raises(grpc.aio.AioRpcError, match="slots: one is free"):
+                await stub.Execute(iter([plan(2)])).read()
+    assert description.max_num_seqs == 64
     assert (first.sequence, second.sequence) == (1, 2)
     assert from_bytes(second.lengths).tolist() == [5]
     assert first.step_ns >= 2_000_000
     assert second.step_ns >= 32_000_000
-
-
-async def test_a_plan_is_repeated_until_a_newer_one_and_a_malformed_one_ends_the_stream() -> None:
-    async with running(step_us=500) as stub:
-        call = stub.Execute()
-        await call.write(plan(1, num_repeats=3))
-        results = aiter(call)
-        responses = [await anext(results) for _ in range(4)]
-        await call.write(plan(2))
-        responses.append(await anext(results))
-        await call.done_writing()
-        assert await anext(results, None) is None
-        with pytest.raises(grpc.aio.AioRpcError, match="slots: one is free"):
-            await stub.Execute(iter([plan(2)])).read()
     numbers = [(each.sequence, each.repeat) for each in responses]
     assert numbers == [*((1, repeat) for repeat in range(4)), (2, 0)]
     assert [from_bytes(each.lengths)[0] for each in responses] == [4, 5, 6, 7, 8]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 
 from optimist_bench.harness.pair import (
     Pair,
@@ -23,6 +23,7 @@ from optimist_bench.predictions.command import main
 from optimist_bench.predictions.report import describe, summarise
 from optimist_bench.predictions.simulator import Simulation
 from optimist_common.errors import SetupError
+from tests.proposer.text import write_tokenizer
 
 FIGURES = {
     *("pairs", "output_tokens", "passes", "tokens_per_pass", "oracle_tokens_per_pass"),
@@ -36,38 +37,41 @@ AFTER = "one\ntwo\nTHREE\nfour\nfive\nsix\n"
 @pytest.fixture(scope="module")
 def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tokenizer with a token per byte."""
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer = Tokenizer(models.BPE(vocab={byte: n for n, byte in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    tokenizer.save(str(path))
-    return str(path)
+    directory = tmp_path_factory.mktemp("tokenizer")
+    return f"{write_tokenizer(directory, pre_tokenizers.ByteLevel.alphabet())}/tokenizer.json"
+
+
+class Command:
+    """The command with a tokenizer, and pairs of its own."""
+
+    def __init__(self, path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self._capsys = path, capsys
+        self.files = ("--pairs", str(path), "--tokenizer", tokenizer)
+        self.write(
+            {"before": BEFORE, "after": AFTER, "language": "python", "edit_ratio": 0.05},
+            {"before": BEFORE, "after": BEFORE},
+            {"before": "", "after": "ü", "language": "go", "edit_ratio": 1},
+        )
+
+    def write(self, *rows: dict[str, Any]) -> None:
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def print(self, *flags: str) -> str:
+        assert main([*self.files, *flags]) == 0
+        return self._capsys.readouterr().out
+
+    def report(self, *flags: str) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.print(*flags, "--json"))
+        return report
 
 
 @pytest.fixture
-def pairs_path(tmp_path: Path) -> Path:
-    path = tmp_path / "pairs.jsonl"
-    rows = [
-        {"before": BEFORE, "after": AFTER, "language": "python", "edit_ratio": 0.05},
-        {"before": BEFORE, "after": BEFORE},
-        {"before": "", "after": "ü", "language": "go", "edit_ratio": 1},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+def run(tmp_path: Path, tokenizer_path: str, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(tmp_path / "pairs.jsonl", tokenizer_path, capsys)
 
 
-def report_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main([*arguments, "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return report
-
-
-def test_report_has_its_keys(
-    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
-) -> None:
-    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path)
-    report = report_of(capsys, *files, "--method", "exact", "--window", "8")
+def test_report_has_its_keys(run: Command) -> None:
+    report = run.report("--method", "exact", "--window", "8")
     groups = {"by_language", "by_edit_ratio"}
     settings = {"method", "window", "marginal_cost", "aligner_is_compiled"}
     assert set(report) == FIGURES | settings | groups
@@ -85,64 +89,43 @@ def test_report_has_its_keys(
     assert report["proposer_us"]["p99"] >= report["proposer_us"]["p50"] > 0
 
 
-def test_text_in_the_prompt_is_followed_as_the_attached_one_is(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, tokenizer_path: str
-) -> None:
-    path = tmp_path / "pairs.jsonl"
+def test_text_in_the_prompt_is_followed_as_the_attached_one_is(run: Command) -> None:
     long = "".join(f"{number}: {BEFORE}" for number in range(20))
-    path.write_text(json.dumps({"before": long + BEFORE, "after": long + AFTER}), encoding="utf-8")
-    flags = ("--pairs", str(path), "--tokenizer", tokenizer_path)
-    attached, prompt = (
-        report_of(capsys, *flags, "--source", source) for source in ("prediction", "prompt")
-    )
+    run.write({"before": long + BEFORE, "after": long + AFTER})
+    attached, prompt = (run.report("--source", source) for source in ("prediction", "prompt"))
     assert set(prompt) == set(attached)
     assert list(prompt["by_edit_ratio"]) == list(attached["by_edit_ratio"])
     assert prompt["passes"] == attached["passes"] < prompt["output_tokens"] / 2
 
 
-def test_answers_of_conversations_are_grouped_by_kind_and_client(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, tokenizer_path: str
-) -> None:
-    path = tmp_path / "conversations.jsonl"
-    rows = [
+def test_answers_of_conversations_are_grouped_by_kind_and_client(run: Command) -> None:
+    run.write(
         {"prompt": BEFORE, "answer": AFTER, "kind": "edit", "client": "one"},
         {"prompt": "", "answer": "ok"},
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    flags = ("--pairs", str(path), "--tokenizer", tokenizer_path)
+    )
     for method in ("auto", "suffix"):
-        report = report_of(capsys, *flags, "--method", method)
+        report = run.report("--method", method)
         assert "by_language" not in report
-        assert {name: report[name]["unknown"]["pairs"] for name in ("by_kind", "by_client")} == {
-            "by_kind": 1,
-            "by_client": 1,
-        }
+        assert report["by_kind"]["unknown"]["pairs"] == 1
+        assert report["by_client"]["unknown"]["pairs"] == 1
         assert report["by_kind"]["edit"]["passes"] < len(AFTER) / 2
         assert report["by_kind"]["edit"] == report["by_client"]["one"]
-    assert main([*flags]) == 0
-    assert "Speedup by client:" in capsys.readouterr().out
+    assert "Speedup by client:" in run.print()
 
 
-def test_methods_and_windows_can_be_several(
-    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
-) -> None:
-    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path)
+def test_methods_and_windows_can_be_several(run: Command) -> None:
     flags = ("--method", "exact", "--method=line,ngram", "--window", "4,8", "--limit", "1")
-    reports = report_of(capsys, *files, *flags)["methods"]
+    reports = run.report(*flags)["methods"]
     found = [(report["method"], report["window"]) for report in reports]
     assert found == list(product(("exact", "line", "ngram"), (4, 8)))
     assert all(report["pairs"] == 1 for report in reports)
-    assert main([*files, "--method", "all", "--explain-passes"]) == 0
-    table = capsys.readouterr().out
+    table = run.print("--method", "all", "--explain-passes")
     assert all(word in table for word in ("exact", "line", "ngram", "suffix", "diverged"))
 
 
-def test_passes_are_explained(
-    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
-) -> None:
-    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--limit", "1")
-    flags = ("--method", "exact", "--window", "64", "--marginal-cost", "0", "--explain-passes")
-    report = report_of(capsys, *files, *flags)
+def test_passes_are_explained(run: Command) -> None:
+    flags = ("--window", "64", "--marginal-cost", "0", "--explain-passes", "--limit", "1")
+    report = run.report("--method", "exact", *flags)
     rest = len("HREE\nfour\nfive\nsix\n")
     assert report["passes"] == 1 + rest
     assert report["passes_by_end"] == {"exhausted": 0, "diverged": 1, "silent": rest, "finished": 0}
@@ -151,13 +134,9 @@ def test_passes_are_explained(
     assert report["lost_tokens"] == {"exhausted": 0, "diverged": 0, "silent": lost, "finished": 0}
 
 
-def test_width_follows_the_marginal_cost(
-    capsys: pytest.CaptureFixture[str], pairs_path: Path, tokenizer_path: str
-) -> None:
-    files = ("--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--method", "ngram")
-    reports = [
-        report_of(capsys, *files, "--marginal-cost", cost) for cost in ("0", "0.01", "0.05", "1")
-    ]
+def test_width_follows_the_marginal_cost(run: Command) -> None:
+    costs = ("0", "0.01", "0.05", "1")
+    reports = [run.report("--method", "ngram", "--marginal-cost", cost) for cost in costs]
     wasted = [report["wasted_per_accepted"] for report in reports[:3]]
     assert wasted == sorted(wasted, reverse=True)
     # A token that costs as much as a pass is never worth it: none is as likely as that.
@@ -191,10 +170,9 @@ def test_edit_ratio_and_its_ranges() -> None:
     assert bucket_of(0.6) == bucket_of(1.0) == "60 % and more"
 
 
-def test_pair_without_ratio_gets_one(tmp_path: Path, tokenizer_path: str) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('\n{"before": "a b", "after": "a c"}\n\n', encoding="utf-8")
-    (pair,) = load_pairs(str(path), load_tokenizer(tokenizer_path), 0)
+def test_pair_without_ratio_gets_one(run: Command, tokenizer_path: str) -> None:
+    run.path.write_text('\n{"before": "a b", "after": "a c"}\n\n', encoding="utf-8")
+    (pair,) = load_pairs(str(run.path), load_tokenizer(tokenizer_path), 0)
     assert pair.groups == {"language": "unknown", "edit_ratio": "25-60 %"}
     assert len(pair.predicted) == len(pair.truth) == 3
 
@@ -212,13 +190,10 @@ def test_pair_without_ratio_gets_one(tmp_path: Path, tokenizer_path: str) -> Non
         ('{"before": "", "after": "", "edit_ratio": "x"}', "'edit_ratio' must be a number"),
     ],
 )
-def test_wrong_pairs_are_explained(
-    tmp_path: Path, tokenizer_path: str, content: str, message: str
-) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(content, encoding="utf-8")
+def test_wrong_pairs_are_explained(run: Command, content: str, message: str) -> None:
+    run.path.write_text(content, encoding="utf-8")
     with pytest.raises(SetupError, match=message):
-        main(["--pairs", str(path), "--tokenizer", tokenizer_path])
+        main([*run.files])
 
 
 @pytest.mark.parametrize(
@@ -243,25 +218,24 @@ def test_wrong_flags_are_explained(
 
 
 def test_cases_show_passes_next_to_the_oracles(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tokenizer_path: str
+    run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "large_cases", list)
-    flags = ("--cases", "--tokenizer", tokenizer_path, "--method", "exact,line")
-    cases = report_of(capsys, *flags)["cases"]
+    cases = run.report("--cases", "--method", "exact,line")["cases"]
     assert set(cases) == {case.name for case in small_cases()}
     for case in cases.values():
         assert set(case["passes"]) == set(case["proposer_us"]) == {"exact", "line"}
         assert case["passes"]["exact"] >= case["oracle_passes"] >= case["oracle_own_passes"]
     assert cases["exact"]["passes"]["exact"] == cases["exact"]["oracle_passes"]
     assert cases["empty output"]["output_tokens"] == 0
-    assert main([*flags]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert len(table) == 1 + len(cases)
+    # The table is of the same cases.
+    monkeypatch.setattr(command, "small_cases", lambda: small_cases()[:3])
+    table = run.print("--cases", "--method", "exact,line").splitlines()
+    assert len(table) == 1 + 3
     assert table[0].split()[-2:] == ["exact", "line"]
 
 
-def test_command_knows_it(pairs_path: Path, tokenizer_path: str) -> None:
-    words = [sys.executable, "-m", "optimist_bench", "predictions"]
-    flags = ["--pairs", str(pairs_path), "--tokenizer", tokenizer_path, "--method", "line"]
-    done = subprocess.run([*words, *flags, "--json"], capture_output=True, text=True, check=True)
+def test_command_knows_it(run: Command) -> None:
+    words = [sys.executable, "-m", "optimist_bench", "predictions", *run.files, "--method", "line"]
+    done = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["method"] == "line"
