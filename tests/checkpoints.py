@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 VOCAB_SIZE = 320
 SLIDING_WINDOW = 24
@@ -96,4 +97,15 @@ def tiny_checkpoint(directory: Path, family: str) -> Path:
                 parameter.normal_(0.0, 0.2, generator=generator)
     path = directory / family
     model.save_pretrained(path)
+    return path
+
+
+def add_tokenizer(path: Path) -> Path:
+    """Gives a checkpoint a tokenizer of bytes, so that outputs can follow grammars."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = ["<pad>", "<s>", "</s>", *letters]
+    tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
     return path

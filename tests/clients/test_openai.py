@@ -39,16 +39,6 @@ def complete(client: OpenAI, **options: Any) -> Any:
     return create(**{"model": MODEL, "messages": MESSAGES, "temperature": 0} | options)
 
 
-def test_predictions_change_only_the_time(client: OpenAI) -> None:
-    plain = complete(client, max_tokens=64)
-    prediction = {"type": "content", "content": EDIT.before}
-    predicted = complete(client, max_tokens=64, prediction=prediction)
-    assert predicted.choices[0].message.content == plain.choices[0].message.content
-    details = predicted.usage.completion_tokens_details
-    assert details.accepted_prediction_tokens > 0
-    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
-
-
 def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
     whole = complete(client, max_tokens=24)
     options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -64,15 +54,6 @@ def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
         said = stream.get_final_completion().choices[0].message.content
     stopped = complete(client, max_tokens=24, stop=["\n"])
     assert (said or "") == stopped.choices[0].message.content
-
-
-def test_logprobs_join_to_the_text(client: OpenAI) -> None:
-    choice = complete(client, max_tokens=12, logprobs=True, top_logprobs=3).choices[0]
-    joined = b"".join(bytes(token.bytes) for token in choice.logprobs.content)
-    assert joined.decode() == choice.message.content
-    for token in choice.logprobs.content:
-        assert len(token.top_logprobs) == 3
-        assert token.logprob == token.top_logprobs[0].logprob <= 0
 
 
 def test_choices(client: OpenAI) -> None:
@@ -112,22 +93,6 @@ def test_tools_are_called_and_their_results_taken(client: OpenAI, stream: bool) 
     said["tool_calls"][0].pop("index", None)
     result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
     assert complete(client, messages=[*MESSAGES, said, result], max_tokens=4).choices
-
-
-def test_completions_echo_and_score(client: OpenAI) -> None:
-    prompt: Any = ["def f(a):", [5, 6, 7]]
-    first, second = client.completions.create(
-        model=MODEL, prompt=prompt, max_tokens=2, echo=True, logprobs=1
-    ).choices
-    assert first.text.startswith("def f(a):")
-    assert first.logprobs is not None
-    assert second.logprobs is not None
-    assert first.logprobs.token_logprobs is not None
-    values: list[Any] = list(first.logprobs.token_logprobs)
-    assert values[0] is None
-    assert all(value <= 0 for value in values[1:])
-    assert first.logprobs.tokens is not None
-    assert "".join(first.logprobs.tokens) == first.text
 
 
 def test_responses(client: OpenAI) -> None:

@@ -76,35 +76,40 @@ class Row:
             self._hashes.append(prefix_hash([token_id], self._hashes[-1] if self._hashes else 0))
         return self._hashes[:length]
 
-    def report(self, vocab_size: int, num_computed: int, num_emitted: int) -> "Reported | None":
-        """Returns what a step tells of how likely tokens are.
+    def report(
+        self, slot: int, vocab_size: int, num_computed: int, num_emitted: int
+    ) -> worker_pb2.RowLogprobs | None:
+        """Returns what a step reports of how likely tokens are.
 
         Args:
+            slot: Where the row is.
             vocab_size: Token ids are below.
             num_computed: Tokens that were computed before it.
             num_emitted: Tokens that it brought, which the row has.
         """
-        places: list[tuple[int, int]] = []
-        number = 0
-        if self.num_prompt_logprobs is not None:
-            end = min(self.num_computed, self.num_prompt_tokens - 1) + 1
-            number = max(0, end - num_computed - 1)
-            places += [
-                (num_computed + 1 + place, self.num_prompt_logprobs) for place in range(number)
-            ]
-        if self.num_logprobs is not None:
-            first = len(self.token_ids) - num_emitted
-            places += [(first + place, self.num_logprobs) for place in range(num_emitted)]
-        reported = Reported(
-            num_computed + 1, number, self.num_prompt_logprobs or 0, self.num_logprobs or 0
+        end = min(self.num_computed, self.num_prompt_tokens - 1) + 1
+        wanted = self.num_prompt_logprobs is not None
+        of_prompt = range(num_computed + 1, end if wanted else num_computed + 1)
+        length = len(self.token_ids)
+        of_output = range(length - num_emitted if self.num_logprobs is not None else length, length)
+        message = worker_pb2.RowLogprobs(
+            slot=slot,
+            first_prompt_position=num_computed + 1,
+            num_prompt_tokens=len(of_prompt),
+            num_prompt_candidates=self.num_prompt_logprobs or 0,
+            num_candidates=self.num_logprobs or 0,
         )
-        for place, width in places:
-            sequence = self.token_ids[: place + 1]
-            reported.logprobs.append(logprob_of(sequence))
-            ids, logprobs = candidates_of(sequence, width, vocab_size)
-            reported.candidate_token_ids += ids
-            reported.candidate_logprobs += logprobs
-        return reported if places else None
+        for places, width in (
+            (of_prompt, message.num_prompt_candidates),
+            (of_output, message.num_candidates),
+        ):
+            for place in places:
+                sequence = self.token_ids[: place + 1]
+                ids, logprobs = candidates_of(sequence, width, vocab_size)
+                message.logprobs += floats_to_bytes([logprob_of(sequence)])
+                message.candidate_token_ids += to_bytes(ids)
+                message.candidate_logprobs += floats_to_bytes(logprobs)
+        return message if message.logprobs else None
 
     @property
     def since(self) -> tuple[int, ...]:
@@ -134,31 +139,6 @@ class Row:
                 self.ended = True
         if len(self.token_ids) >= self.max_length:
             self.ended = True
-
-
-@dataclass
-class Reported:
-    """What a row tells of how likely tokens are."""
-
-    first_prompt_position: int
-    num_prompt_tokens: int
-    num_prompt_candidates: int
-    num_candidates: int
-    logprobs: list[float] = field(default_factory=list)
-    candidate_token_ids: list[int] = field(default_factory=list)
-    candidate_logprobs: list[float] = field(default_factory=list)
-
-    def message(self, slot: int) -> worker_pb2.RowLogprobs:
-        return worker_pb2.RowLogprobs(
-            slot=slot,
-            first_prompt_position=self.first_prompt_position,
-            num_prompt_tokens=self.num_prompt_tokens,
-            num_prompt_candidates=self.num_prompt_candidates,
-            num_candidates=self.num_candidates,
-            logprobs=floats_to_bytes(self.logprobs),
-            candidate_token_ids=to_bytes(self.candidate_token_ids),
-            candidate_logprobs=floats_to_bytes(self.candidate_logprobs),
-        )
 
 
 class FakeWorker:
@@ -208,7 +188,7 @@ class FakeWorker:
         self.num_cached_tokens = 0
         """Tokens that were not computed because cached blocks held them."""
         self.is_silent = False
-        """Whether it tells no log-probabilities."""
+        """Whether it reports no log-probabilities."""
         self.restart()
 
     def restart(self) -> None:
@@ -334,9 +314,9 @@ class FakeWorker:
             elif not row.ended:
                 num_computed = row.num_computed
                 new, counts, source, nodes = self._run_row(row, num_known, num_drafts)
-                reported = row.report(self.description.vocab_size, num_computed, len(new))
+                reported = row.report(slot, self.description.vocab_size, num_computed, len(new))
                 if reported is not None and not self.is_silent:
-                    response.logprobs.append(reported.message(slot))
+                    response.logprobs.append(reported)
                 num_fed += num_known + counts[0]
                 if source > DraftSource.PREDICTION and self._drafter is not None:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))

@@ -1,5 +1,6 @@
 """Chat templates: of the model only, in a sandbox."""
 
+import re
 from typing import Any
 
 import pytest
@@ -7,33 +8,46 @@ import pytest
 from optimist_gateway.text.chat_template import render
 from tests.gateway.harness import CHAT, Gateway
 
-MESSAGES = [{"role": "user", "content": "{{ 7 * 7 }}"}]
+WRITTEN = "{{ 7 * 7 }}{% raw %}"
+MESSAGES = [{"role": "user", "content": WRITTEN}]
 ESCAPES = [
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ self.__init__.__globals__ }}",
-    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ messages.__class__.__init__.__globals__ }}",
     "{{ messages.__class__.__base__ }}",
+    "{{ raise_exception.__globals__.os }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ cycler.__init__.__globals__.os.system('true') }}",
+    "{{ messages.append(1) }}",
     "{% set _ = messages.append(1) %}{{ messages }}",
+    "{{ messages[0].update({'role': 'x'}) }}",
+    "{% set n = namespace(__class__=1) %}{{ n }}",
+]
+# These show nothing, or fail in other ways.
+HARMLESS = [
+    "{{ self.__init__.__globals__ }}",
     "{{ range(99999999) | list }}",
     "{% include '/etc/passwd' %}",
     "{{ ''.format.__globals__ }}",
 ]
 
 
-@pytest.mark.parametrize("template", ESCAPES)
+@pytest.mark.parametrize("template", ESCAPES + HARMLESS)
 def test_a_template_reaches_nothing_but_its_values(template: str) -> None:
     before = [dict(message) for message in MESSAGES]
     try:
-        text = render(template, MESSAGES, None, {})
+        text, is_refused = render(template, MESSAGES, None, {}), False
     except Exception as error:
-        text = str(error)
+        text, is_refused = str(error), True
     assert "root:" not in text
     assert "<class" not in text
     assert before == MESSAGES
+    if template in ESCAPES:
+        assert is_refused
+        assert re.search("unsafe|not safely|undefined|underscore", text)
 
 
 def test_texts_of_messages_are_no_templates() -> None:
-    assert render("{{ messages[0].content }}", MESSAGES, None, {}) == "{{ 7 * 7 }}"
+    assert render("{{ messages[0].content }}", MESSAGES, None, {}) == WRITTEN
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,23 @@ def plan_rows(sequence: int, rows: Sequence[PlannedRow] = (), **parts: Any) -> P
     )
 
 
+_RESULT_COLUMNS = (
+    *("lengths", "num_emitted_tokens", "num_drafted_tokens", "num_accepted_tokens"),
+    *("draft_sources", "window_nodes"),
+)
+
+
+def make_result(slots: Sequence[int], **parts: Any) -> StepResult:
+    """A result; columns that are not given are 0."""
+    columns: dict[str, Any] = {name: [0] * len(slots) for name in _RESULT_COLUMNS}
+    columns |= {"slots": slots, "token_ids": [], "accepted_nodes": []}
+    columns |= {name: parts.pop(name) for name in list(parts) if name in columns}
+    fields: dict[str, Any] = {"sequence": 1, "repeat": 0, "errors": {}}
+    fields |= {"num_tokens": len(slots), "num_live_rows": len(slots), **parts}
+    fields |= {name: np.array(column, np.int32) for name, column in columns.items()}
+    return StepResult(**fields)
+
+
 def rows_of(result: StepResult) -> list[RowResult]:
     ends = np.cumsum(result.num_emitted_tokens)
     is_window = result.draft_sources == DraftSource.PREDICTION
@@ -128,6 +145,39 @@ def rows_of(result: StepResult) -> list[RowResult]:
 
 def run(runner: Runner, plan: Plan) -> list[RowResult]:
     return rows_of(runner.execute(plan))
+
+
+def begin(
+    runner: Runner,
+    prompt: Sequence[int],
+    *,
+    window: tuple[list[int], list[int]] | None = None,
+    width: int = 0,
+    sampling: SamplingParams = GREEDY,
+    num_blocks: int = 8,
+) -> RowResult:
+    """Runs a prompt on slot 0 of a runner from which everything is released.
+
+    Args:
+        runner: The runner.
+        prompt: The prompt.
+        window: Tokens and parents that come with it.
+        width: Most drafts.
+        sampling: Of the request.
+        num_blocks: That it gets.
+    """
+    runner.release_all()
+    windows = [] if window is None else [WindowUpdate(0, 0, *window)]
+    row = PlannedRow(0, len(prompt), width, blocks_of(0, num_blocks))
+    plan = plan_rows(1, [row], admissions=[admit(0, prompt, sampling)], windows=windows)
+    (result,) = run(runner, plan)
+    return result
+
+
+def go_on(runner: Runner, width: int = 0, slot: int = 0) -> RowResult:
+    """Runs a slot's last token and drafts."""
+    (result,) = run(runner, plan_rows(2, [PlannedRow(slot, 1, width, [])]))
+    return result
 
 
 def generate(

@@ -70,9 +70,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         32 * 1024, ge=1024, description="longest request line and headers together, in bytes"
     )
     read_seconds: float = Field(
-        60.0,
-        gt=0,
-        description="how long a client may take to send its headers, and then its body",
+        60.0, gt=0, description="how long a client may take to send its headers, and then its body"
     )
     slow_reader_seconds: float = Field(
         30.0, gt=0, description="a client that reads nothing for this long is dropped"

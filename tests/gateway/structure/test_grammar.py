@@ -81,63 +81,41 @@ def of_tools(
     return grammar(Structure(content, tools), form, markers or {})
 
 
+OBJECT: dict[str, Any] = {"type": "object"}
+INTEGER: dict[str, Any] = {"type": "integer"}
+BOOLEANS = {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}
+PREFIX: dict[str, Any] = {"type": "array", "prefixItems": [INTEGER], "items": False}
+BOTH = OBJECT | {"allOf": [{"required": ["a"]}, {"properties": {"a": INTEGER}}]}
+CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
+TREE = OBJECT | {"properties": {"value": INTEGER, "children": CHILDREN}}
+TREE |= {"required": ["value"], "additionalProperties": False}
+LEAVES = [{"value": 2, "children": []}, {"value": 3}]
+UUID = "123e4567-e89b-12d3-a456-426614174000"
 SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({}, [1, "a", None, [{}]], []),
-    ({"type": "object"}, [{}, {"a": [1]}], [1, []]),
+    (OBJECT, [{}, {"a": [1]}], [1, []]),
     (NUMBER, [{"a": 5}], [{}, {"a": "5"}, {"a": 1, "b": 2}]),
     ({"type": ["string", "null"]}, ["x", None], [1]),
     ({"enum": ["red", "green", 3]}, ["red", 3], ["blue", 4]),
     ({"const": {"a": [1, None]}}, [{"a": [1, None]}], [{"a": [1]}]),
-    ({"type": "integer", "minimum": 3, "maximum": 12}, [3, 12], [2, 13]),
+    (INTEGER | {"minimum": 3, "maximum": 12}, [3, 12], [2, 13]),
     ({"type": "number", "exclusiveMinimum": 0}, [0.5, 7], [0, -1]),
-    ({"type": "integer", "multipleOf": 5}, [0, 25], [7]),
+    (INTEGER | {"multipleOf": 5}, [0, 25], [7]),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "äöü"], ["a", "abcd"]),
     ({"type": "string", "pattern": "^[a-c]+$"}, ["abc"], ["d", ""]),
     ({"type": "string", "format": "date"}, ["2026-11-21"], ["2026-13-45", "x"]),
-    ({"type": "string", "format": "uuid"}, ["123e4567-e89b-12d3-a456-426614174000"], ["123"]),
+    ({"type": "string", "format": "uuid"}, [UUID], ["123"]),
+    (BOOLEANS, [[], [True]], [[1], [True] * 3]),
+    (PREFIX, [[1]], [["a"], [1, 2]]),
+    ({"anyOf": [INTEGER, {"type": "array"}]}, [1, [2]], ["a"]),
+    ({"oneOf": [INTEGER, {"type": "string"}]}, [1, "a"], [[], None]),
+    (BOTH, [{"a": 1}], [{}, {"a": "x"}]),
+    (OBJECT | {"additionalProperties": INTEGER}, [{"x": 1}], [{"x": "y"}]),
+    (OBJECT | {"patternProperties": {"^s_": {"type": "string"}}}, [{"s_a": "x"}], [{"s_a": 1}]),
+    (OBJECT | {"minProperties": 1}, [{"a": 1}], [{}]),
     (
-        {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
-        [[], [True]],
-        [[1], [True] * 3],
-    ),
-    (
-        {"type": "array", "prefixItems": [{"type": "integer"}], "items": False},
-        [[1]],
-        [["a"], [1, 2]],
-    ),
-    ({"anyOf": [{"type": "integer"}, {"type": "array"}]}, [1, [2]], ["a"]),
-    ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, [1, "a"], [[], None]),
-    (
-        {
-            "allOf": [{"required": ["a"]}, {"properties": {"a": {"type": "integer"}}}],
-            "type": "object",
-        },
-        [{"a": 1}],
-        [{}, {"a": "x"}],
-    ),
-    ({"type": "object", "additionalProperties": {"type": "integer"}}, [{"x": 1}], [{"x": "y"}]),
-    (
-        {"type": "object", "patternProperties": {"^s_": {"type": "string"}}},
-        [{"s_a": "x"}],
-        [{"s_a": 1}],
-    ),
-    ({"type": "object", "minProperties": 1}, [{"a": 1}], [{}]),
-    (
-        {
-            "$ref": "#/$defs/tree",
-            "$defs": {
-                "tree": {
-                    "type": "object",
-                    "properties": {
-                        "value": {"type": "integer"},
-                        "children": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
-                    },
-                    "required": ["value"],
-                    "additionalProperties": False,
-                }
-            },
-        },
-        [{"value": 1, "children": [{"value": 2, "children": []}, {"value": 3}]}],
+        {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}},
+        [{"value": 1, "children": LEAVES}],
         [{"value": 1, "children": [{"value": "x"}]}],
     ),
 ]
@@ -216,16 +194,8 @@ def test_calls_have_arguments_by_their_schemas(
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
 def test_text_is_let_through_unless_a_call_is_required(follows: Follows, form: ToolFormat) -> None:
-    for text in (
-        "Hello",
-        '{"a": 1}',
-        "{",
-        'x {"name": "f"',
-        "<tool",
-        '{"name": "Ann"}',
-        "\n",
-        "東",
-    ):
+    texts = ["Hello", '{"a": 1}', "{", 'x {"name": "f"', "<tool", '{"name": "Ann"}', "\n", "東"]
+    for text in texts:
         assert follows(of_tools(form), text), text
         assert not follows(of_tools(form, is_required=True), text)
     before = written(form, GOOD)

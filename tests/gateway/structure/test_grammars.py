@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.error import ApiError, FieldError
@@ -21,9 +22,11 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.structure import grammars as grammars_module
-from optimist_gateway.structure.grammars import MAX_CHECKED, Grammars
+from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +34,9 @@ def model(backend: Backend) -> ModelDescription:
     return ModelDescription(backend.get_vocab_size(), MAX_MODEL_LEN, (EOS,), is_synthetic=False)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def grammars(model_directory: Path) -> AsyncIterator[Grammars]:
+    """For all tests: its process takes long to start, and starts again where it was ended."""
     made = Grammars(str(model_directory), HERMES, lambda _text: None)
     yield made
     await made.stop()
@@ -89,25 +93,18 @@ def intersection() -> str:
     return f"start: A\nA: {regexes}"
 
 
-def products() -> dict[str, Any]:
-    return {"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967, 9949, 9941)]}
-
-
+PRODUCT = [{"type": "integer", "multipleOf": number} for number in (9973, 9967, 9949, 9941)]
+OPTIONAL: dict[str, Any] = {f"p{index}": {} for index in range(3000)}
+CHOICES = [
+    {"anyOf": [{"properties": {f"a{i}_{k}": {"type": "integer"}}} for k in range(8)]}
+    for i in range(6)
+]
 BOMBS: dict[str, Structure] = {
     "terminals that double": of(LarkContent(chain(2000))),
     "an intersection": of(LarkContent(intersection())),
-    "a product": of_json(products()),
-    "thousands of optional properties": of_json(
-        {"type": "object", "properties": {f"p{index}": {} for index in range(3000)}}
-    ),
-    "a schema of many choices": of_json(
-        {
-            "allOf": [
-                {"anyOf": [{"properties": {f"a{i}_{k}": {"type": "integer"}}} for k in range(8)]}
-                for i in range(6)
-            ]
-        }
-    ),
+    "a product": of_json({"allOf": PRODUCT}),
+    "thousands of optional properties": of_json({"type": "object", "properties": OPTIONAL}),
+    "a schema of many choices": of_json({"allOf": CHOICES}),
 }
 
 
@@ -122,26 +119,17 @@ async def test_a_bomb_harms_nobody(grammars: Grammars, model: ModelDescription, 
     assert error.path == ("structure",)
 
 
+DEEP = {f"x{n}": {"type": "array", "items": {"$ref": f"#/$defs/x{n + 1}"}} for n in range(300)}
+LONG_LIST = {"type": "array", "maxItems": 1_000_000, "items": {"type": "string"}}
 QUICK: dict[str, Structure] = {
     "nested repetitions": of(RegexContent("((a{1,100}){1,100}){1,100}")),
     "what backtracks elsewhere": of(RegexContent("(a+)+(a|aa)*b")),
     "a wide alternation": of(RegexContent("|".join(f"[ab]*a[ab]{{{n}}}" for n in range(5, 90)))),
     "a large enumeration": of_json({"enum": [f"value {index}" for index in range(3000)]}),
-    "a deep schema": of_json(
-        {
-            "$ref": "#/$defs/x0",
-            "$defs": {
-                **{
-                    f"x{n}": {"type": "array", "items": {"$ref": f"#/$defs/x{n + 1}"}}
-                    for n in range(300)
-                },
-                "x300": {"type": "integer"},
-            },
-        }
-    ),
+    "a deep schema": of_json({"$ref": "#/$defs/x0", "$defs": DEEP | {"x300": {"type": "integer"}}}),
     "a recursive schema": of_json({"type": "array", "items": {"$ref": "#"}}),
     "long texts": of_json({"type": "string", "maxLength": 1_000_000}),
-    "long lists": of_json({"type": "array", "maxItems": 1_000_000, "items": {"type": "string"}}),
+    "long lists": of_json(LONG_LIST),
 }
 
 
@@ -152,24 +140,33 @@ async def test_what_only_looks_hard_is_taken(
     assert await grammars.grammar(QUICK[name], model)
 
 
+@pytest_asyncio.fixture(loop_scope="module")
+async def own(model_directory: Path) -> AsyncIterator[Grammars]:
+    """Of the test alone."""
+    made = Grammars(str(model_directory), HERMES, lambda _text: None)
+    yield made
+    await made.stop()
+
+
 async def test_verdicts_are_forgotten_in_the_end(
-    grammars: Grammars, model: ModelDescription
+    own: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for index in range(MAX_CHECKED + 10):
-        await grammars.grammar(of(RegexContent(f"a{{{index}}}")), model)
-    assert len(grammars._verdicts) == MAX_CHECKED
+    monkeypatch.setattr(grammars_module, "MAX_CHECKED", 20)
+    for index in range(30):
+        await own.grammar(of(RegexContent(f"a{{{index}}}")), model)
+    assert len(own._verdicts) == 20
 
 
 async def test_a_slow_moment_is_not_held_against_a_grammar(
-    grammars: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
+    own: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     structure = of(RegexContent("[a-z]+"))
     with monkeypatch.context() as slow:
         slow.setattr(grammars_module, "_SECONDS", 1e-6)
         slow.setattr(grammars_module, "_DOUBT_SECONDS", 0.0)
-        assert "too complex" in (await refusal(grammars, structure, model)).message
-    await grammars.stop()
-    assert await grammars.grammar(structure, model)
+        assert "too complex" in (await refusal(own, structure, model)).message
+    await own.stop()
+    assert await own.grammar(structure, model)
 
 
 async def test_a_longer_context_changes_no_verdict(

@@ -1,4 +1,4 @@
-"""The reader of tool calls, for each format."""
+"""Formats of tool calls, found by chat templates, and the reader of calls of each format."""
 
 import json
 from typing import Any
@@ -8,7 +8,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
-from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
+from optimist_gateway.structure.tool_format import (
+    FORMATS,
+    HERMES,
+    JSON,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    ToolFormat,
+    tool_format,
+)
 
 NAMES = ("look_up", "look-up", "f")
 Call = tuple[str, str]
@@ -167,3 +176,29 @@ def test_a_call_is_no_reason_to_wait_for_ever() -> None:
     )
     assert content.startswith("<tool_call>")
     assert len(content) > 10_000
+
+
+QWEN = '{% if tools %}...<tool_call>\\n{"name": <function-name>, "arguments": ...}{% endif %}'
+TEMPLATES = [
+    ("", JSON),
+    ("{{ messages[0].content }}", JSON),
+    ("{% for toolset in x %}", JSON),
+    (QWEN, HERMES),
+    (QWEN + "<function=example>", JSON),
+    (QWEN + "<arg_key>", JSON),
+    ("{% if tools is not none %}[TOOL_CALLS] [{% endif %}", MISTRAL),
+    ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", MISTRAL_ARGS),
+    ("{% if tools %}Environment: ipython{% endif %}", LLAMA3),
+    ("{% if tools %}<|python_tag|>{% endif %}", LLAMA3),
+    ("{% if tools %}<function_calls>{% endif %}", JSON),
+]
+
+
+@pytest.mark.parametrize(("template", "form"), TEMPLATES)
+def test_a_template_has_a_format(template: str, form: ToolFormat) -> None:
+    assert tool_format("auto", template) is form
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_name_decides_whatever_the_template(name: str) -> None:
+    assert tool_format(name, QWEN) is FORMATS[name]

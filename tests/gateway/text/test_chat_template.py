@@ -10,7 +10,7 @@ import pytest
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.security.child_process import ChildError, ChildProcess
-from optimist_gateway.structure.tool_format import HERMES, MISTRAL
+from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
 from optimist_gateway.text.chat_template import RENDERER, render
 from optimist_gateway.text.encode import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
@@ -92,28 +92,6 @@ async def test_ids_are_cut_for_templates_that_want_them_short(
     assert text == '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "ä\\n<"}}0000call1]0000call11'
 
 
-ATTACKS = [
-    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ messages.__class__.__init__.__globals__ }}",
-    "{{ raise_exception.__globals__.os }}",
-    "{{ messages.append(1) }}",
-    "{{ messages[0].update({'role': 'x'}) }}",
-    "{% set n = namespace(__class__=1) %}{{ n }}",
-    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-]
-
-
-@pytest.mark.parametrize("template", ATTACKS)
-def test_a_template_cannot_leave_its_sandbox(template: str) -> None:
-    with pytest.raises(Exception, match=r"unsafe|not safely|undefined|underscore"):
-        render(template, [{"role": "user", "content": "Hello"}], None, {})
-
-
-def test_what_users_write_is_no_template() -> None:
-    messages = [{"role": "user", "content": "{{ 7 * 7 }}{% raw %}"}]
-    assert render("{{ messages[0].content }}", messages, None, {}) == "{{ 7 * 7 }}{% raw %}"
-
-
 async def test_a_process_renders_the_same() -> None:
     process = ChildProcess(RENDERER, "", 60.0, "the chat template")
     value: dict[str, Any] = {
@@ -147,3 +125,59 @@ async def test_a_slow_template_is_ended(
     finally:
         await limited.stop()
     assert text == "quick"
+
+
+F_CALL = {"name": "f", "arguments": {"a": 1}}
+F_TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def conversation() -> list[dict[str, Any]]:
+    calls = [
+        {"id": f"call_{index}_0123456789", "type": "function", "function": F_CALL} for index in "ab"
+    ]
+    return [
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "1", "tool_call_id": calls[0]["id"], "name": "f"},
+        {"role": "tool", "content": "2", "tool_call_id": calls[1]["id"], "name": "f"},
+        {"role": "assistant", "content": "Done"},
+    ]
+
+
+def test_templates_that_know_tools_get_them() -> None:
+    assert with_tools(conversation(), [F_TOOL], HERMES) == (conversation(), [F_TOOL])
+    assert with_tools(conversation(), [], HERMES) == (conversation(), None)
+
+
+def test_mistral_s_templates_get_ids_of_nine_letters() -> None:
+    messages, _ = with_tools(conversation(), [F_TOOL], MISTRAL)
+    call_ids = [call["id"] for call in messages[1]["tool_calls"]]
+    assert call_ids == ["123456789", "123456789"]
+    assert [message["tool_call_id"] for message in messages[2:4]] == call_ids
+    short, _ = with_tools([{"role": "tool", "content": "", "tool_call_id": "_x_"}], [], MISTRAL)
+    assert short[0]["tool_call_id"] == "00000000x"
+
+
+def test_other_templates_get_tools_in_the_system_message() -> None:
+    messages, tools = with_tools(conversation(), [F_TOOL], JSON)
+    assert tools is None
+    assert [message["role"] for message in messages] == [
+        *("system", "user", "assistant", "user", "assistant")
+    ]
+    assert json.loads(messages[0]["content"].splitlines()[-1]) == F_TOOL["function"]
+    assert json.loads(messages[2]["content"]) == {"tool_calls": [F_CALL, F_CALL]}
+    results = [json.loads(line) for line in messages[3]["content"].splitlines()]
+    assert results == [{"name": "f", "result": "1"}, {"name": "f", "result": "2"}]
+
+
+def test_a_system_message_keeps_its_text() -> None:
+    messages, _ = with_tools([{"role": "system", "content": "Be brief."}], [F_TOOL], JSON)
+    assert len(messages) == 1
+    assert messages[0]["content"].startswith("Be brief.\n\nYou may call functions.")
+
+
+def test_without_tools_nothing_is_added() -> None:
+    assert with_tools([{"role": "user", "content": "Go"}], [], JSON) == (
+        [{"role": "user", "content": "Go"}],
+        None,
+    )

@@ -1,17 +1,31 @@
-"""The tokenizer and chat template of a model directory."""
+"""The tokenizer and chat template of a model directory; texts and bytes of single tokens."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
+from optimist_gateway.core.answer.detokenize import (
+    REPLACEMENT,
+    byte_fallback_bytes,
+    byte_level_bytes,
+)
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message
 from optimist_gateway.text.encode import template_messages
-from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
+from optimist_gateway.text.tokenizer import (
+    Tokenizer,
+    TokenTexts,
+    Vocabulary,
+    is_byte_level,
+    load_tokenizer,
+)
 from tests.gateway.fake_scheduler import EOS
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
@@ -79,3 +93,91 @@ def test_what_is_no_directory_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.txt").write_text("text")
     with pytest.raises(SetupError, match=name):
         load_tokenizer(str(tmp_path / name))
+
+
+def test_only_byte_level_vocabularies_are_taken(backend: Backend) -> None:
+    other = Backend.from_str(backend.to_str())
+    assert is_byte_level(other)
+    other.decoder = decoders.Metaspace()
+    assert not is_byte_level(other)
+    other.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    assert not is_byte_level(other)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ids=st.lists(st.integers(0, 540), max_size=12))
+def test_texts_join_to_the_decoded_whole(backend: Backend, ids: list[int]) -> None:
+    extended = Backend.from_str(backend.to_str())
+    extended.add_tokens(["  two spaces", "東京 タワー", AddedToken("\n\n\n", normalized=False)])
+    extended.add_special_tokens(["<|mark|>", "<|ä €|>"])
+    texts = TokenTexts(extended)
+    text = "".join(texts[token] for token in ids)
+    if REPLACEMENT not in text:
+        assert text == extended.decode(ids, skip_special_tokens=False)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ids=st.lists(st.integers(0, 511), max_size=12))
+async def test_decoding_is_that_of_the_tokenizer(
+    tokenizer: Tokenizer, backend: Backend, ids: list[int]
+) -> None:
+    assert await tokenizer.decode(ids) == backend.decode(ids, skip_special_tokens=False)
+
+
+def test_the_size_is_bounded_by_the_vocabulary(backend: Backend) -> None:
+    texts = TokenTexts(backend)
+    size = backend.get_vocab_size()
+    assert all(texts[token] == backend.decode([token], False) for token in range(3 * size))
+    assert len(texts) <= size
+
+
+@given(st.text())
+def test_byte_level_tokens_join_to_the_bytes_of_the_text(backend: Backend, text: str) -> None:
+    vocabulary = Vocabulary(backend)
+    described = [vocabulary.describe(token) for token in backend.encode(text).ids]
+    assert b"".join(token_bytes for _, token_bytes in described) == text.encode()
+
+
+def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:
+    vocabulary = Vocabulary(backend)
+    for token in range(backend.get_vocab_size()):
+        text, token_bytes = vocabulary.describe(token)
+        assert text == backend.decode([token], skip_special_tokens=False)
+        assert text == token_bytes.decode(errors="replace")
+        assert vocabulary.describe(token) == (text, token_bytes)
+
+
+def test_tokens_that_the_tokenizer_does_not_have_are_empty(backend: Backend) -> None:
+    assert Vocabulary(backend).describe(10**6) == ("", b"")
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        ("<0xE6>", b"\xe6"),
+        ("\N{LOWER ONE EIGHTH BLOCK}fox", b" fox"),
+        ("<0xE6", b"<0xE6"),
+        ("東", "東".encode()),
+    ],
+)
+def test_byte_fallback(token: str, expected: bytes) -> None:
+    assert byte_fallback_bytes(token) == expected
+
+
+def test_letters_that_stand_for_no_byte_are_text() -> None:
+    assert byte_level_bytes("東") == "東".encode()
+    assert byte_level_bytes("\u0120fox") == b" fox"
+
+
+def test_vocabularies_of_other_kinds() -> None:
+    fallback = Backend(models.BPE({"\N{LOWER ONE EIGHTH BLOCK}fox": 0, "<0xE6>": 1}, []))
+    fallback.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
+    fallback.add_tokens([AddedToken("<0xE7>", special=True)])
+    vocabulary = Vocabulary(fallback)
+    assert vocabulary.describe(0) == (" fox", b" fox")
+    assert vocabulary.describe(1) == ("\ufffd", b"\xe6")
+    assert vocabulary.describe(2) == ("<0xE7>", b"<0xE7>")
+    words = Backend(models.WordPiece({"[UNK]": 0, "fox": 1, "##es": 2}, unk_token="[UNK]"))
+    words.decoder = decoders.WordPiece()
+    assert Vocabulary(words).describe(1) == ("fox", b"fox")
+    assert Vocabulary(Backend(models.BPE({"a": 0}, []))).describe(0) == ("a", b"a")

@@ -1,32 +1,109 @@
+"""By each rule, texts are right whatever was drafted, and what is wrong spoils its row alone."""
+
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.drafts import Drafts
-from tests.worker.acceptance.test_coupled import VOCAB_SIZE, hand_made_pass, one_hot_logits
-from tests.worker.drafters.markov import Rows, draft, generate, nothing_drafted, random_logits
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, VerifyPass
+from optimist_worker.core.drafts import Drafts, lay_out
+from tests.worker.acceptance.test_sampling_table import table_of
+from tests.worker.drafters.markov import (
+    Judge,
+    Rows,
+    draft,
+    generate,
+    nothing_drafted,
+    random_logits,
+)
 
+VOCAB_SIZE = 7
 TARGET = random_logits(VOCAB_SIZE, 1)
 NEAR = TARGET + random_logits(VOCAB_SIZE, 2, 0.5)
-SAMPLED = SamplingParams(temperature=1.0)
-TREE = (-1, -1, 0, 0, 1, -1, 2, 6)
+GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
+CUT = SamplingParams(temperature=1.0, top_p=0.95, presence_penalty=0.4)
+CHAIN, TREE = (-1, 0, 1, 2), (-1, -1, 0, 0, 1, -1, 2, 6)
+RULES = (None, AcceptanceRule.COUPLED, AcceptanceRule.REJECTION)
+JUDGES = (verify_coupled, verify_rejection)
 
 
-@pytest.mark.parametrize("rule", [None, AcceptanceRule.REJECTION])
+def hand_made_pass(
+    logits: Tensor, drafts: Drafts, params: SamplingParams = GREEDY, padding: int = 0
+) -> VerifyPass:
+    """A pass of rows with the same parameters."""
+    number = drafts.num_rows
+    table = table_of(*[params] * number, vocab_size=VOCAB_SIZE)
+    slots = torch.arange(number)
+    return VerifyPass(
+        logits=torch.cat([logits, torch.full((padding, VOCAB_SIZE), math.nan)]),
+        nodes=lay_out(1 + drafts.num_tokens, len(logits) + padding),
+        drafts=drafts,
+        slots=slots,
+        num_tokens=torch.full_like(slots, 5),
+        num_prompt_tokens=torch.full_like(slots, 5),
+        token_ids=torch.zeros((number + 1, 8), dtype=torch.int32),
+        sampling=table,
+        needs=table.needs(slots.tolist()),
+    )
+
+
+def one_hot_logits(token_ids: list[int]) -> Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(token_ids), VOCAB_SIZE).float()
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize(
-    "params", [SamplingParams(), SamplingParams(presence_penalty=0.7, logit_bias={2: 1.0})]
+    ("judge", "params", "rule"),
+    [
+        *((verify_coupled, params, rule) for params in (GREEDY, CUT) for rule in RULES),
+        *((verify_rejection, GREEDY, rule) for rule in RULES),
+        (verify_rejection, SamplingParams(presence_penalty=0.7, logit_bias={2: 1.0}), None),
+    ],
 )
-def test_greedy_text_is_the_targets(params: SamplingParams, rule: AcceptanceRule | None) -> None:
-    truth = generate(Rows(TARGET, params, 3), nothing_drafted, verify_coupled, 8)
-    for shape in (TREE, (-1, 0, 1)):
-        rows = Rows(TARGET, params, 3)
-        drafts = lambda rows, shape=shape: draft(rows, shape, NEAR, rule)  # noqa: E731
-        assert torch.equal(generate(rows, drafts, verify_rejection, 8), truth)
+def test_the_text_does_not_depend_on_what_was_drafted(
+    judge: Judge, params: SamplingParams, rule: AcceptanceRule | None, shape: tuple[int, ...]
+) -> None:
+    truth = generate(Rows(TARGET, params, 200), nothing_drafted, verify_coupled, 6)
+    for logits in (TARGET, NEAR, random_logits(VOCAB_SIZE, 3)):
+        drafts = lambda rows, logits=logits: draft(rows, shape, logits, rule)  # noqa: E731
+        assert torch.equal(generate(Rows(TARGET, params, 200), drafts, judge, 6), truth)
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_spoil_their_row_alone(bad: float, judge: Judge) -> None:
+    drafts = Drafts(torch.tensor([[1], [1], [1]]), torch.ones(3).long(), torch.zeros(3).long())
+    logits = one_hot_logits([1, 2] * 3)
+    logits[3, 4] = bad
+    verdict = judge(hand_made_pass(logits, drafts, padding=1))
+    assert verdict.is_finite.tolist() == [True, False, True]
+    assert verdict.num_accepted.tolist() == [1, 0, 1]
+    assert verdict.token_ids[[0, 2]].tolist() == [[1, 2]] * 2
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_drafts_beyond_the_vocabulary_are_wrong(params: SamplingParams, judge: Judge) -> None:
+    drafts = Drafts(
+        torch.tensor([[VOCAB_SIZE, 1], [-1, 1]]), torch.full((2,), 2), torch.zeros(2).long()
+    )
+    verdict = judge(hand_made_pass(one_hot_logits([1] * 6) * 500, drafts, params))
+    assert verdict.num_accepted.tolist() == [0, 0]
+    assert verdict.token_ids[:, 0].tolist() == [1, 1]
+
+
+def test_drafters_with_the_same_noise_agree_more_often() -> None:
+    accepted = {}
+    for rule in (AcceptanceRule.COUPLED, AcceptanceRule.REJECTION, None):
+        rows = Rows(TARGET, SamplingParams(temperature=4.0), 3000)
+        verdict = verify_coupled(rows.verify_pass(draft(rows, (-1,), NEAR, rule)))
+        accepted[rule] = float(verdict.num_accepted.double().mean())
+    assert accepted[AcceptanceRule.COUPLED] > accepted[None] + 0.2
+    assert accepted[AcceptanceRule.COUPLED] > accepted[AcceptanceRule.REJECTION] + 0.3
 
 
 def test_greedy_and_sampled_rows_share_a_pass() -> None:
@@ -47,14 +124,9 @@ def test_greedy_and_sampled_rows_share_a_pass() -> None:
 
 
 def test_drafts_from_the_target_itself_are_all_accepted() -> None:
-    for shape, depth in (((-1, 0, 1), 3), ((-1, -1, -1, 0, 0, 3), None)):
-        rows = Rows(TARGET, SAMPLED, 2000)
-        drafts = draft(rows, shape, TARGET, AcceptanceRule.REJECTION)
-        verdict = verify_rejection(rows.verify_pass(drafts))
-        if depth is None:
-            assert (verdict.num_accepted >= 1).all()
-        else:
-            assert (verdict.num_accepted == depth).all()
+    rows = Rows(TARGET, SAMPLED, 2000)
+    drafts = draft(rows, CHAIN, TARGET, AcceptanceRule.REJECTION)
+    assert (verify_rejection(rows.verify_pass(drafts)).num_accepted == len(CHAIN)).all()
 
 
 def test_acceptance_is_as_likely_as_can_be() -> None:
@@ -111,31 +183,6 @@ def test_rounding_cannot_empty_what_is_left() -> None:
     assert 0 <= verdict.token_ids[0, 0] < VOCAB_SIZE
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_logits_that_are_not_finite_spoil_their_row_alone(bad: float) -> None:
-    rows = Rows(TARGET, SAMPLED, 3)
-    verify = rows.verify_pass(draft(rows, (-1, 0), NEAR, AcceptanceRule.REJECTION))
-    expected = verify_rejection(verify)
-    verify.logits[4, 2] = bad
-    verdict = verify_rejection(verify)
-    assert verdict.is_finite.tolist() == [True, False, True]
-    assert verdict.num_accepted[1] == 0
-    assert torch.equal(verdict.token_ids[[0, 2]], expected.token_ids[[0, 2]])
-
-
-def test_drafts_beyond_the_vocabulary_are_wrong() -> None:
-    drafts = Drafts(
-        torch.tensor([[VOCAB_SIZE, 1], [-1, 1]]), torch.full((2,), 2), torch.zeros(2).long()
-    )
-    verify = hand_made_pass(one_hot_logits([1] * 6) * 500, drafts, [True] * 2, 0)
-    for slot in range(2):
-        verify.sampling.set(slot, SAMPLED)
-    verify.needs = verify.sampling.needs([0, 1])
-    verdict = verify_rejection(verify)
-    assert verdict.num_accepted.tolist() == [0, 0]
-    assert verdict.token_ids[:, 0].tolist() == [1, 1]
-
-
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.85, 1.0])
 @pytest.mark.parametrize("shape", [(-1, 0, 1, 2), (-1, -1, 0, 0, 2)])
 @pytest.mark.parametrize("logits", [TARGET, -TARGET], ids=["right", "wrong"])
@@ -164,13 +211,6 @@ def test_accepted_are_first_children_and_after_them_comes_the_likeliest() -> Non
         assert verdict.token_ids[row, number] == TARGET[last].argmax()
 
 
-def test_the_same_pass_gets_the_same_verdict() -> None:
-    rows = Rows(TARGET, SamplingParams(), 50)
-    verify = rows.verify_pass(draft(rows, (-1, 0, 1), TARGET, None))
-    first, second = verify_synthetic(verify, 0.5), verify_synthetic(verify, 0.5)
-    assert torch.equal(first.num_accepted, second.num_accepted)
-
-
 def test_neither_bad_logits_nor_bad_drafts_are_accepted() -> None:
     drafts = Drafts(
         torch.tensor([[1, 2], [1, VOCAB_SIZE], [1, 2]]),
@@ -179,7 +219,7 @@ def test_neither_bad_logits_nor_bad_drafts_are_accepted() -> None:
     )
     logits = one_hot_logits([3] * 8)
     logits[0, 0] = float("nan")
-    verdict = verify_synthetic(hand_made_pass(logits, drafts, [True] * 3, 2), 1.0)
+    verdict = verify_synthetic(hand_made_pass(logits, drafts, padding=2), 1.0)
     assert verdict.is_finite.tolist() == [False, True, True]
     assert verdict.num_accepted.tolist() == [0, 1, 1]
     assert verdict.token_ids[1, :2].tolist() == [1, 3]

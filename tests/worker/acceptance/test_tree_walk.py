@@ -16,37 +16,6 @@ def test_first_children_are_looked_at(most: int, ahead: list[int]) -> None:
     assert walk.ahead == ahead
 
 
-def test_a_path_along_first_children_is_gone_through() -> None:
-    walk = TreeWalk(PARENTS, TOKENS)
-    walk.look_ahead(3)
-    assert walk.follow([10, 10, 13])
-    assert walk.ahead == [5]
-    walk.look_ahead(3)
-    assert walk.ahead == [5]
-    assert walk.follow([10])
-    assert walk.ahead == []
-
-
-def test_a_path_goes_on_at_another_child() -> None:
-    walk = TreeWalk(PARENTS, TOKENS)
-    walk.look_ahead(9)
-    # What was chosen after the others does not matter any more.
-    assert not walk.follow([11, 10, 13, 13])
-    assert walk.ahead == [2]
-    walk.look_ahead(9)
-    assert walk.ahead == [2, 6]
-    assert not walk.follow([9, 9])
-    assert walk.ahead == []
-
-
-def test_without_drafts_there_is_one_element() -> None:
-    walk = TreeWalk([], [])
-    walk.look_ahead(4)
-    assert walk.ahead == [0]
-    assert walk.follow([3])
-    assert walk.ahead == []
-
-
 @given(st.data())
 def test_whatever_is_looked_at_the_path_is_the_same(data: st.DataObject) -> None:
     number = data.draw(st.integers(0, 12))

@@ -1,5 +1,10 @@
-"""Every token attends to exactly what it may see, whatever else is in the batch."""
+"""Every token attends to exactly what it may see, whatever else is in the batch.
 
+With TRITON_INTERPRET=1 set before Triton is imported, these tests are those of the kernel, in
+Triton's interpreter: `test_attention_kernel` runs them so.
+"""
+
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,94 +13,115 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core.attention.paged_attention import attend_rows, paged_attention
+from optimist_worker.core.attention.paged_attention import paged_attention
 from tests.worker.attention.attention_case import (
     MIXED,
     TREE,
     WIDE_TREE,
+    BatchRow,
     Case,
     Shape,
     expected_output,
     make_case,
 )
-from tests.worker.handmade_batch import BatchRow
 
+IS_KERNEL = "TRITON_INTERPRET" in os.environ
+if IS_KERNEL:
+    from optimist_worker.core.attention.launch import attend as attend_rows
+else:
+    from optimist_worker.core.attention.paged_attention import attend_rows
 SCALE = 0.3
+SHORT = [BatchRow(37, 1), BatchRow(0, 19), BatchRow(20, 2, TREE)]
+LONG = [BatchRow(300, 1), BatchRow(520, 3), BatchRow(270, 1, TREE), BatchRow(0, 66)]
+"""Several parts of keys, and one row with too many tokens for parts."""
+ROWS = {"short": SHORT, "long": LONG} if IS_KERNEL else {"mixed": MIXED, "long": LONG}
+DTYPE = torch.float32 if IS_KERNEL else torch.float64
+TOLERANCES = {torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-7}
+# The interpreter takes its time for each head.
+SHAPE = Shape(1, 1) if IS_KERNEL else Shape()
+WINDOWS = [None, 24] if IS_KERNEL else [None, 1, 9, 24]
 
 
 def attend(case: Case, batch_options: dict[str, Any] | None = None, **options: Any) -> torch.Tensor:
     """Returns `[num_tokens, num_heads, value_dim]`."""
     batch = case.batch(**(batch_options or {}))
     options = {"window": None, "softcap": None, "sinks": None, **options}
-    output = attend_rows(
-        case.query, case.pool.keys[0], case.pool.values[0], batch, scale=SCALE, **options
-    )
-    return output[0]
+    keys, values = case.pool.keys[0], case.pool.values[0]
+    return attend_rows(case.query, keys, values, batch, scale=SCALE, **options)[0]
 
 
 def check(case: Case, **options: Any) -> None:
-    torch.testing.assert_close(attend(case, **options), expected_output(case, SCALE, **options))
+    output = attend(case, **options)
+    tolerance = TOLERANCES[output.dtype]
+    expected = expected_output(case, SCALE, **options)
+    torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("consecutive", [True, False])
-@pytest.mark.parametrize("window", [None, 1, 9, 24])
-def test_rows_of_every_kind_see_what_they_may(window: int | None, consecutive: bool) -> None:
-    check(make_case(MIXED, consecutive=consecutive), window=window)
+@pytest.mark.parametrize("consecutive", [False] if IS_KERNEL else [True, False])
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_of_every_kind_see_what_they_may(
+    rows: str, window: int | None, consecutive: bool
+) -> None:
+    check(make_case(ROWS[rows], SHAPE, DTYPE, consecutive=consecutive), window=window)
 
 
 @pytest.mark.parametrize(
-    "shape", [Shape(4, 4), Shape(6, 2, 10, 10), Shape(4, 1, 24, 16), Shape(2, 1, 8, 20)]
+    "shape", [Shape(4, 4), Shape(6, 2, 10, 10), Shape(5, 1, 24, 40), Shape(17, 1, 96, 80)]
 )
 def test_heads_may_share_keys_and_differ_in_size(shape: Shape) -> None:
-    check(make_case(MIXED, shape))
+    check(make_case([BatchRow(0, 7), BatchRow(270, 1, TREE[:3])], shape, DTYPE))
 
 
 @pytest.mark.parametrize("window", [None, 9])
 def test_softcap_and_sinks(window: int | None) -> None:
-    case = make_case(MIXED)
-    sinks = torch.tensor([0.5, -1.0, 3.0, 0.0], dtype=torch.float64)
+    case = make_case(LONG[:3], Shape(2, 1), DTYPE)
+    sinks = torch.tensor([3.0, -1.0], dtype=DTYPE)
     check(case, window=window, softcap=0.7)
     check(case, window=window, sinks=sinks)
     check(case, window=window, softcap=0.7, sinks=sinks)
 
 
-@pytest.mark.parametrize("window", [None, 3, 20])
+@pytest.mark.parametrize("window", [None, 3])
 def test_trees_of_64_nodes(window: int | None) -> None:
-    check(make_case([BatchRow(30, 1, WIDE_TREE), BatchRow(5, 2)]), window=window)
+    check(make_case([BatchRow(250, 1, WIDE_TREE), BatchRow(5, 2)], SHAPE, DTYPE), window=window)
 
 
-def test_window_of_a_tree_is_measured_in_positions() -> None:
-    # Ten siblings: the last one is nine places but no position behind the first one.
-    case = make_case([BatchRow(12, 1, (-1,) * 10)])
-    output = attend(case, window=4)
-    torch.testing.assert_close(output, expected_output(case, SCALE, window=4))
-    assert case.rows[0].visible(10, 4) == [10, 11, 12, 22]
-
-
-def test_padding_is_finite_and_changes_nothing() -> None:
-    case = make_case(MIXED, num_padded_tokens=5)
+@pytest.mark.parametrize("rows", ROWS)
+def test_padding_is_zero_and_changes_nothing(rows: str) -> None:
+    case = make_case(ROWS[rows], SHAPE, DTYPE, num_padded_tokens=5)
+    plain = attend(case, {"num_padded_tokens": 5})
+    assert torch.equal(plain[-5:], torch.zeros_like(plain[-5:]))
     options = {"num_padded_tokens": 5, "num_padded_rows": 3, "bounds": (200, 1000)}
-    output = attend(case, options)
-    torch.testing.assert_close(output[:-5], expected_output(case, SCALE))
-    assert torch.equal(output[-5:], torch.zeros_like(output[-5:]))
+    tolerance = 0.0 if IS_KERNEL else 1e-7
+    torch.testing.assert_close(attend(case, options), plain, atol=tolerance, rtol=tolerance)
 
 
-def test_batch_of_padding_alone() -> None:
-    case = make_case([], num_padded_tokens=4)
-    output = attend(case, {"num_padded_tokens": 4, "num_padded_rows": 2})
-    assert torch.equal(output, torch.zeros(4, 4, 16, dtype=torch.float64))
+@pytest.mark.parametrize("bounds", [(1, 1), (100, 1000)])
+def test_batch_of_padding_alone(bounds: tuple[int, int]) -> None:
+    case = make_case([], dtype=DTYPE, num_padded_tokens=4)
+    output = attend(case, {"num_padded_tokens": 4, "num_padded_rows": 2, "bounds": bounds})
+    assert torch.equal(output, torch.zeros(4, 4, 16, dtype=DTYPE))
 
 
 def test_row_without_tokens_between_others() -> None:
-    case = make_case([BatchRow(20, 2), BatchRow(33, 0), BatchRow(8, 1, TREE)])
-    check(case)
+    check(make_case([BatchRow(20, 2), BatchRow(33, 0), BatchRow(8, 1, TREE)], SHAPE, DTYPE))
 
 
-def test_rows_are_the_same_alone_and_in_a_batch() -> None:
-    case = make_case(MIXED, dtype=torch.float32)
-    together = torch.split(attend(case), [row.num_queries for row in MIXED])
+@pytest.mark.parametrize(
+    ("dtype", "window"),
+    [(torch.float32, None), *([(torch.float32, 24), (torch.float16, None)] if IS_KERNEL else [])],
+)
+def test_rows_are_bit_for_bit_the_same_alone_and_in_a_batch(
+    dtype: torch.dtype, window: int | None
+) -> None:
+    case = make_case([*SHORT, *LONG] if IS_KERNEL else MIXED, SHAPE, dtype)
+    options: dict[str, Any] = {"window": window}
+    if IS_KERNEL:
+        options["sinks"] = torch.tensor([3.0])
+    together = torch.split(attend(case, **options), [row.num_queries for row in case.rows])
     for number, output in enumerate(together):
-        assert torch.equal(attend(case.alone(number)), output)
+        assert torch.equal(attend(case.alone(number), **options), output)
 
 
 def test_masks_are_made_once_per_window() -> None:
@@ -143,14 +169,17 @@ def test_padding_is_written_to_the_trash_block() -> None:
 def rows(draw: st.DrawFn) -> BatchRow:
     num_nodes = draw(st.integers(0, 12))
     parents = tuple(draw(st.integers(-1, node - 1)) for node in range(num_nodes))
-    return BatchRow(draw(st.integers(0, 70)), draw(st.integers(1, 20)), parents)
+    # The kernel computes long contexts in parts, and many tokens without them.
+    num_tokens = st.integers(1, 20) | (st.integers(60, 70) if IS_KERNEL else st.nothing())
+    num_computed = st.integers(0, 400 if IS_KERNEL else 70)
+    return BatchRow(draw(num_computed), draw(num_tokens), parents)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=6 if IS_KERNEL else 40, deadline=None)
 @given(
-    batch=st.lists(rows(), min_size=1, max_size=5),
-    window=st.none() | st.integers(1, 60),
+    batch=st.lists(rows(), min_size=1, max_size=3 if IS_KERNEL else 5),
+    window=st.none() | st.integers(1, 300 if IS_KERNEL else 60),
     consecutive=st.booleans(),
 )
 def test_random_batches(batch: list[BatchRow], window: int | None, consecutive: bool) -> None:
-    check(make_case(batch, consecutive=consecutive), window=window)
+    check(make_case(batch, SHAPE, DTYPE, consecutive=consecutive), window=window)

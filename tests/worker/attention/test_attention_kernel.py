@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.attention.attention_case import TREE, Shape, make_case
-from tests.worker.handmade_batch import BatchRow
+from tests.worker.attention.attention_case import TREE, BatchRow, Shape, make_case
 
 triton = pytest.importorskip("triton", reason="Triton is only for Linux on x86-64")
 
 ROOT = Path(__file__).parents[3]
+INTERPRETED = ("test_attention", "interpreted_attention_kernel")
 SHARED_BYTES = 227 * 1024
 LLAMA_8B = Shape(32, 8, 128, 128)
 LLAMA_1B = Shape(32, 8, 64, 64)
@@ -23,11 +23,12 @@ GEMMA_2 = Shape(8, 4, 256, 256)
 
 
 @pytest.mark.slow
-def test_kernel_agrees_with_sdpa_in_the_interpreter() -> None:
+def test_kernel_attends_as_sdpa_does_in_the_interpreter() -> None:
     # The interpreter is chosen when Triton is imported: by a process of its own.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    files = [f"{Path(__file__).parent}/{name}.py" for name in INTERPRETED]
     run = subprocess.run(
-        [*command, "tests/worker/attention/interpreted_attention_kernel.py"],
+        [*command, *files],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,

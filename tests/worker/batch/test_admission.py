@@ -76,21 +76,18 @@ def test_texts_on_shared_blocks_are_those_without_a_cache(llama: Runner) -> None
         ({"max_length": MAX_MODEL_LEN + 1}, "max_length must be in 0 to 400, not 401"),
         ({"max_length": 32}, "token_ids: 32 tokens leave no room for another within max_length"),
         ({"min_length": -1}, "min_length must be at least 0, not -1"),
+        (
+            {"token_ids": [5] * MAX_MODEL_LEN},
+            "token_ids: 400 tokens leave no room for another within max_length (400)",
+        ),
     ],
 )
 def test_requests_that_can_never_run_say_why(
     options: dict[str, Any], words: str, llama: Runner
 ) -> None:
-    admissions = [admit(0, SHARED, **options), admit(1, SHARED)]
+    admissions = [admit(0, **{"token_ids": SHARED, **options}), admit(1, SHARED)]
     rows = [PlannedRow(slot, 32, 0, blocks_of(slot)) for slot in (0, 1)]
     bad, good = run(llama, plan_rows(1, rows, admissions=admissions))
     assert bad.error is not None
     assert words in bad.error
     assert (bad.token_ids, good.error, len(good.token_ids)) == ([], None, 1)
-
-
-def test_a_prompt_as_long_as_the_model_allows_is_refused(llama: Runner) -> None:
-    prompt = [5] * MAX_MODEL_LEN
-    row = PlannedRow(0, MAX_MODEL_LEN, 0, list(range(MAX_MODEL_LEN // BLOCK_SIZE)))
-    (result,) = run(llama, plan_rows(1, [row], admissions=[admit(0, prompt)]))
-    assert result.error == "token_ids: 400 tokens leave no room for another within max_length (400)"

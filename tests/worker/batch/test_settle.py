@@ -2,6 +2,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch import results as settle_module
@@ -50,72 +52,40 @@ def settle(tables: Tables, rows: FittedRows, verdict: Verdict) -> list[int]:
     return emitted
 
 
-def test_accepted_drafts_and_the_token_after_them_are_kept(tables: Tables) -> None:
-    rows = tables.fit((1, 5, 4))
-    assert settle(tables, rows, verdict_of(([20, 21, 22, 9, 9], 2))) == [3]
-    assert state(tables, 1) == (8, 7, False)
-    assert tables.table.token_ids[1, :9].tolist() == [*PROMPT, 20, 21, 22, 0]
-    # The other slot has not moved.
-    assert state(tables, 0) == (5, 0, False)
-
-
-def test_rejected_drafts_are_left_behind(tables: Tables) -> None:
-    assert settle(tables, tables.fit((1, 5, 4)), verdict_of(([20, 9, 9, 9, 9], 0))) == [1]
-    assert state(tables, 1) == (6, 5, False)
-    assert settle(tables, tables.fit((1, 1, 4)), verdict_of(([21, 9, 9, 9, 9], 0))) == [1]
-    assert state(tables, 1) == (7, 6, False)
-
-
-def test_a_chunk_of_a_prompt_emits_nothing(tables: Tables) -> None:
-    rows = tables.fit((0, 3, 4), (1, 9, 0))
-    assert settle(tables, rows, verdict_of(([30, 9], 0), ([20, 9], 0))) == [0, 1]
-    assert state(tables, 0) == (5, 3, False)
-    assert tables.table.token_ids[0, :6].tolist() == [*PROMPT, 0]
-    assert state(tables, 1) == (6, 5, False)
-
-
-def test_rows_that_are_not_finite_do_not_move(tables: Tables) -> None:
-    rows = tables.fit((0, 5, 2), (1, 5, 2))
-    verdict = verdict_of(([30, 9, 9], 0), ([20, 21, 22], 2), broken=[0])
-    assert settle(tables, rows, verdict) == [0, 3]
-    assert state(tables, 0) == (5, 0, False)
-    assert state(tables, 1) == (8, 7, False)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "num_accepted", "has_ended"),
-    [
-        ([20, 30], 1, True),
-        ([20, 31, 22], 2, True),
-        # Below min_length.
-        ([30, 20], 1, False),
-        ([30, 20, 30], 2, True),
-        # Not emitted.
-        ([20, 21, 30], 1, False),
-        ([20, 21, 22], 2, False),
-    ],
-)
-def test_stop_tokens_end_a_request(
-    tables: Tables, tokens: list[int], num_accepted: int, has_ended: bool
-) -> None:
-    rows = tables.fit((1, 5, 4))
-    # What was accepted after a stop token is still reported.
-    assert settle(tables, rows, verdict_of((tokens, num_accepted))) == [num_accepted + 1]
-    assert state(tables, 1)[2] == has_ended
-
-
-def test_a_request_ends_at_its_length(tables: Tables) -> None:
-    settle(tables, tables.fit((1, 5, 9)), verdict_of(([20] * 6, 5)))
-    assert state(tables, 1) == (11, 10, False)
-    settle(tables, tables.fit((1, 1, 9)), verdict_of(([20], 0)))
-    assert state(tables, 1) == (12, 11, True)
-
-
-def test_an_ended_request_stays_ended(tables: Tables) -> None:
-    settle(tables, tables.fit((1, 5, 1)), verdict_of(([20, 30], 1)))
-    before = state(tables, 1)
-    assert settle(tables, tables.fit((1, 1, 3)), verdict_of(([20, 21], 1))) == [0]
-    assert state(tables, 1) == before == (7, 6, True)
+@given(st.data())
+def test_what_rows_emit_is_kept_until_their_requests_end(data: st.DataObject) -> None:
+    tables = make_tables()
+    texts, computed, has_ended = {}, dict.fromkeys((0, 1), 0), dict.fromkeys((0, 1), False)
+    for slot in computed:
+        tables.admit(slot, PROMPT, min_length=7, max_length=12, stop_token_ids=[30, 31])
+        texts[slot] = list(PROMPT)
+    for _ in range(4):
+        slots = data.draw(st.permutations(list(texts)))
+        sizes = [data.draw(st.tuples(st.integers(1, 9), st.integers(0, 6))) for _ in slots]
+        rows = tables.fit(*((slot, *size) for slot, size in zip(slots, sizes, strict=True)))
+        said = []
+        for limit in rows.limits.tolist():
+            number = data.draw(st.integers(0, limit))
+            outputs = st.lists(st.sampled_from([20, 21, 30, 31]), min_size=number + 1, max_size=9)
+            said.append((data.draw(outputs), number))
+        broken = data.draw(st.sets(st.integers(0, 1), max_size=1))
+        emitted = settle(tables, rows, verdict_of(*said, broken=list(broken)))
+        for row, slot in enumerate(slots):
+            tokens, number = said[row]
+            kept = tokens[: number + 1] if rows.emits[row] and row not in broken else []
+            assert emitted[row] == len(kept)
+            if row not in broken:
+                computed[slot] += int(rows.num_known_tokens[row]) + max(0, len(kept) - 1)
+            # What was accepted after a stop token is still reported.
+            for token in kept:
+                texts[slot].append(token)
+                has_ended[slot] |= token in (30, 31) and len(texts[slot]) >= 7
+            has_ended[slot] |= len(texts[slot]) >= 12
+            assert state(tables, slot) == (len(texts[slot]), computed[slot], has_ended[slot])
+            assert tables.table.token_ids[slot, :14].tolist() == [
+                *texts[slot],
+                *[0] * (14 - len(texts[slot])),
+            ]
 
 
 def test_a_sequence_may_fill_the_table() -> None:

@@ -1,3 +1,5 @@
+"""Trees of drafts and rows of several lengths as tensors, against lists."""
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,6 +11,7 @@ from optimist_worker.core.drafts import (
     ancestor_matrix,
     chain_parents,
     holds_from_top,
+    lay_out,
     no_drafts,
     node_depths,
     nodes_by_depth,
@@ -102,17 +105,64 @@ def test_the_last_of_64_nodes_is_the_sign() -> None:
     assert bits[0, 62] == 2**63 - 1
 
 
-@pytest.mark.parametrize("num_rows", [0, 3])
-def test_there_may_be_no_drafts(num_rows: int) -> None:
-    drafts = no_drafts(num_rows, CPU)
-    assert (drafts.num_rows, drafts.width) == (num_rows, 0)
-    assert drafts.is_node.shape == (num_rows, 0)
-    parents = chain_parents(num_rows, 0, CPU)
-    assert node_depths(parents).shape == ancestor_bits(parents).shape == (num_rows, 0)
-    assert ancestor_matrix(parents).shape == (num_rows, 1, 0)
+DRAFTED = [[-1, 0, 1, 2], [-1, 0, 1, 0], [-1, -1, 0, 2]]
 
 
-def test_padding_is_no_node() -> None:
-    zeros = torch.zeros(2, dtype=torch.int64)
-    drafts = Drafts(torch.zeros((2, 3), dtype=torch.int64), torch.tensor([1, 3]), zeros)
-    assert drafts.is_node.tolist() == [[True, False, False], [True, True, True]]
+def trees(number: list[int]) -> Drafts:
+    zeros = torch.zeros(len(number), dtype=torch.int64)
+    tokens = torch.arange(4 * len(number)).view(-1, 4)
+    parents = torch.tensor(DRAFTED[: len(number)])
+    probabilities = torch.rand(len(number), 4, 5)
+    return Drafts(tokens, torch.tensor(number), zeros, parents, probabilities=probabilities)
+
+
+def test_depths_are_counted_from_the_top() -> None:
+    assert trees([4, 4, 4]).depths.tolist() == [[1, 2, 3, 4], [1, 2, 3, 2], [1, 1, 2, 3]]
+    chain = Drafts(torch.zeros(2, 3).long(), torch.tensor([3, 1]), torch.zeros(2).long())
+    assert chain.depths.tolist() == [[1, 2, 3]] * 2
+    assert no_drafts(2, torch.device("cpu")).depths.shape == (2, 0)
+
+
+def test_only_nodes_make_a_tree() -> None:
+    assert trees([4, 4, 4]).is_tree.tolist() == [False, True, True]
+    assert trees([4, 3, 1]).is_tree.tolist() == [False, False, False]
+    assert no_drafts(2, torch.device("cpu")).is_tree.tolist() == [False, False]
+
+
+def test_what_is_after_the_widest_row_is_left_out() -> None:
+    drafts = trees([2, 3, 1])
+    assert drafts.trim(4) is drafts
+    assert drafts.depths.shape == (3, 4)
+    trimmed = drafts.trim(3)
+    assert trimmed.token_ids.tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
+    assert trimmed.parents is not None
+    assert trimmed.parents.tolist() == [parents[:3] for parents in DRAFTED]
+    assert trimmed.probabilities is not None
+    assert trimmed.probabilities.shape == (3, 3, 5)
+    assert trimmed.depths.shape == (3, 3)
+    chain = Drafts(torch.zeros(2, 3).long(), torch.tensor([1, 0]), torch.zeros(2).long())
+    assert (chain.trim(1).width, chain.trim(1).parents) == (1, None)
+
+
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=8), num_padded=st.integers(0, 4))
+def test_elements_belong_to_their_rows(lengths: list[int], num_padded: int) -> None:
+    size = sum(lengths) + num_padded
+    ragged = lay_out(torch.tensor(lengths), size)
+    elements = [(row, i) for row, length in enumerate(lengths) for i in range(length)]
+    number = len(elements)
+    assert ragged.size == size
+    assert ragged.starts.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    found = zip(ragged.rows.tolist(), ragged.offsets.tolist(), strict=True)
+    assert list(found)[:number] == elements
+    assert ragged.is_real.tolist() == [True] * number + [False] * num_padded
+    # Padding is a valid index nevertheless.
+    assert all(0 <= row < len(lengths) for row in ragged.rows.tolist())
+    assert ragged.offsets[number:].tolist() == [0] * num_padded
+    assert ragged.is_exact == (num_padded == 0)
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_there_may_be_padding_alone(size: int) -> None:
+    ragged = lay_out(torch.tensor([0, 0]), size)
+    assert ragged.is_real.tolist() == [False] * size
+    assert ragged.starts.tolist() == [0, 0, 0]

@@ -1,3 +1,5 @@
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,14 +10,12 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
-from tests.worker.batch.window_model import ModelWindow, Node
 from tests.worker.tables import MAX_LEN, NUM_SLOTS, VOCAB, Tables, make_tables
 
 PROMPT = [1, 2, 3]
 CHAIN = [11, 12, 13, 14, 15, 16]
-TOKENS = [11, 12, 21, 22, 13, 30]
-PARENTS = [-1, 0, 0, 2, 1, -1]
-"""11 (12 (13), 21 (22)), and 30."""
+Node = tuple[int, int]
+"""Token and parent."""
 
 
 @pytest.fixture
@@ -47,20 +47,9 @@ def nodes_of(drafted: WindowDrafts, row: int = 0) -> list[Node]:
     return list(zip(drafts.token_ids[row, :number].tolist(), parents, strict=True))
 
 
-def drafts(tables: Tables, limit: int = 20, *, has_trees: bool = True) -> list[Node]:
+def drafts(tables: Tables, limit: int = 20) -> list[Node]:
     """What is drafted for slot 1."""
-    found = nodes_of(draft(tables, {1: limit}, has_trees=has_trees))
-    number = int(tables.windows.count_left(torch.tensor([1])))
-    assert len(found) == min(limit, number)
-    return found
-
-
-def texts(tables: Tables, limit: int = 20) -> list[int]:
-    """What is drafted of a chain; the same whichever way it is drafted."""
-    found = drafts(tables, limit, has_trees=False)
-    assert found == drafts(tables, limit)
-    assert [parent for _, parent in found] == list(range(-1, len(found) - 1))
-    return [token for token, _ in found]
+    return nodes_of(draft(tables, {1: limit}))
 
 
 def set_window(
@@ -69,109 +58,18 @@ def set_window(
     tables.windows.set(WindowUpdate(1, base, tokens, parents or []))
 
 
-def test_drafts_are_what_the_window_has_ahead(tables: Tables) -> None:
-    assert texts(tables) == []
-    set_window(tables, CHAIN)
-    assert texts(tables) == CHAIN
-    assert texts(tables, 2) == CHAIN[:2]
-    assert texts(tables, 0) == []
-    tables.emit(1, [11, 12])
-    assert texts(tables) == CHAIN[2:]
-    tables.emit(1, CHAIN[2:])
-    assert texts(tables) == []
-    tables.emit(1, [11])
-    assert texts(tables) == []
-
-
-def test_a_contradicted_window_has_nothing_left(tables: Tables) -> None:
-    set_window(tables, CHAIN)
-    tables.emit(1, [11, 40])
-    assert texts(tables) == []
-    # What is emitted later cannot bring it back.
-    tables.emit(1, [13, 11])
-    assert texts(tables) == []
-
-
-@pytest.mark.parametrize(
-    ("base", "tokens", "expected"),
-    [
-        (0, [20, 21, 22, 23], [22, 23]),
-        (1, [21, 22, 23], [22, 23]),
-        (2, [22, 23], [22, 23]),
-        (0, [20, 22, 22, 23], []),
-        (3, [23], []),
-        (4, [23], []),
-        (2**31 - 1, [23], []),
-        (0, [20, 21], []),
-        (0, [20], []),
-        (0, [], []),
-        (2, [], []),
-    ],
-)
-def test_a_window_that_was_made_before_is_compared_with_the_output(
-    tables: Tables, base: int, tokens: list[int], expected: list[int]
-) -> None:
-    tables.emit(1, [20, 21])
-    set_window(tables, tokens, base)
-    assert texts(tables) == expected
-
-
-def test_the_output_may_have_passed_a_chain_before_it_arrives(tables: Tables) -> None:
-    tables.emit(1, [*CHAIN[:3], 40])
-    set_window(tables, CHAIN)
-    assert texts(tables) == []
-
-
-def test_the_first_nodes_of_a_tree_are_drafted(tables: Tables) -> None:
-    set_window(tables, TOKENS, 0, PARENTS)
-    assert drafts(tables) == list(zip(TOKENS, PARENTS, strict=True))
-    assert drafts(tables, 4) == [(11, -1), (12, 0), (21, 0), (22, 2)]
-    assert drafts(tables, 1) == [(11, -1)]
-
-
 def test_branches_that_are_not_taken_are_dropped(tables: Tables) -> None:
-    set_window(tables, TOKENS, 0, PARENTS)
+    tokens, parents = [11, 12, 21, 22, 13, 30], [-1, 0, 0, 2, 1, -1]
+    set_window(tables, tokens, 0, parents)
+    assert drafts(tables) == list(zip(tokens, parents, strict=True))
     tables.emit(1, [11])
     assert drafts(tables) == [(12, -1), (21, -1), (22, 1), (13, 0)]
     assert drafts(tables, 3) == [(12, -1), (21, -1), (22, 1)]
     tables.emit(1, [21])
     assert drafts(tables) == [(22, -1)]
-    tables.emit(1, [13])
+    # What is emitted later cannot bring a contradicted window back.
+    tables.emit(1, [13, 11])
     assert drafts(tables) == []
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ([11], [(12, -1), (21, -1), (22, 1), (13, 0)]),
-        ([11, 12], [(13, -1)]),
-        ([11, 21], [(22, -1)]),
-        ([11, 22], []),
-        ([12], []),
-        ([30], []),
-        ([11, 21, 22], []),
-        ([11, 21, 22, 13], []),
-    ],
-)
-def test_a_tree_may_come_late(tables: Tables, output: list[int], expected: list[Node]) -> None:
-    tables.emit(1, output)
-    set_window(tables, TOKENS, 0, PARENTS)
-    assert drafts(tables) == expected
-
-
-def test_a_tree_follows_what_was_accepted_of_it(tables: Tables) -> None:
-    set_window(tables, TOKENS, 0, PARENTS)
-    drafted = draft(tables, {1: 20})
-    # The nodes 11 and 12 were right, and 13 would have been: it was said behind them.
-    tables.settle([1], [([0, 1], 13)], drafted)
-    assert drafts(tables) == []
-    set_window(tables, TOKENS, 3, PARENTS)
-    tables.settle([1], [([], 11)], draft(tables, {1: 20}))
-    tables.settle([1], [([1], 22)], draft(tables, {1: 20}))
-    assert drafts(tables) == []
-    set_window(tables, [7, 8, 9, 10], 6, [-1, 0, 0, 2])
-    tables.settle([1], [([0], 9)], draft(tables, {1: 1}))
-    assert drafts(tables) == [(10, -1)]
 
 
 @pytest.mark.parametrize("has_trees", [False, True])
@@ -199,61 +97,25 @@ def test_what_a_drafter_got_accepted_does_not_bring_a_window_back(tables: Tables
         drafted = draft(tables, {1: 3}, has_trees=has_trees)
         assert nodes_of(drafted) == []
         tables.settle([1], [([0], 11)], drafted)
-        assert texts(tables) == []
-
-
-@pytest.mark.parametrize("outside", [-1, VOCAB, 2**31 - 1])
-def test_nothing_is_offered_behind_tokens_outside_of_the_vocabulary(
-    tables: Tables, outside: int
-) -> None:
-    set_window(tables, CHAIN)
-    set_window(tables, [11, outside, 12])
-    assert texts(tables) == [11]
-    set_window(tables, [11, outside, 12, 13], 0, [-1, -1, 1, 0])
-    assert drafts(tables) == [(11, -1), (13, 0)]
-    tables.emit(1, [11, 12])
-    assert drafts(tables) == []
-
-
-def test_of_siblings_with_the_same_token_the_first_counts(tables: Tables) -> None:
-    set_window(tables, [11, 11, 13, 14], 0, [-1, -1, 0, 1])
-    assert drafts(tables) == [(11, -1), (13, 0)]
+        assert drafts(tables) == []
 
 
 def test_a_tree_has_a_bit_for_every_node_and_a_chain_may_be_longer(tables: Tables) -> None:
     tokens = [i % VOCAB for i in range(MOST_WINDOW_NODES)]
-    set_window(tables, tokens)
-    assert texts(tables, 2 * MOST_WINDOW_NODES) == tokens
-    parents = list(range(-1, MOST_WINDOW_NODES - 1))
-    parents[-1] = 0
-    set_window(tables, tokens, 0, parents)
-    found = nodes_of(draft(tables, {1: 2 * MOST_WINDOW_NODES}))
-    assert [token for token, _ in found] == tokens[:MOST_TREE_NODES]
-    assert nodes_of(draft(tables, {1: MOST_TREE_NODES - 1})) == found[:-1]
+    chain = list(range(-1, MOST_WINDOW_NODES - 1))
+    for parents, number in (([], MOST_WINDOW_NODES), ([*chain[:-1], 0], MOST_TREE_NODES)):
+        set_window(tables, tokens, 0, parents)
+        found = drafts(tables, 2 * MOST_WINDOW_NODES)
+        assert found == list(zip(tokens, chain, strict=True))[:number]
+        assert drafts(tables, number - 1) == found[:-1]
 
 
-def test_a_new_window_replaces_the_old_one(tables: Tables) -> None:
-    set_window(tables, TOKENS, 0, PARENTS)
-    set_window(tables, [41, 42])
-    assert texts(tables) == [41, 42]
-    tables.emit(1, [11, 12])
-    assert drafts(tables) == []
-
-
-def test_admission_and_clearing_forget_the_window(tables: Tables) -> None:
-    set_window(tables, TOKENS, 0, PARENTS)
+def test_admission_forgets_the_window(tables: Tables) -> None:
+    set_window(tables, CHAIN)
     tables.admit(1, PROMPT)
     assert drafts(tables) == []
     tables.emit(1, [11])
     assert drafts(tables) == []
-
-
-def test_windows_of_other_slots_stay(tables: Tables) -> None:
-    tables.admit(2, PROMPT)
-    set_window(tables, CHAIN)
-    tables.windows.set(WindowUpdate(2, 0, [44, 45], [-1, -1]))
-    tables.emit(2, [45])
-    assert texts(tables) == CHAIN
 
 
 def test_padding_may_name_the_last_row_several_times(tables: Tables) -> None:
@@ -262,17 +124,76 @@ def test_padding_may_name_the_last_row_several_times(tables: Tables) -> None:
     drafted = tables.windows.draft(slots, limits, 4, has_trees=True)
     assert [nodes_of(drafted, row) for row in (0, 2)] == [[], []]
     tables.settle(slots.tolist(), [([], 9), ([0], 12), ([], 8)], drafted)
-    assert texts(tables) == CHAIN[2:]
+    assert [token for token, _ in drafts(tables)] == CHAIN[2:]
 
 
-SMALL_VOCAB = st.sampled_from([10, 11, 12, -1, VOCAB])
+@dataclass
+class ModelWindow:
+    """A slot's output, and the window that is compared with it from the start each time."""
+
+    vocab_size: int
+    output: list[int] = field(default_factory=list)
+    update: WindowUpdate | None = None
+    is_tree: bool = False
+
+    def set(self, update: WindowUpdate) -> None:
+        """Replaces the window, unless it begins behind what is known."""
+        self.update = update if update.base <= len(self.output) else None
+        self.is_tree = bool(update.parents)
+
+    def left(self) -> list[Node]:
+        """The nodes after the path that the output has taken, parents counted among them."""
+        return [(token, parent) for _, token, parent in self._find_left()[1]]
+
+    def find_nodes(self, path: list[int]) -> list[int]:
+        """The node that the output is at, and nodes of a path of what is left, as sent."""
+        at, left = self._find_left()
+        return [at, *(left[node][0] for node in path)]
+
+    def _find_left(self) -> tuple[int, list[tuple[int, int, int]]]:
+        if self.update is None:
+            return -1, []
+        children = self._children(self.update)
+        place = -1
+        for token in self.output[self.update.base :]:
+            if token not in children[place]:
+                return -1, []
+            place = children[place][token]
+        parents = {node: above for above, behind in children.items() for node in behind.values()}
+        indices = {place: -1}
+        found: list[tuple[int, int, int]] = []
+        for node in sorted(parents):
+            if parents[node] in indices:
+                indices[node] = len(found)
+                found.append((node, self.update.token_ids[node], indices[parents[node]]))
+        return place, found
+
+    def drafts(self, limit: int) -> list[Node]:
+        """What is drafted of it."""
+        return self.left()[: min(limit, MOST_TREE_NODES) if self.is_tree else limit]
+
+    def _children(self, update: WindowUpdate) -> dict[int, dict[int, int]]:
+        """The children by token of every node that can be reached, -1 for the top."""
+        parents = update.parents or range(-1, len(update.token_ids) - 1)
+        children: dict[int, dict[int, int]] = {-1: {}}
+        for node, (token, parent) in enumerate(zip(update.token_ids, parents, strict=True)):
+            is_token = 0 <= token < self.vocab_size
+            if is_token and parent in children and token not in children[parent]:
+                children[parent][token] = node
+                children[node] = {}
+        return children
+
+
+OUTSIDE = st.sampled_from([-1, VOCAB, 2**31 - 1, -(2**31)])
 
 
 @st.composite
 def updates(draw: st.DrawFn, slot: int, length: int) -> WindowUpdate:
     """A window near some place of the output, of few different tokens."""
-    base = max(0, length + draw(st.integers(-3, 1)))
-    tokens = draw(st.lists(st.sampled_from([10, 10, 11, 12]) | SMALL_VOCAB, max_size=14))
+    base = draw(
+        st.sampled_from([max(0, length + ahead) for ahead in range(-3, 2)] * 3 + [2**31 - 1])
+    )
+    tokens = draw(st.lists(st.sampled_from([10, 10, 11, 12]) | OUTSIDE, max_size=14))
     parents: list[int] = []
     if draw(st.booleans()):
         parents = [draw(st.integers(max(-1, node - 4), node - 1)) for node in range(len(tokens))]

@@ -27,8 +27,9 @@ def drafting(request: pytest.FixtureRequest, llama_path: Path) -> Runner:
     return shared_runner(llama_path, way, shape, AcceptanceRule.COUPLED)
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("width", [2, 12])
+@pytest.mark.parametrize(
+    ("sampling", "width"), [(SamplingParams(), 12), (SAMPLED, 12), (SAMPLED, 2)]
+)
 def test_texts_are_those_without_drafts(
     drafting: Runner, llama: Runner, sampling: SamplingParams, width: int
 ) -> None:
@@ -45,31 +46,28 @@ def window_tree(truth: list[int], base: int) -> WindowUpdate:
     return WindowUpdate(0, base, tokens, parents[: len(tokens)])
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED], ids=["greedy", "sampled"])
-def test_texts_are_the_same_with_window_trees_beside_a_drafter(
-    drafting: Runner, llama: Runner, sampling: SamplingParams
-) -> None:
-    expected = plain_text(llama, PROMPT, 48, sampling)
+def check_with_windows(runner: Runner, expected: list[int], sampling: SamplingParams) -> None:
+    """Compares a text where windows come now and then; in between there is room for a drafter."""
 
     def predict(output: list[int]) -> WindowUpdate | None:
-        # Between two windows there is room for the drafter.
         return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
 
-    text = generate(drafting, PROMPT, 40, sampling=sampling, predict=predict, width=9)
+    text = generate(runner, PROMPT, 40, sampling=sampling, predict=predict, width=9)
     assert text == expected[:40]
+
+
+def test_texts_are_the_same_with_window_trees_beside_a_drafter(
+    drafting: Runner, llama: Runner
+) -> None:
+    check_with_windows(drafting, plain_text(llama, PROMPT, 48, SAMPLED), SAMPLED)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_greedy_texts_are_the_same_under_rejection(
     llama: Runner, llama_path: Path, shape: str
 ) -> None:
-    expected = plain_text(llama, PROMPT, 48)
     runner = shared_runner(llama_path, "draft_model", shape, AcceptanceRule.REJECTION)
-
-    def predict(output: list[int]) -> WindowUpdate | None:
-        return window_tree(expected, len(output)) if len(output) % 3 == 0 else None
-
-    assert generate(runner, PROMPT, 40, predict=predict, width=9) == expected[:40]
+    check_with_windows(runner, plain_text(llama, PROMPT, 48), SamplingParams())
 
 
 @pytest.mark.parametrize("shape", SHAPES)

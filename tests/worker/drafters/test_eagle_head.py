@@ -90,35 +90,29 @@ def normalise(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return weight * (short * (short.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()).double()
 
 
-def rotate(vector: torch.Tensor, position: int) -> torch.Tensor:
-    result = vector.clone()
-    for pair in range(DIM // 2):
-        angle = torch.tensor(position * THETA ** (-2 * pair / DIM), dtype=torch.float64)
-        one, two = vector[pair], vector[pair + DIM // 2]
-        result[pair] = one * angle.cos() - two * angle.sin()
-        result[pair + DIM // 2] = two * angle.cos() + one * angle.sin()
-    return result
+def rotate(vectors: torch.Tensor) -> torch.Tensor:
+    """Rotates `[num_tokens, heads, DIM]` by their positions."""
+    frequencies = THETA ** (-2 * torch.arange(DIM // 2, dtype=torch.float64) / DIM)
+    angles = torch.arange(len(vectors))[:, None, None] * frequencies
+    one, two = vectors.chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
 
 
 def attend(weights: Weights, states: torch.Tensor) -> torch.Tensor:
-    """Causal attention with rotary positions, one query and one head at a time."""
+    """Causal attention with rotary positions."""
 
-    def project(name: str) -> torch.Tensor:
+    def project(name: str, groups: int = 1) -> torch.Tensor:
         projected = states @ weights[f"self_attn.{name}_proj.weight"].T
         projected = projected + weights.get(f"self_attn.{name}_proj.bias", torch.tensor(0.0))
-        return projected.view(len(states), -1, DIM)
+        return projected.view(len(states), -1, DIM).repeat_interleave(groups, 1)
 
-    queries, keys, values = project("q"), project("k"), project("v")
-    rows = []
-    for i in range(len(states)):
-        heads = []
-        for head in range(HEADS):
-            shared = head * KV_HEADS // HEADS
-            query = rotate(queries[i, head], i)
-            scores = torch.stack([query @ rotate(keys[j, shared], j) for j in range(i + 1)])
-            heads.append(torch.softmax(scores / DIM**0.5, 0) @ values[: i + 1, shared])
-        rows.append(torch.cat(heads))
-    return torch.stack(rows) @ weights["self_attn.o_proj.weight"].T
+    groups = HEADS // KV_HEADS
+    scores = torch.einsum("ihd,jhd->hij", rotate(project("q")), rotate(project("k", groups)))
+    later = torch.ones(len(states), len(states), dtype=torch.bool).triu(1)
+    shares = (scores / DIM**0.5).masked_fill(later, float("-inf")).softmax(-1)
+    mixed = torch.einsum("hij,jhd->ihd", shares, project("v", groups))
+    return mixed.reshape(len(states), -1) @ weights["self_attn.o_proj.weight"].T
 
 
 def feed_forward(weights: Weights, states: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,22 +10,21 @@ from hypothesis import strategies as st
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import (
-    Int32Column,
-    floats_from_bytes,
-    floats_to_bytes,
-    from_bytes,
-    to_bytes,
-)
+from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import write_sampling
 from optimist_worker.core.plan import (
     MOST_WINDOW_NODES,
+    Admission,
     PlanError,
     PlannedRow,
     RowLogprobs,
     Sizes,
-    StepResult,
+    WindowUpdate,
 )
-from optimist_worker.execution.codec import decode_plan, encode_result
+from optimist_worker.execution.codec import decode_plan, encode_result, write_plan
+from optimist_worker.execution.commands import digest
+from tests.worker.step import make_result
 
 SIZES = Sizes(10, 16, max_num_seqs=4, max_model_len=160, max_num_batched_tokens=20)
 
@@ -68,10 +68,6 @@ def request() -> worker_pb2.ExecuteRequest:
     )
 
 
-def column(*numbers: int) -> Int32Column:
-    return np.array(numbers, dtype=np.int32)
-
-
 def test_the_codec_does_not_load_torch() -> None:
     code = "import optimist_worker.execution.codec, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -79,22 +75,34 @@ def test_the_codec_does_not_load_torch() -> None:
 
 def test_plans_are_decoded() -> None:
     plan = decode_plan(request(), SIZES)
-    assert plan.sequence == 8
+    assert (plan.sequence, plan.num_repeats, plan.repeat) == (8, 63, 0)
     assert plan.released_slots == [3]
-    (admission,) = plan.admissions
-    assert (admission.slot, admission.request_id, admission.token_ids) == (3, "r", [5, 6])
-    assert admission.num_prompt_tokens == 1
-    assert (admission.sampling.temperature, admission.sampling.seed) == (0.5, -3)
-    assert (admission.sampling.top_p, admission.sampling.repetition_penalty) == (1.0, 1.0)
-    assert admission.sampling.logit_bias == {7: 1.5}
-    assert admission.cached_blocks == [7, 8]
-    assert (admission.max_length, admission.min_length) == (90, 4)
-    assert admission.stop_token_ids == [2, 11]
-    (window,) = plan.windows
-    assert (window.slot, window.base, window.token_ids) == (1, 4, [1, 2, 3])
-    assert window.parents == [-1, 0, 0]
+    sampling = SamplingParams(temperature=0.5, seed=-3, logit_bias={7: 1.5})
+    assert plan.admissions == [Admission(3, "r", [5, 6], 1, sampling, [7, 8], 90, 4, [2, 11])]
+    assert plan.windows == [WindowUpdate(1, 4, [1, 2, 3], [-1, 0, 0])]
     assert list(plan.rows()) == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
-    assert (plan.num_repeats, plan.repeat) == (63, 0)
+
+
+def test_plans_are_written_as_they_were_read() -> None:
+    message = request()
+    sampling = SamplingParams(
+        temperature=0.5,
+        top_k=4,
+        top_p=0.75,
+        min_p=0.25,
+        seed=2**62,
+        repetition_penalty=1.5,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        logit_bias={4: 1.5, 7: -100.0},
+        grammar="start: /é/",
+        num_logprobs=0,
+        num_prompt_logprobs=2,
+    )
+    message.admissions[0].sampling.CopyFrom(write_sampling(sampling))
+    plan = decode_plan(message, SIZES)
+    assert plan.admissions[0].sampling == sampling
+    assert write_plan(plan) == message
 
 
 @pytest.mark.parametrize("parents", [[], [-1, 0, 1]])
@@ -129,47 +137,33 @@ def test_plans_may_hold_exactly_the_most_tokens() -> None:
 
 
 def test_results_are_encoded() -> None:
-    result = StepResult(
-        sequence=8,
-        repeat=2,
-        slots=column(3, 1),
-        lengths=column(12, 5),
-        num_emitted_tokens=column(2, 0),
-        token_ids=column(7, 8),
-        num_drafted_tokens=column(4, 0),
-        num_accepted_tokens=column(1, 0),
-        draft_sources=column(1, 0),
-        window_nodes=column(5, -1),
-        accepted_nodes=column(6),
-        errors={1: "why"},
-        num_tokens=6,
-        num_live_rows=1,
-        draft_ns=78,
-        logprobs=[
-            RowLogprobs(
-                slot=3,
-                first_prompt_position=4,
-                num_prompt_tokens=1,
-                num_prompt_candidates=2,
-                num_candidates=1,
-                logprobs=np.array([-1, -2, -3], np.float32),
-                candidate_token_ids=column(5, 6, 7, 8),
-                candidate_logprobs=np.array([-0.5, -1, -1.5, -2], np.float32),
-            )
-        ],
+    columns = {
+        "lengths": [12, 5],
+        "num_emitted_tokens": [2, 0],
+        "token_ids": [7, 8],
+        "num_drafted_tokens": [4, 0],
+        "num_accepted_tokens": [1, 0],
+        "draft_sources": [1, 0],
+        "window_nodes": [5, -1],
+        "accepted_nodes": [6],
+    }
+    scored = RowLogprobs(
+        slot=3,
+        first_prompt_position=4,
+        num_prompt_tokens=1,
+        num_prompt_candidates=2,
+        num_candidates=1,
+        logprobs=np.array([-1, -2, -3], np.float32),
+        candidate_token_ids=np.array([5, 6, 7, 8], np.int32),
+        candidate_logprobs=np.array([-0.5, -1, -1.5, -2], np.float32),
     )
+    numbers = {"sequence": 8, "repeat": 2, "num_tokens": 6, "draft_ns": 78}
+    result = make_result([3, 1], errors={1: "why"}, logprobs=[scored], **numbers, **columns)
     response = encode_result(result, 1234, 56)
-    assert (response.sequence, response.repeat, response.num_tokens) == (8, 2, 6)
-    assert (response.step_ns, response.idle_ns, response.draft_ns) == (1234, 56, 78)
-    assert from_bytes(response.slots).tolist() == [3, 1]
-    assert from_bytes(response.lengths).tolist() == [12, 5]
-    assert from_bytes(response.num_emitted_tokens).tolist() == [2, 0]
-    assert from_bytes(response.token_ids).tolist() == [7, 8]
-    assert from_bytes(response.num_drafted_tokens).tolist() == [4, 0]
-    assert from_bytes(response.num_accepted_tokens).tolist() == [1, 0]
-    assert from_bytes(response.draft_sources).tolist() == [1, 0]
-    assert from_bytes(response.window_nodes).tolist() == [5, -1]
-    assert from_bytes(response.accepted_nodes).tolist() == [6]
+    for name, number in {**numbers, "step_ns": 1234, "idle_ns": 56}.items():
+        assert getattr(response, name) == number, name
+    for name, column in {"slots": [3, 1], **columns}.items():
+        assert from_bytes(getattr(response, name)).tolist() == column, name
     assert [(error.slot, error.message) for error in response.errors] == [(1, "why")]
     (row,) = response.logprobs
     assert (row.slot, row.first_prompt_position, row.num_prompt_tokens) == (3, 4, 1)
@@ -179,64 +173,60 @@ def test_results_are_encoded() -> None:
     assert floats_from_bytes(row.candidate_logprobs).tolist() == [-0.5, -1, -1.5, -2]
 
 
+def test_a_digest_shows_what_decides_and_no_more() -> None:
+    column = [1, 2]
+    result = make_result(column, token_ids=column, lengths=column, errors={1: "x"})
+    same = digest(result)
+    assert len(same) == 4
+    assert digest(replace(result, draft_ns=5, errors={1: "y"})) == same
+    other: dict[str, Any] = dict.fromkeys(
+        ("token_ids", "lengths", "num_accepted_tokens"), np.array([1, 3], np.int32)
+    )
+    for name, value in {**other, "errors": {}, "sequence": 4, "num_tokens": 8}.items():
+        assert digest(replace(result, **{name: value})) != same, name
+
+
+MALFORMED: dict[str, list[int | bytes | list[int]]] = {
+    "slots": [b"abc", [1, 1], [1, 4], [-1, 3], [2**31 - 1, 3], b""],
+    "released_slots": [[4], [2, 2]],
+    "num_known_tokens": [[-1, 2], [2**31 - 1] * 2, b"12345678901", [1], [1, 0], [20, 1]],
+    "num_draft_tokens": [[0, -1], b""],
+    "num_new_blocks": [[3], [4, -1]],
+    "num_repeats": [-1, 64],
+    "new_blocks": [[1, 2], [1, -1, 2], b"1", [1, 2, 10]],
+    "admissions.slot": [4],
+    "admissions.token_ids": [b"12345"],
+    "admissions.cached_blocks": [[1, 10], b"1"],
+    "admissions.stop_token_ids": [b"1"],
+    "admissions.sampling.logit_bias_values": [b"", b"12345"],
+    "windows.slot": [-1],
+    "windows.base": [-1],
+    "windows.token_ids": [b"1"],
+    "windows.token_ids: 257 nodes": [[7] * 257],
+    "windows.parents: 5 bytes": [b"12345"],
+    "windows.parents: 2 of 3 nodes": [[-1, 0]],
+    "windows.parents: 1 is not in -1 to 0": [[-1, 1, 0]],
+    "windows.parents: 0 is not in -1 to -1": [[0, 0, 0]],
+    "windows.parents: -2 is not in -1 to 1": [[-1, 0, -2]],
+}
+"""By what the error says."""
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "reason"),
-    [
-        ("slots", b"abc", ""),
-        ("slots", [1, 1], ""),
-        ("slots", [1, 4], ""),
-        ("slots", [-1, 3], ""),
-        ("slots", [2**31 - 1, 3], ""),
-        ("slots", b"", ""),
-        ("released_slots", [4], ""),
-        ("released_slots", [2, 2], ""),
-        ("num_known_tokens", [-1, 2], ""),
-        ("num_known_tokens", [2**31 - 1, 2**31 - 1], ""),
-        ("num_known_tokens", b"12345678901", ""),
-        ("num_known_tokens", [1], ""),
-        ("num_known_tokens", [1, 0], ""),
-        ("num_known_tokens", [20, 1], ""),
-        ("num_draft_tokens", [0, -1], ""),
-        ("num_draft_tokens", b"", ""),
-        ("num_new_blocks", [3], ""),
-        ("num_new_blocks", [4, -1], ""),
-        ("num_repeats", -1, ""),
-        ("num_repeats", 64, ""),
-        ("new_blocks", [1, 2], ""),
-        ("new_blocks", [1, -1, 2], ""),
-        ("new_blocks", b"1", ""),
-        ("new_blocks", [1, 2, 10], ""),
-        ("admissions.slot", 4, ""),
-        ("admissions.token_ids", b"12345", ""),
-        ("admissions.cached_blocks", [1, 10], ""),
-        ("admissions.cached_blocks", b"1", ""),
-        ("admissions.stop_token_ids", b"1", ""),
-        ("admissions.sampling.logit_bias_values", b"", ""),
-        ("admissions.sampling.logit_bias_values", b"12345", ""),
-        ("windows.slot", -1, ""),
-        ("windows.base", -1, ""),
-        ("windows.token_ids", b"1", ""),
-        ("windows.token_ids", [7] * 257, ": 257 nodes"),
-        ("windows.parents", b"12345", ": 5 bytes"),
-        ("windows.parents", [-1, 0], ": 2 of 3 nodes"),
-        ("windows.parents", [-1, 1, 0], ": 1 is not in -1 to 0"),
-        ("windows.parents", [0, 0, 0], ": 0 is not in -1 to -1"),
-        ("windows.parents", [-1, 0, -2], ": -2 is not in -1 to 1"),
-    ],
+    ("message", "value"),
+    [(message, value) for message in MALFORMED for value in MALFORMED[message]],
 )
-def test_malformed_plans_name_the_field(
-    field: str, value: int | bytes | list[int], reason: str
-) -> None:
-    message: Any = request()
-    *owners, name = field.split(".")
-    part = message
+def test_malformed_plans_name_the_field(message: str, value: int | bytes | list[int]) -> None:
+    *owners, name = message.partition(":")[0].split(".")
+    plan: Any = request()
+    part = plan
     for owner in owners:
         part = getattr(part, owner)
         part = part[0] if owner in ("admissions", "windows") else part
     setattr(part, name, to_bytes(value) if isinstance(value, list) else value)
-    shown = field.split(".")[-1] if "sampling" in field else field + reason
+    shown = name if "sampling" in message else message
     with pytest.raises(PlanError, match=shown.replace(".", r"\.")):
-        decode_plan(message, SIZES)
+        decode_plan(plan, SIZES)
 
 
 EXTREMES = st.sampled_from([-(2**31), -1, 2**31 - 1])

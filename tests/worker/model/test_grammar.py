@@ -138,22 +138,6 @@ def test_masks_are_those_of_a_fresh_matcher(case: tuple[str, int, list[int], lis
     assert GRAMMAR_SET.fault(0) is None
 
 
-def test_random_texts_of_a_grammar_are_followed_to_the_end() -> None:
-    rng = random.Random(5)
-    for slot in range(20):
-        GRAMMAR_SET.open(slot, GRAMMARS["json"])
-        text: list[int] = []
-        while not set(text[-1:]) & set(EOS) and len(text) < 60:
-            masks = masks_of(GrammarRow(slot, []))
-            text.append(rng.choice(sorted(masks[0] - set(range(300, 2048))) or sorted(masks[0])))
-            GRAMMAR_SET.commit(slot, text[-1:])
-            assert GRAMMAR_SET.fault(slot) is None
-        if text[-1] in EOS:
-            value = json.loads(TOKENIZER.decode(text[:-1]))
-            assert set(value) <= {"name", "size", "tags"}
-        GRAMMAR_SET.close(slot)
-
-
 def test_rows_of_a_pass_are_one_after_the_other() -> None:
     GRAMMAR_SET.open(1, GRAMMARS["choice"])
     GRAMMAR_SET.open(2, GRAMMARS["finite"])

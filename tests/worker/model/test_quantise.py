@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,10 @@ def logits_of(model: Model, tokens: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2"])
-def test_copy_agrees_with_its_model(family: str, bits: Bits, dtype: str, tmp_path: Path) -> None:
-    model = load_model(str(tiny_checkpoint(tmp_path, family)), dtype, "cpu")
+def test_copy_agrees_with_its_model(
+    family: str, bits: Bits, dtype: str, checkpoint: Callable[[str], Path]
+) -> None:
+    model = load_model(str(checkpoint(family)), dtype, "cpu")
     before = {name: weight.clone() for name, weight in model.module.named_parameters()}
     quantised = quantise(model, bits)
     assert quantised.dtype == (torch.float32 if dtype == "float64" else model.dtype)
@@ -112,8 +115,8 @@ def test_copy_agrees_with_its_model(family: str, bits: Bits, dtype: str, tmp_pat
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_can_be_copied(family: str, tmp_path: Path) -> None:
-    model = load_model(str(tiny_checkpoint(tmp_path, family)), "float32", "cpu")
+def test_every_family_can_be_copied(family: str, checkpoint: Callable[[str], Path]) -> None:
+    model = load_model(str(checkpoint(family)), "float32", "cpu")
     copied = quantise(model, 8)
     assert not any(isinstance(part, nn.Linear) for part in copied.module.modules())
     expected = logits_of(model, torch.arange(3, 60))

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,12 @@ class Wanted:
     def is_done(self) -> bool:
         return len(self.output) >= len(self.truth)
 
+    def take(self, tokens: list[int]) -> None:
+        """Takes new output, which must be that of the text."""
+        self.output += tokens
+        size = len(self.truth)
+        assert self.output[:size] == self.truth[: len(self.output)]
+
 
 class Lockstep:
     """Streams to several workers."""
@@ -38,6 +45,7 @@ class Lockstep:
         self._sequence = 0
         self.draft_sources: set[int] = set()
         """Where the drafts of all answers came from."""
+        self.num_accepted = 0
 
     def next_sequence(self) -> int:
         self._sequence += 1
@@ -60,6 +68,7 @@ class Lockstep:
             answer.step_ns = answer.idle_ns = answer.draft_ns = 0
             assert answer == answers[0]
         self.draft_sources.update(from_bytes(answers[0].draft_sources).tolist())
+        self.num_accepted += sum(from_bytes(answers[0].num_accepted_tokens).tolist())
         return answers[0]
 
     def cancel(self) -> None:
@@ -67,7 +76,7 @@ class Lockstep:
             call.cancel()
 
 
-def a_window(rng: random.Random, wanted: Wanted, slot: int) -> WindowUpdate:
+def _window(rng: random.Random, wanted: Wanted, slot: int) -> WindowUpdate:
     """Makes a chain or tree of what comes next, some of it wrong."""
     base = len(wanted.output)
     token_ids = [
@@ -83,55 +92,91 @@ def a_window(rng: random.Random, wanted: Wanted, slot: int) -> WindowUpdate:
     return WindowUpdate(slot, base, token_ids, parents)
 
 
-async def serve_all(lockstep: Lockstep, queue: list[Wanted], seed: int) -> int:
-    """Serves requests to their ends, some preempted; returns how many drafts were accepted."""
-    rng, held, accepted = random.Random(seed), dict[int, Wanted](), 0
-    released: list[int] = []
-    while queue or held:
-        for slot in list(held):
-            if held[slot].output and rng.random() < 0.05:
-                # It goes on later, from its prompt and what it has said.
-                queue.append(held.pop(slot))
-                released.append(slot)
-        admissions: list[Admission] = []
-        for slot in range(_NUM_SLOTS):
-            if slot not in held and queue:
-                wanted = held[slot] = queue.pop(0)
+class _Group:
+    """Slots whose requests are in one plan at a time."""
+
+    def __init__(self, slots: range) -> None:
+        self.slots = slots
+        self.held: dict[int, Wanted] = {}
+        self.released: list[int] = []
+
+    def admit(self, queue: deque[Wanted]) -> list[Admission]:
+        admissions = []
+        for slot in self.slots:
+            if slot not in self.held and queue:
+                wanted = self.held[slot] = queue.popleft()
                 known, number = wanted.prompt + wanted.output, len(wanted.prompt)
                 admissions.append(Admission(slot, f"r{slot}", known, number, wanted.sampling))
-        new = {admission.slot for admission in admissions}
-        plan = plan_rows(
-            lockstep.next_sequence(),
-            [
-                PlannedRow(slot, rng.choice([1, 7, 8]), rng.choice([0, 3, 7]), _blocks(slot, new))
-                for slot in held
-            ],
-            released_slots=released,
-            admissions=admissions,
-            windows=[a_window(rng, held[slot], slot) for slot in held if rng.random() < 0.6],
-        )
-        answer = await lockstep.execute(write_plan(plan))
+        return admissions
+
+    def take(self, answer: worker_pb2.ExecuteResponse) -> None:
+        """Gives requests their new tokens; those that are done give their slots back."""
+        tokens = from_bytes(answer.token_ids).tolist()
+        numbers = from_bytes(answer.num_emitted_tokens).tolist()
+        for slot, number in zip(from_bytes(answer.slots).tolist(), numbers, strict=True):
+            self.held[slot].take(tokens[:number])
+            tokens = tokens[number:]
+            if self.held[slot].is_done:
+                del self.held[slot]
+                self.released.append(slot)
+
+    def preempt(self, rng: random.Random, queue: deque[Wanted]) -> None:
+        """Takes slots from some requests, which go on later from their prompts and outputs."""
+        for slot in list(self.held):
+            if rng.random() < 0.05:
+                queue.append(self.held.pop(slot))
+                self.released.append(slot)
+
+
+async def serve_all(
+    lockstep: Lockstep, requests: Sequence[Wanted], seed: int, num_groups: int = 1
+) -> int:
+    """Serves requests to their ends; returns how many plans overlapped others.
+
+    Slots are divided into groups, each with a plan of its own in flight, as to the stages of a
+    pipeline. Windows come with any plan, also for slots of another that is in flight.
+    """
+    rng, queue, num_overlapped = random.Random(seed), deque(requests), 0
+    size = _NUM_SLOTS // num_groups
+    groups = [_Group(range(size * index, size * (index + 1))) for index in range(num_groups)]
+    in_flight: deque[_Group] = deque()
+    while queue or in_flight or any(group.held for group in groups):
+        for group in groups:
+            if group not in in_flight and (group.held or queue):
+                num_overlapped += bool(in_flight)
+                await lockstep.send(_plan(lockstep.next_sequence(), rng, group, groups, queue))
+                in_flight.append(group)
+        answer = await lockstep.read()
         assert not answer.errors
-        accepted += sum(from_bytes(answer.num_accepted_tokens).tolist())
-        _take(answer, held)
-        released = [slot for slot, wanted in held.items() if wanted.is_done]
-        for slot in released:
-            del held[slot]
-    return accepted
+        group = in_flight.popleft()
+        group.take(answer)
+        group.preempt(rng, queue)
+    assert all(wanted.is_done for wanted in requests)
+    return num_overlapped
 
 
-def _blocks(slot: int, new: set[int]) -> list[int]:
-    first = _BLOCKS_PER_SLOT * slot
-    return list(range(first, first + _BLOCKS_PER_SLOT)) if slot in new else []
-
-
-def _take(answer: worker_pb2.ExecuteResponse, held: dict[int, Wanted]) -> None:
-    """Gives requests their new tokens."""
-    tokens = from_bytes(answer.token_ids).tolist()
-    numbers = from_bytes(answer.num_emitted_tokens).tolist()
-    for slot, number in zip(from_bytes(answer.slots).tolist(), numbers, strict=True):
-        wanted = held[slot]
-        wanted.output += tokens[:number]
-        tokens = tokens[number:]
-        size = len(wanted.truth)
-        assert wanted.output[:size] == wanted.truth[: len(wanted.output)]
+def _plan(
+    sequence: int,
+    rng: random.Random,
+    group: _Group,
+    groups: Sequence[_Group],
+    queue: deque[Wanted],
+) -> worker_pb2.ExecuteRequest:
+    released, group.released = group.released, []
+    admissions = group.admit(queue)
+    blocks = {
+        admission.slot: [_BLOCKS_PER_SLOT * admission.slot + i for i in range(_BLOCKS_PER_SLOT)]
+        for admission in admissions
+    }
+    windows = [
+        _window(rng, wanted, slot)
+        for other in groups
+        for slot, wanted in other.held.items()
+        if rng.random() < 0.5
+    ]
+    rows = [
+        PlannedRow(slot, rng.choice([1, 7, 8]), rng.choice([0, 3, 7]), blocks.get(slot, []))
+        for slot in group.held
+    ]
+    parts: dict[str, Any] = {"released_slots": released, "admissions": admissions}
+    return write_plan(plan_rows(sequence, rows, windows=windows, **parts))

@@ -6,9 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+from optimist.worker.v1 import worker_pb2_grpc
+from optimist_common.network.channel import open_channel
 from tests.stack import free_port
 
 START_SECONDS = 200.0
@@ -37,6 +41,11 @@ class RankedWorker:
         except BaseException:
             self.end()
             raise
+
+    @asynccontextmanager
+    async def stub(self) -> AsyncIterator[Any]:
+        async with open_channel(self.address) as channel:
+            yield worker_pb2_grpc.WorkerServiceStub(channel)
 
     def ranks(self) -> list[int]:
         """Returns the process ids of the ranks, by rank."""

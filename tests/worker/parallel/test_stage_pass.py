@@ -1,5 +1,6 @@
 """Stages of every family, one after the other in this process."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.execution.stage_pass import StagePass
 from optimist_worker.model.division import StagePlace
 from optimist_worker.model.model import Model, load_model
-from tests.checkpoints import ATTENTION_FAMILIES, tiny_checkpoint
+from tests.checkpoints import ATTENTION_FAMILIES
 
 NUM_TOKENS = 40
 
@@ -50,8 +51,10 @@ def run_stages(stages: list[Model]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ATTENTION_FAMILIES)
-def test_stages_compute_what_the_model_computes(tmp_path: Path, family: str) -> None:
-    path = tiny_checkpoint(tmp_path, family)
+def test_stages_compute_what_the_model_computes(
+    checkpoint: Callable[[str], Path], family: str
+) -> None:
+    path = checkpoint(family)
     whole = load_model(str(path), "float32", "cpu")
     expected = whole.forward(make_batch(whole))
     for number in (2, 3):

@@ -212,46 +212,46 @@ def _trace(
     return scored
 
 
-@pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("rule", AcceptanceRule)
-@pytest.mark.parametrize("kind", ["chains", "trees"])
-def test_a_step_with_windows_waits_for_nothing(
-    target: Model, shapeless: Model, kind: str, rule: AcceptanceRule, manner: str
+@pytest.mark.parametrize("has_trees", [False, True], ids=["chains", "trees"])
+@pytest.mark.parametrize(
+    ("way", "shape", "rule", "manner"),
+    [
+        *(("none", "chain", rule, manner) for rule in AcceptanceRule for manner in MANNERS),
+        *(
+            (way, shape, AcceptanceRule.COUPLED, manner)
+            for way in ("draft_model", "discard", "medusa", "eagle")
+            for shape in SHAPES
+            for manner in ("greedy", "cut")
+        ),
+        *(("draft_model", shape, AcceptanceRule.REJECTION, "cut") for shape in SHAPES),
+    ],
+)
+def test_a_step_waits_for_nothing(
+    target: Model,
+    shapeless: Model,
+    way: str,
+    shape: str,
+    rule: AcceptanceRule,
+    manner: str,
+    has_trees: bool,
 ) -> None:
-    parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
-    _trace(parts, manner, has_trees=kind == "trees")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("way", ["draft_model", "discard", "medusa", "eagle"])
-@pytest.mark.parametrize("manner", ["greedy", "cut"])
-def test_a_step_with_a_drafter_waits_for_nothing(
-    target: Model, shapeless: Model, way: str, shape: str, manner: str
-) -> None:
-    _trace(_make(target, shapeless, way, SHAPES[shape], AcceptanceRule.COUPLED), manner)
+    parts = _make(target, shapeless, way, SHAPES[shape], rule)
+    _trace(parts, manner, has_trees=has_trees)
 
 
 @pytest.mark.parametrize("rule", AcceptanceRule)
-@pytest.mark.parametrize("kind", ["chains", "trees"])
+@pytest.mark.parametrize("has_trees", [False, True], ids=["chains", "trees"])
 def test_a_step_that_reports_logprobs_waits_for_nothing(
-    target: Model, shapeless: Model, kind: str, rule: AcceptanceRule
+    target: Model, shapeless: Model, has_trees: bool, rule: AcceptanceRule
 ) -> None:
     parts = _make(target, shapeless, "none", SHAPES["chain"], rule)
     rows, prompt_rows, offsets = (
         torch.empty(number, dtype=torch.int64, device=META) for number in (3, 40, 40)
     )
     wanted = LogprobPlaces(rows, prompt_rows, offsets, num_candidates=20)
-    scored = _trace(parts, "cut", has_trees=kind == "trees", wanted=wanted)
+    scored = _trace(parts, "cut", has_trees=has_trees, wanted=wanted)
     assert scored is not None
     assert scored.shape == (3 * (1 + 8) + 40, 1 + 2 * 20)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_step_with_drawn_drafts_and_window_trees_waits_for_nothing(
-    target: Model, shapeless: Model, shape: str
-) -> None:
-    parts = _make(target, shapeless, "draft_model", SHAPES[shape], AcceptanceRule.REJECTION)
-    _trace(parts, "cut", has_trees=True)
 
 
 @pytest.mark.parametrize(

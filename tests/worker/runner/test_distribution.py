@@ -88,21 +88,21 @@ def surprise_of(
     return surprise(generate(rows, drafts, judge, num_tokens), expected(name, num_tokens))
 
 
-@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
-@pytest.mark.parametrize("is_drawn", [False, True], ids=["certain", "drawn"])
-@pytest.mark.parametrize("name", PARAMS)
-def test_rejection_samples_from_the_target(
-    name: str, is_drawn: bool, shape: tuple[int, ...]
+@pytest.mark.parametrize(
+    ("judge", "rule"),
+    [
+        (verify_rejection, None),
+        (verify_rejection, AcceptanceRule.REJECTION),
+        (verify_coupled, AcceptanceRule.COUPLED),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "shape"), [*((name, TREE) for name in PARAMS), ("combined", CHAIN)]
+)
+def test_texts_are_sampled_from_the_target(
+    name: str, shape: tuple[int, ...], judge: Judge, rule: AcceptanceRule | None
 ) -> None:
-    rule = AcceptanceRule.REJECTION if is_drawn else None
-    assert surprise_of(name, drafter(shape, "near", rule), verify_rejection) < MOST
-
-
-@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
-@pytest.mark.parametrize("name", PARAMS)
-def test_coupled_samples_from_the_target(name: str, shape: tuple[int, ...]) -> None:
-    drafts = drafter(shape, "near", AcceptanceRule.COUPLED)
-    assert surprise_of(name, drafts, verify_coupled) < MOST
+    assert surprise_of(name, drafter(shape, "near", rule), judge) < MOST
 
 
 @pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
@@ -216,11 +216,13 @@ def test_the_reference_is_what_it_says() -> None:
     assert sorted(found.tolist())[:3] == [0.0, 0.0, 0.0]
 
 
-def test_every_place_is_tried_when_nothing_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
+def test_every_place_is_tried_when_nothing_may_be_read(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drafts = drafter(TREE, "near", AcceptanceRule.REJECTION)
-    rows = Rows(TARGET, PARAMS["combined"], 500)
-    texts = generate(rows, drafts, verify_rejection, 3)
+    texts = generate(Rows(TARGET, PARAMS["combined"], 500), drafts, judge, 3)
     monkeypatch.setattr(rules, "_may_read", lambda tensor: False)
     monkeypatch.setattr(rules, "_SCORES_AT_ONCE", 700)
-    rows = Rows(TARGET, PARAMS["combined"], 500)
-    assert torch.equal(generate(rows, drafts, verify_rejection, 3), texts)
+    again = generate(Rows(TARGET, PARAMS["combined"], 500), drafts, judge, 3)
+    assert torch.equal(again, texts)

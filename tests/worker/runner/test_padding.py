@@ -1,7 +1,7 @@
 """The step padded to bounds, as where nothing is read, does what the step that reads does."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
 from optimist_worker.runner.runner import Engine, Runner
-from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
+from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafters.drafting import SHAPES, WAYS, drafting_runner
 from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of
 
@@ -238,8 +238,8 @@ def test_scenarios_accept_drafts(
 
 
 @pytest.mark.parametrize("family", ["gemma2", "mistral"])
-def test_sliding_windows(checkpoints: Path, family: str) -> None:
-    path = tiny_checkpoint(checkpoints, family)
+def test_sliding_windows(checkpoint: Callable[[str], Path], family: str) -> None:
+    path = checkpoint(family)
     reading, padding = build_runner(path), build_runner(path, reads_sizes=False)
     truths = find_truths(reading)
     for seed in range(3):

@@ -16,8 +16,10 @@ from tests.worker.step import (
     MAX_MODEL_LEN,
     Predict,
     admit,
+    begin,
     blocks_of,
     generate,
+    go_on,
     plain_text,
     plan_rows,
     run,
@@ -109,72 +111,45 @@ def test_text_is_the_same_with_any_trees(
 def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 30)
     wrong = [(token + 1) % VOCAB_SIZE for token in truth[2:5]]
-    llama.release_all()
     # The first branch is wrong; after the second one there is another wrong one.
     tokens = [*truth[:2], *wrong, *truth[2:6], 3, 3, *truth[6:20]]
     parents = [-1, 0, 1, 2, 3, 1, 5, 6, 7, 7, 9, 8, *range(11, 24)]
-    plan = plan_rows(
-        1,
-        admissions=[admit(0, PROMPT)],
-        windows=[WindowUpdate(0, 0, tokens, parents)],
-        rows=[PlannedRow(0, 25, 8, blocks_of(0))],
-    )
-    (row,) = run(llama, plan)
+    row = begin(llama, PROMPT, window=(tokens, parents), width=8)
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (8, 5)
     assert row.token_ids == truth[:6]
     assert row.nodes == [-1, 0, 1, 5, 6, 7]
     # What was accepted of the tree is read again, and only what comes after it is drafted.
-    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 8, [])]))
+    row = go_on(llama, 8)
     assert (row.num_accepted_tokens, row.token_ids) == (8, truth[6:15])
     assert row.nodes == [8, *range(11, 19)]
-    (row,) = run(llama, plan_rows(3, rows=[PlannedRow(0, 1, 8, [])]))
+    row = go_on(llama, 8)
     assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
 
 
 def test_the_path_may_end_in_a_branch_that_was_not_drafted(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 10)
-    llama.release_all()
     wrong = (truth[0] + 1) % VOCAB_SIZE
     tokens, parents = [wrong, wrong, *truth[:8]], [-1, 0, -1, *range(2, 9)]
-    plan = plan_rows(
-        1,
-        admissions=[admit(0, PROMPT)],
-        windows=[WindowUpdate(0, 0, tokens, parents)],
-        rows=[PlannedRow(0, 25, 2, blocks_of(0))],
-    )
-    (row,) = run(llama, plan)
+    row = begin(llama, PROMPT, window=(tokens, parents), width=2)
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (2, 0)
-    (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 9, [])]))
+    row = go_on(llama, 9)
     assert (row.num_drafted_tokens, row.token_ids) == (7, truth[1:9])
 
 
 def test_trees_have_at_most_64_nodes_and_chains_may_be_longer(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 80)
     for parents, number in (([], 75), ([*range(-1, 78), 0], 64)):
-        llama.release_all()
-        plan = plan_rows(
-            1,
-            admissions=[admit(0, PROMPT)],
-            windows=[WindowUpdate(0, 0, truth, parents)],
-            rows=[PlannedRow(0, 25, 75, blocks_of(0))],
-        )
-        (row,) = run(llama, plan)
+        row = begin(llama, PROMPT, window=(truth, parents), width=75)
         assert (row.num_drafted_tokens, row.num_accepted_tokens) == (number, number)
         assert row.token_ids == truth[: number + 1]
 
 
 def test_a_node_may_have_as_many_children_as_are_drafted(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 6, sampling=SAMPLED)
-    llama.release_all()
     others = [token for token in range(3, 66) if token != truth[0]]
     tokens = [*others[:62], truth[0], truth[1]]
-    plan = plan_rows(
-        1,
-        admissions=[admit(0, PROMPT, SAMPLED)],
-        windows=[WindowUpdate(0, 0, tokens, [-1] * 63 + [62])],
-        rows=[PlannedRow(0, 25, 64, blocks_of(0))],
-    )
-    (row,) = run(llama, plan)
+    window = (tokens, [-1] * 63 + [62])
+    row = begin(llama, PROMPT, window=window, width=64, sampling=SAMPLED)
     assert (row.num_drafted_tokens, row.num_accepted_tokens) == (64, 2)
     assert row.token_ids == truth[:3]
 
@@ -269,29 +244,24 @@ def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None
     assert (bad.token_ids, bad.length) == ([], 26)
     assert (good.error, good.token_ids) == (None, expected[1:2])
     # Nothing of the failed pass was kept: the row runs again once its memory is sound.
-    (again,) = run(llama, plan_rows(3, rows=[PlannedRow(1, 1, 0, [])]))
-    assert again.token_ids == expected[1:2]
+    assert go_on(llama, slot=1).token_ids == expected[1:2]
+
+
+def no_memory(*_: object, **__: object) -> None:
+    raise RuntimeError("not enough memory:\n for this")
 
 
 def test_a_failing_pass_ends_its_rows_and_not_the_worker(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("not enough memory: you tried to allocate\n all of it")
-
-    plan = plan_rows(1, admissions=[admit(0, PROMPT)], rows=[PlannedRow(0, 25, 0, blocks_of(0))])
     with monkeypatch.context() as patch:
-        patch.setattr(llama.engine.model.module, "forward", fail)
-        (row,) = run(llama, plan)
+        patch.setattr(llama.engine.model.module, "forward", no_memory)
+        row = begin(llama, PROMPT)
     assert row.error is not None
     assert "not enough memory" in row.error
     assert "\n" not in row.error
     (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 25, 0, [])]))
     assert (row.error, len(row.token_ids)) == (None, 1)
-
-
-def no_memory(*_: object) -> None:
-    raise RuntimeError("not enough memory:\n for this")
 
 
 def test_a_request_that_cannot_be_admitted_fails_alone(
@@ -348,14 +318,7 @@ def test_a_taken_slot_is_refused(llama: Runner) -> None:
 
 def test_drafts_are_bounded_by_blocks(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 30)
-    llama.release_all()
-    plan = plan_rows(
-        1,
-        admissions=[admit(0, PROMPT)],
-        windows=[WindowUpdate(0, 0, truth)],
-        rows=[PlannedRow(0, 25, 30, blocks_of(0, 2))],
-    )
-    (row,) = run(llama, plan)
+    row = begin(llama, PROMPT, window=(truth, []), width=30, num_blocks=2)
     assert row.num_drafted_tokens == 2 * BLOCK_SIZE - 25
     assert row.token_ids == truth[:8]
 
@@ -372,5 +335,5 @@ def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:
     (row,) = run(llama, plan)
     assert row.num_drafted_tokens == 3
     for _ in range(5):
-        (row,) = run(llama, plan_rows(2, rows=[PlannedRow(0, 1, 4, [])]))
+        row = go_on(llama, 4)
     assert row == (0, MAX_MODEL_LEN, [], 0, 0, None, [])

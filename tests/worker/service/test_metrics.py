@@ -1,37 +1,27 @@
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist_common.columns import Int32Column
 from optimist_common.drafts import DraftSource
 from optimist_worker.core.plan import StepResult
 from optimist_worker.service.observing import observe_step
+from tests.worker.step import make_result
 
 Read = Callable[..., float]
 
 
-def column(*numbers: int) -> Int32Column:
-    return np.array(numbers, dtype=np.int32)
-
-
 def result_of(*rows: tuple[int, int, int], draft_ns: int = 0) -> StepResult:
     """Rows of source, drafts and accepted drafts; each emits one token more than it accepts."""
-    sources, drafted, accepted = (column(*numbers) for numbers in zip(*rows, strict=True))
-    return StepResult(
-        sequence=1,
-        repeat=0,
-        slots=column(*range(len(rows))),
-        lengths=column(*[50] * len(rows)),
-        num_emitted_tokens=accepted + 1,
-        token_ids=column(*[7] * int(accepted.sum() + len(rows))),
+    sources, drafted, accepted = (list(column) for column in zip(*rows, strict=True))
+    return make_result(
+        range(len(rows)),
+        num_emitted_tokens=[number + 1 for number in accepted],
+        token_ids=[7] * (sum(accepted) + len(rows)),
         num_drafted_tokens=drafted,
         num_accepted_tokens=accepted,
         draft_sources=sources,
-        errors={},
-        num_tokens=int(drafted.sum()) + len(rows),
-        num_live_rows=len(rows),
+        num_tokens=sum(drafted) + len(rows),
         draft_ns=draft_ns,
     )
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from optimist.worker.v1 import worker_pb2
@@ -11,6 +10,7 @@ from optimist_common.observing.tracing import Tracer
 from optimist_worker.core.plan import StepResult
 from optimist_worker.service.observing import RequestSpans
 from tests.tracing.collector import CollectedSpan, Collector, running_collector
+from tests.worker.step import make_result
 
 TRACE_PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -32,20 +32,13 @@ def release(*slots: int) -> worker_pb2.ExecuteRequest:
 
 def result(*rows: tuple[int, int, int, int]) -> StepResult:
     """A result with slot, drafted, accepted and emitted tokens of each row."""
-    slots, drafted, accepted, emitted = np.array(rows, np.int32).T
-    return StepResult(
-        sequence=1,
-        slots=slots,
-        lengths=slots,
+    slots, drafted, accepted, emitted = (list(column) for column in zip(*rows, strict=True))
+    return make_result(
+        slots,
         num_emitted_tokens=emitted,
-        token_ids=np.empty(0, np.int32),
         num_drafted_tokens=drafted,
         num_accepted_tokens=accepted,
         draft_sources=drafted,
-        errors={},
-        repeat=0,
-        num_tokens=len(rows),
-        num_live_rows=len(rows),
     )
 
 

@@ -68,14 +68,6 @@ async def test_whether_a_plan_is_waiting_is_known() -> None:
     assert state(stream) == (True, False)
 
 
-async def test_the_end_of_the_call_is_no_newer_plan() -> None:
-    stream = PlanStream(Sender(1).requests())
-    await settle()
-    assert take(stream) == 0
-    assert stream.may_repeat
-    assert stream.take() is None
-
-
 async def test_a_closed_stream_gives_no_waiting_plan() -> None:
     stream = PlanStream(Sender(3).requests())
     await settle()
@@ -98,27 +90,6 @@ async def test_a_step_counts_as_long_as_it_has_no_answer() -> None:
     assert stream.seconds_at_work() > 0.0
     stream.finish()
     assert stream.seconds_at_work() == 0.0
-
-
-async def test_closing_wakes_whoever_waits_for_a_plan() -> None:
-    stream = PlanStream(Sender(0, ends=False).requests())
-    waiting = asyncio.get_running_loop().run_in_executor(None, stream.take)
-    await settle()
-    stream.close()
-    assert await asyncio.wait_for(waiting, 20) is None
-
-
-async def test_answers_of_another_thread_come_in_order() -> None:
-    stream = PlanStream(Sender(0).requests())
-
-    def work() -> None:
-        for sequence in range(5):
-            stream.answer(answer(sequence))
-        stream.finish()
-
-    await asyncio.to_thread(work)
-    answers = [await stream.next_answer() for _ in range(6)]
-    assert [None if a is None else a.sequence for a in answers] == [0, 1, 2, 3, 4, None]
 
 
 async def test_a_failure_to_read_is_not_lost() -> None:

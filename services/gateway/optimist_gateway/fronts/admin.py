@@ -18,7 +18,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.admin import PAUSE_MODES, SchedulerAdmin
+from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.pool import add_stats
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
@@ -41,7 +41,8 @@ def admin_router(service: Service) -> APIRouter:
 
         A scheduler that does not come to rest in time takes it back.
         """
-        command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=PAUSE_MODES[mode]))
+        wanted = scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.upper()}")
+        command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=wanted))
         await _ask_all(admin, command, timeout_seconds)
         return {"status": "paused", "mode": mode}
 

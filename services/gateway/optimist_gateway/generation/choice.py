@@ -6,11 +6,7 @@ from functools import partial
 
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.echo import Echo
-from optimist_gateway.core.answer.output import (
-    Finished,
-    FinishReason,
-    StepOutput,
-)
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import FAILED, ChoiceTimes

@@ -61,11 +61,7 @@ class Generation:
     """One request; `running` once, its pieces go to whoever that is given."""
 
     def __init__(
-        self,
-        service: Service,
-        request: Request,
-        request_id: str,
-        client_name: str | None = None,
+        self, service: Service, request: Request, request_id: str, client_name: str | None = None
     ) -> None:
         """Takes a request.
 
@@ -182,8 +178,8 @@ class Generation:
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self._service.tokenizer
-        echo = self._echo(prompt) if request.echo else None
-        describe = self._describe()
+        describe = tokenizer.vocabulary.describe if request.num_logprobs is not None else None
+        echo = self._echo(prompt, describe) if request.echo else None
         logprobs = None
         if describe is not None:
             logprobs = LogprobReader(describe, len(echo.text) if echo is not None else 0)
@@ -215,7 +211,7 @@ class Generation:
         spans = prompt.spans or PromptSpans(len(prompt.token_ids))
         return Provenance(PredictionSpans(predictions), spans)
 
-    def _echo(self, prompt: Prompt) -> Echo:
+    def _echo(self, prompt: Prompt, describe: Describe | None) -> Echo:
         tokenizer = self._service.tokenizer
         text = prompt.text
         if text is None:
@@ -225,7 +221,7 @@ class Generation:
             prompt,
             text,
             tokenizer.prompt_detokenizer(),
-            self._describe(),
+            describe,
             with_segments=self.request.include_provenance,
         )
 
@@ -235,10 +231,6 @@ class Generation:
         if structure is None or structure.tools is None:
             return ()
         return self._service.grammars.marker_ids
-
-    def _describe(self) -> Describe | None:
-        wanted = self.request.num_logprobs is not None
-        return self._service.tokenizer.vocabulary.describe if wanted else None
 
     def _end(self) -> None:
         self.choices.close()

@@ -10,12 +10,6 @@ from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Peer
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
-PAUSE_MODES = {
-    "keep": scheduler_pb2.PAUSE_MODE_KEEP,
-    "wait": scheduler_pb2.PAUSE_MODE_WAIT,
-    "abort": scheduler_pb2.PAUSE_MODE_ABORT,
-}
-
 
 class CommandRefusedError(Exception):
     """The scheduler did not carry a command out; the text is its reason."""

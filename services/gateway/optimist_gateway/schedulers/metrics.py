@@ -62,10 +62,7 @@ class VllmCollector(Collector):
     """Counts nothing itself: tools that read vLLM's metrics get those that are here anyway."""
 
     def __init__(
-        self,
-        metrics: GatewayMetrics,
-        stats: Callable[[], Stats | None],
-        model_name: str,
+        self, metrics: GatewayMetrics, stats: Callable[[], Stats | None], model_name: str
     ) -> None:
         """Takes the figures.
 

@@ -69,11 +69,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             await tokenizer.stop()
             await asyncio.to_thread(tracer.close)
 
-    app = FastAPI(
-        title="Optimist",
-        lifespan=lifespan,
-        redirect_slashes=False,
-    )
+    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False)
     app.state.service = service
     app.state.keys = keys
     _add_layers(app, settings, metrics, observer)
@@ -142,10 +138,7 @@ def _add_layers(
         BodyLimit, max_body_bytes=settings.max_body_bytes, read_seconds=settings.read_seconds
     )
     app.add_middleware(
-        Authentication,
-        keys=app.state.keys,
-        metrics=metrics,
-        public_metrics=settings.public_metrics,
+        Authentication, keys=app.state.keys, metrics=metrics, public_metrics=settings.public_metrics
     )
     if settings.allowed_origins:
         # Browsers ask without a key whether they may ask with one.

@@ -117,10 +117,7 @@ class Tokenizer:
     """Text to tokens and back, for one model."""
 
     def __init__(
-        self,
-        tokenizer: Any,
-        tool_call_format: str = AUTO,
-        template_seconds: float | None = None,
+        self, tokenizer: Any, tool_call_format: str = AUTO, template_seconds: float | None = None
     ) -> None:
         """Wraps a fast tokenizer of transformers.
 

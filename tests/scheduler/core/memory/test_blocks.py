@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from optimist_scheduler.core.memory import BlockPool, hash_blocks
+from optimist_scheduler.core.base.memory import BlockPool, hash_blocks
 from tests.scheduler.situation import ints
 
 
@@ -184,9 +184,9 @@ class Sequence:
     def num_lacking(self) -> int:
         return -(-len(self.token_ids) // BLOCK_SIZE) - len(self.blocks)
 
-    def beginning(self, num_blocks: int) -> tuple[str, ...]:
+    def beginning(self, num_blocks: int) -> tuple[str, bytes]:
         """What the last of the first blocks holds: keys and values depend on all before it."""
-        return (self.salt, *map(str, self.token_ids[: num_blocks * BLOCK_SIZE]))
+        return self.salt, bytes(self.token_ids[: num_blocks * BLOCK_SIZE])
 
     def hashes(self, num_blocks: int) -> list[bytes]:
         return hash_blocks(self.token_ids[: num_blocks * BLOCK_SIZE], BLOCK_SIZE, self.salt)
@@ -199,12 +199,12 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def start(self, num_blocks: int, max_num_seqs: int) -> None:
         self.pool = BlockPool(num_blocks, max_num_seqs, MAX_BLOCKS)
         self.sequences: list[Sequence | None] = [None] * max_num_seqs
-        self.contents: dict[int, tuple[str, ...]] = {}
+        self.contents: dict[int, tuple[str, bytes]] = {}
         """What was written to a block up to its last position."""
         self.unused = set(range(num_blocks))
         self.evictable: list[int] = []
         """The least recently used first."""
-        self.cached: dict[tuple[str, ...], int] = {}
+        self.cached: dict[tuple[str, bytes], int] = {}
         self.num_evictions = 0
 
     def draw_slot(self, data: st.DataObject, taken: bool) -> int:
@@ -255,7 +255,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
             assert self.holders(block) == [sequence]
             assert block not in self.cached.values()
             written = sequence.token_ids[: position + 1]
-            self.contents[block] = (sequence.salt, *map(str, written))
+            self.contents[block] = sequence.salt, bytes(written)
         sequence.num_computed = len(sequence.token_ids) - 1
 
     @precondition(lambda self: None in self.sequences)

@@ -30,11 +30,7 @@ logger = logging.getLogger(__name__)
 
 _FAILED = "the gateway failed; its log says why"
 GENERATE = "/optimist.v1.Inference/Generate"
-_RPC = {
-    "rpc.system": "grpc",
-    "rpc.service": "optimist.v1.Inference",
-    "rpc.method": "Generate",
-}
+_RPC = {"rpc.system": "grpc", "rpc.service": "optimist.v1.Inference", "rpc.method": "Generate"}
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _OPEN = "/grpc.health.v1.Health/"
 """Beginning of the methods that anybody may call."""

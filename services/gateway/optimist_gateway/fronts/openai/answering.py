@@ -128,10 +128,7 @@ class EventStream(Response):
         """Answers one request."""
         generation = self._generation
         generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
-        async with (
-            on_disconnect(receive, generation.leave),
-            _beside(self._keep_alive(scope, send)),
-        ):
+        async with on_disconnect(receive, generation.leave), _beside(self._keep_alive(scope, send)):
             data = await self._events(scope, send)
         if self._body is not None:
             self._body.flush()

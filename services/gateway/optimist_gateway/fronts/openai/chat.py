@@ -151,11 +151,7 @@ class ChatWriter:
         reason = self._reason(piece)
         if not (delta or reason or even_if_empty or piece.logprobs):
             return None
-        return {
-            "delta": delta,
-            "logprobs": chat_logprobs(piece.logprobs),
-            "finish_reason": reason,
-        }
+        return {"delta": delta, "logprobs": chat_logprobs(piece.logprobs), "finish_reason": reason}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """See `ChoiceWriter.whole`."""

@@ -38,10 +38,6 @@ MAX_METADATA = 16
 MAX_CACHE_SALT_BYTES = 256
 
 
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 def _form_of_tokens(value: object) -> str:
     """Returns whether there are the tokens of one prediction or of several."""
     return "several" if isinstance(value, list) and value and isinstance(value[0], list) else "one"
@@ -142,7 +138,10 @@ class AnswerFields(Body):
     stop: (
         Annotated[
             _StopStrings,
-            BeforeValidator(_as_list, json_schema_input_type=_StopString | _StopStrings),
+            BeforeValidator(
+                lambda value: [value] if isinstance(value, str) else value,
+                json_schema_input_type=_StopString | _StopStrings,
+            ),
         ]
         | None
     ) = None

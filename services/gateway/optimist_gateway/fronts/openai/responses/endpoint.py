@@ -24,7 +24,6 @@ from optimist_gateway.fronts.openai.responses.body import (
     FunctionCallItem,
     FunctionCallOutputItem,
     FunctionChoice,
-    InputMessage,
     ResponsesBody,
     SchemaFormat,
 )
@@ -87,15 +86,13 @@ def _messages(body: ResponsesBody) -> list[Message]:
             continue
         _add_calls(messages, calls)
         calls = []
-        messages.append(_message(item))
+        if isinstance(item, FunctionCallOutputItem):
+            result = content_text(item.output)
+            messages.append(Message("tool", result, tool_call_id=item.call_id))
+        else:
+            messages.append(Message(item.role, content_text(item.content)))
     _add_calls(messages, calls)
     return messages
-
-
-def _message(item: InputMessage | FunctionCallOutputItem) -> Message:
-    if isinstance(item, FunctionCallOutputItem):
-        return Message("tool", content_text(item.output), tool_call_id=item.call_id)
-    return Message(item.role, content_text(item.content))
 
 
 def _add_calls(messages: list[Message], calls: list[ToolCall]) -> None:

@@ -1,10 +1,15 @@
+"""How a model is divided among ranks and stages, and what cannot be."""
+
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.division import check_division
+from optimist_worker.model.division import check_division, split_layers
 from optimist_worker.settings import WorkerSettings, check_ranks
 
 
@@ -46,7 +51,7 @@ def test_a_model_without_a_plan_is_refused() -> None:
     [
         ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, "cannot be combined"),
         ({"tensor_parallel_size": 2, "device": "cuda:1"}, "--device: cuda:1 names one device"),
-        ({"tensor_parallel_size": 2, "drafter": "quantised"}, "--drafter: quantised"),
+        ({"tensor_parallel_size": 2, "drafter": "quantised"}, "--drafter: quantised copies whole"),
         ({"tensor_parallel_size": 2, "dummy_weights": True}, "--dummy-weights"),
         ({"pipeline_parallel_size": 2, "drafter": "medusa"}, "--drafter: medusa needs the weights"),
         ({"pipeline_parallel_size": 2, "drafter": "quantised"}, "--drafter: quantised needs"),
@@ -80,3 +85,27 @@ def test_ranks_meet_on_the_loopback_or_where_no_strangers_are() -> None:
     with pytest.raises(SetupError, match="--insecure: ranks that meet at lws-0 exchange plain"):
         check_ranks(settings, "lws-0")
     check_ranks(settings.model_copy(update={"insecure": True}), "lws-0")
+
+
+def test_what_cannot_be_even_leaves_the_last_stage_least() -> None:
+    assert split_layers([1] * 3, 0, 2) == [range(2), range(2, 3)]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 30), st.data())
+def test_no_other_division_has_a_faster_slowest_stage(
+    costs: list[int], head: int, data: st.DataObject
+) -> None:
+    number = data.draw(st.integers(1, len(costs)))
+    spans = split_layers(costs, head, number)
+    assert [index for span in spans for index in span] == list(range(len(costs)))
+    assert len(spans) == number
+    assert all(spans)
+
+    def slowest(bounds: tuple[int, ...]) -> int:
+        edges = itertools.pairwise((0, *bounds, len(costs)))
+        sums = [sum(costs[first:end]) for first, end in edges]
+        return max(*sums[:-1], sums[-1] + head) if len(sums) > 1 else sums[0] + head
+
+    inner = tuple(span.stop for span in spans[:-1])
+    every = itertools.combinations(range(1, len(costs)), number - 1)
+    assert slowest(inner) == min(slowest(bounds) for bounds in every)

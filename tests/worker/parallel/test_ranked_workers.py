@@ -1,0 +1,250 @@
+"""Ranks that share each layer, and stages that divide the layers, say what one process says."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.drafts import DraftSource
+from optimist_common.sampling import SamplingParams
+from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.model.model import load_model
+from optimist_worker.runner.runner import Runner
+from tests.checkpoints import add_tokenizer, tiny_checkpoint
+from tests.worker.call import PROMPT, plan, read, serve
+from tests.worker.drafters.drafting import blur, drafting_runner
+from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
+from tests.worker.parallel.ranked_worker import RankedWorker
+from tests.worker.step import NUM_BLOCKS, generate
+
+FLOAT64 = ("--dtype", "float64")
+KINDS = {"ranks": "--tensor-parallel-size", "stages": "--pipeline-parallel-size"}
+POLL_SECONDS = 0.05
+GRAMMAR = 'start: "{" /[a-z]{2,4}/ (":" /[0-9]{1,3}/)* "}" /[A-Z ]{4,}/'
+SAMPLINGS = [
+    SamplingParams(),
+    SamplingParams(temperature=1.0, seed=7),
+    SamplingParams(temperature=0.8, seed=8, top_k=20, top_p=0.9, frequency_penalty=0.4),
+    SamplingParams(temperature=0.7, seed=9, grammar=GRAMMAR),
+    SamplingParams(grammar=GRAMMAR, num_logprobs=2),
+    SamplingParams(
+        temperature=1.2, seed=10, min_p=0.01, repetition_penalty=1.2, logit_bias={9: 2.0}
+    ),
+    SamplingParams(num_logprobs=3, num_prompt_logprobs=1),
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # It scales embeddings, slides over every other layer and caps scores.
+    return add_tokenizer(tiny_checkpoint(tmp_path_factory.mktemp("ranks"), "gemma2"))
+
+
+@pytest.fixture(scope="module")
+def shared_alone(path: Path) -> Runner:
+    return drafting_runner(path, "ngram", DraftShape(5, 5))
+
+
+@pytest.fixture
+def alone(shared_alone: Runner) -> Runner:
+    """The model held by this process alone, whose slots are all free."""
+    shared_alone.release_all()
+    return shared_alone
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trace")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[RankedWorker]:
+    """Two ranks that share each layer, or two stages."""
+    options = ["--drafter", "ngram", KINDS[request.param], "2"]
+    traced = ["--stage-trace", str(trace)] if request.param == "stages" else []
+    worker = RankedWorker(path, *FLOAT64, *options, *traced)
+    yield worker
+    worker.end()
+
+
+@pytest.fixture
+async def lockstep(alone: Runner, worker: RankedWorker) -> AsyncIterator[Lockstep]:
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(serve(alone))
+        lockstep = Lockstep([first, await stack.enter_async_context(worker.stub())])
+        yield lockstep
+        lockstep.cancel()
+
+
+def make_requests(alone: Runner, seed: int) -> list[Wanted]:
+    rng, requests = random.Random(seed), []
+    for sampling in SAMPLINGS:
+        prompt = [rng.randrange(3, 250) for _ in range(rng.randrange(3, 40))]
+        truth = generate(alone, prompt, 30, sampling=sampling)
+        requests.append(Wanted(prompt, sampling, truth))
+    alone.release_all()
+    return requests
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+async def test_texts_are_those_of_one_process_though_plans_overlap(
+    alone: Runner, lockstep: Lockstep, num_groups: int
+) -> None:
+    requests = make_requests(alone, num_groups)
+    num_overlapped = await serve_all(lockstep, requests, num_groups, num_groups)
+    assert (num_overlapped > 20) == (num_groups > 1)
+    assert lockstep.num_accepted > 20
+    assert DraftSource.NGRAM in lockstep.draft_sources
+
+
+# Stages have other plans to go on with.
+@pytest.mark.parametrize("worker", ["ranks"], indirect=True)
+async def test_plans_run_again_by_themselves(lockstep: Lockstep) -> None:
+    await lockstep.send(plan(lockstep.next_sequence(), 0, admit=True, num_repeats=3))
+    answers = [await lockstep.read() for _ in range(4)]
+    assert [answer.repeat for answer in answers] == [0, 1, 2, 3]
+    assert from_bytes(answers[3].lengths).tolist() == [len(PROMPT) + 4]
+
+
+async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> None:
+    await lockstep.send(plan(lockstep.next_sequence(), 0, admit=True))
+    for _ in range(4):
+        await lockstep.send(plan(lockstep.next_sequence(), 0))
+    # The slot is given to another request while its last one is on its way.
+    again = plan(lockstep.next_sequence(), 0, admit=True, released_slots=to_bytes([0]))
+    await lockstep.send(again)
+    answers = [await lockstep.read() for _ in range(6)]
+    lengths = [from_bytes(answer.lengths).tolist() for answer in answers]
+    assert lengths[0] == lengths[5]
+    assert lengths[1] > lengths[0]
+
+
+async def test_what_is_wrong_with_requests_is_found_alike(lockstep: Lockstep) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"tokens": [1, 2, 3, 4, 5000]},
+        {"sampling": {"grammar": "start: ("}},
+    ]
+    for slot, fields in enumerate(wrong):
+        answer = await lockstep.execute(plan(lockstep.next_sequence(), slot, admit=True, **fields))
+        assert [error.slot for error in answer.errors] == [slot]
+    # A plan without a pass, right after one with a pass.
+    await lockstep.send(plan(lockstep.next_sequence(), 2, admit=True))
+    release = worker_pb2.ExecuteRequest(
+        sequence=lockstep.next_sequence(), released_slots=to_bytes([0, 1])
+    )
+    await lockstep.send(release)
+    assert not (await lockstep.read()).errors
+    assert not (await lockstep.read()).errors
+
+
+async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(worker: RankedWorker) -> None:
+    async with worker.stub() as stub:
+        call = stub.Execute()
+        for sequence, slot in ((1, 1), (2, 0), (3, 0)):
+            await call.write(plan(sequence, slot, admit=True))
+        assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
+        assert "admissions.slot: 0 is held" in await call.details()
+        again = stub.Execute()
+        await again.write(plan(1, 0, admit=True))
+        assert len(from_bytes((await read(again)).token_ids)) == 1
+        again.cancel()
+
+
+async def test_the_description_is_that_of_one_worker(
+    worker: RankedWorker, alone: Runner, request: pytest.FixtureRequest
+) -> None:
+    async with worker.stub() as stub:
+        description = await stub.Describe(worker_pb2.DescribeRequest())
+    is_staged = request.node.callspec.params["worker"] == "stages"
+    assert description.num_pipeline_stages == (2 if is_staged else 1)
+    assert description.vocab_size == alone.engine.model.vocab_size
+    assert description.num_blocks == NUM_BLOCKS
+    assert from_bytes(description.eos_token_ids).tolist() == alone.engine.model.eos_token_ids
+    assert len(from_bytes(description.cost_us)) > 0
+
+
+@pytest.mark.parametrize("worker", ["stages"], indirect=True)
+async def test_the_first_stage_goes_on_while_the_second_is_at_work(
+    worker: RankedWorker, trace: Path
+) -> None:
+    _, second = worker.ranks()
+    async with worker.stub() as stub:
+        call = stub.Execute()
+        # The second stage is in the middle of its plan for as long as it is held.
+        os.kill(second, signal.SIGSTOP)
+        try:
+            before = passes_of(trace, 0)
+            await call.write(plan(1, 0, admit=True))
+            await call.write(plan(2, 1, admit=True))
+            await asyncio.to_thread(wait_for_passes, trace, len(before) + 2)
+        finally:
+            os.kill(second, signal.SIGCONT)
+        assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
+        call.cancel()
+    first, following = passes_of(trace, 0)[len(before) : len(before) + 2]
+    ends = {entry["pass"]: entry["end_ns"] for entry in passes_of(trace, 1)}
+    assert following["pass"] == first["pass"] + 1
+    assert following["begin_ns"] < ends[first["pass"]]
+
+
+# The last test, because it ends the worker that others share.
+async def test_a_rank_that_dies_takes_the_worker_with_it(worker: RankedWorker) -> None:
+    async with worker.stub() as stub:
+        call = stub.Execute()
+        await call.write(plan(1, 0, admit=True))
+        await read(call)
+        os.kill(worker.ranks()[1], signal.SIGKILL)
+        await call.write(plan(2, 0))
+        # What fails with it is not reported as the request's fault: the scheduler keeps it.
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await read(call)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert await asyncio.to_thread(worker.wait) == 1
+    assert "exit codes by rank: [1, -9]" in worker.log
+    assert not worker.ranks()
+
+
+async def test_three_stages_with_a_draft_model_end_in_good_order(
+    alone: Runner, path: Path, tmp_path: Path
+) -> None:
+    requests = make_requests(alone, 3)
+    model = load_model(str(path), "float64", "cpu")
+    blur(model)
+    model.module.save_pretrained(tmp_path)
+    add_tokenizer(tmp_path)
+    drafter = ("--drafter", "draft_model", "--drafter-model", str(tmp_path))
+    worker = RankedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
+    try:
+        async with worker.stub() as stub:
+            # A process alone has another drafter here, so only texts are compared.
+            lockstep = Lockstep([stub])
+            assert await serve_all(lockstep, requests, 3, 2) > 20
+            assert DraftSource.DRAFT_MODEL in lockstep.draft_sources
+            assert len(worker.ranks()) == 3
+    finally:
+        worker.end()
+    assert worker.process.returncode == 0, worker.log
+
+
+def wait_for_passes(trace: Path, number: int) -> None:
+    """Waits until the first stage has done so many."""
+    deadline = time.monotonic() + 20
+    while len(passes_of(trace, 0)) < number:
+        assert time.monotonic() < deadline
+        time.sleep(POLL_SECONDS)
+
+
+def passes_of(trace: Path, stage: int) -> list[dict[str, int]]:
+    text = (trace / f"stage-{stage}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
