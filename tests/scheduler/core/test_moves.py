@@ -5,8 +5,8 @@ That texts and accounts go on is in test_random_commands.py.
 
 import pytest
 
+from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
-from optimist_scheduler.core.values import FinishReason, RejectionError
 from tests.scheduler.situation import NOW, Situation, config, fake_worker
 
 

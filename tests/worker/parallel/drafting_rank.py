@@ -88,7 +88,7 @@ def generate_drafted(runner: Runner) -> list[list[list[int]]]:
     slots = range(len(SAMPLINGS))
     texts: list[list[list[int]]] = [[] for _ in slots]
     admissions = [admit(slot, PROMPT, SAMPLINGS[slot]) for slot in slots]
-    rows = [PlannedRow(slot, 40, 6, blocks_of(slot)) for slot in slots]
+    rows = [PlannedRow(slot, len(PROMPT), 6, blocks_of(slot)) for slot in slots]
     plan = plan_rows(0, rows, admissions=admissions)
     while min(sum(map(len, steps)) for steps in texts) < 32:
         for row in run(runner, plan):
