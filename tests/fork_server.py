@@ -40,7 +40,7 @@ _READ_LATER = (
     *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
 )
 _SLOW_TO_START = (
-    *("optimist_worker", "optimist_worker.conversion", "worker", "serve"),
+    *("optimist_worker", "optimist_worker.conversion", "optimist_proposer", "worker", "serve"),
     "torch.distributed.run",
 )
 _OURS = ("optimist_", "tests.worker.", "torch.distributed.run")

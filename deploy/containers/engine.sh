@@ -153,13 +153,13 @@ compose_package() {
 	install -m 755 "$1/package/usr/bin/docker-compose" "$STORE/bin"
 }
 
-# Runs the health checks of containers, which podman leaves to systemd: every 2 s until they succeed, then every 10 s.
+# Runs the health checks of containers, which podman leaves to systemd: every 2 s until they succeed, then each minute.
 check_health() {
 	local round=0 id status
 	while sleep 2; do
 		round=$((round + 1))
 		while read -r id status; do
-			[[ $status == *"(healthy)"* && $((round % 5)) != 0 ]] || podman healthcheck run "$id" || true
+			[[ $status == *"(healthy)"* && $((round % 30)) != 0 ]] || podman healthcheck run "$id" || true
 		done < <(podman ps --filter health=starting --filter health=healthy --filter health=unhealthy --format '{{.ID}} {{.Status}}')
 	done >/dev/null 2>&1
 }

@@ -23,7 +23,7 @@ async def test_answers_are_the_same_whatever_fails(tmp_path: Path) -> None:
         num_cases=12,
         warm_seconds=1.0,
         mean_pause_seconds=PAUSE_SECONDS,
-        load=LoadSettings(num_clients=4, seed=SEED),
+        load=LoadSettings(num_clients=4, mean_think_seconds=0.6, seed=SEED),
     )
     report = await run(settings, tmp_path)
     assert report["faults"] >= 8

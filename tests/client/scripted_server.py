@@ -10,6 +10,7 @@ import grpc
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 
+MODEL = inference_pb2.Model(name="tiny", max_model_len=64, vocab_size=7)
 Behaviour = Callable[[grpc.ServicerContext], Iterator[inference_pb2.GenerateResponse]]
 
 
@@ -24,6 +25,9 @@ def summary(**fields: Any) -> inference_pb2.GenerateResponse:
 def answering(*responses: inference_pb2.GenerateResponse) -> Behaviour:
     """Sends responses."""
     return lambda _context: iter(responses)
+
+
+GOOD = answering(step("a", finish_reason=inference_pb2.FINISH_REASON_STOP), summary())
 
 
 def failing(
@@ -73,15 +77,13 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
         yield from behaviour(context)
 
     def ListModels(self, request: Any, context: Any) -> inference_pb2.ListModelsResponse:  # noqa: N802
-        model = inference_pb2.Model(name="tiny", max_model_len=64, vocab_size=7)
-        return inference_pb2.ListModelsResponse(models=[model])
+        return inference_pb2.ListModelsResponse(models=[MODEL])
 
     def GetModel(self, request: Any, context: Any) -> inference_pb2.GetModelResponse:  # noqa: N802
-        if request.name not in ("", "tiny"):
+        if request.name not in ("", MODEL.name):
             context.set_trailing_metadata((("optimist-error-code", "model_not_found"),))
             context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
-        model = inference_pb2.Model(name="tiny", max_model_len=64, vocab_size=7)
-        return inference_pb2.GetModelResponse(model=model)
+        return inference_pb2.GetModelResponse(model=MODEL)
 
     def SetPriority(self, request: Any, context: Any) -> inference_pb2.SetPriorityResponse:  # noqa: N802
         self.metadata.append(dict(context.invocation_metadata()))

@@ -7,22 +7,17 @@ from typing import cast
 import grpc
 import pytest
 
-from optimist.v1 import inference_pb2
 from optimist_client import AsyncClient, OptimistError, RetryPolicy, async_client
 from optimist_client.async_stream import AsyncStream, ResponseCall
 from optimist_client.connection import OPTIONS
 from optimist_client.retry import Deadline
 from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
 from tests.client.scripted_server import (
+    GOOD,
     ScriptedServer,
-    answering,
     failing,
     hanging,
-    step,
-    summary,
 )
-
-STOP = inference_pb2.FINISH_REASON_STOP
 
 
 @pytest.fixture
@@ -36,7 +31,7 @@ async def ended(server: ScriptedServer) -> bool:
 
 
 async def test_calls_run_at_the_same_time(server: ScriptedServer, client: AsyncClient) -> None:
-    server.behaviours = [answering(step("a", finish_reason=STOP), summary())]
+    server.behaviours = [GOOD]
     results = await asyncio.gather(*(client.generate("x").result() for _ in range(8)))
     assert [result.text for result in results] == ["a"] * 8
 

@@ -8,19 +8,14 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from optimist.v1 import inference_pb2
 from optimist_client import BatchError, Client, Options, RetryPolicy
 from optimist_client.batch import Request, run_batch
 from tests.client.scripted_server import (
+    GOOD,
     ScriptedServer,
-    answering,
     failing,
     hanging,
-    step,
-    summary,
 )
-
-GOOD = answering(step("a", finish_reason=inference_pb2.FINISH_REASON_STOP), summary())
 
 
 @pytest.fixture

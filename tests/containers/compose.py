@@ -21,8 +21,8 @@ _URL = f"http://{HOST}:8000"
 _SERVE_SECONDS = 120.0
 # By default gRPC looks names up every 30 seconds; here it takes about one.
 _FOUND_SECONDS = 10.0
-_LOAD = LoadSettings(num_clients=4, mean_think_seconds=0.05, leaving_share=0.0, seed=1)
-_LOAD_SECONDS = 3.0
+_LOAD = LoadSettings(num_clients=4, mean_think_seconds=0.4, leaving_share=0.0, seed=1)
+_LOAD_SECONDS = 2.0
 """Before and after each change."""
 # Greedy edits have the same answer in float32 whatever else is in a pass.
 _KINDS = ("half_right", "plain", "right", "wrong")

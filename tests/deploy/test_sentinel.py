@@ -107,7 +107,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + _DEADLINE_SECONDS
     while not condition():
         assert time.monotonic() < end, what
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Asks a running stack for edits through the official client."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,3 +70,10 @@ def ask(
         details.rejected_prediction_tokens or 0,
         (details.model_extra or {})["tokens_by_source"],
     )
+
+
+def ask_together(client: OpenAI, batch: list[Edit]) -> list[Answer]:
+    """Asks for all edits at once, for every second one with a prediction."""
+    predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
+    with ThreadPoolExecutor(len(batch)) as pool:
+        return list(pool.map(lambda *pair: ask(client, *pair), batch, predictions))

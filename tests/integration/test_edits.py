@@ -1,10 +1,8 @@
 """Edits through all four services, with the bundled model and the official client."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 from openai import OpenAI
 
-from tests.integration.edit import ask, edits
+from tests.integration.edit import ask, ask_together, edits
 
 
 def test_an_edit_with_its_prediction_is_the_same_text_and_mostly_predicted(client: OpenAI) -> None:
@@ -73,10 +71,7 @@ def test_sampled_text_does_not_depend_on_the_prediction(client: OpenAI) -> None:
 def test_requests_in_one_batch_do_not_disturb_each_other(client: OpenAI) -> None:
     batch = edits(6, seed=3)
     alone = [ask(client, edit, None).token_ids for edit in batch]
-    predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
-    with ThreadPoolExecutor(len(batch)) as pool:
-        together = pool.map(lambda pair: ask(client, *pair), zip(batch, predictions, strict=True))
-        assert [answer.token_ids for answer in together] == alone
+    assert [answer.token_ids for answer in ask_together(client, batch)] == alone
 
 
 def test_a_stop_string_ends_the_answer_and_its_account(client: OpenAI) -> None:

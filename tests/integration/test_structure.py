@@ -11,24 +11,14 @@ import jsonschema
 import pytest
 from openai import OpenAI
 
+from tests.chaos.load.case import LIKELY_PERSON, PERSON
 from tests.integration.edit import MODEL, edits
 
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
-    },
-    "required": ["name", "age", "tags"],
-    "additionalProperties": False,
-}
 TOOLS = [
     {"type": "function", "function": {"name": "save", "parameters": PERSON, "strict": True}},
     {"type": "function", "function": {"name": "stop", "parameters": {"type": "object"}}},
 ]
-LIKELY = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
-CALL = f'{{"tool_calls": [{{"name": "save", "arguments": {LIKELY}}}]}}'
+CALL = f'{{"tool_calls": [{{"name": "save", "arguments": {LIKELY_PERSON}}}]}}'
 SAVE = {"type": "function", "function": {"name": "save"}}
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -80,7 +70,7 @@ def streamed(chunks: Iterator[Any]) -> tuple[str | None, list[tuple[str, str]], 
 def test_an_answer_of_a_form_is_the_same_with_a_prediction(client: OpenAI, name: str) -> None:
     body = FORMS[name]
     plain = create(client, body, None).choices[0]
-    for prediction in (CALL if "tools" in body else LIKELY, "total, count, index."):
+    for prediction in (CALL if "tools" in body else LIKELY_PERSON, "total, count, index."):
         predicted = create(client, body, prediction).choices[0]
         assert said(predicted.message) == said(plain.message)
         assert predicted.finish_reason == plain.finish_reason
@@ -102,7 +92,7 @@ def test_predicted_tokens_of_a_form_are_accepted(client: OpenAI) -> None:
 def test_each_sampled_choice_follows_the_schema(client: OpenAI) -> None:
     options: dict[str, Any] = {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 1500}
     body = FORMS["json_schema"]
-    answer = create(client, body, LIKELY, **options)
+    answer = create(client, body, LIKELY_PERSON, **options)
     for choice in answer.choices:
         assert choice.finish_reason == "stop"
         jsonschema.validate(json.loads(choice.message.content), PERSON)
@@ -124,7 +114,7 @@ def test_calls_of_several_choices_have_valid_arguments(client: OpenAI) -> None:
 def test_a_stop_string_within_a_form(client: OpenAI) -> None:
     body = FORMS["json_schema"]
     plain = create(client, body, None, stop=['"age"']).choices[0]
-    predicted = create(client, body, LIKELY, stop=['"age"']).choices[0]
+    predicted = create(client, body, LIKELY_PERSON, stop=['"age"']).choices[0]
     assert plain.message.content == predicted.message.content
     assert '"age"' not in plain.message.content
     assert plain.finish_reason == "stop"
@@ -132,7 +122,7 @@ def test_a_stop_string_within_a_form(client: OpenAI) -> None:
 
 def test_log_probabilities_of_a_form(client: OpenAI) -> None:
     body = FORMS["json_schema"]
-    answer = create(client, body, LIKELY, logprobs=True, top_logprobs=2).choices[0]
+    answer = create(client, body, LIKELY_PERSON, logprobs=True, top_logprobs=2).choices[0]
     assert b"".join(bytes(one.bytes) for one in answer.logprobs.content[:-1]).decode() == (
         answer.message.content
     )

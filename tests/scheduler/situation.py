@@ -10,12 +10,12 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.drafts import TokenTree
 from optimist_common.sampling_message import write_sampling
+from optimist_scheduler.core.base.values import Ended, Finished, Int32Array, StepOutputs
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values import Ended, Finished, Int32Array, StepOutputs
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.fake_worker import FakeWorker, expected_output

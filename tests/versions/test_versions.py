@@ -9,11 +9,10 @@ from openai import BadRequestError, OpenAI
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.integration.edit import ask, edits
-from tests.stack import BUNDLED_MODEL, Service
+from tests.stack import MODEL_FLAG, start
 from tests.versions.contract import UNKNOWN_FIELDS, Change, newer, older
 from tests.versions.translating_proxy import TranslatingProxy
 
-MODEL = ("--model", str(BUNDLED_MODEL))
 CONNECT = "/optimist.scheduler.v1.SchedulerService/Connect"
 # What only a later gateway asks for.
 UNKNOWN_COMMAND = scheduler_pb2.ConnectRequest(command_id=2**40).SerializeToString()
@@ -34,9 +33,7 @@ def peers() -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         addresses: dict[str, str] = {}
         for name, options in (("proposer", ()), ("worker", ("--dtype", "float64"))):
-            service = Service(name, *MODEL, *options)
-            stack.callback(service.stop)
-            addresses[name] = service.address
+            addresses[name] = start(stack, name, *MODEL_FLAG, *options).address
         yield addresses
 
 
@@ -54,16 +51,11 @@ def mixed(request: pytest.FixtureRequest, peers: dict[str, str]) -> Iterator[Mix
             stack.callback(proxies[name].stop)
             return proxies[name].address
 
-        def start(name: str, *options: str) -> str:
-            service = Service(name, *options)
-            stack.callback(service.stop)
-            return service.address
-
         worker, proposer = (behind_proxy(name, peers[name]) for name in ("worker", "proposer"))
-        scheduler = start("scheduler", "--workers", worker, "--proposers", proposer)
-        schedulers = behind_proxy("scheduler", scheduler)
-        gateway = start("gateway", *MODEL, "--schedulers", schedulers)
-        yield Mixed(f"http://{gateway}/v1", is_older, proxies)
+        scheduler = start(stack, "scheduler", "--workers", worker, "--proposers", proposer)
+        schedulers = behind_proxy("scheduler", scheduler.address)
+        gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", schedulers)
+        yield Mixed(f"http://{gateway.address}/v1", is_older, proxies)
 
 
 def test_versions_work_together(mixed: Mixed) -> None:

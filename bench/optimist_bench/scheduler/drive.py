@@ -10,10 +10,10 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import SimulatedModel, SimulatedWorker
 from optimist_bench.scheduler.traffic import MAX_OUTPUT_TOKENS, PROMPT_TOKENS, Traffic
 from optimist_common.columns import from_bytes
+from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.workers.translate import plan_message, step_result
 from optimist_worker.core.plan import Sizes
 from optimist_worker.core.plan import StepResult as WorkerResult

@@ -6,8 +6,8 @@ import numpy as np
 
 from optimist_bench.harness.simulated_worker import SimulatedModel
 from optimist_common.drafts import TokenTree
+from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.values import StepOutputs
 from optimist_scheduler.core.windows.window import Window
 
 PROMPT_TOKENS = 512

@@ -9,7 +9,7 @@ from typing import Any
 from optimist_training.data.edits import Edit, unseen_edits
 
 MODEL_NAME = "tiny-edit"
-_PERSON = {
+PERSON = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 12},
@@ -19,8 +19,8 @@ _PERSON = {
     "required": ["name", "age", "tags"],
     "additionalProperties": False,
 }
-_SAVE = {"type": "function", "function": {"name": "save", "parameters": _PERSON}}
-_LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
+_SAVE = {"type": "function", "function": {"name": "save", "parameters": PERSON}}
+LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
@@ -69,7 +69,7 @@ def _completion(edit: Edit, **fields: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _person(**fields: Any) -> dict[str, Any]:
-    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": _PERSON}}
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
     return {"response_format": schema, "max_tokens": 120} | fields
 
 
@@ -84,7 +84,7 @@ _KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] =
     "sampled_choices": lambda edit, rng: _chat(edit, edit.before, n=3, **_sampling(rng)),
     "stop_string": lambda edit, _: _chat(edit, stop=["return", "raise"]),
     "wrong": lambda edit, _: _chat(edit, "It is a truth universally acknowledged.\n" * 8),
-    "sampled_schema": lambda edit, rng: _chat(edit, _LIKELY_PERSON, **_person(**_sampling(rng))),
+    "sampled_schema": lambda edit, rng: _chat(edit, LIKELY_PERSON, **_person(**_sampling(rng))),
     "echo_logprobs": lambda edit, _: _completion(edit, echo=True, logprobs=1, max_tokens=48),
     "completion_choices": lambda edit, rng: _completion(edit, n=2, **_sampling(rng)),
     "tools": lambda edit, _: _chat(edit, tools=[_SAVE], tool_choice="required"),

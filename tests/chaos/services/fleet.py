@@ -95,7 +95,8 @@ async def running_fleet(shape: Shape, network: Network, directory: Path) -> Asyn
     try:
         await _build(shape, _Builder(shape, fleet, network, directory))
         for member in fleet.members.values():
-            member.start()
+            # The first one may wait for the fork server, while proxies go on.
+            await asyncio.to_thread(member.start)
         await fleet.until_healthy()
         yield fleet
         # Those who call others go first.

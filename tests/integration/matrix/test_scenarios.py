@@ -1,14 +1,13 @@
 """The same requests in every way of scheduling: token for token the same text."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
-from tests.integration.edit import ask
+from tests.integration.edit import ask, ask_together
 from tests.stack import MODEL_FLAG, Service, free_port, read_metrics, start, wait_until_healthy
 
 # Each request fits, and so do the prompts of two: 7 blocks and more. An answer's end takes 12 and
@@ -99,11 +98,9 @@ def test_every_scenario_says_the_same(
     alone: list[list[int]],
     options: tuple[str, ...],
 ) -> None:
-    predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
-    with peers.schedule(*options) as metrics, ThreadPoolExecutor(len(batch)) as pool:
+    with peers.schedule(*options) as metrics:
         wait_until_healthy(peers.url)
-        pairs = zip(batch, predictions, strict=True)
-        answers = list(pool.map(lambda pair: ask(client, *pair), pairs))
+        answers = ask_together(client, batch)
         assert [answer.token_ids for answer in answers] == alone
         accepted = sum(answer.accepted for answer in answers)
         assert (accepted > 0) == (SPECULATION[1] in options)

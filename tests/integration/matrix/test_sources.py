@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
-from tests.integration.edit import Answer, ask
+from tests.integration.edit import ask, ask_together
 from tests.integration.matrix.random_requests import Asker, make_body
 from tests.stack import MODEL_FLAG, Service, free_port, start
 
@@ -71,15 +70,6 @@ class Peers:
     def _start_worker(self) -> Service:
         return Service("worker", *MODEL_FLAG, *MEMORY, *self._options, port=self._port)
 
-    def ask_all(self, batch: list[Edit], predictions: list[str | None]) -> list[Answer]:
-        """Asks for all edits at once; the first waits until the scheduler has the worker."""
-        with (
-            OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0) as client,
-            ThreadPoolExecutor(len(batch)) as pool,
-        ):
-            pairs = zip(batch, predictions, strict=True)
-            return list(pool.map(lambda pair: ask(client, *pair), pairs))
-
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Peers]:
@@ -88,10 +78,16 @@ def peers() -> Iterator[Peers]:
 
 
 @pytest.fixture(scope="module")
-def alone(peers: Peers, batch: list[Edit]) -> list[list[int]]:
+def client(peers: Peers) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{peers.url}/v1", api_key="none", max_retries=0) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company and without a draft."""
     peers.work(*SOURCES["none"])
-    return [peers.ask_all([edit], [None])[0].token_ids for edit in batch]
+    return [ask(client, edit, None).token_ids for edit in batch]
 
 
 @pytest.fixture(scope="module", params=SOURCES)
@@ -103,16 +99,16 @@ def source(request: pytest.FixtureRequest, peers: Peers) -> str:
 
 
 def test_every_source_says_the_same(
-    alone: list[list[int]], source: str, peers: Peers, batch: list[Edit]
+    alone: list[list[int]], source: str, client: OpenAI, batch: list[Edit]
 ) -> None:
-    predictions = [edit.before if number % 2 else None for number, edit in enumerate(batch)]
-    answers = peers.ask_all(batch, predictions)
+    answers = ask_together(client, batch)
     assert [answer.token_ids for answer in answers] == alone
-    for answer, prediction in zip(answers, predictions, strict=True):
+    for number, answer in enumerate(answers):
+        is_predicted = bool(number % 2)
         by_source = dict(answer.by_source)
         assert sum(by_source.values()) == len(answer.token_ids)
-        assert (by_source.pop("prediction", 0) > 0) == (prediction is not None)
-        if prediction is not None:
+        assert (by_source.pop("prediction", 0) > 0) == is_predicted
+        if is_predicted:
             # A proposer knows the request's own text too.
             by_source.pop("ngram", None)
         assert set(by_source) <= {"target", source.split()[0]}

@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any
 
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.base.values import Finished, FinishReason, Logprobs
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.values import Finished, FinishReason, Logprobs
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.fake_worker import candidates_of, expected_output, logprob_of
 

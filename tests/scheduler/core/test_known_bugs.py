@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from optimist_scheduler.core.base.values import FinishReason
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.scheduler import PauseMode
-from optimist_scheduler.core.values import FinishReason
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.links import WindowWaits
 from tests.scheduler.situation import NOW, Situation, columns, ints, make_window, rows, run_plan

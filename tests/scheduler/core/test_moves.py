@@ -5,8 +5,8 @@ That texts and accounts go on is in test_random_commands.py.
 
 import pytest
 
+from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
-from optimist_scheduler.core.values import FinishReason, RejectionError
 from tests.scheduler.situation import NOW, Situation, config, fake_worker
 
 
@@ -20,6 +20,8 @@ def test_as_many_are_adopted_as_there_are_and_no_more_are_added() -> None:
     assert (one.scheduler.num_waiting, other.scheduler.num_waiting) == (0, 16)
     with pytest.raises(RejectionError, match="16 requests wait already"):
         other.add(30, [1], 1)
+    with pytest.raises(RejectionError, match="request_id: is in use"):
+        other.add(10, [1], 1)
 
 
 def test_a_request_that_is_shortened_by_a_small_worker_is_not_so_by_the_next() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optimist_scheduler.core.values import FinishReason
+from optimist_scheduler.core.base.values import FinishReason
 from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     Ended,
     Finished,

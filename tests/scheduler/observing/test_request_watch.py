@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 from optimist.worker.v1 import worker_pb2
 from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import OFF, Tracer, parse_trace_parent
+from optimist_scheduler.core.base.values import Ended, Finished, FinishReason
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.values import Ended, Finished, FinishReason
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.workers.translate import plan_message

@@ -5,6 +5,15 @@ from enum import Enum
 
 import numpy as np
 
+from optimist_scheduler.core.base.values import (
+    NO_OUTPUTS,
+    Ended,
+    Finished,
+    FinishReason,
+    RejectionError,
+    SchedulerStats,
+    StepOutputs,
+)
 from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED
@@ -20,15 +29,6 @@ from optimist_scheduler.core.results.deliver import finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
-from optimist_scheduler.core.values import (
-    NO_OUTPUTS,
-    Ended,
-    Finished,
-    FinishReason,
-    RejectionError,
-    SchedulerStats,
-    StepOutputs,
-)
 from optimist_scheduler.core.windows.window import Window, WindowError, find_window_fault
 
 MAX_LOSSES = 5

@@ -7,9 +7,9 @@ from time import monotonic, perf_counter
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
+from optimist_scheduler.core.base.values import NO_OUTPUTS, Ended
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values import NO_OUTPUTS, Ended
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.journal import Journal
 from optimist_scheduler.observing import metrics

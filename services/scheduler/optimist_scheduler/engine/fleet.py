@@ -6,10 +6,10 @@ from typing import NoReturn
 
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.observing.tracing import OFF, Tracer
+from optimist_scheduler.core.base.values import FinishReason
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.results.deliver import make_end
 from optimist_scheduler.core.results.read import ResultError
-from optimist_scheduler.core.values import FinishReason
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.gateways.commands import Commands
 from optimist_scheduler.gateways.delivery import Delivery

@@ -7,9 +7,9 @@ from time import monotonic
 from typing import NamedTuple
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_scheduler.core.base.values import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.core.requests.request import MAX_PRIORITY
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.gateways.delivery import Delivery, GatewayStream
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch

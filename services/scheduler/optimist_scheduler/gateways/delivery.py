@@ -10,7 +10,7 @@ import numpy as np
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network.mailbox import Mailbox
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     Ended,
     Finished,

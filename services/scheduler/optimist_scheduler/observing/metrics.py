@@ -6,9 +6,9 @@ from prometheus_client import Counter, Gauge, Histogram
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.observing.metrics import DraftMetrics
+from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.values import StepOutputs
 
 CONNECTED = Gauge(
     "optimist_scheduler_connected", "Whether a worker takes plans: 1 or 0", ["worker"]

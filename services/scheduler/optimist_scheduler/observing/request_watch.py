@@ -6,8 +6,8 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import INT32_BYTES
 from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import AttributeValue, Span, Tracer
+from optimist_scheduler.core.base.values import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.values import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.observing import metrics
 
 _FAILURES = (FinishReason.REFUSED, FinishReason.OVERLOADED, FinishReason.ERROR)

@@ -276,11 +276,7 @@ class WindowWaits:
         self._answered.set()
 
     async def wait(self, find_awaited: Callable[[], list[ProposerLink]]) -> list[ProposerLink]:
-        """Waits until nothing is awaited any more; returns what still is when the time is over.
-
-        Args:
-            find_awaited: Returns the links whose answers are due.
-        """
+        """Waits until no answer is due any more; returns whose are when the time is over."""
         started = perf_counter()
         awaited = find_awaited()
         timeout, is_late = self._budget.timeout, False

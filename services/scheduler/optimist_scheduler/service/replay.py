@@ -17,8 +17,8 @@ from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
 from optimist_common.network.endpoints import Peer
 from optimist_common.settings import ServiceSettings, load_settings
+from optimist_scheduler.core.base.values import Ended, SchedulerStats
 from optimist_scheduler.core.requests.request import Request
-from optimist_scheduler.core.values import Ended, SchedulerStats
 from optimist_scheduler.journal import FORMAT, checksum, read_entries
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker

@@ -6,17 +6,17 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import journal_pb2, scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
-from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
-from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.requests.request import NewRequest, Request
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     Ended,
     Finished,
     FinishReason,
     RejectionError,
     StepOutputs,
 )
+from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.requests.request import NewRequest, Request
+from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.journal import OFF, Journal
 from optimist_scheduler.observing import metrics

@@ -12,9 +12,7 @@ from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_byt
 from optimist_common.drafts import TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
-from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
-from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     Ended,
     Finished,
     FinishReason,
@@ -23,6 +21,8 @@ from optimist_scheduler.core.values import (
     ReportedPositions,
     StepOutputs,
 )
+from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
+from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError
 
 _REASONS = {

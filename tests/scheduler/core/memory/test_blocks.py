@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from optimist_scheduler.core.memory import BlockPool, hash_blocks
+from optimist_scheduler.core.base.memory import BlockPool, hash_blocks
 from tests.scheduler.situation import ints
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.memory import hash_blocks
+from optimist_scheduler.core.base.memory import hash_blocks
 
 TOKEN_IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.requests.request import NewRequest, build_request
-from optimist_scheduler.core.values import FinishReason, RejectionError
 from tests.scheduler.situation import config
 
 BOUNDS = config(num_blocks=10)

@@ -13,16 +13,16 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_scheduler.core.requests.plan import Plan
-from optimist_scheduler.core.results.deliver import MISSING
-from optimist_scheduler.core.results.read import ResultError
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     FinishReason,
     Logprobs,
     ReportedLogprobs,
     ReportedPositions,
 )
+from optimist_scheduler.core.requests.plan import Plan
+from optimist_scheduler.core.results.deliver import MISSING
+from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.gateways.delivery import split_by_owner
 from optimist_scheduler.workers.translate import (
     new_request,

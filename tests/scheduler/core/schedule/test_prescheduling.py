@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from optimist_scheduler.core.base.values import FinishReason, SchedulerStats
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.core.values import FinishReason, SchedulerStats
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.links import WindowWaits
 from tests.scheduler.situation import NOW, Situation, columns

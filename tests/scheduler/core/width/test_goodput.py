@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.values import BoolArray, Float32Array, Int32Array
+from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.width.acceptance import MIN_HAZARD, expected_accepted
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.base.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.requests.request import Request
-from optimist_scheduler.core.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 
 _DRAFTED, _KEPT = 1, 2
 _MOST_UNCOUNTED = 64

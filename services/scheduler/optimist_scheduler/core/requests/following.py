@@ -7,7 +7,7 @@ is integers, so that a replay has the same.
 
 import numpy as np
 
-from optimist_scheduler.core.values import BoolArray, Int32Array
+from optimist_scheduler.core.base.values import BoolArray, Int32Array
 from optimist_scheduler.core.windows.window import Window
 
 TOKEN = 1024

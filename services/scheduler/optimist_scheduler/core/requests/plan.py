@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_scheduler.core.memory import BlockPool
+from optimist_scheduler.core.base.memory import BlockPool
+from optimist_scheduler.core.base.values import Int32Array, Logprobs, SlotArray
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.table import RequestTable
-from optimist_scheduler.core.values import Int32Array, Logprobs, SlotArray
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.window import Window
 

@@ -7,13 +7,18 @@ from typing import Any
 import numpy as np
 
 from optimist_common.sampling import SamplingParams
+from optimist_scheduler.core.base.values import (
+    NUM_SOURCES,
+    FinishReason,
+    Int32Array,
+    RejectionError,
+)
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import (
     NOT_FOLLOWED,
     find_first_gain,
     is_worth_a_wait,
 )
-from optimist_scheduler.core.values import NUM_SOURCES, FinishReason, Int32Array, RejectionError
 from optimist_scheduler.core.windows.window import Window
 
 MAX_REQUEST_ID_LENGTH = 256

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.memory import BlockPool, hash_blocks
+from optimist_scheduler.core.base.memory import BlockPool, hash_blocks
+from optimist_scheduler.core.base.values import BoolArray, Int32Array, SchedulerStats, SlotArray
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
@@ -19,7 +20,6 @@ from optimist_scheduler.core.requests.table import (
     StopTokens,
     WaitingQueue,
 )
-from optimist_scheduler.core.values import BoolArray, Int32Array, SchedulerStats, SlotArray
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from optimist_scheduler.core.base.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests.following import is_worth_a_wait
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
-from optimist_scheduler.core.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.windows.slot_windows import WindowPlanes
 from optimist_scheduler.core.windows.window import NO_WINDOW
 

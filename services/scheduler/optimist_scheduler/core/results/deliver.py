@@ -5,13 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from optimist_common.drafts import PREDICTION, DraftSource
-from optimist_scheduler.core.requests.account import num_rejected_tokens
-from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
-from optimist_scheduler.core.requests.plan import Plan, StepResult
-from optimist_scheduler.core.requests.request import NO_SLOT, Request
-from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     BoolArray,
     Ended,
@@ -23,6 +17,12 @@ from optimist_scheduler.core.values import (
     ReportedPositions,
     StepOutputs,
 )
+from optimist_scheduler.core.requests.account import num_rejected_tokens
+from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.request import NO_SLOT, Request
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
 
 MISSING = "the worker did not report the log-probabilities of this request"
 

@@ -6,11 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_common.drafts import PREDICTION, ROOT, DraftSource
-from optimist_scheduler.core.requests.plan import Plan, StepResult
-from optimist_scheduler.core.requests.request import Request
-from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.requests.table import Rows
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     BoolArray,
     FinishReason,
     Int32Array,
@@ -18,6 +14,10 @@ from optimist_scheduler.core.values import (
     SlotArray,
     find_logprobs_fault,
 )
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import NO_POSITION
 

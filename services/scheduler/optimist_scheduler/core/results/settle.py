@@ -5,6 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.base.values import (
+    BoolArray,
+    ReportedLogprobs,
+    ReportedPositions,
+    SlotArray,
+    StepOutputs,
+)
 from optimist_scheduler.core.requests.following import LEAST_GAIN, average
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
@@ -23,13 +30,6 @@ from optimist_scheduler.core.results.read import (
     find_draft_nodes,
     find_new_tokens,
     find_step,
-)
-from optimist_scheduler.core.values import (
-    BoolArray,
-    ReportedLogprobs,
-    ReportedPositions,
-    SlotArray,
-    StepOutputs,
 )
 from optimist_scheduler.core.windows.window import NO_WINDOW
 

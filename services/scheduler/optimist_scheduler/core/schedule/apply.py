@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
-from optimist_scheduler.core.values import FloatArray, Int32Array, SlotArray
 from optimist_scheduler.core.windows.window import Window
 
 LEAST_CHANCE = 0.9

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimist_scheduler.core.base.values import Int32Array, SchedulerStats, SlotArray
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission, ScheduleView
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.schedule.rows import (
@@ -15,7 +16,6 @@ from optimist_scheduler.core.schedule.rows import (
     plan_rows,
     plan_scarce_rows,
 )
-from optimist_scheduler.core.values import Int32Array, SchedulerStats, SlotArray
 
 
 @dataclass(slots=True)
@@ -99,10 +99,8 @@ def repair(
 ) -> ScheduleDecision | None:
     """Drops or computes again the rows whose version moved; the rest stays.
 
-    Waiting requests are chosen anew: they may have changed, and so may the room for them.
-
-    Returns:
-        The decision, and counts what was repaired; None if it is cheaper to decide anew.
+    Waiting requests are chosen anew: they may have changed, and so may the room for them. None if
+    it is cheaper to decide anew. Counts in `stats` what came out.
     """
     rows = decision.rows
     stays = view.table.version[rows.slots] == decision.versions

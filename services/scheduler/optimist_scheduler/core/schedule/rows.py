@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimist_scheduler.core.base.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission, ScheduleView
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import Rows
-from optimist_scheduler.core.values import BoolArray, Int32Array, SlotArray
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     BoolArray,
     Float32Array,
     FloatArray,

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.values import BoolArray, FloatArray, Int32Array, Int64Array
+from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array, Int64Array
 from optimist_scheduler.core.width.acceptance import expected_accepted
 from optimist_scheduler.core.width.drafter import DrafterRows
 

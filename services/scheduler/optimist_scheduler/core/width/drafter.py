@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.values import Int32Array
+from optimist_scheduler.core.base.values import Int32Array
 
 
 @dataclass(frozen=True, slots=True)

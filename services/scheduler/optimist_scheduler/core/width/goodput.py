@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.values import (
+from optimist_scheduler.core.base.values import (
     BoolArray,
     Float32Array,
     FloatArray,

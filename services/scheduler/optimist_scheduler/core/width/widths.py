@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.values import BoolArray, Float32Array, Int32Array, SlotArray
+from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array, SlotArray
 from optimist_scheduler.core.width.acceptance import (
     DRAFTER_PRIOR,
     START_WIDTH,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_common.drafts import NodeColumn, TokenTree
-from optimist_scheduler.core.values import Float32Array, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.base.values import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 
 _NO_NODE = -(2**31)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optimist_common.drafts import TokenTree
-from optimist_scheduler.core.values import Float32Array, Int32Array
+from optimist_scheduler.core.base.values import Float32Array, Int32Array
 
 MAX_NODES = 256
 MAX_TREE_DRAFTS = 64

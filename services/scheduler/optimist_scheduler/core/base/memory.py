@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from optimist_scheduler.core.values import Int32Array, SlotArray
+from optimist_scheduler.core.base.values import Int32Array, SlotArray
 
 
 class BlockPool:

@@ -1,0 +1,1 @@
+"""What everything else is made of: columns, outputs, counters and KV blocks."""
