@@ -61,3 +61,14 @@ def test_huge_weights_make_finite_factors() -> None:
     weights = Weights([1e4] * NUM_WEIGHTS)
     assert all(map(math.isfinite, weights.cursor.lengths))
     assert all(map(math.isfinite, weights.next_rule))
+
+
+def test_factors_of_rules_are_their_own() -> None:
+    logits = some_logits()
+    weights = Weights(logits)
+    for factors, name in (
+        (weights.next_rule, "next_rule"),
+        (weights.next_rule_passed, "next_rule_passed"),
+    ):
+        own = logits[START[name] :][: BLOCKS[name].num_weights]
+        assert factors == pytest.approx([math.exp(logit) for logit in own])

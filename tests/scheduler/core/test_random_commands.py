@@ -121,8 +121,6 @@ class DrivenWorker(Worker):
         self.settled: list[worker_pb2.ExecuteResponse] = []
         self.in_force: dict[int, Drafted] = {}
         """The windows when each plan was made."""
-        self.is_prepared = False
-        """Whether a plan may have been prepared for when the next result has come."""
         self.fake.restart()
 
     @property
@@ -434,7 +432,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     def prepare(self, number: int) -> None:
         worker = self.choose(number, lambda worker: True)
         worker.prepare()
-        worker.is_prepared = True
 
     @can(lambda worker: worker.scheduler.can_send)
     @rule(number=NUMBERS)
@@ -470,7 +467,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         worker.in_force[plan.sequence] = {name: each.window for name, each in self.live.items()}
         in_flight = worker.in_flight
         assert len(in_flight) == scheduler.num_plans_in_flight <= scheduler.config.plan_depth
-        if scheduler.config.num_pipeline_stages > 1 and not worker.is_prepared:
+        if scheduler.config.num_pipeline_stages > 1:
             # A request is in one stage at a time.
             slots = [slot for each in in_flight for slot in each]
             assert len(slots) == len(set(slots))
@@ -509,7 +506,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     def receive_from(self, worker: DrivenWorker) -> None:
         result, drafted = worker.results.pop(0)
         worker.settled.append(result)
-        worker.is_prepared = False
         is_quiet = worker.scheduler.is_quiet
         outputs = worker.settle(step_result(result), result)
         assert not is_quiet or len(outputs.handles) == 0
@@ -662,7 +658,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                 if worker.scheduler.can_send:
                     self.send_to(worker)
                 worker.prepare()
-                worker.is_prepared = True
                 if worker.sent:
                     self.execute_at(worker)
                 if worker.results:

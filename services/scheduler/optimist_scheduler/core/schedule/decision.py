@@ -104,6 +104,9 @@ def repair(
     """
     rows = decision.rows
     stays = view.table.version[rows.slots] == decision.versions
+    if view.config.num_pipeline_stages > 1:
+        # Decided for when the oldest plan has settled: a command may have come before its result.
+        stays &= view.table.num_plans_in_flight[rows.slots] == 0
     is_same_queue = view.queue_version == decision.queue_version
     if is_same_queue and np.count_nonzero(stays) == len(stays):
         stats.num_preschedule_hits += 1
