@@ -131,11 +131,9 @@ class WindowPlanes:
         """
         before = self.cells(slots, lengths - 1)
         hazards = self.hazards.reshape(-1)
-        # Of trees, drafts may be more than there are positions.
-        cells = before + drafts
-        reach = (hazards.take(cells, mode="clip") if self.trees else hazards[cells]) - hazards[
-            before
-        ]
+        # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
+        # go on past the longest sequence.
+        reach = hazards.take(before + drafts, mode="clip") - hazards.take(before, mode="clip")
         is_worth = reach <= depths
         if not self.trees and is_worth.all():
             return drafts
