@@ -149,6 +149,19 @@ def test_what_fails_at_one_stage_fails_its_rows_at_all(
     assert rows_of(pair.execute(decode(3, 0)))[0].token_ids == truth[1:]
 
 
+def test_a_window_for_a_row_on_its_way_takes_effect_after_it(pair: Pair, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 8)
+    pair.execute(begin(1, 0))
+    on_its_way = pair.launch(decode(2, 0, 4))
+    # It comes with a plan of other rows.
+    other = pair.launch(plan_rows(3, windows=[WindowUpdate(0, 1, truth[1:])]))
+    (row,) = rows_of(pair.collect(*on_its_way))
+    assert (row.token_ids, row.num_drafted_tokens) == (truth[1:2], 0)
+    pair.collect(*other)
+    (row,) = rows_of(pair.execute(decode(4, 0, 4)))
+    assert (row.token_ids, row.num_accepted_tokens) == (truth[2:7], 4)
+
+
 def test_a_verdict_on_other_drafts_is_refused(pair: Pair, llama: Runner) -> None:
     truth = generate(llama, PROMPT, 4)
     pair.execute(begin(1, 0))
