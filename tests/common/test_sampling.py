@@ -1,7 +1,7 @@
 """Sampling parameters: what is wrong is named, and what is sent comes back."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given
@@ -81,6 +81,15 @@ def test_what_is_sent_comes_back(
         temperature, 7, top_p, 0.5, seed, *penalties, logit_bias, grammar, *shown
     )
     assert read_sampling(write_sampling(params)) == params
+
+
+def test_each_field_is_sent() -> None:
+    default = SamplingParams()
+    other = SamplingParams(0.5, 7, 0.5, 0.25, 3, 1.5, -2.0, 2.0, {1: 0.5}, "start: /a/", 1, 2)
+    for field in fields(SamplingParams):
+        assert getattr(other, field.name) != getattr(default, field.name), field.name
+        params = replace(default, **{field.name: getattr(other, field.name)})
+        assert read_sampling(write_sampling(params)) == params
 
 
 def test_what_is_not_set_is_the_default() -> None:

@@ -139,7 +139,7 @@ class Gateway:
             await asyncio.sleep(0.01)
 
     async def reset(self) -> None:
-        """Waits for the end of what a test has begun; forgets what the scheduler was told."""
+        """Waits for the end of what a test has begun; forgets what the scheduler was sent."""
         await self.until_nothing_runs()
         await self.scheduler.reset()
         await self.until_healthy()
