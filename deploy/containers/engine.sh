@@ -111,6 +111,12 @@ prepare_build() {
 	build=(buildah bud --quiet --pull=never --layers --network host "${volumes[@]}")
 }
 
+# prune_layers: removes layers that no image consists of any more, and what builds that were interrupted left.
+prune_layers() {
+	buildah rm --all >/dev/null
+	podman image prune --force >/dev/null
+}
+
 build_images() {
 	local work=$1 build service
 	prepare_build "$work"
@@ -119,8 +125,7 @@ build_images() {
 		"${build[@]}" -f "$ROOT/services/$service/Dockerfile" -t "optimist-$service" "$ROOT" >"$work/build.log" 2>&1 ||
 			{ tail -n 40 "$work/build.log" >&2 && return 1; }
 	done
-	# Layers that these images no longer consist of.
-	podman image prune --force >/dev/null
+	prune_layers
 	podman images
 	compose_package "$work"
 }
@@ -130,7 +135,7 @@ build_vllm_images() {
 	prepare_build "$1"
 	echo "building vllm-cpu and optimist-vllm"
 	vllm_images "${build[@]}" >"$1/build.log" 2>&1 || { tail -n 40 "$1/build.log" >&2 && return 1; }
-	podman image prune --force >/dev/null
+	prune_layers
 	podman images
 }
 
