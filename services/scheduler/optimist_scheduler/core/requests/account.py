@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.base.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.requests.request import Request
 
@@ -87,12 +87,12 @@ class DraftAccounts:
         if self._kept:
             slots, kept, positions = map(np.concatenate, zip(*self._kept, strict=True))
             self._kept.clear()
-            self._add(slots, DraftSource.PREDICTION, kept)
+            self._add(slots, PREDICTION, kept)
             slots = np.repeat(slots, kept)
             if len(positions) and np.minimum.reduce(positions) < 0:
                 is_predicted = positions >= 0
                 others = slots[~is_predicted]
-                self._add(others, DraftSource.PREDICTION, -1)
+                self._add(others, PREDICTION, -1)
                 self._add(others, DraftSource.NGRAM, 1)
                 slots, positions = slots[is_predicted], positions[is_predicted]
             self._marks.reshape(-1)[self._mark_cells(slots, positions)] = _DRAFTED | _KEPT
@@ -103,9 +103,7 @@ class DraftAccounts:
         cells += positions
         return cells
 
-    def _add(
-        self, slots: SlotArray, sources: Int32Array | DraftSource, number: Int32Array | int
-    ) -> None:
+    def _add(self, slots: SlotArray, sources: Int32Array | int, number: Int32Array | int) -> None:
         """Adds to the accepted drafts of slots, which may be there more than once."""
         np.add.at(self._num_accepted.reshape(-1), slots * NUM_SOURCES + sources, number)
 
