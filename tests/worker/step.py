@@ -15,6 +15,7 @@ from optimist_worker.core.plan import Admission, Plan, PlannedRow, Sizes, StepRe
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
+from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
@@ -57,6 +58,7 @@ def build_runner(
 ) -> Runner:
     torch.set_num_threads(1)
     model = load_model(str(path), dtype, "cpu")
+    fuse(model)
     state = DeviceState(model, sizes, reads_sizes=reads_sizes)
     return local_runner(model, state)
 

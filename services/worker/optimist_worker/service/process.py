@@ -26,6 +26,7 @@ from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import StageTrace
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
+from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState, plan_memory
 from optimist_worker.model.model import Model, load_model
@@ -63,6 +64,11 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         stage=stage,
     )
     weights = load_drafter(settings, model)
+    num_parameters = model.num_parameters
+    # After the drafter, which may copy weights of the model.
+    fuse(model)
+    if isinstance(weights, Model):
+        fuse(weights)
     extra = drafter_block_bytes(weights, model, settings.block_size)
     sizes = plan_memory(settings, model, extra)
     if group is not None:
@@ -77,7 +83,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     logger.info(
         "%s: %.1f million parameters in %s on %s, %d blocks of %d tokens, sequences up to %d",
         model.name,
-        model.num_parameters / 1e6,
+        num_parameters / 1e6,
         str(model.dtype).removeprefix("torch."),
         model.device,
         sizes.num_blocks,

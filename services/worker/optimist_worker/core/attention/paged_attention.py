@@ -30,6 +30,16 @@ class Span:
     """Added to the scores, `[num_queries, num_keys]`: 0 or -inf. None if all keys are visible."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecodedRows:
+    """Rows of one token each, padded to the same number of keys."""
+
+    keys: torch.Tensor
+    """Places in the pool, `[num_rows * num_keys]`."""
+    bias: torch.Tensor
+    """Added to the scores, `[num_rows, 1, 1, num_keys]`: 0, or -inf for padding."""
+
+
 @dataclass(slots=True)
 class AttentionBatch:
     """Rows of any kind and length, one after the other: chunks of prompts, chains, trees.
@@ -67,6 +77,9 @@ class AttentionBatch:
     _spans: dict[tuple[int | None, torch.dtype], list[Span]] = field(
         default_factory=dict, init=False, repr=False
     )
+    _decoded: dict[tuple[int | None, torch.dtype], DecodedRows | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def spans(self, window: int | None, dtype: torch.dtype) -> list[Span]:
         """Returns the rows that have tokens, made once for all layers with the same window.
@@ -82,6 +95,16 @@ class AttentionBatch:
             spans = self._make_spans(window, dtype)
             self._spans[window, dtype] = spans
         return spans
+
+    def decoded_rows(self, window: int | None, dtype: torch.dtype) -> DecodedRows | None:
+        """Returns the rows as one rectangle; None unless each has one token and similar lengths.
+
+        Made once for all layers with the same window; the arguments are those of `spans`.
+        """
+        if (window, dtype) not in self._decoded:
+            device = self.block_tables.device
+            self._decoded[window, dtype] = _pad_rows(self.spans(window, dtype), dtype, device)
+        return self._decoded[window, dtype]
 
     def _make_spans(self, window: int | None, dtype: torch.dtype) -> list[Span]:
         starts: list[int] = self.query_starts.tolist()
@@ -144,6 +167,29 @@ class AttentionBatch:
         places = (blocks[:, None] * size + np.arange(size)).reshape(-1)[begin:end]
         return torch.from_numpy(places).to(self.block_tables.device)
 
+
+def _pad_rows(spans: list[Span], dtype: torch.dtype, device: torch.device) -> DecodedRows | None:
+    if len(spans) < 2 or any(span.bias is not None for span in spans):
+        return None
+    places = [
+        torch.arange(span.keys.start, span.keys.stop, device=device)
+        if isinstance(span.keys, slice)
+        else span.keys
+        for span in spans
+    ]
+    lengths = [len(each) for each in places]
+    if max(lengths) * len(lengths) > _MOST_PADDING * sum(lengths):
+        return None
+    keys = torch.nn.utils.rnn.pad_sequence(places, batch_first=True)
+    index = torch.arange(keys.shape[1], device=device)
+    is_padding = index >= torch.tensor(lengths, device=device)[:, None]
+    bias = torch.zeros(keys.shape, dtype=dtype, device=device)
+    bias.masked_fill_(is_padding, float("-inf"))
+    return DecodedRows(keys.flatten(), bias[:, None, None])
+
+
+_MOST_PADDING = 2
+"""Rows are padded to the longest one if that makes them at most so many times as long together."""
 
 NAME = "optimist_paged"
 """Under which the function is registered with transformers' AttentionInterface."""
@@ -265,6 +311,10 @@ def attend_rows(
     """
     outputs = []
     num_tokens = 0
+    if softcap is None and sinks is None:
+        decoded = batch.decoded_rows(window, query.dtype)
+        if decoded is not None and len(decoded.bias) == query.shape[2]:
+            return _decode(query, keys, values, decoded, scale)
     for span in batch.spans(window, query.dtype):
         num_tokens = span.query_end
         row_keys = _read(keys, span.keys)
@@ -312,6 +362,32 @@ def _one_token(
         scale=scale,
     )
     return output.reshape(1, 1, num_heads, values.shape[3])
+
+
+def _decode(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    rows: DecodedRows,
+    scale: float,
+) -> torch.Tensor:
+    """Attends with one token per row, `[1, num_heads, num_rows, key_dim]`, as `attend_rows` does.
+
+    One product for all rows: beside their keys, the calls per row would cost twice as much.
+    """
+    num_rows, num_kv_heads = len(rows.bias), keys.shape[1]
+    row_keys, row_values = (
+        pool.index_select(0, rows.keys).view(num_rows, -1, num_kv_heads, pool.shape[2])
+        for pool in (keys, values)
+    )
+    output = functional.scaled_dot_product_attention(
+        query[0].transpose(0, 1).reshape(num_rows, num_kv_heads, -1, query.shape[3]),
+        row_keys.transpose(1, 2),
+        row_values.transpose(1, 2),
+        attn_mask=rows.bias,
+        scale=scale,
+    )
+    return output.reshape(1, num_rows, -1, values.shape[2])
 
 
 def _explicit(

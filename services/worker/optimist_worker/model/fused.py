@@ -1,0 +1,285 @@
+"""Decoder layers of Llama-shaped families, in fewer and faster operations than transformers'.
+
+They go into a model of transformers in the place of its own layers, so that whoever watches or cuts
+the model (draft heads, pipeline stages) finds them where those were. Each is compared with the one
+that it replaces, on a few tokens; where they differ, the model keeps its own.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from transformers import AttentionInterface
+
+from optimist_common.errors import one_line
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import NAME, AttentionBatch, paged_attention
+from optimist_worker.model.linear import join
+from optimist_worker.model.model import Model
+
+logger = logging.getLogger(__name__)
+
+_SHIFTED = frozenset({"GemmaDecoderLayer", "Gemma2DecoderLayer", "Gemma3DecoderLayer"})
+"""Layers whose norms multiply by 1 + weight."""
+_LAYERS = _SHIFTED | {
+    "LlamaDecoderLayer",
+    "MistralDecoderLayer",
+    "Qwen2DecoderLayer",
+    "Qwen3DecoderLayer",
+}
+_MOST_DIFFERENT = {torch.bfloat16: 0.03, torch.float16: 0.005}
+"""Difference of what two layers add, as a share of it; 1e-4 in wider dtypes."""
+_PROBE_TOKENS = 8
+_NOTING = "optimist_noting"
+_OPTIONS = ("scaling", "sliding_window", "softcap")
+
+
+class FusedLayer(nn.Module):
+    """A decoder layer with joined projections.
+
+    Llama (Touvron et al. 2023), Qwen 2 (biases), Qwen 3 (norms of heads), Gemma 2 and 3 (norms
+    after attention and MLP, softcap). Rotary embeddings, scales and windows are those that
+    transformers computes: they come with each call, or were noted from one.
+    """
+
+    def __init__(self, layer: Any, options: dict[str, Any]) -> None:
+        """Joins the weights of a layer, of which copies are made.
+
+        Args:
+            layer: Of a class in `_LAYERS`.
+            options: What it hands to `paged_attention` besides tensors.
+        """
+        super().__init__()
+        attention, mlp = layer.self_attn, layer.mlp
+        is_shifted = type(layer).__name__ in _SHIFTED
+        self.layer_idx, self._options = attention.layer_idx, options
+        self._head_dim = attention.head_dim
+        self._num_keys = attention.k_proj.out_features // attention.head_dim
+        self._num_queries = attention.q_proj.out_features // attention.head_dim
+        self.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.output = join([attention.o_proj])
+        self.gate_up = join([mlp.gate_proj, mlp.up_proj])
+        self.down = join([mlp.down_proj])
+        self._activate: Callable[[torch.Tensor], torch.Tensor] = mlp.act_fn
+        self.query_norm, self.key_norm = (
+            _norm(getattr(attention, name, None), is_shifted=is_shifted)
+            for name in ("q_norm", "k_norm")
+        )
+        before_mlp, after_attention, after_mlp = layer.post_attention_layernorm, None, None
+        if hasattr(layer, "pre_feedforward_layernorm"):
+            before_mlp = layer.pre_feedforward_layernorm
+            after_attention = layer.post_attention_layernorm
+            after_mlp = layer.post_feedforward_layernorm
+        self.before_attention = _norm(layer.input_layernorm, is_shifted=is_shifted)
+        self.after_attention = _norm(after_attention, is_shifted=is_shifted)
+        self.before_mlp = _norm(before_mlp, is_shifted=is_shifted)
+        self.after_mlp = _norm(after_mlp, is_shifted=is_shifted)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        paged: AttentionBatch,
+        **_others: Any,
+    ) -> torch.Tensor:
+        """Runs the layer.
+
+        Args:
+            hidden_states: `[1, num_tokens, hidden_size]`.
+            position_embeddings: Cosine and sine of each token, `[1, num_tokens, head_dim]`.
+            paged: The batch.
+
+        Returns:
+            `[1, num_tokens, hidden_size]`.
+        """
+        states = hidden_states[0]
+        heads = self.qkv(self.before_attention(states)).view(len(states), -1, self._head_dim)
+        sizes = [self._num_queries, self._num_keys, self._num_keys]
+        queries, keys, values = torch.split(heads, sizes, 1)
+        if self.query_norm is not None:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+            rotated = torch.cat([queries, keys], 1)
+        else:
+            rotated = heads[:, : self._num_queries + self._num_keys]
+        rotated = _rotate(rotated, *position_embeddings)
+        queries, keys = torch.split(rotated, sizes[:2], 1)
+        queries, keys, values = (each.transpose(0, 1)[None] for each in (queries, keys, values))
+        attended, _ = paged_attention(
+            self, queries, keys, values, None, paged=paged, **self._options
+        )
+        states = _add(self.output, attended.reshape(len(states), -1), states, self.after_attention)
+        gate, up = self.gate_up(self.before_mlp(states)).chunk(2, -1)
+        states = _add(self.down, self._activate(gate) * up, states, self.after_mlp)
+        return states[None]
+
+
+class _Norm(nn.Module):
+    """RMSNorm (Zhang and Sennrich 2019)."""
+
+    weight: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self._shape, self._epsilon = weight.shape, epsilon
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        # A weight that is wider than the inputs does not fit into their dtype: 1 + a small number.
+        wide = inputs.to(self.weight.dtype)
+        return functional.rms_norm(wide, self._shape, self.weight, self._epsilon).to(inputs.dtype)
+
+
+def _norm(norm: Any, *, is_shifted: bool) -> Any:
+    """Returns a norm of our own for one of transformers, or None for None."""
+    if norm is None:
+        return None
+    weight, epsilon = norm.weight.detach(), getattr(norm, "variance_epsilon", None)
+    if is_shifted:
+        weight = 1.0 + weight.to(torch.promote_types(weight.dtype, torch.float32))
+    return _Norm(weight, norm.eps if epsilon is None else epsilon)
+
+
+def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotates queries or keys, `[num_tokens, num_heads, head_dim]` (Su et al. 2021)."""
+    half = heads.shape[-1] // 2
+    sine, rotated = sine[0, :, None], heads * cosine[0, :, None]
+    rotated[..., :half].addcmul_(heads[..., half:], sine[..., :half], value=-1.0)
+    rotated[..., half:].addcmul_(heads[..., :half], sine[..., half:])
+    return rotated
+
+
+def _add(
+    linear: Any, inputs: torch.Tensor, residual: torch.Tensor, norm: Any | None
+) -> torch.Tensor:
+    total: torch.Tensor
+    total = linear.add(inputs, residual) if norm is None else norm(linear(inputs)) + residual
+    return total
+
+
+@torch.inference_mode()
+def fuse(model: Model) -> None:
+    """Replaces the layers and the output matrix of a model where that changes nothing but time.
+
+    Layers are replaced one by one, and their weights are given up, so that memory holds one layer
+    twice. Layers of other families, with quantised or divided weights, and layers whose replacement
+    differs by more than rounding stay; the last is logged.
+    """
+    module = model.module
+    found = [
+        layers
+        for layers in module.modules()
+        if isinstance(layers, nn.ModuleList) and any(_can_fuse(layer) for layer in layers)
+    ]
+    if len(found) != 1:
+        return
+    (layers,) = found
+    num_fused = 0
+    for index, call in enumerate(_note_calls(model, layers)):
+        if not _can_fuse(layers[index]):
+            continue
+        try:
+            fused = FusedLayer(layers[index], call.options)
+            difference = call.compare(layers[index], fused)
+        except (RuntimeError, TypeError, AttributeError, KeyError) as error:
+            difference = one_line(error)
+        if difference is not None:
+            logger.warning(
+                "layer %d of %s stays as transformers computes it, which is slower: %s",
+                *(index, model.name, difference),
+            )
+            continue
+        layers[index] = fused
+        num_fused += 1
+    output = module.get_output_embeddings()
+    if num_fused and type(output) is nn.Linear:
+        module.set_output_embeddings(join([output]))
+    logger.info("%d of %d layers of %s are fused", num_fused, len(layers), model.name)
+
+
+def _can_fuse(layer: Any) -> bool:
+    if type(layer).__name__ not in _LAYERS:
+        return False
+    attention, mlp = layer.self_attn, layer.mlp
+    linears = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+    return all(
+        type(linear) is nn.Linear and not isinstance(linear.weight, DTensor)
+        for linear in (*linears, mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+    )
+
+
+@dataclass(slots=True)
+class _Call:
+    """How the model calls a layer in a pass over a few tokens."""
+
+    hidden: torch.Tensor
+    keywords: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def compare(self, layer: Any, fused: Any) -> str | None:
+        """Returns how a replacement differs from a layer, or None if it does by rounding only."""
+        wanted, got = (
+            one(self.hidden, **self.keywords).double() - self.hidden.double()
+            for one in (layer, fused)
+        )
+        most = _MOST_DIFFERENT.get(self.hidden.dtype, 1e-4)
+        # What is added is rounded to the precision of what it is added to.
+        rounding = 4 * torch.finfo(self.hidden.dtype).eps * self.hidden.double().norm()
+        difference = float((wanted - got).norm())
+        if difference <= most * float(wanted.norm()) + float(rounding):
+            return None
+        return f"the fused layer differs by {difference:.3g} of {float(wanted.norm()):.3g}"
+
+
+def _note_calls(model: Model, layers: nn.ModuleList) -> list[_Call]:
+    """Runs a few tokens through a model and returns how each layer is called."""
+    calls: list[_Call] = []
+    options: list[dict[str, Any]] = []
+
+    def note_call(layer: Any, arguments: Any, keywords: dict[str, Any]) -> None:
+        calls.append(_Call(arguments[0].clone(), keywords))
+
+    def note_options(layer: Any, *tensors: Any, paged: AttentionBatch, **named: Any) -> Any:
+        options.append({name: named[name] for name in _OPTIONS if named.get(name) is not None})
+        return paged_attention(layer, *tensors, paged=paged, **named)
+
+    module = model.module
+    inputs: dict[str, Any] = {"input_ids": torch.arange(_PROBE_TOKENS, device=model.device)[None]}
+    if model.cut is not None and not model.cut.place.is_first:
+        width = model.cut.outline.config.get_text_config().hidden_size
+        states = torch.arange(_PROBE_TOKENS * width, device=model.device).sin().to(model.dtype)
+        inputs = {"inputs_embeds": states.view(1, _PROBE_TOKENS, width)}
+    batch = _probe_batch(model)
+    AttentionInterface.register(_NOTING, note_options)
+    hooks = [layer.register_forward_pre_hook(note_call, with_kwargs=True) for layer in layers]
+    module.set_attn_implementation(_NOTING)
+    module.base_model(**inputs, position_ids=batch.positions[None], use_cache=False, paged=batch)
+    module.set_attn_implementation(NAME)
+    for hook in hooks:
+        hook.remove()
+    for call, noted in zip(calls, options, strict=True):
+        call.options = noted
+    return calls
+
+
+def _probe_batch(model: Model) -> AttentionBatch:
+    """Returns one row of a few tokens, with KV memory of its own."""
+    places = torch.arange(_PROBE_TOKENS, device=model.device)
+    number = torch.tensor([_PROBE_TOKENS], device=model.device)
+    return AttentionBatch(
+        pool=KVPool(model.layers, 1, _PROBE_TOKENS, model.dtype, model.device),
+        slot_mapping=places,
+        query_starts=torch.cat([places[:1], number]),
+        num_computed_tokens=places[:1],
+        tree_starts=number,
+        positions=places,
+        ancestors=None,
+        block_tables=torch.zeros((1, 1), dtype=torch.int32, device=model.device),
+        max_num_queries=_PROBE_TOKENS,
+        max_num_keys=_PROBE_TOKENS,
+    )

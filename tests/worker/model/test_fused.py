@@ -1,0 +1,132 @@
+"""Fused layers take the place of transformers' where they compute the same, and only there."""
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn import functional
+
+from optimist_worker.drafters.build import load_drafter
+from optimist_worker.model import linear
+from optimist_worker.model.fused import FusedLayer, fuse
+from optimist_worker.model.linear import PackedLinear, PlainLinear, can_pack
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.settings import WorkerSettings
+from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, VOCAB_SIZE
+from tests.worker.step import build_runner, generate
+
+PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=40)
+
+
+def count_fused(module: Any) -> int:
+    return sum(isinstance(part, FusedLayer) for part in module.modules())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_layers_of_a_family_are_fused(
+    family: str, dtype: str, checkpoint: Callable[[str], Path]
+) -> None:
+    model = load_model(str(checkpoint(family)), dtype, "cpu")
+    fuse(model)
+    assert count_fused(model.module) == len(model.layers)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": 4.0},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+    ],
+)
+def test_scaled_rotary_embeddings_and_sharded_files(
+    rope: dict[str, Any], llama_path: Path, tmp_path: Path
+) -> None:
+    auto_model: Any = transformers.AutoModelForCausalLM
+    reference = auto_model.from_pretrained(llama_path, dtype=torch.float32)
+    reference.config.rope_parameters = {"rope_theta": 10000.0, **rope}
+    reference.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    reference = auto_model.from_pretrained(tmp_path, dtype=torch.float64)
+    expected = reference.generate(
+        torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, eos_token_id=None
+    )
+    runner = build_runner(tmp_path)
+    assert count_fused(runner.engine.model.module) == len(runner.engine.model.layers)
+    assert generate(runner, PROMPT, 24) == expected[0, len(PROMPT) :].tolist()
+
+
+@pytest.mark.parametrize("family", sorted(set(ATTENTION_FAMILIES) - set(FAMILIES)))
+def test_other_families_keep_their_layers(family: str, checkpoint: Callable[[str], Path]) -> None:
+    model = load_model(str(checkpoint(family)), "float32", "cpu")
+    fuse(model)
+    assert count_fused(model.module) == 0
+
+
+def test_a_layer_that_differs_stays(llama_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = load_model(str(llama_path), "float32", "cpu")
+    changed = model.module.model.layers[1]
+    changed.mlp.register_forward_hook(lambda mlp, inputs, output: output * 1.01)
+    with caplog.at_level(logging.WARNING):
+        fuse(model)
+    assert model.module.model.layers[1] is changed
+    assert count_fused(model.module) == len(model.layers) - 1
+    assert "layer 1 of" in caplog.text
+    assert "the fused layer differs by" in caplog.text
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_quantised_copy_keeps_its_layers(llama_path: Path, bits: int) -> None:
+    settings = WorkerSettings(
+        model=str(llama_path), drafter="quantised", drafter_bits=bits, num_kv_blocks=16
+    )
+    copied = load_drafter(settings, load_model(str(llama_path), "float32", "cpu"))
+    assert isinstance(copied, Model)
+    fuse(copied)
+    assert count_fused(copied.module) == 0
+
+
+ROWS = (1, 2, 3, 5, 8, 9, 31, 64)
+
+
+@pytest.mark.skipif(not can_pack(torch.float32), reason="PyTorch has no oneDNN here")
+@pytest.mark.parametrize("num_rows", ROWS)
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_packed_weights_multiply_as_plain_ones(num_rows: int, *, has_bias: bool) -> None:
+    generator = torch.Generator().manual_seed(num_rows)
+    weight, inputs, residual, bias = (
+        torch.randn(shape, generator=generator)
+        for shape in ((96, 80), (num_rows, 80), (num_rows, 96), (96,))
+    )
+    packed = PackedLinear(weight, bias if has_bias else None)
+    product = functional.linear(inputs, weight, bias if has_bias else None)
+    torch.testing.assert_close(packed(inputs), product, atol=1e-4, rtol=1e-4)
+    total = packed.add(inputs, residual)
+    torch.testing.assert_close(total, product + residual, atol=1e-4, rtol=1e-4)
+
+
+def test_a_kernel_that_multiplies_wrong_is_not_used(
+    llama_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
+    monkeypatch.setattr(PackedLinear, "forward", lambda self, inputs: inputs @ torch.ones(64, 64))
+    can_pack.cache_clear()
+    try:
+        assert not linear.can_pack(torch.float32)
+        runner = build_runner(llama_path, "float32")
+    finally:
+        can_pack.cache_clear()
+    assert isinstance(runner.engine.model.module.get_output_embeddings(), PlainLinear)
+    assert generate(runner, PROMPT, 12) == expected
