@@ -10,7 +10,6 @@ import pytest
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
-from optimist_proposer.core.messages import UNKNOWN
 from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
@@ -30,13 +29,6 @@ async def test_replicas_built_from_settings_share_a_redis(redis_server: RedisSer
     async with build_proposer(shared, VOCABULARY) as second:
         answer = await second.apply([], [observation(6, "t")], [])
         assert as_text(answer.windows["a"].draft.token_ids) == "wo\n"
-
-
-async def test_memory_shares_nothing() -> None:
-    async with build_proposer(settings(), VOCABULARY) as first:
-        await first.apply([opening("a", "one\n")], [], [])
-    async with build_proposer(settings(), VOCABULARY) as second:
-        assert (await second.apply([], [observation(0, "o")], [])).gaps == {"a": UNKNOWN}
 
 
 async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> None:

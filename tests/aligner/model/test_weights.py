@@ -1,6 +1,4 @@
-import json
 import math
-import random
 from importlib.resources import files
 
 import pytest
@@ -11,11 +9,6 @@ from optimist_aligner.model.layout import (
     START,
 )
 from optimist_aligner.model.weights import Weights, load_weights, to_json
-
-
-def some_logits(seed: int = 3) -> list[float]:
-    generator = random.Random(seed)
-    return [generator.uniform(-2, 2) for _ in range(NUM_WEIGHTS)]
 
 
 def test_blocks_lie_side_by_side() -> None:
@@ -43,14 +36,6 @@ def test_packaged_file_is_what_is_written_for_it(is_rewrite: bool, name: str) ->
     assert to_json(load_weights(is_rewrite=is_rewrite).logits) == packaged
 
 
-def test_weights_come_back_from_json_in_their_places() -> None:
-    logits = some_logits()
-    blocks = json.loads(to_json(logits))
-    assert list(blocks) == list(BLOCKS)
-    back = [logit for name in BLOCKS for logit in blocks[name]]
-    assert back == pytest.approx(logits, abs=0.0005)
-
-
 @pytest.mark.parametrize("size", [0, NUM_WEIGHTS - 1, NUM_WEIGHTS + 1])
 def test_another_number_of_weights_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"{size} weights, not {NUM_WEIGHTS}"):
@@ -61,14 +46,3 @@ def test_huge_weights_make_finite_factors() -> None:
     weights = Weights([1e4] * NUM_WEIGHTS)
     assert all(map(math.isfinite, weights.cursor.lengths))
     assert all(map(math.isfinite, weights.next_rule))
-
-
-def test_factors_of_rules_are_their_own() -> None:
-    logits = some_logits()
-    weights = Weights(logits)
-    for factors, name in (
-        (weights.next_rule, "next_rule"),
-        (weights.next_rule_passed, "next_rule_passed"),
-    ):
-        own = logits[START[name] :][: BLOCKS[name].num_weights]
-        assert factors == pytest.approx([math.exp(logit) for logit in own])

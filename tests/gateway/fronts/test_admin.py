@@ -165,21 +165,3 @@ async def test_a_request_in_progress_becomes_urgent(urgent: Priorities) -> None:
         "request_id",
         "request_not_found",
     )
-
-
-async def test_an_engine_that_hangs_shows_in_every_probe_but_startup(
-    http: httpx.AsyncClient, worker: FakeWorkerServicer
-) -> None:
-    worker.may_run.clear()
-    running = asyncio.create_task(ask(http))
-    while (await http.get("/live")).status_code == 200:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    for path in ("/live", "/ready", "/health"):
-        response = await http.get(path)
-        assert (response.status_code, response.json()["reason"]) == (503, "the engine hangs")
-    assert (await http.get("/startup")).status_code == 200
-    worker.may_run.set()
-    assert (await running).status_code == 200
-    while (await http.get("/ready")).status_code != 200:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    assert (await http.get("/live")).status_code == 200

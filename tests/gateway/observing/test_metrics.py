@@ -102,17 +102,6 @@ async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
         assert "queue_seconds_count" in figures
 
 
-async def test_refusals_are_counted_by_their_reason(start: Start) -> None:
-    async with start() as gateway:
-        for status, fields, reason in (
-            (404, {"model": "other"}, "model_not_found"),
-            (400, {"foo": 1}, "unknown_parameter"),
-            (400, {"max_tokens": 10**6}, "context_length_exceeded"),
-        ):
-            await gateway.refused(COMPLETIONS, status, **fields)
-            assert (await gateway.figures())[f'refusals_total{{reason="{reason}"}}'] == 1
-
-
 async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Start) -> None:
     async with start() as gateway:
         full = scheduler_pb2.FINISH_REASON_OVERLOADED
