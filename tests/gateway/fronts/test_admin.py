@@ -84,7 +84,7 @@ async def test_wrong_parameters_are_named(http: httpx.AsyncClient, query: str, p
 
 async def test_a_request_in_progress_becomes_urgent(start: Start) -> None:
     """Two gateways, and two schedulers that honour priorities and run one request at a time."""
-    ended = []
+    ended: list[str] = []
 
     async def run(name: str) -> None:
         headers = {"x-request-id": name}
