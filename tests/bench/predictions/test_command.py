@@ -13,8 +13,6 @@ from optimist_bench.harness.pair import (
     Pair,
     bucket_of,
     edit_ratio,
-    load_pairs,
-    load_tokenizer,
 )
 from optimist_bench.predictions import command
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
@@ -168,13 +166,6 @@ def test_edit_ratio_and_its_ranges() -> None:
     assert bucket_of(0.01) == "1-3 %"
     assert bucket_of(0.2499) == "10-25 %"
     assert bucket_of(0.6) == bucket_of(1.0) == "60 % and more"
-
-
-def test_pair_without_ratio_gets_one(run: Command, tokenizer_path: str) -> None:
-    run.path.write_text('\n{"before": "a b", "after": "a c"}\n\n', encoding="utf-8")
-    (pair,) = load_pairs(str(run.path), load_tokenizer(tokenizer_path), 0)
-    assert pair.groups == {"language": "unknown", "edit_ratio": "25-60 %"}
-    assert len(pair.predicted) == len(pair.truth) == 3
 
 
 @pytest.mark.parametrize(
