@@ -113,17 +113,6 @@ def test_weights_of_what_does_not_occur_stay() -> None:
     assert changed.max() < 2 * FEATURES
 
 
-def test_same_seed_gives_the_same_weights() -> None:
-    examples = sampled(random_weights(8), 2000, 9)
-    results = []
-    for seed in (1, 1, 2):
-        weights = np.zeros(NUM_WEIGHTS + 1)
-        fit(weights, examples, is_step=False, seed=seed)
-        results.append(weights)
-    assert (results[0] == results[1]).all()
-    assert (results[0] != results[2]).any()
-
-
 def test_joined_examples_are_fitted_as_one() -> None:
     parts = [sampled(random_weights(10), count, count) for count in (7, 0, 5)]
     whole, weights = join(parts), random_weights(11)

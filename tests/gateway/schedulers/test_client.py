@@ -4,35 +4,14 @@ import gc
 from asyncio import sleep
 from typing import Any
 
-import openai
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
-from tests.gateway.harness import CHAT, USER, Gateway, Start, error_of, script_of, until
+from tests.gateway.harness import CHAT, USER, Start, error_of, script_of
 from tests.gateway.schedulers.fleet import VOCAB_SIZE, fleet_of
 from tests.stack import free_port
-
-
-async def test_requests_share_a_stream_and_get_their_own_outputs() -> None:
-    async with fleet_of(1, 0) as fleet:
-        (scheduler,) = fleet.fakes
-        assert fleet.pool.description.eos_token_ids == (EOS,)
-        streams = []
-        for number in range(5):
-            scheduler.script = Script([Step([number], 1), Step([number + 10, EOS])], accepted=1)
-            streams.append(fleet.read())
-            await until(lambda: len(scheduler.adds) == len(streams))
-        for number, stream in enumerate(streams):
-            first, last = [output async for output in stream]
-            ended = first.token_ids, first.num_accepted_tokens, first.finished
-            assert ended == ([number], 1, None)
-            assert last.token_ids == [number + 10, EOS]
-            assert last.finished is not None
-            assert last.finished.accepted_prediction_tokens == 1
-            stream.close()
-        assert scheduler.aborts.empty()
 
 
 async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost() -> None:
@@ -93,23 +72,3 @@ async def test_an_unreachable_scheduler_is_503_and_found_when_it_comes(start: St
         await gateway.until_healthy()
         assert (await gateway.chat()).choices[0].message.content == "The quick"
         await server.stop()
-
-
-async def test_a_stream_that_breaks_has_an_error_in_it(gateway: Gateway) -> None:
-    gateway.say("The quick brown", break_stream=True)
-    stream = await gateway.chat(stream=True)
-    text = ""
-
-    async def read() -> None:
-        nonlocal text
-        async for chunk in stream:
-            text += chunk.choices[0].delta.content or ""
-
-    with pytest.raises(openai.APIError, match="went away"):
-        await read()
-    assert text == "The quick brown"
-    await gateway.until_healthy()
-    await gateway.refused(CHAT, 503)
-    await gateway.until_healthy()
-    gateway.say("The quick")
-    assert (await gateway.chat()).choices[0].message.content == "The quick"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch import results as settle_module
-from optimist_worker.core.batch.results import compact, keep_rows, move_path, settle_rows
+from optimist_worker.core.batch.results import compact, settle_rows
 from optimist_worker.core.batch.slot_table import FittedRows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 
@@ -98,42 +98,10 @@ def test_a_sequence_may_fill_the_table() -> None:
     assert state(tables, 1) == (MAX_LEN, MAX_LEN - 1, True)
 
 
-def test_padding_changes_nothing(tables: Tables) -> None:
-    before = tables.table.columns.clone()
-    tokens = tables.table.token_ids[:-1].clone()
-    rows = tables.fit((4, 0, 0), (4, 0, 0))
-    assert settle(tables, rows, verdict_of(([20, 21], 1), ([22, 23], 0))) == [0, 0]
-    assert torch.equal(tables.table.columns, before)
-    assert torch.equal(tables.table.token_ids[:-1], tokens)
-
-
-def test_a_pass_that_did_not_take_place_keeps_everything(tables: Tables) -> None:
-    rows = tables.fit((1, 5, 2), (0, 2, 0))
-    kept = keep_rows(rows)
-    assert kept.num_emitted.tolist() == [0, 0]
-    assert kept.num_tokens.tolist() == [5, 5]
-    assert kept.has_ended.tolist() == [0, 0]
-
-
 def contents(tables: Tables, slot: int, wanted: list[int]) -> torch.Tensor:
     places = tables.table.kv_places(torch.full((len(wanted),), slot), torch.tensor(wanted))
     pool = tables.pool
     return torch.stack([memory[places] for memory in (*pool.keys, *pool.values)])
-
-
-def test_the_accepted_path_becomes_consecutive(tables: Tables) -> None:
-    rows = tables.fit((0, 5, 6), (1, 5, 6))
-    # The trees lie at places 5 to 10, in two blocks; nodes 1, 4 and 5 of the second one are kept.
-    kept = contents(tables, 1, [6, 9, 10])
-    others = contents(tables, 1, [*range(5), *range(8, 12)])
-    first = contents(tables, 0, [*range(12)])
-    verdict = verdict_of(
-        ([20] * 7, 0), ([20] * 7, 3), path=[[3, 4, 5, 0, 0, 0], [1, 4, 5, 0, 0, 0]]
-    )
-    compact(tables.table, tables.pool, rows, verdict)
-    assert torch.equal(contents(tables, 1, [5, 6, 7]), kept)
-    assert torch.equal(contents(tables, 1, [*range(5), *range(8, 12)]), others)
-    assert torch.equal(contents(tables, 0, [*range(12)]), first)
 
 
 def test_the_first_nodes_of_a_tree_need_not_be_moved(
@@ -153,18 +121,3 @@ def test_the_first_nodes_of_a_tree_need_not_be_moved(
     compact(tables.table, tables.pool, rows, verdict)
     for slot in (0, 1):
         assert torch.equal(contents(tables, slot, [*range(12)]), before[slot])
-
-
-def test_chains_need_not_be_moved(tables: Tables) -> None:
-    rows = tables.fit((1, 5, 6))
-    before = contents(tables, 1, [*range(12)])
-    compact(tables.table, tables.pool, rows, verdict_of(([20] * 7, 6)))
-    assert torch.equal(contents(tables, 1, [*range(12)]), before)
-
-
-def test_nodes_may_be_moved_onto_places_that_are_read(tables: Tables) -> None:
-    before = contents(tables, 1, [1, 2, 3])
-    index = torch.tensor([1])
-    path = torch.tensor([[1, 2, 3, 4]])
-    move_path(tables.table, tables.pool, index, torch.tensor([0]), path, torch.tensor([3]))
-    assert torch.equal(contents(tables, 1, [0, 1, 2]), before)

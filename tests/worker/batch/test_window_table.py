@@ -9,8 +9,8 @@ from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.window_table import WindowDrafts
-from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
-from tests.worker.tables import MAX_LEN, NUM_SLOTS, VOCAB, Tables, make_tables
+from optimist_worker.core.plan import WindowUpdate
+from tests.worker.tables import MAX_LEN, VOCAB, Tables, make_tables
 
 PROMPT = [1, 2, 3]
 CHAIN = [11, 12, 13, 14, 15, 16]
@@ -58,20 +58,6 @@ def set_window(
     tables.windows.set(WindowUpdate(1, base, tokens, parents or []))
 
 
-def test_branches_that_are_not_taken_are_dropped(tables: Tables) -> None:
-    tokens, parents = [11, 12, 21, 22, 13, 30], [-1, 0, 0, 2, 1, -1]
-    set_window(tables, tokens, 0, parents)
-    assert drafts(tables) == list(zip(tokens, parents, strict=True))
-    tables.emit(1, [11])
-    assert drafts(tables) == [(12, -1), (21, -1), (22, 1), (13, 0)]
-    assert drafts(tables, 3) == [(12, -1), (21, -1), (22, 1)]
-    tables.emit(1, [21])
-    assert drafts(tables) == [(22, -1)]
-    # What is emitted later cannot bring a contradicted window back.
-    tables.emit(1, [13, 11])
-    assert drafts(tables) == []
-
-
 @pytest.mark.parametrize("has_trees", [False, True])
 def test_rows_that_emit_nothing_stay_where_they_are(tables: Tables, has_trees: bool) -> None:
     tables.admit(2, PROMPT)
@@ -100,34 +86,12 @@ def test_what_a_drafter_got_accepted_does_not_bring_a_window_back(tables: Tables
         assert drafts(tables) == []
 
 
-def test_a_tree_has_a_bit_for_every_node_and_a_chain_may_be_longer(tables: Tables) -> None:
-    tokens = [i % VOCAB for i in range(MOST_WINDOW_NODES)]
-    chain = list(range(-1, MOST_WINDOW_NODES - 1))
-    for parents, number in (([], MOST_WINDOW_NODES), ([*chain[:-1], 0], MOST_TREE_NODES)):
-        set_window(tables, tokens, 0, parents)
-        found = drafts(tables, 2 * MOST_WINDOW_NODES)
-        assert found == list(zip(tokens, chain, strict=True))[:number]
-        assert drafts(tables, number - 1) == found[:-1]
-    set_window(tables, tokens)
-    plain = draft(tables, {1: 2 * MOST_WINDOW_NODES}, has_trees=False)
-    assert nodes_of(plain) == list(zip(tokens, chain, strict=True))
-
-
 def test_admission_forgets_the_window(tables: Tables) -> None:
     set_window(tables, CHAIN)
     tables.admit(1, PROMPT)
     assert drafts(tables) == []
     tables.emit(1, [11])
     assert drafts(tables) == []
-
-
-def test_padding_may_name_the_last_row_several_times(tables: Tables) -> None:
-    set_window(tables, CHAIN)
-    slots, limits = torch.tensor([NUM_SLOTS, 1, NUM_SLOTS]), torch.tensor([0, 3, 0])
-    drafted = tables.windows.draft(slots, limits, 4, has_trees=True)
-    assert [nodes_of(drafted, row) for row in (0, 2)] == [[], []]
-    tables.settle(slots.tolist(), [([], 9), ([0], 12), ([], 8)], drafted)
-    assert [token for token, _ in drafts(tables)] == CHAIN[2:]
 
 
 @dataclass
