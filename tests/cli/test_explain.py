@@ -26,21 +26,8 @@ from optimist_proposer.observing.request_log import RequestLogs
 from tests.proposer.text import draft_of
 
 TEXTS = [
-    "\n",
-    "def ",
-    "f",
-    "g",
-    "(",
-    "a",
-    "b",
-    "):",
-    "    ",
-    "return ",
-    "x",
-    "y",
-    " + ",
-    "new",
-    "1",
+    *("\n", "def ", "f", "g", "(", "a", "b", "):", "    ", "return "),
+    *("x", "y", " + ", "new", "1"),
 ]
 PLAIN = Style(is_coloured=False, width=90)
 MIB = 1024 * 1024
@@ -499,15 +486,6 @@ def test_a_window_follows_the_output() -> None:
     assert window.take(9) is Origin.MODEL
     # The window is used up, but what was predicted was right.
     assert (window.is_left, window.num_contradicted, window.expected_position) == (False, 3, 23)
-
-
-def test_a_window_is_left_at_the_first_other_token() -> None:
-    window = Window(proposal([1, 2, 3], [-1, 0, 1], [-1, 7, 8]))
-    assert (window.start, window.num_before_start) == (7, 1)
-    assert window.take(1) is Origin.OWN_TEXT
-    assert window.take(3) is Origin.MODEL
-    assert (window.is_left, window.num_contradicted, window.num_left) == (True, 2, 0)
-    assert window.take(2) is Origin.MODEL
 
 
 def test_a_tree_is_a_path_and_branches() -> None:

@@ -109,12 +109,6 @@ def test_myers_steps_over_edits(predicted: str, output: str, expected: str) -> N
     assert as_text(aligned(predicted, output).propose(64, 0.0).token_ids) == expected
 
 
-def test_myers_without_a_prediction_proposes_nothing() -> None:
-    follower = MyersAlgorithm().prepare(Sources([], tokens("abc"))).follow()
-    follower.observe(tokens("ab"))
-    assert len(follower.propose(8, 0.0)) == 0
-
-
 @given(st.text("ab\n", max_size=30), st.text("ab\n", max_size=30), st.integers(0, 30))
 def test_myers_is_the_shortest_script_however_the_output_is_divided(
     predicted: str, output: str, cut: int

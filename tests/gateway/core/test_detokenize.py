@@ -12,7 +12,7 @@ from optimist_gateway.core.answer.detokenize import MAX_PENDING_TOKENS, Detokeni
 from optimist_gateway.text.tokenizer import TokenTexts, WholeTexts
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
-SPECIAL = ["<s>", "</s>"]
+SPECIAL = ["<s>", "</s>", "<|ä €|>"]
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -30,6 +30,7 @@ def byte_level() -> Backend:
     tokens = [*alphabet.values(), *("".join(alphabet[b] for b in piece) for piece in pieces)]
     backend = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, []))
     backend.decoder = decoders.ByteLevel()
+    backend.add_tokens(["  two spaces", "東京 タワー", AddedToken("\n\n\n", normalized=False)])
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     return backend
 
@@ -169,10 +170,7 @@ def first_stop(text: str, stop: list[str]) -> tuple[int, int] | None:
     return None
 
 
-@given(
-    few_letters,
-    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4),
-)
+@given(few_letters, st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4))
 def test_text_ends_before_the_stop_string_that_is_complete_first(
     text: str, stop: list[str]
 ) -> None:

@@ -70,11 +70,7 @@ def test_requests_without_a_preference_are_spread() -> None:
 @given(
     st.lists(
         st.builds(
-            Candidate,
-            st.sampled_from(NAMES),
-            st.integers(0, 99),
-            st.integers(0, 9),
-            st.booleans(),
+            Candidate, st.sampled_from(NAMES), st.integers(0, 99), st.integers(0, 9), st.booleans()
         ),
         min_size=1,
         unique_by=lambda one: one.name,

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,16 +88,10 @@ async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
         await require(gateway, requests_waiting=1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        body = {"model": "tiny", "prompt": "a", "stream": True}
-        stream = gateway.http.stream("POST", COMPLETIONS, json=body, timeout=0.3)
-        with pytest.raises(httpx.ReadTimeout):
-            async with stream:
-                pass
-        await until(lambda: gateway.scheduler.aborts.qsize() == 2)
         await gateway.until_nothing_runs()
         figures = await gateway.figures()
         assert figures["requests_waiting"] == 0
-        assert figures['finished_total{reason="abort"}'] == 2
+        assert figures['finished_total{reason="abort"}'] == 1
         assert "queue_seconds_count" in figures
 
 

@@ -134,10 +134,7 @@ async def test_figures_are_those_of_all_and_of_each(two: Gateway) -> None:
 
 
 async def test_a_priority_goes_where_it_is_honoured(start: Start) -> None:
-    policies = (
-        scheduler_pb2.SCHEDULING_POLICY_FCFS,
-        scheduler_pb2.SCHEDULING_POLICY_PRIORITY,
-    )
+    policies = (scheduler_pb2.SCHEDULING_POLICY_FCFS, scheduler_pb2.SCHEDULING_POLICY_PRIORITY)
     async with pair(start, *(FakeScheduler(policy=policy) for policy in policies)) as gateway:
         fields = {"max_tokens": 3, "n": 4, "priority": 1}
         await gateway.answer(COMPLETIONS, **fields)

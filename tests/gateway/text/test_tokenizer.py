@@ -4,15 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.answer.detokenize import (
-    REPLACEMENT,
     byte_fallback_bytes,
     byte_level_bytes,
 )
@@ -91,30 +88,11 @@ def test_only_byte_level_vocabularies_are_taken(backend: Backend) -> None:
     assert not is_byte_level(other)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(ids=st.lists(st.integers(0, 540), max_size=12))
-def test_texts_join_to_the_decoded_whole(backend: Backend, ids: list[int]) -> None:
-    extended = Backend.from_str(backend.to_str())
-    extended.add_tokens(["  two spaces", "東京 タワー", AddedToken("\n\n\n", normalized=False)])
-    extended.add_special_tokens(["<|mark|>", "<|ä €|>"])
-    texts = TokenTexts(extended)
-    text = "".join(texts[token] for token in ids)
-    if REPLACEMENT not in text:
-        assert text == extended.decode(ids, skip_special_tokens=False)
-
-
 def test_the_size_is_bounded_by_the_vocabulary(backend: Backend) -> None:
     texts = TokenTexts(backend)
     size = backend.get_vocab_size()
     assert all(texts[token] == backend.decode([token], False) for token in range(3 * size))
     assert len(texts) <= size
-
-
-@given(st.text())
-def test_byte_level_tokens_join_to_the_bytes_of_the_text(backend: Backend, text: str) -> None:
-    vocabulary = Vocabulary(backend)
-    described = [vocabulary.describe(token) for token in backend.encode(text).ids]
-    assert b"".join(token_bytes for _, token_bytes in described) == text.encode()
 
 
 def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:

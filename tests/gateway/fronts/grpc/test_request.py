@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.core.request import (
-    JsonContent,
-    LarkContent,
-    Request,
-    Sampling,
-    Structure,
-)
+from optimist_gateway.core.request import JsonContent, LarkContent, Request, Sampling, Structure
 from optimist_gateway.fronts.grpc.messages import generation_request
 
 
