@@ -95,13 +95,10 @@ def aligned(predicted: str, *parts: str) -> MyersFollower:
 @pytest.mark.parametrize(
     ("predicted", "output", "expected"),
     [
-        ("one two three", "", "one two three"),
         ("one two three", "one two", " three"),
-        ("one", "one", ""),
         # As long as what is left out is longer than what came since, to insert that is shorter.
         ("the quick brown fox jumps", "the quick red f", "own fox jumps"),
         ("the quick brown fox jumps", "the quick red fox", " jumps"),
-        ("the quick brown fox jumps", "the brown f", "ox jumps"),
         ("the quick brown fox jumps", "the very very quick b", "rown fox jumps"),
     ],
 )
