@@ -37,6 +37,7 @@ def test_the_host_knows_what_a_step_needs() -> None:
     assert table.needs([6, 0]) == NOTHING._replace(processes=True, biases=True)
     # What is greedy is not cut, and keeps its penalties.
     assert table.needs([8]) == NOTHING._replace(processes=True, penalizes=True)
+    assert table.gather(torch.tensor([0, 1, 8])).takes_argmax.tolist() == [True, False, False]
 
 
 def test_seeds_keep_all_their_bits() -> None:
