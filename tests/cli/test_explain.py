@@ -488,6 +488,15 @@ def test_a_window_follows_the_output() -> None:
     assert (window.is_left, window.num_contradicted, window.expected_position) == (False, 3, 23)
 
 
+def test_a_window_is_left_at_the_first_other_token() -> None:
+    window = Window(proposal([1, 2, 3], [-1, 0, 1], [-1, 7, 8]))
+    assert (window.start, window.num_before_start) == (7, 1)
+    assert window.take(1) is Origin.OWN_TEXT
+    assert window.take(3) is Origin.MODEL
+    assert (window.is_left, window.num_contradicted, window.num_left) == (True, 2, 0)
+    assert window.take(2) is Origin.MODEL
+
+
 def test_a_tree_is_a_path_and_branches() -> None:
     tree = proposal([0] * 7, [-1, 0, 0, 1, -1, 2, 4], [5, 6, -1, 7, 9, -1, 10])
     assert tree.chains() == [[0, 1, 3], [2, 5], [4, 6]]
