@@ -44,6 +44,12 @@ def test_noise_depends_on_seed_position_and_token_alone(
         assert torch.equal(row, gumbel(seed, torch.tensor([position]), vocab_size)[0])
 
 
+def test_all_bits_of_a_seed_count() -> None:
+    noise = [gumbel(seed, torch.tensor([3]), 64) for seed in (5, 5 + 2**32, 5 - 2**63)]
+    assert not torch.equal(noise[0], noise[1])
+    assert not torch.equal(noise[0], noise[2])
+
+
 def test_noise_is_gumbel_distributed_and_uncorrelated() -> None:
     noise = gumbel(11, torch.arange(200), 1000)
     euler = 0.5772156649

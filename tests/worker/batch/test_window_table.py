@@ -9,7 +9,7 @@ from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.window_table import WindowDrafts
-from optimist_worker.core.plan import WindowUpdate
+from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
 from tests.worker.tables import MAX_LEN, VOCAB, Tables, make_tables
 
 PROMPT = [1, 2, 3]
@@ -84,6 +84,19 @@ def test_what_a_drafter_got_accepted_does_not_bring_a_window_back(tables: Tables
         assert nodes_of(drafted) == []
         tables.settle([1], [([0], 11)], drafted)
         assert drafts(tables) == []
+
+
+def test_a_tree_has_a_bit_for_every_node_and_a_chain_may_be_longer(tables: Tables) -> None:
+    tokens = [i % VOCAB for i in range(MOST_WINDOW_NODES)]
+    chain = list(range(-1, MOST_WINDOW_NODES - 1))
+    for parents, number in (([], MOST_WINDOW_NODES), ([*chain[:-1], 0], MOST_TREE_NODES)):
+        set_window(tables, tokens, 0, parents)
+        found = drafts(tables, 2 * MOST_WINDOW_NODES)
+        assert found == list(zip(tokens, chain, strict=True))[:number]
+        assert drafts(tables, number - 1) == found[:-1]
+    set_window(tables, tokens)
+    plain = draft(tables, {1: 2 * MOST_WINDOW_NODES}, has_trees=False)
+    assert nodes_of(plain) == list(zip(tokens, chain, strict=True))
 
 
 def test_admission_forgets_the_window(tables: Tables) -> None:
