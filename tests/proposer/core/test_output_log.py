@@ -14,6 +14,8 @@ from optimist_proposer.core.output_log import (
     encode_output,
     put_varint,
     read_varints,
+    unzigzag,
+    zigzag,
 )
 from tests.proposer.text import as_text, texts, tokens
 
@@ -147,3 +149,10 @@ def test_small_numbers_take_a_byte() -> None:
 def test_broken_data_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_varints(data)
+
+
+@given(st.integers(-(2**31), 2**31))
+def test_zigzag_comes_back(value: int) -> None:
+    assert zigzag(value) >= 0
+    assert unzigzag(zigzag(value)) == value
+    assert zigzag(value) <= 2 * abs(value)
