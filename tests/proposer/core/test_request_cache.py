@@ -19,6 +19,19 @@ def test_forgets_the_request_used_least_recently() -> None:
     assert [cache.get(name) is not None for name in "abc"] == [True, False, True]
 
 
+def test_sources_that_nobody_uses_go_first() -> None:
+    one = live("a")
+    size = one.num_bytes + one.prepared.num_bytes
+    cache = RequestCache(10, 2 * size + 600)
+    cache.put(one)
+    cache.pop("a")
+    assert cache.get_sources(one.prepared.name) is not None
+    cache.put(live("b"))
+    cache.put(live("c"))
+    assert cache.num_requests == 2
+    assert cache.get_sources(one.prepared.name) is None
+
+
 def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
     kinds = [prepared(f"{number}\n" * 9) for number in range(8)]
     size = kinds[0].num_bytes
