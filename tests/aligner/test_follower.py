@@ -53,15 +53,6 @@ def test_exact_prediction_fills_every_pass() -> None:
     assert -(-num_tokens // 17) == NUM_EXACT
 
 
-def test_positions_are_those_of_the_tokens_in_the_prediction() -> None:
-    output, rest = after(OLD, "def save_order(")
-    follower = WORDS.follow([OLD], output)
-    kept, positions = WORDS.kept(follower.propose(32, 0.0), rest)
-    assert len(kept) > 20
-    start = len(WORDS.tokens(output))
-    assert positions == list(range(start, start + len(positions)))
-
-
 def test_name_seen_renamed_once_is_proposed_renamed() -> None:
     # Seen: the parameter and the use in the first function.
     output, rest = after(RENAMED, "if loaded >")
@@ -75,12 +66,6 @@ def test_name_seen_renamed_once_is_proposed_renamed() -> None:
     assert positions[renamed + 1 : renamed + 8] == list(
         range(start + renamed + 1, start + renamed + 8)
     )
-
-
-def test_name_is_proposed_as_predicted_too() -> None:
-    output, _ = after(RENAMED, "def save_order(")
-    draft = WORDS.follow([OLD], output).propose(16, 0.0)
-    assert {"store", "session"} == {text for text, _ in roots(draft)[:2]}
 
 
 @pytest.mark.parametrize(
@@ -108,18 +93,6 @@ def test_name_is_proposed_as_predicted_too() -> None:
 )
 def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
     assert WORDS.count_passes([OLD], changed) <= NUM_EXACT + most_more
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [with_lines(2 * FUNCTION, NEW_LINES), without(FUNCTION, 2 * FUNCTION)],
-    ids=["insertion", "deletion"],
-)
-def test_position_is_found_again_after_an_edit(changed: str) -> None:
-    output, rest = after(changed, FIRST_LINES[2])
-    _, positions = WORDS.kept(WORDS.follow([OLD], output).propose(16, 0.0), rest)
-    start = len(WORDS.tokens(after(OLD, FIRST_LINES[2])[0]))
-    assert positions == list(range(start, start + 16))
 
 
 def test_first_tokens_are_those_of_each_prediction() -> None:
@@ -150,14 +123,6 @@ def test_prompt_is_a_source_with_positions_from_its_end() -> None:
     assert positions == list(range(first, first + len(positions)))
     without_prompt = WORDS.count_passes([], OLD)
     assert WORDS.count_passes([], OLD, prompt=OLD) < 0.5 * without_prompt
-
-
-def test_own_output_is_a_source_without_positions() -> None:
-    output, rest = after(OLD + OLD, "def save_order(", 2)
-    kept, positions = WORDS.kept(WORDS.follow([], output).propose(16, 0.0), rest)
-    assert len(positions) >= 8
-    assert set(positions) == {NO_POSITION}
-    assert kept
 
 
 def test_output_without_any_source_repeats_its_pattern() -> None:

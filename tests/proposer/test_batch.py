@@ -8,7 +8,7 @@ from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_proposer.batch import BatchProposer
-from optimist_proposer.core.messages import UNKNOWN, Answer, Observation, Open
+from optimist_proposer.core.messages import UNKNOWN, Answer, Observation
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import (
@@ -20,7 +20,7 @@ from tests.proposer.holding import (
     observation,
     opening,
 )
-from tests.proposer.text import as_text, tokens
+from tests.proposer.text import as_text
 
 POEM = "one\ntwo\nthree\nfour\nfive\n"
 
@@ -55,19 +55,6 @@ async def test_open_and_observe_in_one_batch_answers_with_the_later_window() -> 
 async def test_gap_behind_an_applied_observation(proposer: BatchProposer) -> None:
     observations = [observation(0, "one\n"), observation(9, "x"), observation(4, "two\n")]
     assert (await proposer.apply([], observations, [])).gaps == {"a": 4}
-
-
-async def test_opening_again_starts_anew(proposer: BatchProposer) -> None:
-    await observe(proposer, 0, "one\nX")
-    answer = await proposer.apply([opening("a", "six\nseven\n")], [], [])
-    assert window_text(answer) == "six\nseven\n"
-    assert await known(proposer) == 0
-
-
-async def test_unknown_token_ends_the_request(proposer: BatchProposer) -> None:
-    answer = await proposer.apply([], [observation(0, "\uffff")], [])
-    assert "token_ids: token 65535" in answer.refusals["a"]
-    assert await known(proposer) == UNKNOWN
 
 
 async def test_time_limit_ends_the_request() -> None:
@@ -189,14 +176,6 @@ async def opened_by(replica: Replica, *observations: Observation) -> None:
     await replica.writer.stop()
 
 
-async def test_request_that_lives_here_is_not_read() -> None:
-    store = MemoryStore()
-    replica = Replica(store)
-    await replica.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
-    await replica.proposer.apply([], [observation(2, "e\nX"), observation(5, "Y")], [])
-    assert store.num_reads == 0
-
-
 async def test_replica_that_knows_less_reads_once_for_the_batch() -> None:
     store, first, second = replicas()
     opens = [opening("a", POEM), opening("b", POEM)]
@@ -294,11 +273,7 @@ async def test_refused_request_is_dropped_from_the_store() -> None:
     replica = Replica(store)
     await replica.proposer.apply([opening("a", POEM)], [], [])
     await replica.writer.stop()
-    await replica.proposer.apply([], [observation(0, "\uffff")], [])
+    answer = await replica.proposer.apply([], [observation(0, "\uffff")], [])
+    assert "token_ids: token 65535" in answer.refusals["a"]
     await replica.writer.stop()
     assert store.requests == {"a": None}
-
-
-async def test_empty_prediction_is_followed() -> None:
-    answer = await BatchProposer(following()).apply([Open("a", [], tokens(""), "")], [], [])
-    assert window_text(answer) == ""

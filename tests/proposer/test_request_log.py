@@ -16,7 +16,6 @@ from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.core.messages import Answer, Open
-from optimist_proposer.core.sources import split_texts
 from optimist_proposer.observing.request_log import (
     FULL,
     RequestLogs,
@@ -163,14 +162,6 @@ def test_whatever_the_tokens_are_the_log_is_json_and_has_them(
     for step in steps:
         assert len(step["texts"]) == len(step["token_ids"])
         assert step["proposal"]["token_ids"] == step["token_ids"]
-
-
-@given(st.lists(st.lists(st.integers(0, 5)), max_size=4))
-def test_predictions_come_back_from_sources(texts: list[list[int]]) -> None:
-    sources = Sources([array("i", text) for text in texts])
-    assert [
-        list(prediction) for prediction in split_texts(sources.token_ids[: sources.num_predicted])
-    ] == texts
 
 
 def test_output_lines_do_not_depend_on_how_the_output_was_divided() -> None:

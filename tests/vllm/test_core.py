@@ -12,8 +12,6 @@ from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_atta
 from optimist_vllm.core.prediction import (
     MAX_CHARACTERS,
     MAX_PREDICTIONS,
-    MAX_TOKENS,
-    check_num_tokens,
     read_prediction,
 )
 from optimist_vllm.core.width import MAX_DRAFTS, DraftWidths
@@ -58,12 +56,6 @@ def test_refuses_what_is_no_prediction_without_quoting_it(field: object) -> None
     with pytest.raises(ValueError, match=r"^prediction: ") as error:
         read_prediction(field)
     assert "secret" not in str(error.value)
-
-
-def test_refuses_too_many_tokens() -> None:
-    check_num_tokens([range(MAX_TOKENS)])
-    with pytest.raises(ValueError, match=f"^prediction: at most {MAX_TOKENS} tokens, not "):
-        check_num_tokens([range(MAX_TOKENS), range(1)])
 
 
 PREDICTIONS = st.lists(st.lists(st.integers(0, 2**31 - 1)))
@@ -206,17 +198,6 @@ class _Repeating(Follower, Reference):
             if self.value ** (index + 1) >= min_value
         ]
         return Draft.from_nodes(nodes)
-
-
-def test_drafts_what_follows_and_counts_what_became_of_it() -> None:
-    followed = FollowedRequest(_Repeating(list(range(20)), 0.9), 20)
-    output = [0]
-    assert followed.is_due(1, 0.0)
-    path = followed.find_path(output, 4, 0.01, 0.0)
-    assert path.token_ids.tolist() == [1, 2, 3, 4]
-    followed.draft(path.positions[:3])
-    assert followed.settle([1, 2, 50], [1, 2, 3]) == [True, True]
-    assert (followed.account.num_accepted, followed.account.num_rejected) == (2, 1)
 
 
 @pytest.mark.parametrize(("num_predicted", "least", "most"), [(0, 10, 25), (1000, 60, 90)])

@@ -48,13 +48,6 @@ def aligned(output: str, predicted: str = PREDICTED) -> Alignment:
     return Fold(letters(predicted), letters(output)).alignment
 
 
-def test_it_goes_along_with_what_is_predicted() -> None:
-    alignment = aligned(PREDICTED[:9])
-    assert (alignment.place, alignment.run, alignment.num_lost) == (9, 9, 0)
-    assert alignment.lost_at == 9
-    assert alignment.is_found
-
-
 def test_nothing_is_found_before_the_first_token_and_none_at_the_end() -> None:
     assert not aligned("").is_found
     assert not aligned("!").is_found

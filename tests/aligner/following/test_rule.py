@@ -7,15 +7,6 @@ from optimist_aligner.model.layout import NUM_SIGHTINGS
 TEXT = [10, 11, 12, 10, 11, -1, 20, 21, 22, 20, 23]
 
 
-def test_rule_is_found_wherever_what_it_replaces_stands() -> None:
-    rules = Rules()
-    rules.learn(TEXT, 0, 2, 6, 9)
-    (rule,) = rules.find(TEXT, 0)
-    assert rules.find(TEXT, 3) == [rule]
-    assert (rule.replaced, rule.place, rule.length) == ([10, 11], 6, 3)
-    assert [place for place in range(len(TEXT)) if rules.find(TEXT, place)] == [0, 3]
-
-
 def test_beginning_alone_is_not_what_is_replaced() -> None:
     rules = Rules()
     rules.learn(TEXT, 0, 3, 6, 7)
@@ -39,14 +30,6 @@ def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones
         rules.learn(text, 0, 1, place, place + 1)
     places = [rule.place for rule in rules.find(text, 0)]
     assert places == list(range(3, 3 + MOST_RULES_PER_TOKEN))
-
-
-def test_insertion_is_a_rule_for_the_token_behind_it() -> None:
-    text = [10, 11, -1, 10, 20, 21, 11]
-    rules = Rules()
-    rules.learn(text, 1, 1, 4, 6)
-    (rule,) = rules.find(text, 1)
-    assert (rule.replaced, rule.place, rule.length, rule.is_pure) == ([11], 4, 3, True)
 
 
 def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:

@@ -48,13 +48,9 @@ def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
     ("tag", "is_rewrite"),
     [
         ("code", True),
-        ("original_code", True),
-        ("documents", True),
         ("file-content", True),
         ("instructions", False),
-        ("output", False),
         ("tool_call", False),
-        ("context", False),
     ],
 )
 def test_by_its_tag_a_block_is_a_text_to_rewrite_or_part_of_a_conversation(
@@ -103,11 +99,6 @@ def test_without_a_tokenizer_only_the_prompt_is_read() -> None:
     prompt = f"```\n{FILE}```\n"
     text = SearchedText(Sources([], codes(prompt)), Vocabulary(TEXTS))
     assert join(text.token_ids) == prompt
-
-
-def test_without_anything_nothing_is_searched() -> None:
-    text = searched("")
-    assert (len(text.token_ids), text.num_aligned, text.is_rewrite) == (0, 0, False)
 
 
 def test_answer_is_drafted_from_the_prompts_block_from_its_first_token_on() -> None:

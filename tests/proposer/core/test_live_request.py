@@ -24,16 +24,6 @@ def fold(request: LiveRequest, position: int, text: str) -> str | None:
     return None if new is None else as_text(new)
 
 
-def test_only_what_is_new_is_taken() -> None:
-    request = live("one\n")
-    assert fold(request, 0, "one") == "one"
-    assert fold(request, 1, "ne\n") == "\n"
-    assert fold(request, 0, "xxx") == ""
-    assert fold(request, 4, "") == ""
-    assert fold(request, 5, "x") is None
-    assert as_text(request.output) == "one\n"
-
-
 def test_window_is_sent_at_first_and_not_while_it_holds() -> None:
     request = live(LINES)
     first = request.next_window(40, 0.0)
@@ -79,16 +69,6 @@ def logged(request: LiveRequest, parts: list[str]) -> bytes:
         log += runs
         position += len(part)
     return log
-
-
-def test_log_is_caught_up_with_from_where_it_was_read_last() -> None:
-    request = live("one\ntwo\n")
-    assert as_text(request.catch_up(4, logged(request, ["ONE\n"]))) == "ONE\n"
-    fold(request, 4, "t")
-    more = logged(request, ["ONE\n", "two", "\nX"])
-    assert as_text(request.catch_up(9, more)) == "wo\nX"
-    assert (request.num_known, request.num_logged) == (9, 9)
-    assert request.catch_up(9, more) == tokens("")
 
 
 def test_log_that_was_written_again_is_read_anew() -> None:

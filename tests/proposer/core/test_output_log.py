@@ -102,20 +102,20 @@ def test_copy_goes_on_where_it_ended_or_behind_what_was_replaced() -> None:
     assert find(100, CODE[105:120], num_skipped=5) == (105, 15)
 
 
-def test_copy_is_looked_for_around_its_expected_place_first_behind_it() -> None:
-    place = CODE.index("20(value)")
-    assert find(100, CODE[place : place + 40]) == (place, 40)
-    assert find(1800, CODE[place : place + 40]) == (place, 40)
-    assert find(0, "function_") == (4, 9)
-    assert find(40, "function_") == (CODE.index("function_", 40), 9)
-
-
 def test_what_is_nowhere_is_no_copy_and_moves_nothing() -> None:
     search = CopySearch(tokens(CODE), 100)
     assert search.find(tokens("!" * 10), 0, 0) == (0, 0)
     assert search.hint == 100
     search.find(tokens(CODE[110:130]), 0, 10)
     assert search.hint == 130
+
+
+def test_copy_is_looked_for_around_its_expected_place_first_behind_it() -> None:
+    place = CODE.index("20(value)")
+    assert find(100, CODE[place : place + 40]) == (place, 40)
+    assert find(1800, CODE[place : place + 40]) == (place, 40)
+    assert find(0, "function_") == (4, 9)
+    assert find(40, "function_") == (CODE.index("function_", 40), 9)
 
 
 @given(texts, texts, st.integers(-50, 50), st.integers(0, 9))

@@ -28,10 +28,6 @@ from tests.proposer.text import as_text, texts, tokens
 STORED = StoredRequest(b"generate", 70_000, SourceName(b"tenant..", b"0123456789abcdef"), b"log")
 
 
-def test_request_comes_back() -> None:
-    assert StoredRequest.unpack(STORED.pack()) == STORED
-
-
 def test_head_is_what_writes_compare() -> None:
     packed = STORED.pack()
     assert packed.startswith(pack_opening(STORED.generation) + pack_number(70_000))
@@ -117,12 +113,6 @@ def test_name_tells_owners_and_texts_apart() -> None:
     names = {name_sources(tenant, value) for tenant in ("", "A", "B") for value in (one, other)}
     assert len(names) == 6
     assert name_sources("A", one) in names
-
-
-def test_prompt_and_prediction_are_distinguished() -> None:
-    as_prediction = pack_sources(Sources([tokens("a"), tokens("b")]))
-    as_prompt = pack_sources(Sources([tokens("a")], tokens("b")))
-    assert as_prediction != as_prompt
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01\x00\x00", b"\x09" + bytes(8), bytes(5) + b"123"])
