@@ -105,8 +105,8 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)
     step(situation)
-    wrong = (situation.expected[0][1] + 1) % situation.config.vocab_size
-    assert situation.scheduler.set_window("r0", make_window(1, -1, [wrong]))
+    first = (situation.expected[0][1] + 1) % situation.config.vocab_size
+    assert situation.scheduler.set_window("r0", make_window(1, -1, [first]))
     while situation.scheduler.count_followed()[1] == 0:
         base = len(situation.text(0))
         wrong = [(situation.expected[0][base] + 1) % situation.config.vocab_size]
