@@ -6,8 +6,6 @@ import pytest
 
 from optimist_bench.overlap import command as overlap
 from optimist_bench.overlap.command import (
-    OverlapSettings,
-    choose_configurations,
     describe,
     summarise,
 )
@@ -19,18 +17,6 @@ def figures(
     num_steps: int = 100, num_hits: int = 0, num_rows: int = 0, num_recomputed_rows: int = 0
 ) -> Figures:
     return Figures(1.0, 0.25, num_steps, num_steps, num_hits, num_rows, num_recomputed_rows)
-
-
-def test_all_depths_modes_and_stalls_are_run() -> None:
-    chosen = choose_configurations(OverlapSettings())
-    assert len({one.name for one in chosen}) == len(chosen)
-    assert {(one.step_us, one.depth, one.stalls) for one in chosen} == {
-        (step_us, depth, stalls)
-        for step_us in (800, 4000)
-        for depth in (1, 2, 3)
-        for stalls in ("none", "worker", "scheduler")
-    }
-    assert {one.multi_step_count for one in chosen} == {1, 4}
 
 
 def test_pairs_are_compared_in_the_order_in_which_they_ran() -> None:

@@ -43,16 +43,6 @@ def test_pass_accepts_the_longest_path_and_adds_a_token() -> None:
     assert target.output == target.truth
 
 
-def test_chain_needs_no_parents() -> None:
-    assert window(3, "abc", []).parents == [-1, 0, 1]
-
-
-def test_pass_without_a_window_emits_one_token() -> None:
-    target = request(truth="ab")
-    target.run_pass()
-    assert target.output == tokens("a")
-
-
 def test_only_what_is_behind_the_output_is_drafted() -> None:
     tree = window(2, "abxyb", [-1, 0, -1, 2, 2])
     assert tree.draft(tokens("..a")) == [1]

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
+from optimist_common.errors import SetupError
 from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
 from tests.chaos.load.load import LoadSettings, ask_each, keep_asking, report_outcomes
+from tests.chaos.run import NUM_CASES, RunSettings
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.levels import excesses, read_levels, read_totals, settle
-from tests.chaos.services.namespaces import Namespaces
+from tests.chaos.services.namespaces import Namespaces, missing_for_namespaces
 
 RESUME_SECONDS = 4.0
 NOTICE_SECONDS = 10.0
@@ -61,28 +63,34 @@ PARTITIONS = (
 )
 
 
-async def run_partitions(
-    partitions: Sequence[Partition], num_cases: int, seed: int, directory: Path
-) -> dict[str, Any]:
+class PartitionsSettings(RunSettings):
+    """Pairs of services that are cut and healed: python -m tests.chaos partitions [OPTIONS]."""
+
+    section: ClassVar[str] = "partitions"
+
+
+async def run_partitions(settings: PartitionsSettings, directory: Path) -> dict[str, Any]:
     """Runs the services, and makes one partition after the other under load; returns figures."""
+    if reason := missing_for_namespaces():
+        raise SetupError(reason)
     namespaces = Namespaces()
     async with running_fleet(SHAPE, namespaces, directory) as fleet:
         (gateway,) = fleet.named("gateway")
         url = "http://{}:{}".format(*gateway.address)
-        client = Client([url], _DEADLINE_SECONDS, lambda *_: False, seed)
+        client = Client([url], _DEADLINE_SECONDS, lambda *_: False, settings.seed)
         try:
-            cases = make_cases(num_cases, seed)
+            cases = make_cases(NUM_CASES, settings.seed)
             expected = await ask_each(client, cases)
             before = await read_levels(fleet)
             rows = [
                 await _run_one(one, namespaces, fleet, client, cases, expected)
-                for one in partitions
+                for one in PARTITIONS
             ]
             too_much = excesses(before, await settle(fleet, before))
         finally:
             await client.close()
     return {
-        "seed": seed,
+        "seed": settings.seed,
         "partitions": rows,
         "not_back": too_much,
         "all_right": all(row["all_right"] for row in rows) and not too_much,

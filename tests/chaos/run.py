@@ -4,10 +4,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from pydantic import Field
+
+from optimist_common.settings import ServiceSettings
 from tests.chaos.faults.injector import Injector
 from tests.chaos.faults.recovery import report_recovery
 from tests.chaos.faults.schedule import make_schedule
@@ -15,47 +18,52 @@ from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
 from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
-from tests.chaos.services.fleet import Fleet, Shape, running_fleet
+from tests.chaos.services.fleet import FULL, Fleet, Shape, running_fleet
 from tests.chaos.services.levels import excesses, read_levels, settle, side_by_side
-from tests.chaos.services.network import ProxiedLoopback
+from tests.chaos.services.network import ProxiedNetwork
+
+NUM_CASES = 48
+"""Different requests of a run."""
+DEADLINE_SECONDS = 120.0
+"""Of each request."""
 
 
-@dataclass(frozen=True)
-class RunSettings:
-    """One run of the fault suite."""
+class RunSettings(ServiceSettings):
+    """Settings of every run."""
 
-    seconds: float
-    """How long faults begin."""
-    seed: int
-    shape: Shape = field(default_factory=Shape)
-    num_cases: int = 48
-    warm_seconds: float = 20.0
-    """Of the same load without faults before."""
-    mean_pause_seconds: float = 6.0
-    """Between two faults."""
-    deadline_seconds: float = 120.0
-    """Of each request."""
-    load: LoadSettings = field(default_factory=LoadSettings)
+    seed: int = Field(0, ge=0, description="of everything that is drawn; 0 draws it too")
+    logs: str = Field("", description="directory for logs; empty for a temporary one")
 
 
-async def run(settings: RunSettings, directory: Path) -> dict[str, Any]:
-    """Runs the services, the load and the faults; returns the figures.
+class FaultsSettings(RunSettings):
+    """Mixed load while faults are injected: python -m tests.chaos faults [OPTIONS]."""
 
-    Args:
-        settings: What to run.
-        directory: Where logs go.
-    """
+    section: ClassVar[str] = "chaos"
+
+    seconds: float = Field(600.0, gt=0, description="how long faults begin")
+    pause_seconds: float = Field(6.0, gt=0, description="mean time between two faults")
+    warm_seconds: float = Field(20.0, gt=0, description="of the same load without faults before")
+    cases: int = Field(NUM_CASES, ge=1, description="number of different requests")
+    clients: int = Field(6, ge=1, le=256, description="requests at once")
+
+    def load(self) -> LoadSettings:
+        """Returns how much is asked."""
+        return LoadSettings(num_clients=self.clients, seed=self.seed)
+
+
+async def run(settings: FaultsSettings, directory: Path, shape: Shape = FULL) -> dict[str, Any]:
+    """Runs the services, the load and the faults; returns the figures, with logs in a directory."""
     # Made before there are proxies, which stand still meanwhile.
-    cases = make_cases(settings.num_cases, settings.seed)
-    network = ProxiedLoopback(settings.seed)
+    cases = make_cases(settings.cases, settings.seed)
+    network = ProxiedNetwork(settings.seed)
     began = time.monotonic()
-    async with running_fleet(settings.shape, network, directory) as fleet:
+    async with running_fleet(shape, network, directory) as fleet:
         start_seconds = time.monotonic() - began
         injector = Injector(fleet, network)
         gateways = {"http://{}:{}".format(*one.address): one.name for one in fleet.named("gateway")}
         client = Client(
             list(gateways),
-            settings.deadline_seconds,
+            DEADLINE_SECONDS,
             lambda url, since: injector.was_harmed(gateways[url], since),
             settings.seed,
         )
@@ -67,10 +75,10 @@ async def run(settings: RunSettings, directory: Path) -> dict[str, Any]:
 
 
 async def _run_load(
-    settings: RunSettings,
+    settings: FaultsSettings,
     cases: Sequence[Case],
     fleet: Fleet,
-    network: ProxiedLoopback,
+    network: ProxiedNetwork,
     injector: Injector,
     client: Client,
 ) -> dict[str, Any]:
@@ -84,10 +92,10 @@ async def _run_load(
         settings.seconds,
         list(network.edges),
         list(fleet.members),
-        settings.mean_pause_seconds,
+        settings.pause_seconds,
     )
     origin, over = asyncio.get_running_loop().time(), asyncio.Event()
-    load = asyncio.create_task(keep_asking(client, cases, settings.load, over))
+    load = asyncio.create_task(keep_asking(client, cases, settings.load(), over))
     try:
         await injector.run(schedule)
     finally:
@@ -113,7 +121,7 @@ async def _run_load(
 
 
 async def _load_for(
-    settings: RunSettings,
+    settings: FaultsSettings,
     client: Client,
     cases: Sequence[Case],
     seconds: float,
@@ -122,5 +130,5 @@ async def _load_for(
     """Runs the load without faults, for so long."""
     over = asyncio.Event()
     asyncio.get_running_loop().call_later(seconds, over.set)
-    load = replace(settings.load, seed=settings.load.seed + 1)
+    load = replace(settings.load(), seed=settings.seed + 1)
     return report_outcomes(await keep_asking(client, cases, load, over), expected)

@@ -3,18 +3,21 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import linear_regression, mean, quantiles
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import Field
 
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
 from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
-from tests.chaos.services.fleet import Fleet, Shape, running_fleet
+from tests.chaos.run import DEADLINE_SECONDS, NUM_CASES, RunSettings
+from tests.chaos.services.fleet import FULL, Fleet, running_fleet
 from tests.chaos.services.levels import Levels, excesses, read_levels, settle, side_by_side
-from tests.chaos.services.network import Loopback
+from tests.chaos.services.network import Network
 
 # Shares of the mean that figures may grow in a run.
 _MEMORY_TOLERANCE, _LATENCY_TOLERANCE, _COUNT_TOLERANCE = 0.03, 0.25, 0.1
@@ -29,21 +32,19 @@ _SAMPLE_SECONDS = 5.0
 _WARM_SHARE = 0.2
 
 
-@dataclass(frozen=True)
-class SoakSettings:
-    """One soak."""
+# Of the measured capacity is asked for; it is measured with so many clients for so long.
+_SHARE, _NUM_CLIENTS, _CAPACITY_SECONDS = 0.5, 16, 60.0
 
-    seconds: float
-    seed: int
-    shape: Shape = field(default_factory=Shape)
-    num_cases: int = 48
-    window_seconds: float = 300.0
-    capacity_seconds: float = 60.0
-    share: float = 0.5
-    """Of the measured capacity."""
-    num_clients: int = 16
-    """While capacity is measured."""
-    deadline_seconds: float = 120.0
+
+class SoakSettings(RunSettings):
+    """Half of what the fleet can do, for long: python -m tests.chaos soak [OPTIONS]."""
+
+    section: ClassVar[str] = "soak"
+
+    seconds: float = Field(3600.0, gt=0, description="how long the load goes on")
+    window_seconds: float = Field(
+        300.0, gt=0, description="figures are reported for each such time"
+    )
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Sample:
 
 async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
     """Runs the services and the load; returns the figures, with logs in a directory."""
-    async with running_fleet(settings.shape, Loopback(), directory) as fleet:
+    async with running_fleet(FULL, Network(), directory) as fleet:
         urls = ["http://{}:{}".format(*one.address) for one in fleet.named("gateway")]
-        client = Client(urls, settings.deadline_seconds, lambda *_: False, settings.seed)
+        client = Client(urls, DEADLINE_SECONDS, lambda *_: False, settings.seed)
         try:
             return {"seed": settings.seed} | await _soak(settings, fleet, client)
         finally:
@@ -66,7 +67,7 @@ async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
 
 
 async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[str, Any]:
-    cases = make_cases(settings.num_cases, settings.seed)
+    cases = make_cases(NUM_CASES, settings.seed)
     expected = await ask_each(client, cases)
     capacity = await _capacity(settings, client, cases)
     await asyncio.sleep(2.0)
@@ -77,7 +78,7 @@ async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[st
     sampling = asyncio.create_task(_sample(fleet, origin, samples))
     try:
         rng = random.Random(f"soak {settings.seed}")
-        rate = settings.share * capacity
+        rate = _SHARE * capacity
         outcomes = await _ask_at_rate(client, cases, rate, origin + settings.seconds, rng)
     finally:
         sampling.cancel()
@@ -106,8 +107,8 @@ async def _capacity(settings: SoakSettings, client: Client, cases: Sequence[Case
     """Returns requests a second in a closed loop."""
     over, loop = asyncio.Event(), asyncio.get_running_loop()
     began = loop.time()
-    loop.call_later(settings.capacity_seconds, over.set)
-    load = LoadSettings(settings.num_clients, 0.001, leaving_share=0.0, seed=settings.seed)
+    loop.call_later(_CAPACITY_SECONDS, over.set)
+    load = LoadSettings(_NUM_CLIENTS, 0.001, leaving_share=0.0, seed=settings.seed)
     outcomes = await keep_asking(client, cases, load, over)
     return len(outcomes) / (loop.time() - began)
 

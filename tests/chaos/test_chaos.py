@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.load.load import LoadSettings
-from tests.chaos.run import RunSettings, run
+from tests.chaos.run import FaultsSettings, run
 from tests.chaos.services.fleet import Shape
 
 # Kills Redis, the proposer, a worker and a scheduler, restarts the worker, resets connections of
@@ -16,16 +15,16 @@ SEED, SECONDS, PAUSE_SECONDS = 35009, 12.0, 1.3
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_answers_are_the_same_whatever_fails(tmp_path: Path) -> None:
-    settings = RunSettings(
-        SECONDS,
-        SEED,
-        Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1),
-        num_cases=12,
+    settings = FaultsSettings(
+        seed=SEED,
+        seconds=SECONDS,
+        pause_seconds=PAUSE_SECONDS,
         warm_seconds=1.0,
-        mean_pause_seconds=PAUSE_SECONDS,
-        load=LoadSettings(num_clients=4, mean_think_seconds=0.6, seed=SEED),
+        cases=12,
+        clients=4,
     )
-    report = await run(settings, tmp_path)
+    shape = Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1)
+    report = await run(settings, tmp_path, shape)
     assert report["faults"] >= 8
     assert report["lost_shown"] == []
     assert report["wrong_shown"] == []

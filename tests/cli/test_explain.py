@@ -26,21 +26,8 @@ from optimist_proposer.observing.request_log import RequestLogs
 from tests.proposer.text import draft_of
 
 TEXTS = [
-    "\n",
-    "def ",
-    "f",
-    "g",
-    "(",
-    "a",
-    "b",
-    "):",
-    "    ",
-    "return ",
-    "x",
-    "y",
-    " + ",
-    "new",
-    "1",
+    *("\n", "def ", "f", "g", "(", "a", "b", "):", "    ", "return "),
+    *("x", "y", " + ", "new", "1"),
 ]
 PLAIN = Style(is_coloured=False, width=90)
 MIB = 1024 * 1024

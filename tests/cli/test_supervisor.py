@@ -74,16 +74,6 @@ async def watched(supervisor: Supervisor) -> AsyncIterator["asyncio.Task[None]"]
     await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_it_returns_when_all_are_healthy_and_ends_all(fake_service: FakeService) -> None:
-    lines = Lines()
-    supervisor = Supervisor([fake_service("first"), fake_service("second")], lines.write)
-    await supervisor.start()
-    await lines.until("first", "start 1")
-    await lines.until("second", "start 1")
-    await supervisor.stop()
-    assert not any("last words" in line for _, line in lines.seen)
-
-
 async def test_a_service_that_dies_is_started_again(fake_service: FakeService) -> None:
     lines = Lines()
     supervisor = Supervisor([fake_service("first", 0.2, 3), fake_service("second")], lines.write)

@@ -12,12 +12,7 @@ from optimist_client.async_stream import AsyncStream, ResponseCall
 from optimist_client.connection import OPTIONS
 from optimist_client.retry import Deadline
 from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
-from tests.client.scripted_server import (
-    GOOD,
-    ScriptedServer,
-    failing,
-    hanging,
-)
+from tests.client.scripted_server import ScriptedServer, failing, hanging
 
 
 @pytest.fixture
@@ -28,12 +23,6 @@ async def client(server: ScriptedServer, quick: RetryPolicy) -> AsyncIterator[As
 
 async def ended(server: ScriptedServer) -> bool:
     return await asyncio.to_thread(server.ended.wait, 10)
-
-
-async def test_calls_run_at_the_same_time(server: ScriptedServer, client: AsyncClient) -> None:
-    server.behaviours = [GOOD]
-    results = await asyncio.gather(*(client.generate("x").result() for _ in range(8)))
-    assert [result.text for result in results] == ["a"] * 8
 
 
 async def test_cancelling_the_call_is_no_cancelling_of_the_task(

@@ -10,12 +10,7 @@ import pytest
 
 from optimist_client import BatchError, Client, Options, RetryPolicy
 from optimist_client.batch import Request, run_batch
-from tests.client.scripted_server import (
-    GOOD,
-    ScriptedServer,
-    failing,
-    hanging,
-)
+from tests.client.scripted_server import GOOD, ScriptedServer, failing, hanging
 
 
 @pytest.fixture

@@ -56,15 +56,6 @@ def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
     assert (said or "") == stopped.choices[0].message.content
 
 
-def test_choices(client: OpenAI) -> None:
-    answer = complete(client, n=3, temperature=1, seed=3, max_tokens=8, stop=["zzz"])
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    again = complete(client, n=3, temperature=1, seed=3, max_tokens=8, stop=["zzz"])
-    assert [choice.message for choice in again.choices] == [
-        choice.message for choice in answer.choices
-    ]
-
-
 def test_formats_are_parsed(client: OpenAI) -> None:
     answer = client.chat.completions.parse(
         model=MODEL, messages=MESSAGES, response_format=Place, temperature=0, max_tokens=200

@@ -47,11 +47,6 @@ def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert load_settings(ExampleSettings, []).port == 3
 
 
-def test_lists_are_separated_by_commas() -> None:
-    settings = load_settings(ExampleSettings, ["--name", "n", "--peers", "a:1, b:2,"])
-    assert settings.peers == ["a:1", "b:2"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -7,7 +7,7 @@ from typing import ClassVar
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from optimist_common.errors import SetupError
 from optimist_common.network.channel import Tls, load_tls, open_channel
@@ -152,12 +152,6 @@ def test_plaintext_beyond_the_loopback_must_be_asked_for(arguments: list[str], n
         load_settings(Settings, [*arguments, "--insecure", "true"])
         files = ["--tls-cert", "a", "--tls-key", "b", "--tls-ca", "c"]
         load_settings(Settings, [*arguments, *files])
-
-
-def test_the_defaults_are_on_the_loopback() -> None:
-    assert Settings().tls() is None
-    with pytest.raises(ValidationError):
-        Settings(host="192.0.2.1")
 
 
 def test_addresses_of_this_machine_alone_are_loopback() -> None:

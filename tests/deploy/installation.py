@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.manifest import REPOSITORY, documents
+from tests.deploy.manifest import REPOSITORY
 
 KUBERNETES = REPOSITORY / "deploy" / "k8s"
 OVERLAYS = (
@@ -182,8 +182,3 @@ def name_of(combination: tuple[str, tuple[str, ...]]) -> str:
     overlay, components = combination
     names = {stack: name for name, stack in STACKS.items()}
     return f"{overlay.removeprefix('overlays/')}-{names.get(components, '+'.join(components))}"
-
-
-def directory_documents(directory: Path) -> list[dict[str, Any]]:
-    """Returns the documents of a kustomization file."""
-    return documents(directory / "kustomization.yaml")

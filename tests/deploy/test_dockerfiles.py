@@ -14,8 +14,6 @@ from tests.deploy.manifest import (
     SERVICES,
     image_variables,
     instructions,
-    settings_class,
-    settings_values,
 )
 
 VLLM = "engines/vllm/Dockerfile"
@@ -141,12 +139,6 @@ def test_health_is_asked_for_as_the_service_listens(service: str, tmp_path: Path
         files = {f"{prefix}TLS_{name}": f"/tls/{name}" for name in ("CERT", "KEY", "CA")}
         safe = asked_for_health(service, tmp_path, **files)
         assert safe.endswith(" --tls-cert=/tls/CERT --tls-key=/tls/KEY --tls-ca=/tls/CA")
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_sets_variables_that_the_service_knows(service: str) -> None:
-    values = settings_values(service, image_variables(service))
-    assert set(values) <= set(settings_class(service).model_fields)
 
 
 def test_only_the_worker_has_a_variant_for_gpus_with_what_triton_needs() -> None:

@@ -17,13 +17,13 @@ from tests.deploy.installation import (
     Installation,
     Pod,
     combinations,
-    directory_documents,
     name_of,
     render,
 )
 from tests.deploy.manifest import (
     REPOSITORY,
     SERVICES,
+    documents,
     image_variables,
     settings_class,
     settings_values,
@@ -67,7 +67,7 @@ def test_every_component_has_a_line_that_tells_of_it() -> None:
 
 def test_every_file_is_part_of_a_kustomization() -> None:
     for directory in {path.parent for path in KUBERNETES.rglob("kustomization.yaml")}:
-        (content,) = directory_documents(directory)
+        (content,) = documents(directory / "kustomization.yaml")
         named = {*content.get("resources", [])}
         named |= {one["path"] for one in content.get("patches", []) if "path" in one}
         named |= {file for one in content.get("configMapGenerator", []) for file in one["files"]}

@@ -30,23 +30,6 @@ def test_complete_edits_a_file_and_colours_what_was_predicted(stack: Stack, tmp_
     assert "of them predicted" in done.stderr
 
 
-def test_curl_gets_what_the_readme_promises(stack: Stack) -> None:
-    body = {
-        "model": "tiny-edit",
-        "temperature": 0,
-        "messages": [
-            {"role": "user", "content": "Rename `a` to `b`.\n\ndef f(a):\n    return a\n"}
-        ],
-        "prediction": {"type": "content", "content": "def f(a):\n    return a\n"},
-    }
-    command = ["curl", "-s", f"{stack.url}/v1/chat/completions"]
-    command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    answer = json.loads(done.stdout)
-    assert answer["choices"][0]["message"]["content"].strip() == "def f(b):\n    return b"
-    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
-
-
 def test_bench_edits_prints_nothing_but_its_report(stack: Stack) -> None:
     done = run("bench", "edits", "--edits", "7", "--seed", "5", "--url", stack.url, "--json")
     report = json.loads(done.stdout)

@@ -2,7 +2,7 @@
 
 from openai import OpenAI
 
-from tests.integration.edit import ask, ask_together, edits
+from tests.integration.edit import ask, edits
 
 
 def test_an_edit_with_its_prediction_is_the_same_text_and_mostly_predicted(client: OpenAI) -> None:
@@ -66,12 +66,6 @@ def test_sampled_text_does_not_depend_on_the_prediction(client: OpenAI) -> None:
     other_seed = ask(client, edit, edit.before, **options | {"seed": 12})
     assert predicted.token_ids == plain.token_ids
     assert other_seed.token_ids != plain.token_ids
-
-
-def test_requests_in_one_batch_do_not_disturb_each_other(client: OpenAI) -> None:
-    batch = edits(6, seed=3)
-    alone = [ask(client, edit, None).token_ids for edit in batch]
-    assert [answer.token_ids for answer in ask_together(client, batch)] == alone
 
 
 def test_a_stop_string_ends_the_answer_and_its_account(client: OpenAI) -> None:

@@ -16,7 +16,7 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import from_bytes, to_bytes
 from tests.integration.edit import MODEL, Answer, ask, edits
-from tests.stack import MODEL_FLAG, Service, free_port, read_metrics, start, wait_until_healthy
+from tests.stack import MODEL_FLAG, Service, start, wait_until_healthy
 
 NO_DRAFTS = {"num_speculative_tokens": 0}
 
@@ -26,7 +26,6 @@ class Parts:
     """Services that were started one by one."""
 
     url: str
-    metrics_url: str
 
     def ask(self, number: int = 0, **extra: object) -> Answer:
         """Asks for an edit of a file that stands in the prompt."""
@@ -46,10 +45,6 @@ class Parts:
         """Asks until a proposer drafts: who comes before it is reached is not followed."""
         assert any("ngram" in self.ask().by_source for _ in range(50))
 
-    def metric(self, name: str) -> float:
-        """Returns a total of the scheduler."""
-        return read_metrics(self.metrics_url)[f"{name}_total"]
-
 
 @pytest.fixture(scope="module")
 def proposer(redis_server: RedisServer) -> Iterator[Service]:
@@ -61,13 +56,11 @@ def start_parts(stack: ExitStack, drafter: str, *options: str) -> Parts:
     """Starts a worker, a scheduler with some options, and a gateway."""
     # Float64, so that every token is the same however wide a pass is.
     worker = start(stack, "worker", *MODEL_FLAG, "--dtype", "float64", "--drafter", drafter)
-    port = free_port()
-    metrics = ("--metrics-port", str(port))
-    scheduler = start(stack, "scheduler", "--workers", worker.address, *metrics, *options)
+    scheduler = start(stack, "scheduler", "--workers", worker.address, *options)
     gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduler.address)
     url = f"http://{gateway.address}"
     wait_until_healthy(url)
-    return Parts(url, f"http://127.0.0.1:{port}/metrics")
+    return Parts(url)
 
 
 @pytest.fixture(scope="module")
@@ -142,25 +135,6 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     check_places(segments, [edit.messages()[0]["content"]])
     assert any("prediction" in segment for segment in segments)
     assert any("message" in segment.get("prompt", {}) for segment in segments)
-
-
-def test_what_repeats_nothing_rests(parts: Parts) -> None:
-    before = parts.metric("optimist_scheduler_woken")
-    body = {
-        "model": MODEL,
-        "prompt": "x",
-        "temperature": 0,
-        # Nothing is said twice.
-        "repetition_penalty": 5.0,
-        "max_tokens": 120,
-        "ignore_eos": True,
-    }
-    texts = [
-        httpx.post(f"{parts.url}/v1/completions", json=body | extra, timeout=60).json()["choices"]
-        for extra in ({}, NO_DRAFTS)
-    ]
-    assert texts[0] == texts[1]
-    assert parts.metric("optimist_scheduler_woken") == before
 
 
 def test_a_server_may_follow_predictions_alone(proposer: Service) -> None:

@@ -62,11 +62,9 @@ async def test_what_a_browser_has_is_not_sent_again(client: httpx.AsyncClient, t
     [
         "/page/",
         "/page/none.js",
-        "/page/../router.py",
         "/page/%2e%2e/router.py",
         "/page/..%2frouter.py",
         "/page//etc/passwd",
-        "/page/vendor/README.md",
         "/page/vendor/LICENSE.htm",
     ],
 )

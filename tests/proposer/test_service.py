@@ -1,10 +1,6 @@
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import grpc
 import pytest
 
 from optimist_bench.replicas.redis_server import RedisServer
@@ -14,7 +10,6 @@ from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.text import as_text, write_tokenizer
-from tests.stack import free_port
 
 
 def settings(**values: object) -> ProposerSettings:
@@ -42,23 +37,6 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
     steps = [each for each in map(json.loads, path.read_text().splitlines()) if "step" in each]
     assert [step["position"] for step in steps] == [0, 0, 4]
     assert [step["num_alignments"] for step in steps] == [0, 0, 1]
-
-
-def test_serves_until_sigterm(tmp_path: Path) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "optimist_proposer", "--port", str(port)]
-    command += ["--model", write_tokenizer(tmp_path, ["a", "Ċ"]), "--algorithm", "line"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            grpc.channel_ready_future(channel).result(timeout=60)
-        process.send_signal(signal.SIGTERM)
-        _, output = process.communicate(timeout=20)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0
-    assert "Traceback" not in output
 
 
 def test_defaults() -> None:

@@ -1,12 +1,19 @@
+"""Edits as training data, and the circuit, which makes them untrained."""
+
 import ast
 import difflib
 import re
 from collections import Counter
+from functools import partial
 
 import pytest
 
+from optimist_training.circuit import initial
+from optimist_training.circuit.basis import harmonic_code, next_count, spherical_code
 from optimist_training.data.corpus import MAX_LINES, MIN_LINES, snippets, split_of
 from optimist_training.data.edits import KINDS, Edit, unseen_edits
+from optimist_training.data.tokenizer import train_tokenizer
+from optimist_training.evaluate import answers
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +100,32 @@ def test_the_split_of_a_file_depends_on_nothing_but_its_path() -> None:
     paths = [f"package/module_{number}.py" for number in range(1000)]
     share = sum(split_of(path) == "unseen" for path in paths) / len(paths)
     assert 0.05 < share < 0.15
+
+
+def test_the_rotation_turns_a_count_into_the_next() -> None:
+    code = harmonic_code(10)
+
+    assert (code[:-1] @ next_count(10).T - code[1:]).abs().max() < 1e-2
+
+
+def test_codes_of_counts_have_length_one() -> None:
+    assert (harmonic_code(12).norm(dim=1) - 1).abs().max() < 2e-4
+
+
+def test_codes_of_tokens_are_far_apart() -> None:
+    code = spherical_code(300, 16, seed=0)
+
+    products = code @ code.T - 2 * code.new_ones(300).diag()
+    assert products.max() < 0.6
+
+
+@pytest.mark.slow
+def test_the_circuit_alone_edits_unseen_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Codes are far enough apart after a tenth of the steps.
+    monkeypatch.setattr(initial, "spherical_code", partial(spherical_code, num_steps=10))
+    tokenizer = train_tokenizer()
+    model = initial.initial_model(tokenizer, seed=0)
+
+    results = list(answers(model, tokenizer, unseen_edits(2 * len(KINDS), seed=5)))
+
+    assert sum(result.is_exact for result in results) >= 0.9 * len(results)

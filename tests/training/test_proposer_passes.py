@@ -14,7 +14,7 @@ from optimist_aligner.model.weights import Weights, load_weights
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_bench.harness.pair import Pair
-from optimist_training.proposer.fit import NUM_NONE_FEATURES, ExampleBuilder, Examples
+from optimist_training.proposer.fit import ExampleBuilder, Examples
 from optimist_training.proposer.passes import Round, collect, collect_pass
 from tests.proposer.text import tree_of
 
@@ -110,19 +110,6 @@ def test_right_candidates_are_followed_to_where_they_err() -> None:
     _, steps = passed([0, 1, 2, 3, 4, 5], [1, 2, 3, 7, 5], 0.0)
     rights = [bool(steps.is_right[start:end].any()) for start, end in pairwise(steps.bounds)]
     assert rights == [True, True, False]
-
-
-def test_rows_stay_within_the_weights() -> None:
-    before, after = renaming(5)
-    round_ = Round(VOCABULARY, NOTHING, some_logits(5), (0.0, 0.1))
-    for examples in collect(round_, [edit(before, after)]):
-        assert examples.num_groups > 5
-        assert examples.bounds[-1] == len(examples.features) == len(examples.is_right)
-        assert len(examples.logits) == len(examples.kinds) == len(examples.features)
-        assert examples.none_features.shape == (examples.num_groups, NUM_NONE_FEATURES)
-        for features in (examples.features, examples.none_features):
-            assert features.min() >= 0
-            assert features.max() <= NUM_WEIGHTS
 
 
 def test_each_least_value_is_a_request_of_its_own() -> None:

@@ -191,14 +191,18 @@ def generate(
     predict: Predict | None = None,
     width: int = 0,
     chunk: int = 1000,
+    note: Callable[[StepResult], object] | None = None,
 ) -> list[int]:
-    """Generates on slot 0 of a runner from which everything is released."""
+    """Generates on slot 0 of a runner from which everything is released; notes each result."""
     runner.release_all()
     output: list[int] = []
     first = PlannedRow(0, chunk, width, blocks_of(0))
     plan = plan_rows(0, [first], admissions=[admit(0, prompt, sampling)])
     while True:
-        (row,) = run(runner, plan)
+        result = runner.execute(plan)
+        if note is not None:
+            note(result)
+        (row,) = rows_of(result)
         assert row.error is None, row.error
         output += row.token_ids
         assert row.length == len(prompt) + len(output)

@@ -1,4 +1,5 @@
 import math
+import random
 from importlib.resources import files
 
 import pytest
@@ -9,6 +10,11 @@ from optimist_aligner.model.layout import (
     START,
 )
 from optimist_aligner.model.weights import Weights, load_weights, to_json
+
+
+def some_logits(seed: int = 3) -> list[float]:
+    generator = random.Random(seed)
+    return [generator.uniform(-2, 2) for _ in range(NUM_WEIGHTS)]
 
 
 def test_blocks_lie_side_by_side() -> None:
@@ -46,3 +52,14 @@ def test_huge_weights_make_finite_factors() -> None:
     weights = Weights([1e4] * NUM_WEIGHTS)
     assert all(map(math.isfinite, weights.cursor.lengths))
     assert all(map(math.isfinite, weights.next_rule))
+
+
+def test_factors_of_rules_are_their_own() -> None:
+    logits = some_logits()
+    weights = Weights(logits)
+    for factors, name in (
+        (weights.next_rule, "next_rule"),
+        (weights.next_rule_passed, "next_rule_passed"),
+    ):
+        own = logits[START[name] :][: BLOCKS[name].num_weights]
+        assert factors == pytest.approx([math.exp(logit) for logit in own])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from optimist_bench.peers.process import PeerError, PeerProcess, Setup, in_batches
+from optimist_bench.peers.process import PeerError, PeerProcess, Setup
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import end_token, prompt_of
 from tests.stack import BUNDLED_MODEL
@@ -35,10 +35,6 @@ def _started(name: str, setup: Setup = SETUP, python: str = "") -> Iterator[Peer
         yield process
     finally:
         process.close()
-
-
-def test_prompts_are_put_in_batches() -> None:
-    assert in_batches([[1], [2], [3]], 2) == [[[1], [2]], [[3]]]
 
 
 @pytest.mark.slow

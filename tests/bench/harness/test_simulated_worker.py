@@ -86,13 +86,6 @@ def test_a_window_is_of_no_use_after_another_token() -> None:
     assert column(found, "lengths") == [9]
 
 
-def test_drafts_may_vary() -> None:
-    worker = SimulatedWorker(SimulatedModel(block_size=1024, varies_drafts=True))
-    worker.execute(beginning(1, windows=[window(0, 200)]))
-    plans = (plan(number, num_draft_tokens=[2]) for number in range(2, 52))
-    assert {column(worker.execute(each), "num_drafted_tokens")[0] for each in plans} == {0, 1, 2}
-
-
 def test_a_request_ends_at_its_length_and_emits_nothing_more() -> None:
     worker, limited = SimulatedWorker(MODEL), admission(max_length=9)
     windows = [window(0, 8)]
@@ -121,14 +114,6 @@ def test_no_row_that_goes_on_ends_the_repeats() -> None:
     worker.execute(beginning(3, admissions=[admission(max_length=8)], num_repeats=5))
     worker.repeat()
     assert not worker.can_repeat
-
-
-def test_a_released_slot_can_be_taken_again() -> None:
-    worker = SimulatedWorker(MODEL)
-    worker.execute(beginning(2))
-    again = {"released_slots": [0], "admissions": [admission(num_tokens=3)]}
-    response = worker.execute(plan(2, 3, num_new_blocks=[1], **again))
-    assert column(response, "lengths") == [4]
 
 
 @pytest.mark.parametrize(

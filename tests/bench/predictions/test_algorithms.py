@@ -124,27 +124,6 @@ def test_changing_a_proposal_changes_nothing(algorithm: Algorithm) -> None:
 
 
 @each_algorithm
-def test_exact_prediction_is_proposed_from_the_start_to_the_end(algorithm: Algorithm) -> None:
-    predicted = array(INT32, [token % len(TOKEN_TEXTS) for token in range(200)])
-    follower = algorithm.prepare(Sources([predicted])).follow()
-    position = 0
-    while position < len(predicted):
-        draft = follower.propose(16, 0.0)
-        assert draft.token_ids[0] == predicted[position]
-        follower.observe(predicted[position : position + 17])
-        position += 17
-
-
-@each_algorithm
-def test_one_token_and_no_token(algorithm: Algorithm) -> None:
-    one = Sources([array(INT32, [3])])
-    assert list(proposed(algorithm, one, array(INT32)).token_ids) == [3]
-    for sources in (Sources([]), Sources([array(INT32)]), Sources([array(INT32)] * 3)):
-        assert len(proposed(algorithm, sources, array(INT32))) == 0
-        assert_is_tree_by_value(proposed(algorithm, sources, array(INT32, [3, 3, 3])), 64, 0.0)
-
-
-@each_algorithm
 def test_references_are_shared_and_say_their_size(algorithm: Algorithm) -> None:
     small = algorithm.prepare(Sources([array(INT32, [1, 2, 3])]))
     large = algorithm.prepare(Sources([array(INT32, [1, 2, 3] * 10_000)]))
@@ -152,24 +131,3 @@ def test_references_are_shared_and_say_their_size(algorithm: Algorithm) -> None:
     first, second = small.follow(), small.follow()
     first.observe(array(INT32, [9, 9]))
     assert second.propose(3, 0.0) == small.follow().propose(3, 0.0)
-
-
-@each_algorithm
-def test_huge_texts(algorithm: Algorithm) -> None:
-    size = len(TOKEN_TEXTS)
-    predicted = array(INT32, [(token * token // 7) % size for token in range(100_000)])
-    follower = algorithm.prepare(Sources([predicted], predicted)).follow()
-    follower.observe(predicted[:50_000])
-    follower.observe(array(INT32, [5]))
-    follower.observe(predicted[50_100:90_000])
-    assert_is_tree_by_value(follower.propose(256, 0.01), 256, 0.01)
-    follower.observe(array(INT32, [4]) * 100_000)
-    assert_is_tree_by_value(follower.propose(256, 0.0), 256, 0.0)
-
-
-@each_algorithm
-def test_tokens_that_no_prediction_has(algorithm: Algorithm) -> None:
-    predicted = array(INT32, [1, 2, 3, 4])
-    assert_is_tree_by_value(
-        proposed(algorithm, Sources([predicted]), array(INT32, [2**31 - 1, 0])), 64, 0.0
-    )

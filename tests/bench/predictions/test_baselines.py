@@ -95,24 +95,15 @@ def aligned(predicted: str, *parts: str) -> MyersFollower:
 @pytest.mark.parametrize(
     ("predicted", "output", "expected"),
     [
-        ("one two three", "", "one two three"),
         ("one two three", "one two", " three"),
-        ("one", "one", ""),
         # As long as what is left out is longer than what came since, to insert that is shorter.
         ("the quick brown fox jumps", "the quick red f", "own fox jumps"),
         ("the quick brown fox jumps", "the quick red fox", " jumps"),
-        ("the quick brown fox jumps", "the brown f", "ox jumps"),
         ("the quick brown fox jumps", "the very very quick b", "rown fox jumps"),
     ],
 )
 def test_myers_steps_over_edits(predicted: str, output: str, expected: str) -> None:
     assert as_text(aligned(predicted, output).propose(64, 0.0).token_ids) == expected
-
-
-def test_myers_without_a_prediction_proposes_nothing() -> None:
-    follower = MyersAlgorithm().prepare(Sources([], tokens("abc"))).follow()
-    follower.observe(tokens("ab"))
-    assert len(follower.propose(8, 0.0)) == 0
 
 
 @given(st.text("ab\n", max_size=30), st.text("ab\n", max_size=30), st.integers(0, 30))

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from optimist_bench.predictions.oracle import (
     Course,
-    SuffixAutomaton,
     greedy_course,
     span_lengths,
     span_lengths_with_own,
@@ -39,23 +38,6 @@ def fewest_passes(lengths: list[int], window: int) -> int:
         return 1 + min(passes(position + accepted + 1) for accepted in range(most + 1))
 
     return passes(0)
-
-
-@given(short_texts)
-def test_automaton_knows_all_substrings_and_no_others(text: list[int]) -> None:
-    automaton = SuffixAutomaton(text)
-    known: set[tuple[int, ...]] = set()
-    waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
-    while waiting:
-        state, path = waiting.pop()
-        known.add(path)
-        waiting += [(to, (*path, token)) for token, to in automaton.transitions[state].items()]
-    spans = {
-        tuple(text[start:end])
-        for start in range(len(text) + 1)
-        for end in range(start, len(text) + 1)
-    }
-    assert known == spans
 
 
 @given(short_texts, short_texts)

@@ -21,11 +21,6 @@ def test_empty_output_begins_as_the_first_prediction() -> None:
     assert expected_text(SUFFIX, ["abc", "xyz"], "") == "abc"
 
 
-def test_longest_suffix_counts() -> None:
-    assert expected_text(SUFFIX, "abc1zabc2", "zabc", 1) == "2"
-    assert expected_text(SUFFIX, "abc1zabc2", "yabc", 1) == "1"
-
-
 def test_as_many_nodes_as_the_match_is_worth() -> None:
     predicted = "".join(chr(200 + n) for n in range(200))
     draft = followed(SUFFIX, predicted, "x" + predicted[5:8]).propose(100, 0.0)
@@ -60,10 +55,6 @@ def test_prompt_and_output_are_copied_from() -> None:
     assert (as_text(draft.token_ids), list(draft.positions)) == ("c", [LAST_OF_PROMPT])
     follower.observe(tokens("xy"))
     assert as_text(follower.propose(3, 0.0).token_ids) == "z!a"
-
-
-def test_text_that_repeats_is_copied_up_to_where_it_is_known() -> None:
-    assert expected_text(SUFFIX, "", "ababab") == "abab"
 
 
 def test_nothing_known() -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from tests.chaos.faults.proxy import BLACK_HOLE, UNDISTURBED, Disturbance
 from tests.chaos.faults.schedule import Fault, FaultKind
 from tests.chaos.services.fleet import Fleet
-from tests.chaos.services.network import ProxiedLoopback
+from tests.chaos.services.network import ProxiedNetwork
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Injected:
 class Injector:
     """Runs schedules of faults."""
 
-    def __init__(self, fleet: Fleet, network: ProxiedLoopback) -> None:
+    def __init__(self, fleet: Fleet, network: ProxiedNetwork) -> None:
         self._fleet, self._network = fleet, network
         self.injected: list[Injected] = []
 

@@ -5,6 +5,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 _CHUNK_BYTES = 1 << 16
@@ -32,6 +33,8 @@ class Disturbance:
     """The port refuses new connections, as if nobody listened."""
 
 
+Arrived = asyncio.Queue[tuple[float, bytes | OSError]]
+"""What was read, or how reading ended, and when it is due."""
 UNDISTURBED = Disturbance()
 BLACK_HOLE = Disturbance(holds_requests=True, holds_answers=True)
 
@@ -56,7 +59,8 @@ class FaultProxy:
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._refusing: socket.socket | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        """Both ends of each, the client's first."""
 
     @property
     def num_connections(self) -> int:
@@ -82,8 +86,9 @@ class FaultProxy:
 
     def reset(self) -> None:
         """Ends all present connections with a reset, at both ends."""
-        for connection in list(self._connections):
-            connection.reset()
+        for task, ends in self._connections.items():
+            _reset(ends)
+            task.cancel()
 
     async def stop(self) -> None:
         """Closes everything."""
@@ -91,163 +96,95 @@ class FaultProxy:
             self._refusing.close()
         elif self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
-            connection.end()
-        await asyncio.gather(*(connection.task for connection in self._connections))
-
-    async def until_free(self, *, towards_server: bool) -> None:
-        """Waits while a way is held."""
-        while self._holds(towards_server):
-            await self._changed.wait()
-
-    def draw_delay(self) -> float:
-        """Returns how long what arrives now is to take."""
-        now = self._disturbance
-        return now.delay_seconds + self._rng.random() * now.jitter_seconds
-
-    @property
-    def bytes_per_second(self) -> float:
-        """How fast a way is now; 0 for as fast as it goes."""
-        return self._disturbance.bytes_per_second
-
-    def _holds(self, towards_server: bool) -> bool:
-        now = self._disturbance
-        return now.holds_requests if towards_server else now.holds_answers
+        tasks = list(self._connections)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
 
     async def _listen(self, bound: socket.socket) -> None:
         self._server = await asyncio.start_server(self._accept, sock=bound)
         self.port = bound.getsockname()[1]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forwards until both ways have ended, or one is reset."""
         task = asyncio.current_task()
         assert task is not None
-        connection = _Connection(self, reader, writer, task)
-        self._connections.add(connection)
+        ends = self._connections[task] = [writer]
         try:
-            await connection.run(self._target)
+            # Only this proxy cancels it.
+            with suppress(asyncio.CancelledError):
+                await self._forward(reader, ends)
+        except* OSError:
+            # The server is not there, or one side has gone without a word.
+            _reset(ends)
         finally:
-            self._connections.discard(connection)
-
-
-class _Connection:
-    """A client's connection and the one to the server that belongs to it."""
-
-    def __init__(
-        self,
-        proxy: FaultProxy,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        task: asyncio.Task[None],
-    ) -> None:
-        self.task = task
-        self._proxy, self._reader = proxy, reader
-        self._ends = [writer]
-        self._ways: asyncio.Task[object] | None = None
-        self._must_end = False
-
-    async def run(self, target: tuple[str, int]) -> None:
-        """Forwards until both ways have ended, or one is reset."""
-        self._ways = asyncio.ensure_future(self._forward(target))
-        try:
-            await asyncio.wait([self._ways])
-            if not self._ways.cancelled() and isinstance(self._ways.exception(), OSError):
-                # The server is not there, or one side has gone without a word.
-                _reset(self._ends)
-            elif not self._ways.cancelled():
-                self._ways.result()
-        finally:
-            for end in self._ends:
+            for end in ends:
                 end.close()
+            del self._connections[task]
 
-    def reset(self) -> None:
-        """Sends both sides a reset."""
-        _reset(self._ends)
-        self.end()
+    async def _forward(
+        self, client: asyncio.StreamReader, ends: list[asyncio.StreamWriter]
+    ) -> None:
+        await self._until_free(towards_server=True)
+        server, writer = await asyncio.open_connection(*self._target)
+        ends.append(writer)
+        async with asyncio.TaskGroup() as tasks:
+            for source, target, towards_server in (
+                (client, ends[1], True),
+                (server, ends[0], False),
+            ):
+                arrived: Arrived = asyncio.Queue(_MAX_CHUNKS)
+                tasks.create_task(self._read(source, arrived))
+                tasks.create_task(self._deliver(arrived, target, towards_server))
 
-    def end(self) -> None:
-        """Forwards no more."""
-        if self._ways is None:
-            self.task.cancel()
-        else:
-            self._ways.cancel()
+    async def _read(self, source: asyncio.StreamReader, arrived: Arrived) -> None:
+        """Reads to the end; what arrives is due after the delay of now, but nothing overtakes."""
+        loop, due = asyncio.get_running_loop(), 0.0
+        while True:
+            data: bytes | OSError
+            try:
+                data = await source.read(_CHUNK_BYTES)
+            except OSError as error:
+                data = error
+            now = self._disturbance
+            delay = now.delay_seconds + self._rng.random() * now.jitter_seconds
+            due = max(due, loop.time() + delay)
+            await arrived.put((due, data))
+            if not data or isinstance(data, OSError):
+                return
 
-    async def _forward(self, target: tuple[str, int]) -> None:
-        await self._proxy.until_free(towards_server=True)
-        reader, writer = await asyncio.open_connection(*target)
-        self._ends.append(writer)
-        client = self._ends[0]
-        ways = [
-            asyncio.ensure_future(_run_way(self._proxy, self._reader, writer, True)),
-            asyncio.ensure_future(_run_way(self._proxy, reader, client, False)),
-        ]
-        try:
-            await asyncio.gather(*ways)
-        finally:
-            await _cancel(ways)
-
-
-async def _run_way(
-    proxy: FaultProxy,
-    source: asyncio.StreamReader,
-    target: asyncio.StreamWriter,
-    towards_server: bool,
-) -> None:
-    """Forwards one way to its end; raises OSError if either side is reset."""
-    arrived: asyncio.Queue[tuple[float, bytes | OSError]] = asyncio.Queue(_MAX_CHUNKS)
-    reading = asyncio.ensure_future(_read(proxy, source, arrived))
-    loop = asyncio.get_running_loop()
-    try:
+    async def _deliver(
+        self, arrived: Arrived, target: asyncio.StreamWriter, towards_server: bool
+    ) -> None:
+        """Forwards one way to its end; raises OSError if either side is reset."""
+        loop = asyncio.get_running_loop()
         while True:
             due, data = await arrived.get()
             await asyncio.sleep(max(due - loop.time(), 0.0))
-            await proxy.until_free(towards_server=towards_server)
+            await self._until_free(towards_server=towards_server)
             if isinstance(data, OSError):
                 raise data
             if not data:
                 target.write_eof()
                 return
-            await _write(proxy, target, data, towards_server)
-    finally:
-        await _cancel([reading])
+            while data:
+                rate = self._disturbance.bytes_per_second
+                size = max(1, int(rate * _DRIP_SECONDS)) if rate else len(data)
+                piece, data = data[:size], data[size:]
+                target.write(piece)
+                await target.drain()
+                if rate:
+                    await asyncio.sleep(len(piece) / rate)
+                    await self._until_free(towards_server=towards_server)
 
+    async def _until_free(self, *, towards_server: bool) -> None:
+        """Waits while a way is held."""
+        while self._holds(towards_server):
+            await self._changed.wait()
 
-async def _read(
-    proxy: FaultProxy,
-    source: asyncio.StreamReader,
-    arrived: asyncio.Queue[tuple[float, bytes | OSError]],
-) -> None:
-    """Reads to the end; what arrives is due after the delay of now, but nothing overtakes."""
-    loop, due = asyncio.get_running_loop(), 0.0
-    while True:
-        data: bytes | OSError
-        try:
-            data = await source.read(_CHUNK_BYTES)
-        except OSError as error:
-            data = error
-        due = max(due, loop.time() + proxy.draw_delay())
-        await arrived.put((due, data))
-        if not data or isinstance(data, OSError):
-            return
-
-
-async def _write(
-    proxy: FaultProxy, target: asyncio.StreamWriter, data: bytes, towards_server: bool
-) -> None:
-    while data:
-        rate = proxy.bytes_per_second
-        size = max(1, int(rate * _DRIP_SECONDS)) if rate else len(data)
-        piece, data = data[:size], data[size:]
-        target.write(piece)
-        await target.drain()
-        if rate:
-            await asyncio.sleep(len(piece) / rate)
-            await proxy.until_free(towards_server=towards_server)
-
-
-async def _cancel(tasks: Iterable[asyncio.Future[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    def _holds(self, towards_server: bool) -> bool:
+        now = self._disturbance
+        return now.holds_requests if towards_server else now.holds_answers
 
 
 def _reset(ends: Iterable[asyncio.StreamWriter]) -> None:

@@ -24,10 +24,11 @@ class Shape:
     num_workers: tuple[int, ...] = (2, 1)
     """Of each scheduler."""
     num_proposers: int = 2
-    dtype: str = "float64"
-    """Of the workers; in float64 no token depends on how wide a pass is."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More of the command lines of a role, such as `gateway`."""
+
+
+FULL = Shape()
 
 
 class Member(Process):
@@ -175,7 +176,8 @@ async def _build(shape: Shape, builder: _Builder) -> None:
     for index, num_workers in enumerate(shape.num_workers):
         workers = [f"worker-{next(numbers)}" for _ in range(num_workers)]
         for name in workers:
-            builder.add(name, *MODEL_FLAG, "--dtype", shape.dtype, "--num-threads", "1")
+            # In float64 no token depends on how wide a pass is.
+            builder.add(name, *MODEL_FLAG, "--dtype", "float64", "--num-threads", "1")
         schedulers.append(f"scheduler-{index + 1}")
         builder.add(
             schedulers[-1],

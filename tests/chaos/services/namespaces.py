@@ -10,6 +10,8 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 
+from tests.chaos.services.network import Network
+
 # Reserved for tests of networks (RFC 2544).
 _NETWORK = "198.18"
 _NOBODY = "02:00:00:00:00:01"
@@ -33,8 +35,8 @@ def missing_for_namespaces() -> str:
     return ""
 
 
-class Namespaces:
-    """The hosts by the names of their services; `Network` for a fleet."""
+class Namespaces(Network):
+    """The hosts by the names of their services."""
 
     def __init__(self) -> None:
         """Makes a bridge, with this process at one of its ports."""
@@ -62,10 +64,6 @@ class Namespaces:
     def command(self, name: str, command: list[str]) -> list[str]:
         """See `Network`."""
         return ["ip", "netns", "exec", self._prefix + name, *command]
-
-    async def connect(self, client: str, server: str, address: tuple[str, int]) -> str:
-        """See `Network`."""
-        return "{}:{}".format(*address)
 
     def cut(self, one: str, others: Iterable[str]) -> None:
         """Lets no packet pass between a host and others, until `heal`."""

@@ -1,52 +1,30 @@
 """Between services: the loopback, as it is or with a fault proxy on every edge."""
 
-from typing import Protocol
-
 from tests.chaos.faults.proxy import FaultProxy
 from tests.chaos.faults.schedule import CONNECTION_SIGN
 from tests.stack import free_port
 
 
-class Network(Protocol):
-    """Where services run, and how one reaches another."""
+class Network:
+    """Where services run, and how one reaches another: all on the loopback, nothing between."""
 
     def place(self, name: str) -> tuple[str, int]:
         """Returns the host and port on which a service is to listen."""
-        ...
-
-    def command(self, name: str, command: list[str]) -> list[str]:
-        """Returns the command line that runs a command where the service is."""
-        ...
-
-    async def connect(self, client: str, server: str, address: tuple[str, int]) -> str:
-        """Returns host:port at which a client is to reach a server."""
-        ...
-
-    async def close(self) -> None:
-        """Takes everything down."""
-        ...
-
-
-class Loopback:
-    """All services on the loopback, with nothing between them."""
-
-    def place(self, name: str) -> tuple[str, int]:
-        """See `Network`."""
         return "127.0.0.1", free_port()
 
     def command(self, name: str, command: list[str]) -> list[str]:
-        """See `Network`."""
+        """Returns the command line that runs a command where the service is."""
         return command
 
     async def connect(self, client: str, server: str, address: tuple[str, int]) -> str:
-        """See `Network`."""
+        """Returns host:port at which a client is to reach a server."""
         return "{}:{}".format(*address)
 
     async def close(self) -> None:
-        """See `Network`."""
+        """Takes everything down."""
 
 
-class ProxiedLoopback(Loopback):
+class ProxiedNetwork(Network):
     """All services on the loopback; each edge has a proxy of its own."""
 
     def __init__(self, seed: int = 0) -> None:

@@ -10,7 +10,13 @@ from tokenizers import Tokenizer as Backend
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput, Usage
+from optimist_gateway.core.answer.output import (
+    Finished,
+    FinishReason,
+    Speculation,
+    StepOutput,
+    Usage,
+)
 
 END = 1000
 PREDICTION = DraftSource.PREDICTION
@@ -67,19 +73,6 @@ def test_the_stop_token_is_counted_and_not_shown() -> None:
     assert piece.finish_reason is FinishReason.STOP
 
 
-def test_the_last_token_is_shown_if_the_length_ended_the_answer() -> None:
-    state = answer()
-    (piece,) = play(state, "ab", 2, FinishReason.LENGTH)
-    assert piece.text == "ab"
-    assert piece.finish_reason is FinishReason.LENGTH
-
-
-def test_the_account_is_the_scheduler_s() -> None:
-    state = answer()
-    play(state, "abc", 2)
-    assert state.usage() == Usage(5, 4, 7, 3, 2, {DraftSource.TARGET: 1, PREDICTION: 3})
-
-
 def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     state = answer(["cd"])
     pieces = play(state, "abcdefgh", 6)
@@ -89,8 +82,10 @@ def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     assert pieces[0].finish_reason is FinishReason.STOP_STRING
     assert state.usage() == Usage(5, 4, 4, None, 1, {PREDICTION: 4})
     # What was refused only the scheduler knows; the rest ends at the stop string.
-    state.settle(Finished(FinishReason.ABORTED, "", 9, 3, 2))
+    assert state.speculation() == Speculation(1, 4, 4, None, [0, 0, 0, 0, 1])
+    state.settle(Finished(FinishReason.ABORTED, "", 9, 3, 2, num_drafted_tokens=9))
     assert state.usage() == Usage(5, 4, 4, 3, 1, {PREDICTION: 4})
+    assert state.speculation() == Speculation(1, 4, 4, 9, [0, 0, 0, 0, 1])
 
 
 def test_only_what_was_predicted_counts_as_such_and_every_source_is_counted() -> None:
@@ -123,13 +118,6 @@ def test_text_held_for_a_stop_string_comes_at_the_end() -> None:
     assert "".join(piece.text for piece in play(state, "xxabc", 2)) == "xxabc"
 
 
-def test_the_predicted_part_of_the_text_is_its_beginning() -> None:
-    state = answer()
-    piece = state.push(StepOutput(letters("abcdef"), 4, PREDICTION))
-    assert piece.text == "abcdef"
-    assert piece.predicted_text_length == 4
-
-
 def test_half_a_character_at_the_end_is_shown_as_such(backend: Backend) -> None:
     state = Answer(1, Detokenizer(backend.decode, set()), [], 0)
     (begin,) = backend.encode("æ").ids[:1]
@@ -149,15 +137,6 @@ def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
         PREDICTION: 3,
         DraftSource.NGRAM: 2,
     }
-
-
-def test_what_stands_in_the_prompt_counts_as_own_text() -> None:
-    state = answer(stop=["X"])
-    step = StepOutput(letters("abcX"), 3, PREDICTION)
-    state.push(replace(step, prediction_positions=[4, -1, -1], prompt_positions=[0, 9, 0]))
-    usage = state.usage()
-    assert usage.accepted_prediction_tokens == 1
-    assert usage.num_tokens_by_source[DraftSource.NGRAM] == 2
 
 
 @pytest.mark.parametrize("positions", [None, [-1, -1, -1]])

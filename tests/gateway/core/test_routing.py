@@ -31,13 +31,6 @@ def test_only_the_share_of_a_scheduler_that_vanishes_moves(names: list[str], pre
             assert left[choose(left, prefix, "")] == fleet[chosen]
 
 
-@given(fleets, prefixes)
-def test_the_order_of_schedulers_does_not_matter(names: list[str], prefix: bytes) -> None:
-    fleet = [Candidate(name) for name in names]
-    turned = fleet[::-1]
-    assert fleet[choose(fleet, prefix, "")] == turned[choose(turned, prefix, "")]
-
-
 def test_every_scheduler_gets_its_share() -> None:
     fleet = [Candidate(name) for name in NAMES[:4]]
     counts = [0] * 4
@@ -77,11 +70,7 @@ def test_requests_without_a_preference_are_spread() -> None:
 @given(
     st.lists(
         st.builds(
-            Candidate,
-            st.sampled_from(NAMES),
-            st.integers(0, 99),
-            st.integers(0, 9),
-            st.booleans(),
+            Candidate, st.sampled_from(NAMES), st.integers(0, 99), st.integers(0, 9), st.booleans()
         ),
         min_size=1,
         unique_by=lambda one: one.name,

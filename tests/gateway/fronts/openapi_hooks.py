@@ -43,7 +43,7 @@ _ANSWER = {
 }
 _CHOICES = {
     # Only when `stream` is true.
-    ("stream_options", "invalid_value"),
+    ("stream_options", "invalid_value")
 }
 REFUSALS: dict[str, set[tuple[str, str]]] = {
     "/v1/chat/completions": {
@@ -73,10 +73,7 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
         # No grammar is made of it.
         (r"text\.format(\.schema.*)?", "invalid_value"),
     },
-    "/tokenize": {
-        ("prompt|messages", "context_length_exceeded"),
-        ("messages", "invalid_value"),
-    },
+    "/tokenize": {("prompt|messages", "context_length_exceeded"), ("messages", "invalid_value")},
 }
 """Of each path the regular expression of `param`, and `code`."""
 

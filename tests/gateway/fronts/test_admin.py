@@ -38,25 +38,9 @@ async def until_figure(http: httpx.AsyncClient, name: str, value: float) -> None
         await asyncio.sleep(0.01)
 
 
-async def ask(http: httpx.AsyncClient, **options: Any) -> httpx.Response:
+async def ask(http: httpx.AsyncClient, headers: Any = None, **options: Any) -> httpx.Response:
     body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 3, **options}
-    return await http.post("/v1/completions", json=body)
-
-
-async def test_a_pause_holds_requests_until_it_ends(http: httpx.AsyncClient) -> None:
-    assert (await stats(http))["is_paused"] is False
-    paused = await http.post("/admin/pause?mode=wait", headers=KEY)
-    assert (paused.status_code, paused.json()) == (200, {"status": "paused", "mode": "wait"})
-    figures = await stats(http)
-    assert figures["is_paused"] is True
-    assert figures["num_plans"] == 0
-    waiting = asyncio.create_task(ask(http))
-    await until_figure(http, "num_waiting", 1)
-    assert not waiting.done()
-    resumed = await http.post("/admin/resume", headers=KEY)
-    assert resumed.json() == {"status": "running"}
-    assert (await waiting).status_code == 200
-    assert (await stats(http))["num_plans"] > 0
+    return await http.post("/v1/completions", json=body, headers=headers)
 
 
 async def test_a_pause_that_does_not_come_to_rest_in_time_is_taken_back(
@@ -98,37 +82,19 @@ async def test_wrong_parameters_are_named(http: httpx.AsyncClient, query: str, p
     assert error["message"].startswith(f"{param}: ")
 
 
-class Priorities:
+async def test_a_request_in_progress_becomes_urgent(start: Start) -> None:
     """Two gateways, and two schedulers that honour priorities and run one request at a time."""
+    ended: list[str] = []
 
-    def __init__(self, gateways: list[httpx.AsyncClient], workers: list[FakeWorkerServicer]):
-        self.gateways, self.workers = gateways, workers
-        self.ended: list[str] = []
-        """Names of requests, in the order in which they ended."""
-
-    async def ask(self, name: str, gateway: int = 0, **options: Any) -> Any:
-        body = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 3, **options}
+    async def run(name: str) -> None:
         headers = {"x-request-id": name}
-        response = await self.gateways[gateway].post("/v1/completions", json=body, headers=headers)
-        assert response.status_code == 200, response.text
-        self.ended.append(name)
-        return response.json()
+        assert (await ask(first, headers=headers, n=2)).status_code == 200
+        ended.append(name)
 
-    async def change(self, name: str, priority: int, gateway: int = 0) -> httpx.Response:
+    async def change(http: httpx.AsyncClient, name: str, priority: int) -> httpx.Response:
         url = f"/admin/priority?request_id={name}&priority={priority}"
-        return await self.gateways[gateway].post(url, headers=KEY)
+        return await http.post(url, headers=KEY)
 
-    def hold(self) -> None:
-        for each in self.workers:
-            each.may_run.clear()
-
-    def go_on(self) -> None:
-        for each in self.workers:
-            each.may_run.set()
-
-
-@pytest.fixture
-async def urgent(start: Start) -> AsyncIterator[Priorities]:
     async with AsyncExitStack() as stack:
         workers = [FakeWorkerServicer(FakeWorker()) for _ in range(2)]
         addresses = []
@@ -136,50 +102,25 @@ async def urgent(start: Start) -> AsyncIterator[Priorities]:
             port = await stack.enter_async_context(serve_worker(each))
             options: Any = {"policy": "priority", "max_num_seqs": 1}
             addresses.append(await stack.enter_async_context(serving_scheduler(port, **options)))
+            each.may_run.clear()
         settings: Any = {"schedulers": addresses, "admin_keys": ADMINS, "max_num_requests": 16}
-        gateways = [(await stack.enter_async_context(start(**settings))).http for _ in range(2)]
-        yield Priorities(gateways, workers)
-
-
-async def test_a_request_in_progress_becomes_urgent(urgent: Priorities) -> None:
-    urgent.hold()
-    names = ["first", "second", "third", "fourth"]
-    async with asyncio.TaskGroup() as tasks:
-        for number, name in enumerate(names):
-            tasks.create_task(urgent.ask(name, n=2))
-            # The choices of a request are spread over both schedulers.
-            await until_figure(urgent.gateways[0], "num_waiting", 2 * number)
-            await until_figure(urgent.gateways[0], "num_running", 2)
-        changed = await urgent.change("fourth", -1)
-        assert changed.json() == {"request_id": "fourth", "priority": -1, "num_choices": 2}
-        # Through a gateway that did not take the request.
-        changed = await urgent.change("second", 1, gateway=1)
-        assert (changed.status_code, changed.json()["num_choices"]) == (200, 2)
-        urgent.go_on()
-    assert urgent.ended[-1] == "second"
-    assert urgent.ended.index("fourth") < urgent.ended.index("third")
-    gone = await urgent.change("first", 1)
-    error = gone.json()["error"]
-    assert (gone.status_code, error["param"], error["code"]) == (
-        404,
-        "request_id",
-        "request_not_found",
-    )
-
-
-async def test_an_engine_that_hangs_shows_in_every_probe_but_startup(
-    http: httpx.AsyncClient, worker: FakeWorkerServicer
-) -> None:
-    worker.may_run.clear()
-    running = asyncio.create_task(ask(http))
-    while (await http.get("/live")).status_code == 200:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    for path in ("/live", "/ready", "/health"):
-        response = await http.get(path)
-        assert (response.status_code, response.json()["reason"]) == (503, "the engine hangs")
-    assert (await http.get("/startup")).status_code == 200
-    worker.may_run.set()
-    assert (await running).status_code == 200
-    while (await http.get("/ready")).status_code != 200:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    assert (await http.get("/live")).status_code == 200
+        first, second = [
+            (await stack.enter_async_context(start(**settings))).http for _ in range(2)
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            for number, name in enumerate(["first", "second", "third", "fourth"]):
+                tasks.create_task(run(name))
+                # The choices of a request are spread over both schedulers.
+                await until_figure(first, "num_waiting", 2 * number)
+                await until_figure(first, "num_running", 2)
+            changed = await change(first, "fourth", -1)
+            assert changed.json() == {"request_id": "fourth", "priority": -1, "num_choices": 2}
+            # Through a gateway that did not take the request.
+            changed = await change(second, "second", 1)
+            assert (changed.status_code, changed.json()["num_choices"]) == (200, 2)
+            for each in workers:
+                each.may_run.set()
+        assert ended[-1] == "second"
+        assert ended.index("fourth") < ended.index("third")
+        error = error_of(await change(first, "first", 1), 404)
+        assert (error["param"], error["code"]) == ("request_id", "request_not_found")

@@ -43,30 +43,6 @@ async def test_a_whole_answer(gateway: Gateway) -> None:
     assert "num_passes" not in answer.usage.model_extra
 
 
-async def test_a_streamed_answer(gateway: Gateway) -> None:
-    token_ids = gateway.say("The quick brown fox 東京", width=3)
-    *parts, last = await chunks(gateway)
-    assert parts[0].choices[0].delta.role == "assistant"
-    assert text_of(parts) == "The quick brown fox 東京"
-    reasons = [part.choices[0].finish_reason for part in parts]
-    assert reasons == [None] * (len(parts) - 1) + ["stop"]
-    assert all(part.usage is None for part in parts)
-    assert last.choices == []
-    assert last.usage.completion_tokens == len(token_ids)
-    assert len({(part.id, part.created, part.object) for part in [*parts, last]}) == 1
-    parts = await chunks(gateway, stream_options=None)
-    assert text_of(parts) == "The quick brown fox 東京"
-    assert all(part.choices and part.usage is None for part in parts)
-
-
-async def test_usage_in_every_chunk(gateway: Gateway) -> None:
-    token_ids = gateway.say("The quick brown fox")
-    parts = await chunks(gateway, stream_options=USAGE | {"continuous_usage_stats": True})
-    counts = [part.usage.completion_tokens for part in parts]
-    assert counts == sorted(counts)
-    assert (counts[0], counts[-1]) == (1, len(token_ids))
-
-
 async def test_a_completion(gateway: Gateway) -> None:
     token_ids = gateway.say(" fox jumps", width=2)
     answer = await gateway.complete()

@@ -7,7 +7,7 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, USER, Gateway, Start, error_of
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway, Start, error_of
 
 JSON = {"content-type": "application/json"}
 
@@ -59,8 +59,6 @@ LONG = "a" * 30_000
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
-    (CHAT, {"messages": [*USER, {"role": "user", "content": 5}]}, "messages[1].content"),
-    (CHAT, said(None), "messages[0].content"),
     (CHAT, said("a\ud800"), "messages[0].content"),
     (CHAT, said([IMAGE]), "messages[0].content[0]"),
     (CHAT, said("a", "assistant", tool_calls=[{}]), "messages[0]"),
@@ -69,22 +67,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"temperature": "0"}, "temperature"),
     (CHAT, {"seed": 1.5}, "seed"),
     (CHAT, {"logit_bias": {"7": 101}}, "logit_bias.7"),
-    (CHAT, {"logit_bias": {"seven": 1}}, "logit_bias.seven"),
     (CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
     (CHAT, {"max_tokens": True}, "max_tokens"),
     (CHAT, {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     (CHAT, {"cache_salt": "ä" * 129}, "cache_salt"),
     (CHAT, {"stop": ["a", "b", "c", "d", "e"]}, "stop"),
-    (CHAT, {"stop": ["a", 5]}, "stop[1]"),
     (CHAT, {"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
     (CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
     (CHAT, {"stream": True, "stream_options": {"include": True}}, "stream_options.include"),
     (CHAT, {"prediction": "text"}, "prediction"),
-    (CHAT, {"prediction": {"content": "text"}}, "prediction.type"),
     (CHAT, {"prediction": {"type": "tokens", "content": "a"}}, "prediction.type"),
     (CHAT, {"prediction": predicted([{"type": "text"}])["prediction"][0]}, "prediction.content[0]"),
-    (CHAT, {"prediction": [*predicted("a")["prediction"], 5]}, "prediction[1]"),
     (CHAT, predicted("a", "a", [5]), "prediction[2].content[0]"),
     (CHAT, predicted("a", weight=1), "prediction[0].weight"),
     (CHAT, predicted(*"a" * 17), "prediction"),
@@ -92,15 +86,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"prediction": predicted("ä" * 30_001)["prediction"][0]}, "prediction.content"),
     (CHAT, predicted("a", LONG, LONG), "prediction[2].content"),
     (CHAT, {"predicted_token_ids": [[1], [2, "a"]]}, "predicted_token_ids[1][1]"),
-    (CHAT, {"predicted_token_ids": [[1], 2]}, "predicted_token_ids[1]"),
     (CHAT, {"predicted_token_ids": [1, [2]]}, "predicted_token_ids[1]"),
     (CHAT, {"predicted_token_ids": [[1], [2], [100000]]}, "predicted_token_ids[2]"),
     (CHAT, {"predicted_token_ids": [[1]] * 17}, "predicted_token_ids"),
     (CHAT, {"predicted_token_ids": [[5] * MAX_MODEL_LEN] * 5}, "predicted_token_ids[4]"),
     (CHAT, predicted("a") | {"predicted_token_ids": [[1]]}, "predicted_token_ids"),
     (CHAT, {"predicted_token_ids": [1, 100000]}, "predicted_token_ids"),
-    (CHAT, {"predicted_token_ids": [1, -1]}, "predicted_token_ids"),
-    (CHAT, {"n": 0}, "n"),
     (CHAT, {"n": 5}, "n"),
     (CHAT, {"n": 2, "best_of": 3}, "best_of"),
     (CHAT, {"surprise": 1}, "surprise"),
@@ -113,10 +104,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (COMPLETIONS, {"logprobs": 6}, "logprobs"),
-    (COMPLETIONS, {"logprobs": True}, "logprobs"),
     (COMPLETIONS, {"best_of": 1, "n": 2}, "best_of"),
     (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
-    (COMPLETIONS, {"best_of": 5}, "best_of"),
     (COMPLETIONS, {"n": 5}, "n"),
     (COMPLETIONS, {"max_tokens": 0}, "max_tokens"),
     (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),

@@ -8,8 +8,7 @@ import jsonschema
 import pytest
 
 from optimist_gateway.fronts.openapi import numbers_below
-from tests.gateway.fronts.openapi_hooks import is_ruled_out
-from tests.gateway.harness import COMPLETIONS, Gateway
+from tests.gateway.harness import Gateway
 from tests.stack import REPOSITORY
 
 SEED = "2"
@@ -73,10 +72,3 @@ async def test_limits_of_the_server_are_in_the_document(gateway: Gateway) -> Non
     assert tokens["minimum"] == 0
     await gateway.answer("/detokenize", tokens=[tokens["maximum"]])
     await gateway.refused("/detokenize", tokens=[tokens["maximum"] + 1])
-
-
-def test_only_named_rules_excuse_a_refusal() -> None:
-    assert is_ruled_out(COMPLETIONS, {"param": "best_of", "code": "invalid_value"})
-    assert not is_ruled_out(COMPLETIONS, {"param": "best_of", "code": "invalid_type"})
-    assert not is_ruled_out(COMPLETIONS, {"param": "temperature", "code": "invalid_value"})
-    assert not is_ruled_out("/detokenize", {"param": "tokens", "code": "invalid_value"})

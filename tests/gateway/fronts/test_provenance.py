@@ -312,32 +312,10 @@ def repeat_prompt(gateway: Gateway, prompt_ids: list[int], ids: list[int]) -> No
     gateway.scheduler.script = Script([step])
 
 
-async def test_a_chat_without_prediction_learns_which_message_is_repeated(
-    gateway: Gateway,
-) -> None:
-    code = "Copy:\ndef  main(東京):\n    return 東京\n"
-    messages = [
-        {"role": "system", "content": "You copy."},
-        {"role": "user", "content": "Copy:\n"},
-        {"role": "user", "content": [{"type": "text", "text": code}]},
-    ]
-    fields = {"messages": messages, "include_provenance": True}
-    prompt_ids = (await gateway.answer("/tokenize", messages=messages))["tokens"]
-    repeat_prompt(gateway, prompt_ids, list(gateway.backend.encode("def  main(東京):").ids))
-    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
-    assert gateway.adds[0].wants_prediction_positions
-    segment, end = choice["provenance"]
-    assert (segment["source"], end["source"]) == ("ngram", "target")
-    assert segment["prompt"] == {"message": 2, "start": 6, "end": 20}
-    assert code[6:20] == segment["text"]
-    # What the chat template adds stands in no message.
-    step = Step([prompt_ids[-1], END], 1, positions=[-1], prompt_positions=[1])
-    gateway.scheduler.script = Script([step])
-    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
-    size = len(prompt_ids)
-    assert choice["provenance"][0]["prompt"] == {"token_start": size - 1, "token_end": size}
-
-
+SECOND = [
+    {"role": "system", "content": "You copy."},
+    {"role": "user", "content": [{"type": "text", "text": "Copy:\nThe fox"}]},
+]
 IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
 
 
@@ -347,7 +325,8 @@ IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
         (COMPLETIONS, {"prompt": "The fox"}, {"start": 0, "end": 7}),
         (COMPLETIONS, {"prompt": "東\nThe fox"}, {"start": 2, "end": 9}),
         (COMPLETIONS, {"prompt": [40, 41, 42]}, {"token_start": 0, "token_end": 3}),
-        (CHAT, {"messages": [{"role": "user", "content": "The fox"}]}, IN_MESSAGE),
+        (CHAT, {"messages": FOX}, IN_MESSAGE),
+        (CHAT, {"messages": SECOND}, {"message": 1, "start": 6, "end": 13}),
         (RESPONSES, {"input": "The fox"}, IN_MESSAGE),
     ],
 )
@@ -356,7 +335,8 @@ async def test_spans_in_the_prompt_are_as_the_document_says(
 ) -> None:
     prompt = asked.get("prompt")
     ids = prompt if isinstance(prompt, list) else list(gateway.backend.encode("The fox").ids)
-    whole = {"prompt": prompt} if isinstance(prompt, str) else {"messages": FOX}
+    messages = asked.get("messages", FOX)
+    whole = {"prompt": prompt} if isinstance(prompt, str) else {"messages": messages}
     prompt_ids = ids if prompt is ids else (await gateway.answer("/tokenize", **whole))["tokens"]
     repeat_prompt(gateway, prompt_ids, ids)
     answer = await gateway.answer(path, include_provenance=True, **asked)
@@ -364,6 +344,7 @@ async def test_spans_in_the_prompt_are_as_the_document_says(
     content = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]
     schema = content["schema"] | {"components": document["components"]}
     jsonschema.Draft202012Validator(schema).validate(answer)
+    assert gateway.adds[0].wants_prediction_positions
     provenance = answer.get("provenance") or answer["choices"][0]["provenance"]
     assert provenance[0]["prompt"] == expected
     if path == COMPLETIONS:

@@ -1,7 +1,6 @@
 """A pool before fake schedulers, and a reader of a request's outputs that tests take one by one."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.network.server import GrpcServer
-from optimist_gateway.core.answer.output import Finished, StepOutput
+from optimist_gateway.core.answer.output import StepOutput
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import RequestStream
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
@@ -21,14 +20,14 @@ SCRIPT = Script([Step([7]), Step([8, 9], 1), Step([10, EOS], 1)], accepted=2)
 
 
 class Reading:
-    """Iterates over a stream; what is not asked for yet waits there, within its bounds."""
+    """Iterates over a stream; what is not asked for yet waits here."""
 
     def __init__(self, stream: RequestStream) -> None:
         self.stream = stream
-        self._items: deque[StepOutput | Exception | None] = deque()
-        self._arrived = asyncio.Event()
+        self.close, self.finish = stream.close, stream.finish
+        self._items: asyncio.Queue[StepOutput | Exception] = asyncio.Queue()
         self._has_ended = False
-        self._is_begun = False
+        stream.read(self._items.put_nowait)
 
     def __aiter__(self) -> "Reading":
         return self
@@ -37,37 +36,11 @@ class Reading:
         """Returns the next output or raises what the stream failed with."""
         if self._has_ended:
             raise StopAsyncIteration
-        self._arrived.clear()
-        if self._is_begun:
-            self.stream.resume()
-        else:
-            self._is_begun = True
-            self.stream.read(self._take)
-        if not self._items:
-            await self._arrived.wait()
-        item = self._items.popleft()
-        if item is None:
-            raise StopAsyncIteration
+        item = await self._items.get()
         if isinstance(item, Exception):
             raise item
         self._has_ended = item.finished is not None
         return item
-
-    def _take(self, item: StepOutput | Exception) -> None:
-        if isinstance(item, StepOutput):
-            self.stream.pause()
-        self._put(item)
-
-    def close(self) -> None:
-        self.stream.close()
-        self._put(None)
-
-    def finish(self) -> "asyncio.Future[Finished | None]":
-        return self.stream.finish()
-
-    def _put(self, item: StepOutput | Exception | None) -> None:
-        self._items.append(item)
-        self._arrived.set()
 
 
 class Fleet:

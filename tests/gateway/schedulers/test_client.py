@@ -1,38 +1,24 @@
-"""What happens when the scheduler is slow, gone, or back."""
+"""A scheduler that is slow, gone, or back; outputs that are handed to a reader as they arrive."""
 
+import asyncio
 import gc
 from asyncio import sleep
 from typing import Any
 
-import openai
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.schedulers.requests import SchedulerUnavailableError
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_gateway.schedulers.requests import (
+    MAX_WAITING_OUTPUTS,
+    RequestStream,
+    SchedulerUnavailableError,
+    SlowReaderError,
+)
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
-from tests.gateway.harness import CHAT, USER, Gateway, Start, error_of, script_of, until
+from tests.gateway.harness import CHAT, USER, Start, error_of, script_of
 from tests.gateway.schedulers.fleet import VOCAB_SIZE, fleet_of
 from tests.stack import free_port
-
-
-async def test_requests_share_a_stream_and_get_their_own_outputs() -> None:
-    async with fleet_of(1, 0) as fleet:
-        (scheduler,) = fleet.fakes
-        assert fleet.pool.description.eos_token_ids == (EOS,)
-        streams = []
-        for number in range(5):
-            scheduler.script = Script([Step([number], 1), Step([number + 10, EOS])], accepted=1)
-            streams.append(fleet.read())
-            await until(lambda: len(scheduler.adds) == len(streams))
-        for number, stream in enumerate(streams):
-            first, last = [output async for output in stream]
-            ended = first.token_ids, first.num_accepted_tokens, first.finished
-            assert ended == ([number], 1, None)
-            assert last.token_ids == [number + 10, EOS]
-            assert last.finished is not None
-            assert last.finished.accepted_prediction_tokens == 1
-            stream.close()
-        assert scheduler.aborts.empty()
 
 
 async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost() -> None:
@@ -95,21 +81,112 @@ async def test_an_unreachable_scheduler_is_503_and_found_when_it_comes(start: St
         await server.stop()
 
 
-async def test_a_stream_that_breaks_has_an_error_in_it(gateway: Gateway) -> None:
-    gateway.say("The quick brown", break_stream=True)
-    stream = await gateway.chat(stream=True)
-    text = ""
+ENDED = Finished(FinishReason.LENGTH)
 
-    async def read() -> None:
-        nonlocal text
-        async for chunk in stream:
-            text += chunk.choices[0].delta.content or ""
 
-    with pytest.raises(openai.APIError, match="went away"):
-        await read()
-    assert text == "The quick brown"
-    await gateway.until_healthy()
-    await gateway.refused(CHAT, 503)
-    await gateway.until_healthy()
-    gateway.say("The quick")
-    assert (await gateway.chat()).choices[0].message.content == "The quick"
+class Reader:
+    """Notes what it gets; pauses the stream after each output if that is wanted."""
+
+    def __init__(self, stream: RequestStream, *, pauses: bool = False) -> None:
+        self.stream, self.pauses = stream, pauses
+        self.got: list[int | type[Exception]] = []
+
+    def __call__(self, item: StepOutput | Exception) -> None:
+        self.got += item.token_ids if isinstance(item, StepOutput) else [type(item)]
+        if self.pauses and isinstance(item, StepOutput):
+            self.stream.pause()
+
+
+class Aborts:
+    """Notes how a request was ended."""
+
+    def __init__(self) -> None:
+        self.calls: list[bool] = []
+
+    def __call__(self, *, wants_finished: bool = False) -> None:
+        self.calls.append(wants_finished)
+
+
+@pytest.fixture
+def aborts() -> Aborts:
+    return Aborts()
+
+
+@pytest.fixture
+async def stream(aborts: Aborts) -> RequestStream:
+    return RequestStream(aborts)
+
+
+async def test_what_waits_comes_first_and_then_all_in_order(stream: RequestStream) -> None:
+    reader = Reader(stream)
+    stream.deliver(StepOutput([1]))
+    stream.read(reader)
+    stream.deliver(StepOutput([2]))
+    stream.pause()
+    stream.deliver(StepOutput([3]))
+    assert reader.got == [1, 2]
+    stream.resume()
+    stream.deliver(StepOutput([4], finished=ENDED))
+    assert reader.got == [1, 2, 3, 4]
+
+
+async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) -> None:
+    reader = Reader(stream, pauses=True)
+    for number in range(3):
+        stream.deliver(StepOutput([number]))
+    stream.read(reader)
+    assert reader.got == [0]
+    stream.fail(SchedulerUnavailableError("gone"))
+    stream.resume()
+    stream.resume()
+    assert reader.got == [0, 1, 2]
+    stream.resume()
+    assert reader.got == [0, 1, 2, SchedulerUnavailableError]
+
+
+async def test_what_waits_for_a_reader_is_bounded(stream: RequestStream, aborts: Aborts) -> None:
+    reader = Reader(stream)
+    stream.read(reader)
+    stream.pause()
+    for number in range(MAX_WAITING_OUTPUTS + 1):
+        stream.deliver(StepOutput([number]))
+    assert aborts.calls == [False]
+    stream.resume()
+    assert reader.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
+
+
+async def test_nothing_comes_after_the_end(stream: RequestStream, aborts: Aborts) -> None:
+    reader = Reader(stream)
+    stream.read(reader)
+    stream.pause()
+    stream.deliver(StepOutput([1]))
+    stream.close()
+    stream.close()
+    stream.deliver(StepOutput([2]))
+    stream.resume()
+    assert reader.got == []
+    assert aborts.calls == [False]
+
+
+@pytest.mark.parametrize("comes_first", [False, True])
+async def test_the_account_is_read_and_nothing_else(
+    stream: RequestStream, aborts: Aborts, comes_first: bool
+) -> None:
+    reader = Reader(stream)
+    stream.read(reader)
+    stream.pause()
+    if comes_first:
+        stream.deliver(StepOutput([1], finished=ENDED))
+    account = stream.finish()
+    if not comes_first:
+        assert aborts.calls == [True]
+        stream.deliver(StepOutput([1]))
+        stream.deliver(StepOutput([2], finished=ENDED))
+    assert await asyncio.wait_for(account, 5) is ENDED
+    assert reader.got == []
+
+
+async def test_there_is_no_account_of_a_request_that_is_closed(stream: RequestStream) -> None:
+    account = stream.finish()
+    stream.close()
+    assert await asyncio.wait_for(account, 5) is None

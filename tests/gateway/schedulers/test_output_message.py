@@ -99,14 +99,6 @@ def test_accepted_drafts_get_their_positions(
     assert outputs[4].prediction_positions is outputs[4].prompt_positions is None
 
 
-def test_an_end_has_how_many_drafts_were_verified() -> None:
-    stop = scheduler_pb2.FINISH_REASON_STOP
-    ended = scheduler_pb2.Finished(handle=5, reason=stop, num_drafted_tokens=44)
-    end = outputs_of(finished=[ended])[5].finished
-    assert end is not None
-    assert end.num_drafted_tokens == 44
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

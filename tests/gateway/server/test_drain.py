@@ -5,7 +5,6 @@ import json
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -166,25 +165,6 @@ async def test_https_keys_that_change_and_unready_before_closed(
         await until_status(http, "/ready", 503)
         assert (await http.post(CHAT, json=BODIES[CHAT], headers=second)).status_code == 503
         assert process.returncode is None
-
-
-def test_a_port_in_use_is_named(model_directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert main(["--model", str(model_directory), "--port", str(port)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"optimist gateway: cannot listen on 127.0.0.1:{port}: ")
-
-
-def test_a_missing_model_is_named(tmp_path: Path) -> None:
-    missing = str(tmp_path / "missing")
-    command = [sys.executable, "-m", "optimist_gateway", "--model", missing, "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert missing in line
 
 
 @pytest.mark.parametrize(

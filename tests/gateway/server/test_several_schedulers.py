@@ -11,7 +11,7 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import FakeScheduler, tokens
-from tests.gateway.harness import COMPLETIONS, Gateway, Start, script_of, until
+from tests.gateway.harness import COMPLETIONS, Gateway, Start, script_of
 
 TEXT = "The quick brown fox jumps over the lazy dog."
 
@@ -100,6 +100,10 @@ async def test_a_hung_engine_is_no_reason_to_end_the_gateway_beside_another(two:
     await two.servers[1].set_alive(alive=False)
     assert (await until_sound(two, 0)).json()["reason"] == "the engine hangs"
     assert (await two.http.get("/live")).status_code == 503
+    assert (await two.http.get("/startup")).status_code == 200
+    await two.servers[1].set_alive(alive=True)
+    assert (await until_sound(two, 1)).status_code == 200
+    assert (await two.http.get("/live")).status_code == 200
 
 
 async def test_a_pause_goes_to_all_schedulers_or_says_which_failed(two: Gateway) -> None:
@@ -130,10 +134,7 @@ async def test_figures_are_those_of_all_and_of_each(two: Gateway) -> None:
 
 
 async def test_a_priority_goes_where_it_is_honoured(start: Start) -> None:
-    policies = (
-        scheduler_pb2.SCHEDULING_POLICY_FCFS,
-        scheduler_pb2.SCHEDULING_POLICY_PRIORITY,
-    )
+    policies = (scheduler_pb2.SCHEDULING_POLICY_FCFS, scheduler_pb2.SCHEDULING_POLICY_PRIORITY)
     async with pair(start, *(FakeScheduler(policy=policy) for policy in policies)) as gateway:
         fields = {"max_tokens": 3, "n": 4, "priority": 1}
         await gateway.answer(COMPLETIONS, **fields)
@@ -153,14 +154,3 @@ async def test_a_changed_priority_is_kept_at_another_scheduler(two: Gateway) -> 
     assert adds[0].request_id == answer["id"]
     assert [add.priority for add in adds] == [0, -7, -7]
     assert all(set(add.names) == {"mine", answer["id"]} for add in adds)
-
-
-async def test_short_prompts_are_spread(two: Gateway) -> None:
-    for fake in two.schedulers:
-        fake.hold_after = 0
-    asked = asyncio.create_task(two.post(COMPLETIONS, n=4))
-    await until(lambda: [len(fake.adds) for fake in two.schedulers] == [2, 2])
-    for index in range(2):
-        await kill(two, index)
-    asked.cancel()
-    await asyncio.gather(asked, return_exceptions=True)

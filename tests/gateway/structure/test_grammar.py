@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
     Function,
     JsonContent,
-    LarkContent,
     RegexContent,
     Structure,
     ToolUse,
 )
 from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammars import grammar
-from optimist_gateway.structure.tool_format import FORMATS, HERMES, JSON, LLAMA3, ToolFormat
+from optimist_gateway.structure.tool_format import FORMATS, HERMES, LLAMA3, ToolFormat
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import written
 
@@ -174,10 +172,6 @@ def test_one_of_several_texts(follows: Follows, choices: list[str]) -> None:
     assert not follows(source, "".join(choices) + "!")
 
 
-def test_a_grammar_of_the_client_is_taken_as_it_is() -> None:
-    assert of_content(LarkContent('start: "a"+')) == 'start: "a"+'
-
-
 @pytest.mark.parametrize("is_required", [True, False])
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
 def test_calls_have_arguments_by_their_schemas(
@@ -224,15 +218,6 @@ def test_markers_that_are_special_tokens(follows: Follows) -> None:
     assert '"<tool_call>"' not in source
     assert follows(source, "<tool_call> is text here")
     assert follows(of_tools(LLAMA3), "<tool_call> is text here")
-
-
-def test_what_is_wrong_with_parameters_is_named() -> None:
-    functions = [Function("f", {"properties": {"a": {"not": {}}}}, is_strict=True, index=3)]
-    with pytest.raises(FieldError, match="not is not supported") as caught:
-        grammar(Structure(tools=ToolUse(functions, False, True)), JSON, {})
-    assert caught.value.path == ("tools", 3, "parameters", "properties", "a", "not")
-    functions = [Function("f", functions[0].parameters, is_strict=False, index=3)]
-    assert "lenient" in grammar(Structure(tools=ToolUse(functions, False, True)), JSON, {})
 
 
 BAD_GRAMMARS = [

@@ -64,16 +64,6 @@ async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDe
     assert await grammars.grammar(of_json({"type": "object", "title": "B"}), model) == first
 
 
-async def test_what_is_wrong_is_named(grammars: Grammars, model: ModelDescription) -> None:
-    error = await refusal(grammars, of_json({"properties": {"a": {"not": {}}}}), model)
-    assert error.path == ("structure", "properties", "a", "not")
-    error = await refusal(grammars, of_json({"type": "string", "format": "nonsense"}), model)
-    assert error.path == ("structure",)
-    assert "nonsense" in error.message
-    error = await refusal(grammars, of(RegexContent("(?=a)")), model)
-    assert "look-around" in error.message
-
-
 async def test_functions_are_checked_like_schemas(
     grammars: Grammars, model: ModelDescription
 ) -> None:
@@ -123,12 +113,10 @@ DEEP = {f"x{n}": {"type": "array", "items": {"$ref": f"#/$defs/x{n + 1}"}} for n
 LONG_LIST = {"type": "array", "maxItems": 1_000_000, "items": {"type": "string"}}
 QUICK: dict[str, Structure] = {
     "nested repetitions": of(RegexContent("((a{1,100}){1,100}){1,100}")),
-    "what backtracks elsewhere": of(RegexContent("(a+)+(a|aa)*b")),
     "a wide alternation": of(RegexContent("|".join(f"[ab]*a[ab]{{{n}}}" for n in range(5, 90)))),
     "a large enumeration": of_json({"enum": [f"value {index}" for index in range(3000)]}),
     "a deep schema": of_json({"$ref": "#/$defs/x0", "$defs": DEEP | {"x300": {"type": "integer"}}}),
     "a recursive schema": of_json({"type": "array", "items": {"$ref": "#"}}),
-    "long texts": of_json({"type": "string", "maxLength": 1_000_000}),
     "long lists": of_json(LONG_LIST),
 }
 

@@ -30,10 +30,7 @@ values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=6,
 )
 calls = st.lists(
-    st.tuples(
-        st.sampled_from(NAMES),
-        st.dictionaries(texts, values, max_size=3).map(json.dumps),
-    ),
+    st.tuples(st.sampled_from(NAMES), st.dictionaries(texts, values, max_size=3).map(json.dumps)),
     min_size=1,
     max_size=3,
 )

@@ -9,9 +9,8 @@ import pytest
 
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
-from optimist_gateway.security.child_process import ChildError, ChildProcess
 from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
-from optimist_gateway.text.chat_template import RENDERER, render
+from optimist_gateway.text.chat_template import render
 from optimist_gateway.text.encode import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -40,12 +39,6 @@ HERMES_TEMPLATE = """
 TEXT_TEMPLATE = """
 {%- for message in messages %}{% for call in message.tool_calls or [] %}
 {{- call.function.name + '(' + call.function.arguments + ')' }}{% endfor %}{% endfor %}"""
-MISTRAL_TEMPLATE = """
-{%- for message in messages %}{% for call in message.tool_calls or [] %}
-{%- if call.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}
-{{- '[TOOL_CALLS] [' + call.function | tojson + call.id + ']' }}{% endfor %}
-{%- if message.role == 'tool' %}{{ message.tool_call_id }}{% endif %}{% endfor %}
-{%- if tools %}{{ tools | length }}{% endif %}"""
 
 
 def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path:
@@ -83,42 +76,20 @@ async def test_a_tokenizer_tells_its_format(model_directory: Path, tmp_path: Pat
     assert load_tokenizer(str(directory), "json").tool_format.name == "json"
 
 
-async def test_ids_are_cut_for_templates_that_want_them_short(
-    model_directory: Path, tmp_path: Path
-) -> None:
-    directory = directory_with(MISTRAL_TEMPLATE, model_directory, tmp_path)
-    assert load_tokenizer(str(directory)).tool_format is MISTRAL
-    text = await prompt(directory, [TOOL])
-    assert text == '[TOOL_CALLS] [{"name": "f", "arguments": {"a": "ä\\n<"}}0000call1]0000call11'
-
-
-async def test_a_process_renders_the_same() -> None:
-    process = ChildProcess(RENDERER, "", 60.0, "the chat template")
-    value: dict[str, Any] = {
-        "template": HERMES_TEMPLATE,
-        "messages": template_messages(CONVERSATION),
-        "tools": [TOOL],
-        "special_tokens": {"bos_token": "<s>"},
-    }
-    try:
-        assert await process.ask(value) == render(**value)
-        with pytest.raises(ChildError, match="begin with a user"):
-            await process.ask(value | {"template": "{{ raise_exception('begin with a user') }}"})
-    finally:
-        await process.stop()
-
-
-async def test_a_slow_template_is_ended(
+async def test_a_template_may_refuse_and_a_slow_one_is_ended(
     model_directory: Path, tmp_path: Path, tokenizer: Tokenizer
 ) -> None:
     slow = (
         "{% if messages[0].content == 'slow' %}"
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        "{% elif messages[0].content == 'bad' %}{{ raise_exception('begin with a user') }}"
         "{% endif %}{{ messages[0].content }}"
     )
     directory = directory_with(slow, model_directory, tmp_path)
     limited = load_tokenizer(str(directory), template_seconds=1.0)
     try:
+        with pytest.raises(FieldError, match="begin with a user"):
+            await limited.render_messages([{"role": "user", "content": "bad"}])
         with pytest.raises(FieldError, match="longer than 1 seconds"):
             await limited.render_messages([{"role": "user", "content": "slow"}])
         text = await limited.render_messages([{"role": "user", "content": "quick"}])
@@ -142,11 +113,6 @@ def conversation() -> list[dict[str, Any]]:
         {"role": "tool", "content": "2", "tool_call_id": calls[1]["id"], "name": "f"},
         {"role": "assistant", "content": "Done"},
     ]
-
-
-def test_templates_that_know_tools_get_them() -> None:
-    assert with_tools(conversation(), [F_TOOL], HERMES) == (conversation(), [F_TOOL])
-    assert with_tools(conversation(), [], HERMES) == (conversation(), None)
 
 
 def test_mistral_s_templates_get_ids_of_nine_letters() -> None:
@@ -174,10 +140,3 @@ def test_a_system_message_keeps_its_text() -> None:
     messages, _ = with_tools([{"role": "system", "content": "Be brief."}], [F_TOOL], JSON)
     assert len(messages) == 1
     assert messages[0]["content"].startswith("Be brief.\n\nYou may call functions.")
-
-
-def test_without_tools_nothing_is_added() -> None:
-    assert with_tools([{"role": "user", "content": "Go"}], [], JSON) == (
-        [{"role": "user", "content": "Go"}],
-        None,
-    )

@@ -4,21 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
 from optimist_gateway.core.answer.detokenize import (
-    REPLACEMENT,
     byte_fallback_bytes,
     byte_level_bytes,
 )
 from optimist_gateway.core.error import FieldError
-from optimist_gateway.core.request import Message
-from optimist_gateway.text.encode import template_messages
 from optimist_gateway.text.tokenizer import (
     Tokenizer,
     TokenTexts,
@@ -61,17 +56,6 @@ async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> Non
         await with_limits.render_messages([{"role": "user", "content": "Hello"}])
 
 
-@pytest.mark.parametrize("content", ["Hello", LONG])
-async def test_messages_become_the_template_s_text(tokenizer: Tokenizer, content: str) -> None:
-    text = await tokenizer.render_messages(template_messages([Message("developer", content)]))
-    assert text == f"<|system|>{content}\n<|assistant|>"
-
-
-async def test_a_template_may_refuse(tokenizer: Tokenizer) -> None:
-    with pytest.raises(FieldError, match="begin with a user"):
-        await tokenizer.render_messages([{"role": "assistant", "content": "Hello"}])
-
-
 def test_special_tokens_have_no_text(tokenizer: Tokenizer, backend: Backend) -> None:
     state = tokenizer.detokenizer()
     assert state.push([EOS, *backend.encode("fox").ids]) == "fox"
@@ -104,38 +88,11 @@ def test_only_byte_level_vocabularies_are_taken(backend: Backend) -> None:
     assert not is_byte_level(other)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(ids=st.lists(st.integers(0, 540), max_size=12))
-def test_texts_join_to_the_decoded_whole(backend: Backend, ids: list[int]) -> None:
-    extended = Backend.from_str(backend.to_str())
-    extended.add_tokens(["  two spaces", "東京 タワー", AddedToken("\n\n\n", normalized=False)])
-    extended.add_special_tokens(["<|mark|>", "<|ä €|>"])
-    texts = TokenTexts(extended)
-    text = "".join(texts[token] for token in ids)
-    if REPLACEMENT not in text:
-        assert text == extended.decode(ids, skip_special_tokens=False)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(ids=st.lists(st.integers(0, 511), max_size=12))
-async def test_decoding_is_that_of_the_tokenizer(
-    tokenizer: Tokenizer, backend: Backend, ids: list[int]
-) -> None:
-    assert await tokenizer.decode(ids) == backend.decode(ids, skip_special_tokens=False)
-
-
 def test_the_size_is_bounded_by_the_vocabulary(backend: Backend) -> None:
     texts = TokenTexts(backend)
     size = backend.get_vocab_size()
     assert all(texts[token] == backend.decode([token], False) for token in range(3 * size))
     assert len(texts) <= size
-
-
-@given(st.text())
-def test_byte_level_tokens_join_to_the_bytes_of_the_text(backend: Backend, text: str) -> None:
-    vocabulary = Vocabulary(backend)
-    described = [vocabulary.describe(token) for token in backend.encode(text).ids]
-    assert b"".join(token_bytes for _, token_bytes in described) == text.encode()
 
 
 def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:
@@ -151,20 +108,9 @@ def test_tokens_that_the_tokenizer_does_not_have_are_empty(backend: Backend) -> 
     assert Vocabulary(backend).describe(10**6) == ("", b"")
 
 
-@pytest.mark.parametrize(
-    ("token", "expected"),
-    [
-        ("<0xE6>", b"\xe6"),
-        ("\N{LOWER ONE EIGHTH BLOCK}fox", b" fox"),
-        ("<0xE6", b"<0xE6"),
-        ("東", "東".encode()),
-    ],
-)
-def test_byte_fallback(token: str, expected: bytes) -> None:
-    assert byte_fallback_bytes(token) == expected
-
-
-def test_letters_that_stand_for_no_byte_are_text() -> None:
+def test_what_stands_for_no_byte_is_text() -> None:
+    assert byte_fallback_bytes("<0xE6") == b"<0xE6"
+    assert byte_fallback_bytes("東") == "東".encode()
     assert byte_level_bytes("東") == "東".encode()
     assert byte_level_bytes("\u0120fox") == b" fox"
 

@@ -2,7 +2,6 @@
 
 import time
 
-import httpx
 import pytest
 from openai import OpenAI
 
@@ -35,19 +34,3 @@ def test_the_answer_completes_with_the_same_text(
             break
         assert time.monotonic() < deadline
     assert stack.service_pid(service) != pid
-
-
-def test_a_client_that_leaves_frees_its_place(stack: Stack, client: OpenAI) -> None:
-    edit = max(edits(20), key=lambda one: len(one.after))
-    body = {"model": "tiny-edit", "messages": edit.messages(), "stream": True, "temperature": 0}
-    url = f"{stack.url}/v1/chat/completions"
-    with httpx.stream("POST", url, json=body, timeout=30) as response:
-        next(response.iter_lines())
-    assert ask(client, edit, edit.before).text
-    running = [
-        line
-        for line in httpx.get(f"{stack.url}/metrics", timeout=10).text.splitlines()
-        if "running" in line and not line.startswith("#")
-    ]
-    assert running
-    assert all(line.endswith(" 0.0") for line in running)

@@ -19,7 +19,7 @@ from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Outcome
 from tests.chaos.load.load import ask_each, is_all_right, report_outcomes
 from tests.chaos.services.fleet import Fleet, Member, Shape, running_fleet
-from tests.chaos.services.network import Loopback
+from tests.chaos.services.network import Network
 from tests.stack import free_port, read_metrics
 
 NUM_BLOCKS = 200
@@ -142,7 +142,7 @@ async def lossy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lossy
             "worker": ("--num-kv-blocks", str(NUM_BLOCKS)),
         },
     )
-    async with running_fleet(shape, Loopback(), tmp_path_factory.mktemp("fleet")) as fleet:
+    async with running_fleet(shape, Network(), tmp_path_factory.mktemp("fleet")) as fleet:
         running = Lossy(fleet, f"127.0.0.1:{port}")
         await running.make_whole()
         await running.ask_undisturbed()

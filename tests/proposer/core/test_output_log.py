@@ -14,6 +14,8 @@ from optimist_proposer.core.output_log import (
     encode_output,
     put_varint,
     read_varints,
+    unzigzag,
+    zigzag,
 )
 from tests.proposer.text import as_text, texts, tokens
 
@@ -95,6 +97,19 @@ def find(hint: int, text: str, num_skipped: int = 0) -> tuple[int, int]:
     return CopySearch(tokens(CODE), hint).find(tokens(text), 0, num_skipped)
 
 
+def test_copy_goes_on_where_it_ended_or_behind_what_was_replaced() -> None:
+    assert find(100, CODE[100:120]) == (100, 20)
+    assert find(100, CODE[105:120], num_skipped=5) == (105, 15)
+
+
+def test_what_is_nowhere_is_no_copy_and_moves_nothing() -> None:
+    search = CopySearch(tokens(CODE), 100)
+    assert search.find(tokens("!" * 10), 0, 0) == (0, 0)
+    assert search.hint == 100
+    search.find(tokens(CODE[110:130]), 0, 10)
+    assert search.hint == 130
+
+
 def test_copy_is_looked_for_around_its_expected_place_first_behind_it() -> None:
     place = CODE.index("20(value)")
     assert find(100, CODE[place : place + 40]) == (place, 40)
@@ -134,3 +149,10 @@ def test_small_numbers_take_a_byte() -> None:
 def test_broken_data_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_varints(data)
+
+
+@given(st.integers(-(2**31), 2**31))
+def test_zigzag_comes_back(value: int) -> None:
+    assert zigzag(value) >= 0
+    assert unzigzag(zigzag(value)) == value
+    assert zigzag(value) <= 2 * abs(value)

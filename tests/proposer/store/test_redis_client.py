@@ -8,7 +8,6 @@ from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from optimist_common.settings import without_passwords
 from optimist_proposer.store.redis_client import (
     CircuitBreaker,
     RedisClient,
@@ -144,11 +143,3 @@ def test_two_s_speak_tls(scheme: str) -> None:
 def test_wrong_url_is_an_error(url: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_redis(url, 0.05)
-
-
-def test_passwords_are_not_shown() -> None:
-    url = "redis+sentinel://user:secret@host:1,two:2/service?sentinel_password=other"
-    shown = without_passwords(url)
-    assert "host:1,two:2/service" in shown
-    assert "secret" not in shown
-    assert "other" not in shown

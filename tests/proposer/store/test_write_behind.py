@@ -50,20 +50,6 @@ class NotifyingStore(MemoryStore):
         return answers
 
 
-async def test_writes_while_it_runs() -> None:
-    store = NotifyingStore()
-    behind = writer(store)
-    task = asyncio.create_task(behind.run())
-    request = live("a")
-    for position, text in ((0, "one\n"), (4, "two\n")):
-        request.fold(position, tokens(text))
-        behind.note(request)
-        await store.written.wait()
-        store.written.clear()
-    assert stored_text(store, "a", request.prepared) == "one\ntwo\n"
-    task.cancel()
-
-
 async def test_several_steps_are_one_write() -> None:
     store = NotifyingStore()
     behind, request = writer(store), live("a")

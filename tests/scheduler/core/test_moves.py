@@ -1,27 +1,11 @@
 """Requests that leave one scheduler and go on at another, and what losses end.
 
-That texts and accounts go on is in test_random_commands.py.
+That texts and accounts go on is in test_random_commands.py, smaller workers are in test_fleet.py.
 """
 
-import pytest
-
-from optimist_scheduler.core.base.values import FinishReason, RejectionError
+from optimist_scheduler.core.base.values import FinishReason
 from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
-from tests.scheduler.situation import NOW, Situation, config, fake_worker
-
-
-def test_as_many_are_adopted_as_there_are_and_no_more_are_added() -> None:
-    one, other = Situation(), Situation()
-    for handle in range(8):
-        one.add(handle, [handle], 3)
-        other.add(10 + handle, [handle], 3)
-    for request in one.scheduler.evacuate():
-        assert other.scheduler.adopt(request) is None
-    assert (one.scheduler.num_waiting, other.scheduler.num_waiting) == (0, 16)
-    with pytest.raises(RejectionError, match="16 requests wait already"):
-        other.add(30, [1], 1)
-    with pytest.raises(RejectionError, match="request_id: is in use"):
-        other.add(10, [1], 1)
+from tests.scheduler.situation import NOW, Situation, config
 
 
 def test_a_request_that_is_shortened_by_a_small_worker_is_not_so_by_the_next() -> None:
@@ -37,22 +21,6 @@ def test_a_request_that_is_shortened_by_a_small_worker_is_not_so_by_the_next() -
     assert request.max_length == 43
     large.worker.restart()
     large.finish()
-
-
-def test_a_smaller_worker_ends_what_does_not_fit_and_keeps_the_rest() -> None:
-    situation = Situation()
-    situation.add(0, list(range(20)), 30)
-    situation.add(1, [1], 30)
-    situation.step()
-    situation.step()
-    smaller = config(num_blocks=4)
-    (ended,) = situation.scheduler.restart(smaller)
-    assert (ended.handle, ended.finished.reason) == (0, FinishReason.ERROR)
-    assert "the next one is smaller" in ended.finished.message
-    situation.worker, situation.config = fake_worker(smaller), smaller
-    del situation.expected[0]
-    situation.expected[1] = situation.expected[1][:15]
-    situation.finish()
 
 
 def test_a_request_that_ends_every_worker_ends_itself() -> None:

@@ -57,17 +57,6 @@ def test_requests_are_admitted_in_order(depth: int, name: str) -> None:
     assert situation.scheduler.stats.num_preemptions == num_preemptions
 
 
-@DEPTHS
-def test_after_a_restart_what_ran_goes_ahead_of_what_waited(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth)
-    for handle in range(6):
-        situation.add(handle, [1], 9)
-    situation.step()
-    situation.lose_worker()
-    situation.finish()
-    assert admitted(situation) == [0, 1, 2, 3, *range(6)]
-
-
 @pytest.mark.parametrize(("num_requests", "num_blocks", "preempted"), [(4, 8, [3, 2]), (3, 6, [2])])
 def test_requests_that_are_preempted_keep_their_order(
     num_requests: int, num_blocks: int, preempted: list[int]
@@ -84,19 +73,6 @@ def test_requests_that_are_preempted_keep_their_order(
 
 
 # Priority.
-
-
-@DEPTHS
-def test_a_more_urgent_request_takes_a_slot_from_the_least_urgent(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, max_num_seqs=3, policy="priority")
-    for handle, priority in enumerate((5, 7, 6)):
-        situation.add(handle, [handle], 30, priority=priority)
-    situation.fill()
-    situation.answer()
-    situation.add(3, [9], 3, priority=5)
-    situation.finish()
-    assert situation.scheduler.stats.num_preemptions == 1
-    assert admitted(situation) == [0, 2, 1, 3, 1]
 
 
 @pytest.mark.parametrize(

@@ -57,20 +57,6 @@ def test_the_last_token_is_always_computed() -> None:
     assert situation.text(0) == situation.text(1)
 
 
-@DEPTHS
-def test_a_prompt_is_shared_once_its_result_has_come_and_not_before(depth: int) -> None:
-    situation = caching(max_plans_in_flight=depth)
-    situation.add(0, [*BEGINNING, 1], 20)
-    assert cached_blocks(situation) == 0
-    if depth > 1:
-        situation.add(1, [*BEGINNING, 2], 20)
-        assert cached_blocks(situation) == 0
-    situation.answer()
-    situation.add(2, [*BEGINNING, 3], 20)
-    assert cached_blocks(situation) == 4
-    situation.finish()
-
-
 @pytest.mark.parametrize("depth", [2, 3])
 def test_a_prompt_in_chunks_is_shared_chunk_by_chunk(depth: int) -> None:
     situation = caching(max_num_batched_tokens=10, max_plans_in_flight=depth)
@@ -110,22 +96,6 @@ def test_only_equal_beginnings_of_one_salt_are_shared(
 
 
 @DEPTHS
-@pytest.mark.parametrize("wrong_at", range(4))
-def test_a_block_with_a_rejected_draft_is_never_shared(depth: int, wrong_at: int) -> None:
-    situation = caching(max_plans_in_flight=depth)
-    expected = situation.add_predicted(0, BEGINNING, 4)
-    situation.propose(0, wrong_at=wrong_at)
-    wrong = [*expected[:wrong_at], (expected[wrong_at] + 1) % 50, *expected[wrong_at + 1 :]]
-    situation.finish()
-    # What was drafted and rejected is in no block that the cache knows; what was said is.
-    for handle, output, count in ((1, wrong, 4), (2, expected, 4)):
-        situation.add(handle, [*BEGINNING, *output, 1, 2, 3], 3)
-        assert cached_blocks(situation) == count
-        situation.answer()
-    situation.finish()
-
-
-@DEPTHS
 @pytest.mark.parametrize("is_predicted", [False, True])
 def test_a_follow_up_reuses_the_output_of_a_finished_request(
     depth: int, is_predicted: bool
@@ -139,58 +109,6 @@ def test_a_follow_up_reuses_the_output_of_a_finished_request(
     assert cached_blocks(situation) == 5
     situation.answer()
     situation.finish()
-
-
-@DEPTHS
-def test_the_output_of_a_request_that_runs_is_not_shared_yet(depth: int) -> None:
-    situation = caching(max_plans_in_flight=depth)
-    output = situation.add(0, BEGINNING[:8], 30)
-    for _ in range(12):
-        situation.fill()
-        situation.answer()
-    situation.add(1, [*BEGINNING[:8], *output[:9], 4], 5)
-    situation.settle()
-    assert cached_blocks(situation) == 2
-    situation.finish()
-
-
-@DEPTHS
-def test_what_is_accepted_behind_a_stop_token_is_not_shared(depth: int) -> None:
-    situation = caching(max_plans_in_flight=depth, num_speculative_tokens=8)
-    output = situation.foresee(BEGINNING, 9)
-    said = situation.add_predicted(0, BEGINNING, 12, stop_token_ids=[output[2]])
-    assert len(said) == 3
-    situation.finish()
-    situation.add(1, [*BEGINNING, *output, 4], 5)
-    assert cached_blocks(situation) == 4
-    situation.answer()
-    situation.finish()
-
-
-def test_under_pressure_the_least_recently_used_goes_first() -> None:
-    situation = caching(num_blocks=12)
-    prompts = [[handle] * 9 for handle in range(4)]
-    for handle in (0, 1, 2):
-        situation.add(handle, prompts[handle], 2)
-        situation.finish()
-    situation.add(10, prompts[0], 2)
-    assert cached_blocks(situation) == 2
-    situation.answer()
-    situation.finish()
-    # Six blocks are cached and six are free; seven are wanted: of prompt 1 the end goes.
-    situation.add(11, [9] * 25, 2)
-    assert cached_blocks(situation) == 0
-    situation.answer()
-    situation.finish()
-    assert situation.scheduler._state.blocks.num_evictions > 0
-    hits = []
-    for handle in (0, 2, 1):
-        situation.add(20 + handle, prompts[handle], 2)
-        hits.append(cached_blocks(situation))
-        situation.answer()
-        situation.finish()
-    assert hits[:2] == [2, 2]
-    assert hits[2] < 2
 
 
 @DEPTHS

@@ -4,24 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from optimist_scheduler.core.requests.request import NewRequest, build_request
-from optimist_scheduler.core.results.read import find_stop
 from optimist_scheduler.core.windows.window import Window, WindowError
-from tests.scheduler.situation import Situation, config, make_window, rows, window_of
+from tests.scheduler.situation import Situation, make_window, rows, window_of
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
-DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
-
-
-def test_a_long_prompt_is_computed_in_chunks_beside_decodes() -> None:
-    situation = Situation()
-    situation.add(0, [1], 20)
-    situation.step()
-    situation.add(1, list(range(40)), 3)
-    for num_long, emitting in ((15, [0]), (15, [0]), (10, [0, 1])):
-        assert situation.send().num_known_tokens.tolist() == [1, num_long]
-        assert list(rows(situation.answer())) == emitting
-    situation.finish()
 
 
 def test_at_depth_two_chunks_of_a_prompt_follow_each_other_without_a_result() -> None:
@@ -67,18 +53,6 @@ def test_drafts_never_preempt() -> None:
     situation.finish()
     assert situation.scheduler.stats.num_preemptions == 0
     assert situation.finished(0).accepted_prediction_tokens > 0
-
-
-@DEPTHS
-def test_no_more_plans_are_in_flight_than_allowed(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth)
-    situation.add(0, [1], 9)
-    for _ in range(depth):
-        assert situation.scheduler.can_send
-        situation.send()
-    assert not situation.scheduler.can_send
-    assert situation.scheduler.schedule(0.0) is None
-    situation.finish()
 
 
 def test_a_window_is_sent_once_and_again_after_readmission() -> None:
@@ -149,11 +123,3 @@ def test_drafts_share_budget_and_blocks_with_every_row() -> None:
     assert plan.num_known_tokens.tolist() == [1, 1]
     assert plan.num_draft_tokens.tolist() == [1, 0]
     situation.finish()
-
-
-def test_a_stop_token_counts_from_the_least_length_on() -> None:
-    request = build_request(NewRequest("r", [1], 9, stop_token_ids=[9], min_tokens=3), config())
-    assert find_stop(request, 1, [5, 6]) is None
-    assert find_stop(request, 1, [9, 9]) is None
-    assert find_stop(request, 1, [9, 9, 9, 9]) == 2
-    assert find_stop(request, 3, [9, 5]) == 0

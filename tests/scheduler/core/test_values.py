@@ -9,7 +9,7 @@ from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width.acceptance import Acceptance, Calibration
 from optimist_scheduler.core.width.goodput import choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.situation import Situation, ints, make_window, window_of
+from tests.scheduler.situation import Situation, ints, make_window
 
 DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
 """A pass of 1 ms, and 0.1 ms for each token."""
@@ -45,21 +45,6 @@ def test_drafts_end_where_they_are_not_worth_their_cost() -> None:
     situation.answer()
     # What is left behind seven tokens has a chance of its own, once it is what comes.
     assert situation.send().num_draft_tokens.tolist() == [16]
-    situation.answer()
-    situation.drain()
-
-
-def test_a_tree_is_drafted_as_far_as_its_nodes_are_worth_it() -> None:
-    situation = valued()
-    truth = situation.add(9, [1, 2], 60)
-    situation.drain()
-    situation.add(0, [1, 2], 60, predicted_token_ids=truth)
-    others = [(token + 1) % 50 for token in truth]
-    nodes = [(truth[0], -1, 0), (others[0], -1, 1), (truth[1], 0, 1), (truth[2], 2, 2)]
-    nodes += [(others[1], 0, 3), (others[2], 2, 4)]
-    chances = [0.5, 0.45, 0.4, 0.38, 0.01, 0.01]
-    assert situation.scheduler.set_window("r0", window_of(0, nodes, chances))
-    assert situation.send().num_draft_tokens.tolist() == [4]
     situation.answer()
     situation.drain()
 
@@ -117,18 +102,6 @@ def test_windows_without_values_are_believed_by_what_they_did(
     assert calibration.common_scale == pytest.approx(1)
 
 
-@pytest.mark.parametrize("hazard", [LEAST_HAZARD, 0.1, 0.7, 3.0])
-def test_a_window_that_is_right_as_often_as_it_says_is_believed(hazard: float) -> None:
-    calibration, random = Calibration(1), np.random.default_rng(0)
-    scales = []
-    for _ in range(3000):
-        agreed = min(int(random.geometric(1 - np.exp(-hazard))) - 1, 32)
-        observe(calibration, agreed, min(agreed + 1, 32), hazard)
-        scales.append(float(calibration.scale(ints(0))[0]))
-    assert np.median(scales[200:]) == pytest.approx(1, rel=0.25)
-    assert calibration.common_scale == pytest.approx(1, rel=0.5)
-
-
 def test_a_window_that_promises_too_much_is_soon_doubted() -> None:
     calibration = Calibration(2)
     observe(calibration, 0, 1, LEAST_HAZARD, times=16)
@@ -139,9 +112,3 @@ def test_a_window_that_promises_too_much_is_soon_doubted() -> None:
     assert calibration.scale(ints(1))[0] == pytest.approx(1, rel=1e-4)
     calibration.reset(1)
     assert calibration.scale(ints(1))[0] > 10
-
-
-def test_a_window_that_promises_too_little_is_soon_believed_more() -> None:
-    calibration = Calibration(1)
-    observe(calibration, 8, 8, 0.7, times=20)
-    assert np.exp(-calibration.scale(ints(0))[0] * 0.7) > 0.97

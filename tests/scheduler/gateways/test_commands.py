@@ -172,20 +172,6 @@ async def test_statistics_are_reported_and_change_nothing(
     assert not last.is_paused
 
 
-async def test_a_width_of_0_turns_drafts_off_for_one_request(
-    worker_port: int, proposer_port: int
-) -> None:
-    async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
-        client = await ask(
-            stub,
-            add(1, PROMPT, predicted=truth(PROMPT), max_draft_tokens=0),
-            add(2, [8], predicted=truth([8])),
-        )
-    assert client.tokens == {1: truth(PROMPT), 2: truth([8])}
-    assert client.finished[1].accepted_prediction_tokens == 0
-    assert client.finished[2].accepted_prediction_tokens > 0
-
-
 @pytest.mark.parametrize(("salt", "num_hits"), [("a", 8), ("b", 0)])
 async def test_requests_of_one_salt_share_blocks(
     salt: str, num_hits: int, worker: FakeWorkerServicer, worker_port: int

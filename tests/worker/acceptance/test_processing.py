@@ -77,35 +77,11 @@ def test_tokens_as_likely_as_the_last_one_kept_stay() -> None:
         assert kept.tolist() == [False, True, True, True, True, False]
 
 
-def test_repetition_penalty_is_that_of_transformers() -> None:
-    params = SamplingParams(repetition_penalty=1.7)
-    tokens = [3, 4, 4, 9, 30]
-    processor = transformers.RepetitionPenaltyLogitsProcessor(1.7)
-    expected = processor(torch.tensor([tokens]), LOGITS[:1])
-    found = process_alike(LOGITS[:1], params, counts_of(tokens, 3, []))
-    torch.testing.assert_close(found, expected)
-
-
-def test_presence_and_frequency_look_at_the_output_alone() -> None:
-    params = SamplingParams(presence_penalty=0.5, frequency_penalty=0.25)
-    counts = counts_of([7, 7, 8, 9, 9], 3, [9, 7])
-    changes = process_alike(LOGITS[:3], params, counts) - LOGITS[:3]
-    expected = torch.zeros(3, 50, dtype=torch.float64)
-    expected[:, 9] = torch.tensor([-1.0, -1.25, -1.25])
-    expected[:, 7] = torch.tensor([0.0, 0.0, -0.75])
-    torch.testing.assert_close(changes, expected)
-
-
 def test_bias_is_added_before_the_penalties() -> None:
     params = SamplingParams(logit_bias={5: 100.0, 6: -math.inf}, repetition_penalty=2.0)
     scores = process_alike(LOGITS[:1], params, counts_of([5], 1, []))
     assert scores[0, 5].item() == pytest.approx((LOGITS[0, 5].item() + 100.0) / 2.0)
     assert scores[0, 6].item() == -math.inf
-
-
-def test_no_counts_mean_no_penalties() -> None:
-    params = SamplingParams(presence_penalty=3.0)
-    assert torch.equal(process_alike(LOGITS, params, None), LOGITS)
 
 
 TOKENS = st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=12)
@@ -122,13 +98,6 @@ def test_counts_at_a_draft_are_those_after_it_was_emitted(
         for token in range(VOCAB_SIZE):
             assert counts.output[number, token] == output.count(token)
             assert counts.is_seen[number, token] == (token in tokens + drafts[:number])
-
-
-def test_tokens_that_are_not_known_are_not_counted() -> None:
-    token_ids = torch.tensor([[1, 2, 3, 4], [1, 1, 1, 99]], dtype=torch.int32)
-    counts = count_tokens(token_ids, torch.tensor([1, 0]), torch.tensor([2, 3]), 5)
-    assert counts.output[:, :-1].tolist() == [[0, 0, 1, 0, 0], [0, 3, 0, 0, 0]]
-    assert counts.is_seen[:, :-1].int().tolist() == [[0, 1, 1, 0, 0], [0, 1, 0, 0, 0]]
 
 
 PARAMS = st.builds(

@@ -96,26 +96,6 @@ def test_drafts_beyond_the_vocabulary_are_wrong(params: SamplingParams, judge: J
     assert verdict.token_ids[:, 0].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("judge", JUDGES)
-def test_a_pass_may_need_no_logits(judge: Judge) -> None:
-    none = torch.zeros(2, dtype=torch.int64)
-    verify = hand_made_pass(one_hot_logits([1, 2]), Drafts(none[:, None].expand(2, 3), none, none))
-    verify = replace(verify, logits=torch.zeros(0, VOCAB_SIZE), nodes=lay_out(none, 0))
-    verdict = judge(verify)
-    assert verdict.num_accepted.tolist() == [0, 0]
-    assert verdict.is_finite.all()
-
-
-def test_drafters_with_the_same_noise_agree_more_often() -> None:
-    accepted = {}
-    for rule in (AcceptanceRule.COUPLED, AcceptanceRule.REJECTION, None):
-        rows = Rows(TARGET, SamplingParams(temperature=4.0), 3000)
-        verdict = verify_coupled(rows.verify_pass(draft(rows, (-1,), NEAR, rule)))
-        accepted[rule] = float(verdict.num_accepted.double().mean())
-    assert accepted[AcceptanceRule.COUPLED] > accepted[None] + 0.2
-    assert accepted[AcceptanceRule.COUPLED] > accepted[AcceptanceRule.REJECTION] + 0.3
-
-
 def test_greedy_and_sampled_rows_share_a_pass() -> None:
     rows = Rows(TARGET, SAMPLED, 100)
     verify = rows.verify_pass(draft(rows, TREE, NEAR, AcceptanceRule.REJECTION))

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import torch
 
@@ -17,41 +15,6 @@ def table_of(*params: SamplingParams, vocab_size: int = 50) -> SamplingTable:
     return table
 
 
-def test_columns_are_those_of_the_slots() -> None:
-    params = SamplingParams(
-        temperature=0.7,
-        top_k=9,
-        top_p=0.8,
-        min_p=0.25,
-        seed=-(2**63),
-        repetition_penalty=1.5,
-        presence_penalty=-0.5,
-        frequency_penalty=0.25,
-    )
-    table = table_of(SamplingParams(), params)
-    columns = table.gather(torch.tensor([1, 0, 2, 1]))
-    assert columns.temperature.tolist() == [0.7, 1.0, 1.0, 0.7]
-    assert columns.top_k.tolist() == [9, 50, 50, 9]
-    assert columns.top_p.tolist() == [0.8, math.inf, math.inf, 0.8]
-    assert columns.log_min_p.tolist() == [math.log(0.25), -math.inf, -math.inf, math.log(0.25)]
-    assert columns.seed.tolist() == [-(2**63), 0, 0, -(2**63)]
-    assert columns.repetition_penalty.tolist() == [1.5, 1.0, 1.0, 1.5]
-    assert columns.presence_penalty.tolist() == [-0.5, 0.0, 0.0, -0.5]
-    assert columns.frequency_penalty.tolist() == [0.25, 0.0, 0.0, 0.25]
-    assert columns.samples.tolist() == [True, False, False, True]
-    assert columns.takes_argmax.tolist() == [False, True, True, False]
-
-
-def test_greedy_requests_are_not_cut_and_keep_their_penalties() -> None:
-    params = SamplingParams(top_k=3, top_p=0.5, min_p=0.5, presence_penalty=1.0)
-    table = table_of(params)
-    columns = table.gather(torch.tensor([0]))
-    assert (columns.top_k.item(), columns.top_p.item()) == (50, math.inf)
-    assert columns.log_min_p.item() == -math.inf
-    assert not columns.takes_argmax.item()
-    assert table.needs([0]) == NOTHING._replace(processes=True, penalizes=True)
-
-
 def test_the_host_knows_what_a_step_needs() -> None:
     table = table_of(
         SamplingParams(),
@@ -62,15 +25,25 @@ def test_the_host_knows_what_a_step_needs() -> None:
         SamplingParams(temperature=1.0, min_p=0.1, frequency_penalty=0.1),
         SamplingParams(logit_bias={3: 1.0}),
         SamplingParams(temperature=1.0, top_k=50),
+        SamplingParams(top_k=3, top_p=0.5, min_p=0.5, presence_penalty=1.0),
     )
     sampled = NOTHING._replace(processes=True, samples=True)
-    assert table.needs([]) == table.needs([0, 8]) == NOTHING
+    assert table.needs([]) == table.needs([0, 9]) == NOTHING
     assert table.needs([0, 1]) == table.needs([7]) == sampled
     assert table.needs(np.array([1, 2])) == sampled._replace(cut_width=5)
     assert table.needs([2, 3]) == sampled._replace(cut_width=7, cuts_top_p=True)
     assert table.needs([2, 4]) == sampled._replace(cut_width=50, cuts_top_p=True)
     assert table.needs([5]) == sampled._replace(penalizes=True, cuts_min_p=True)
     assert table.needs([6, 0]) == NOTHING._replace(processes=True, biases=True)
+    # What is greedy is not cut, and keeps its penalties.
+    assert table.needs([8]) == NOTHING._replace(processes=True, penalizes=True)
+    assert table.gather(torch.tensor([0, 1, 8])).takes_argmax.tolist() == [True, False, False]
+
+
+def test_seeds_keep_all_their_bits() -> None:
+    seeds = [-(2**63) + 1, 2**62 + 3]
+    table = table_of(*(SamplingParams(temperature=0.7, seed=seed) for seed in seeds))
+    assert table.gather(torch.tensor([1, 0, 2])).seed.tolist() == [*seeds[::-1], 0]
 
 
 def test_a_slot_that_is_given_away_keeps_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import PlannedRow, RowLogprobs, StepResult, WindowUpdate
+from optimist_worker.core.plan import RowLogprobs, StepResult
 from optimist_worker.runner.runner import Runner
-from tests.worker.step import Predict, admit, blocks_of, plan_rows, rows_of
+from tests.worker.step import generate, rows_of
 
 Place = tuple[float, list[int], list[float]]
 """The token's log-probability, the likeliest tokens, theirs."""
@@ -71,29 +71,13 @@ def take(scored: Scored, result: StepResult) -> None:
 
 
 def generate_scored(
-    runner: Runner,
-    prompt: Sequence[int],
-    num_tokens: int,
-    sampling: SamplingParams,
-    *,
-    predict: Predict | None = None,
-    width: int = 0,
-    chunk: int = 1000,
+    runner: Runner, prompt: Sequence[int], num_tokens: int, sampling: SamplingParams, **options: Any
 ) -> Scored:
-    """Generates on slot 0 of a runner from which everything is released."""
-    runner.release_all()
+    """Generates as `generate` does."""
     scored = Scored(list(prompt))
-    first = PlannedRow(0, chunk, width, blocks_of(0))
-    plan = plan_rows(0, [first], admissions=[admit(0, prompt, sampling)])
-    while True:
-        take(scored, runner.execute(plan))
-        if len(scored.output) >= num_tokens:
-            return scored
-        window = None if predict is None else predict(scored.output)
-        if isinstance(window, list):
-            window = WindowUpdate(0, len(scored.output), window)
-        windows = [] if window is None else [window]
-        plan = plan_rows(0, [PlannedRow(0, chunk, width, [])], windows=windows)
+    note = partial(take, scored)
+    generate(runner, prompt, num_tokens, sampling=sampling, note=note, **options)
+    return scored
 
 
 @lru_cache(maxsize=4)

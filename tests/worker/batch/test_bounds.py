@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,11 +69,3 @@ def test_rounded_bounds_cover_the_plan_and_are_stable(
     unrounded = [field.name for field in dataclasses.fields(bounds) if field.name not in SIZES]
     assert all(getattr(rounded, name) == getattr(bounds, name) for name in unrounded)
     assert rounded.rounded(most) == rounded
-
-
-def test_plans_of_about_one_size_have_the_same_bounds() -> None:
-    sizes = {
-        bounds_of([(1, drafts, 100)] * number).rounded(2048)
-        for number, drafts in itertools.product(range(13, 17), (5, 6))
-    }
-    assert len(sizes) <= 4

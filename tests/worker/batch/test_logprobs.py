@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.logprobs import score_tokens
-from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
+from optimist_worker.core.plan import PlannedRow
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.batch.scored import Scored, check_scored, generate_scored, places_of, take
@@ -24,7 +24,6 @@ from tests.worker.step import (
     admit,
     blocks_of,
     build_runner,
-    generate,
     plain_text,
     plan_rows,
     rows_of,
@@ -89,28 +88,6 @@ def test_they_are_reported_of_what_the_drafter_drafts(
     check_scored(scored, llama_path, torch.float64, sampling)
 
 
-# In float32 the bundled model differs from itself: weights made by hand give logits of hundreds.
-@pytest.mark.parametrize(
-    ("name", "dtype", "width"),
-    [("tiny-edit", "float64", 8), ("llama", "float32", 0), ("llama", "float32", 8)],
-)
-def test_they_are_those_of_other_models_too(
-    llama_path: Path, name: str, dtype: str, width: int
-) -> None:
-    path = llama_path if name == "llama" else TINY_EDIT
-    runner = build_runner(path, dtype)
-    prompt = list(range(40, 80))
-    truth = generate(runner, prompt, 40)
-    scored = generate_scored(
-        runner, prompt, 40, WANTING, predict=partly_right(truth, {9}), width=width, chunk=16
-    )
-    assert scored.output[:40] == truth
-    assert (scored.num_accepted > 20) == (width > 0)
-    check_scored(scored, path, getattr(torch, dtype), WANTING)
-    # What is greedy is the likeliest.
-    assert [ids[0] for _, ids, _ in scored.of_output] == scored.output
-
-
 def test_a_grammar_changes_what_is_said_and_not_what_is_likely() -> None:
     runner = build_runner(TINY_EDIT, "float64")
     sampling = replace(WANTING, grammar='start: "yes" | "no"')
@@ -151,23 +128,6 @@ def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
         assert place[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
 
 
-def test_repeats_report_as_much(llama: Runner, llama_path: Path) -> None:
-    llama.release_all()
-    scored = Scored(PROMPT)
-    plan: Plan | None = plan_rows(
-        1,
-        [PlannedRow(0, 25, 3, blocks_of(0))],
-        admissions=[admit(0, PROMPT, WANTING)],
-        num_repeats=6,
-    )
-    while plan is not None:
-        result = llama.execute(plan)
-        take(scored, result)
-        plan = plan_repeat(plan, result)
-    assert len(scored.output) >= 7
-    check_scored(scored, llama_path, torch.float64, WANTING)
-
-
 def test_rows_get_what_they_ask_for(llama: Runner) -> None:
     llama.release_all()
     asked = [None, 0, 20, None]
@@ -187,21 +147,6 @@ def test_rows_get_what_they_ask_for(llama: Runner) -> None:
     assert [len(ids) for _, ids, _ in places_of(scored[3])] == [0] * 14
     result = llama.execute(plan_rows(3, [PlannedRow(slot, 1, 0, []) for slot in range(4)]))
     assert [one.slot for one in result.logprobs] == [1, 2]
-
-
-@pytest.mark.parametrize("field", ["num_logprobs", "num_prompt_logprobs"])
-@pytest.mark.parametrize("number", [-1, 21])
-def test_a_wrong_number_fails_its_own_request(llama: Runner, field: str, number: int) -> None:
-    llama.release_all()
-    wrong = replace(SamplingParams(), **{field: number})  # type: ignore[arg-type]
-    admissions = [admit(0, PROMPT, wrong), admit(1, PROMPT, WANTING)]
-    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in range(2)]
-    result = llama.execute(plan_rows(1, rows, admissions=admissions))
-    failed, fine = rows_of(result)
-    assert failed.error == f"{field} must be in 0 to 20, not {number}"
-    assert failed.token_ids == []
-    assert fine.error is None
-    assert [scored.slot for scored in result.logprobs] == [1]
 
 
 @pytest.mark.parametrize("chunk", [6, 25])

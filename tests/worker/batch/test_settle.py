@@ -1,14 +1,28 @@
+"""What a pass makes of its rows: the state moves on, and results are put in order."""
+
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_common.columns import Int32Column
+from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch import results as settle_module
-from optimist_worker.core.batch.results import compact, keep_rows, move_path, settle_rows
+from optimist_worker.core.batch.results import (
+    Outputs,
+    collect_result,
+    compact,
+    pack,
+    settle_rows,
+    unpack,
+)
 from optimist_worker.core.batch.slot_table import FittedRows
+from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
+from tests.worker.step import plan_rows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -98,42 +112,10 @@ def test_a_sequence_may_fill_the_table() -> None:
     assert state(tables, 1) == (MAX_LEN, MAX_LEN - 1, True)
 
 
-def test_padding_changes_nothing(tables: Tables) -> None:
-    before = tables.table.columns.clone()
-    tokens = tables.table.token_ids[:-1].clone()
-    rows = tables.fit((4, 0, 0), (4, 0, 0))
-    assert settle(tables, rows, verdict_of(([20, 21], 1), ([22, 23], 0))) == [0, 0]
-    assert torch.equal(tables.table.columns, before)
-    assert torch.equal(tables.table.token_ids[:-1], tokens)
-
-
-def test_a_pass_that_did_not_take_place_keeps_everything(tables: Tables) -> None:
-    rows = tables.fit((1, 5, 2), (0, 2, 0))
-    kept = keep_rows(rows)
-    assert kept.num_emitted.tolist() == [0, 0]
-    assert kept.num_tokens.tolist() == [5, 5]
-    assert kept.has_ended.tolist() == [0, 0]
-
-
 def contents(tables: Tables, slot: int, wanted: list[int]) -> torch.Tensor:
     places = tables.table.kv_places(torch.full((len(wanted),), slot), torch.tensor(wanted))
     pool = tables.pool
     return torch.stack([memory[places] for memory in (*pool.keys, *pool.values)])
-
-
-def test_the_accepted_path_becomes_consecutive(tables: Tables) -> None:
-    rows = tables.fit((0, 5, 6), (1, 5, 6))
-    # The trees lie at places 5 to 10, in two blocks; nodes 1, 4 and 5 of the second one are kept.
-    kept = contents(tables, 1, [6, 9, 10])
-    others = contents(tables, 1, [*range(5), *range(8, 12)])
-    first = contents(tables, 0, [*range(12)])
-    verdict = verdict_of(
-        ([20] * 7, 0), ([20] * 7, 3), path=[[3, 4, 5, 0, 0, 0], [1, 4, 5, 0, 0, 0]]
-    )
-    compact(tables.table, tables.pool, rows, verdict)
-    assert torch.equal(contents(tables, 1, [5, 6, 7]), kept)
-    assert torch.equal(contents(tables, 1, [*range(5), *range(8, 12)]), others)
-    assert torch.equal(contents(tables, 0, [*range(12)]), first)
 
 
 def test_the_first_nodes_of_a_tree_need_not_be_moved(
@@ -155,16 +137,73 @@ def test_the_first_nodes_of_a_tree_need_not_be_moved(
         assert torch.equal(contents(tables, slot, [*range(12)]), before[slot])
 
 
-def test_chains_need_not_be_moved(tables: Tables) -> None:
-    rows = tables.fit((1, 5, 6))
-    before = contents(tables, 1, [*range(12)])
-    compact(tables.table, tables.pool, rows, verdict_of(([20] * 7, 6)))
-    assert torch.equal(contents(tables, 1, [*range(12)]), before)
+ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
 
 
-def test_nodes_may_be_moved_onto_places_that_are_read(tables: Tables) -> None:
-    before = contents(tables, 1, [1, 2, 3])
-    index = torch.tensor([1])
-    path = torch.tensor([[1, 2, 3, 4]])
-    move_path(tables.table, tables.pool, index, torch.tensor([0]), path, torch.tensor([3]))
-    assert torch.equal(contents(tables, 1, [0, 1, 2]), before)
+def outputs(**columns: list[int]) -> Outputs[Int32Column]:
+    number = len(columns["lengths"])
+    whole = {name: columns.get(name, [0] * number) for name in Outputs._fields}
+    return Outputs(**{name: np.array(column, np.int32) for name, column in whole.items()})
+
+
+OUTPUTS = outputs(
+    lengths=[12, 7, 30],
+    num_emitted_tokens=[2, 0, 1],
+    num_drafted_tokens=[3, 0, 2],
+    num_accepted_tokens=[1, 0, 0],
+    draft_sources=[1, 0, 3],
+    has_ended=[0, 0, 1],
+    num_fed_tokens=[4, 5, 3],
+    window_nodes=[7, 0, 0],
+    token_ids=[20, 21, 40],
+    accepted_nodes=[9],
+)
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plan_rows(8, ROWS, num_repeats=3)
+
+
+def test_results_are_in_the_order_of_the_plan(plan: Plan) -> None:
+    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why"}, {1: 9}, 55)
+    spread = {
+        "slots": [4, 1, 3, 0],
+        "lengths": [12, 9, 7, 30],
+        "num_emitted_tokens": [2, 0, 0, 1],
+        "token_ids": [20, 21, 40],
+        "num_drafted_tokens": [3, 0, 0, 2],
+        "num_accepted_tokens": [1, 0, 0, 0],
+        "draft_sources": [1, 0, 0, 3],
+        "window_nodes": [7, 0, 0, 0],
+        "accepted_nodes": [9],
+    }
+    for name, column in spread.items():
+        assert getattr(result, name).tolist() == column, name
+    # Slot 0 has ended and slot 1 has failed.
+    numbers = (result.sequence, result.repeat, result.draft_ns, result.num_tokens)
+    assert (*numbers, result.num_live_rows) == (8, 0, 55, 12, 2)
+    assert result.errors == {1: "why"}
+    again = plan_repeat(plan, result)
+    assert again is not None
+    assert (again.sequence, again.repeat) == (8, 1)
+    assert [row[:3] for row in again.rows()] == [(4, 1, 3), (1, 0, 3), (3, 1, 3), (0, 1, 3)]
+
+
+def test_rows_that_failed_on_the_device_cannot_go_on(plan: Plan) -> None:
+    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
+    assert result.num_live_rows == 1
+    assert result.lengths.tolist() == [12, 0, 7, 30]
+
+
+def test_accepted_nodes_are_those_of_windows() -> None:
+    columns = {name: torch.zeros(3, dtype=torch.int64) for name in Outputs._fields[:-2]}
+    columns["num_emitted_tokens"] = torch.tensor([3, 0, 2])
+    columns["num_accepted_tokens"] = torch.tensor([2, 0, 1])
+    columns["draft_sources"] = torch.tensor([DraftSource.EAGLE, 0, DraftSource.PREDICTION])
+    token_ids, nodes = torch.arange(20, 29).view(3, 3), torch.arange(6).view(3, 2)
+    packed = pack(Outputs(**columns, token_ids=token_ids, accepted_nodes=nodes))
+    assert packed.dtype == torch.int32
+    unpacked = unpack(packed.numpy())
+    assert unpacked.token_ids.tolist() == [20, 21, 22, 26, 27]
+    assert unpacked.accepted_nodes.tolist() == [4]

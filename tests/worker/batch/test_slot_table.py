@@ -25,37 +25,6 @@ def places(tables: Tables, slot: int, wanted: list[int]) -> list[int]:
     return found
 
 
-def test_an_admission_fills_its_row_and_no_other(tables: Tables) -> None:
-    before = tables.table.columns.clone()
-    tables.admit(
-        2,
-        [7, 8, 9, 10, 11],
-        3,
-        num_prompt_tokens=4,
-        cached_blocks=[20],
-        max_length=30,
-        min_length=6,
-        stop_token_ids=[5, 6],
-    )
-    assert columns(tables, 2) == {
-        "num_tokens": 5,
-        "num_computed_tokens": SIZE,
-        "has_ended": 0,
-        "num_prompt_tokens": 4,
-        "max_length": 30,
-        "min_length": 6,
-        "capacity": 3 * SIZE,
-    }
-    assert tables.table.stop_token_ids[2, :3].tolist() == [5, 6, -1]
-    others = [0, 1, 3, 4]
-    assert torch.equal(tables.table.columns[:, others], before[:, others])
-
-
-def test_no_length_means_the_longest(tables: Tables) -> None:
-    tables.admit(0, [7])
-    assert columns(tables, 0)["max_length"] == MAX_LEN
-
-
 def test_nothing_is_left_of_the_last_holder(tables: Tables) -> None:
     tables.admit(1, [3] * 9, stop_token_ids=[4, 5], min_length=12)
     index = torch.tensor([1])
@@ -111,36 +80,10 @@ def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None
     assert torch.equal(tables.table.block_tables[1:], others)
 
 
-def test_reading_out_of_range_reads_the_nearest(tables: Tables) -> None:
-    tables.admit(0, [7, 8, 9])
-    tables.table.token_ids[0, -1] = 5
-    found = tables.table.read_tokens(torch.tensor([0]), torch.tensor([[-3, 0, 2, MAX_LEN + 9]]))
-    assert found.tolist() == [[7, 7, 9, 5]]
-    assert found.dtype == torch.int64
-
-
 def test_columns_are_stored_that_are_neighbours(tables: Tables) -> None:
     index = torch.tensor([1])
     with pytest.raises(ValueError, match="neighbours"):
         tables.table.store(index, num_tokens=index, has_ended=index)
-
-
-def test_several_slots_get_blocks_at_once(tables: Tables) -> None:
-    for slot in (0, 1, 2):
-        tables.admit(slot, [7], slot)
-    tables.table.append_blocks([2, 0, 1], [[11, 12], [13], []], [2, 0, 1])
-    assert [columns(tables, slot)["capacity"] for slot in (0, 1, 2)] == [4, 4, 16]
-    assert places(tables, 2, [8, 12]) == [44, 48]
-    assert places(tables, 0, [1]) == [53]
-
-
-def test_padding_does_not_run() -> None:
-    tables = make_tables()
-    tables.admit(0, [1, 2])
-    rows = tables.fit((4, 0, 0), (0, 2, 1), (4, 0, 0))
-    assert rows.num_known_tokens.tolist() == [0, 2, 0]
-    assert rows.emits.tolist() == [False, True, False]
-    assert rows.is_short.tolist() == [False] * 3
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Trees of drafts and rows of several lengths as tensors, against lists."""
+"""Trees of drafts, walks down them, and rows of several lengths, against lists."""
 
 import pytest
 import torch
@@ -7,15 +7,13 @@ from hypothesis import strategies as st
 
 from optimist_worker.core.drafts import (
     Drafts,
+    TreeWalk,
     ancestor_bits,
     ancestor_matrix,
     chain_parents,
-    holds_from_top,
     lay_out,
     no_drafts,
     node_depths,
-    nodes_by_depth,
-    sibling_ranks,
 )
 
 CPU = torch.device("cpu")
@@ -55,50 +53,6 @@ def test_depths_and_ancestors_are_those_of_the_path(forest: list[list[int]]) -> 
             assert matrix[row, 1 + node].nonzero().flatten().tolist() == path
 
 
-@given(forests(), st.data())
-def test_a_flag_holds_from_the_top_if_it_holds_all_the_way(
-    forest: list[list[int]], data: st.DataObject
-) -> None:
-    flags = [[data.draw(st.booleans()) for _ in row] for row in forest]
-    tensor = torch.tensor(flags, dtype=torch.bool).reshape(len(forest), -1)
-    held = holds_from_top(tensor, tensor_of(forest))
-    for row, row_parents in enumerate(forest):
-        expected = [
-            all(flags[row][i] for i in path_to(row_parents, node))
-            for node in range(len(row_parents))
-        ]
-        assert held[row].tolist() == expected
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=1, max_size=3))
-def test_chains_need_no_parents(flags: list[list[bool]]) -> None:
-    tensor = torch.tensor(flags)
-    parents = chain_parents(len(flags), 9, CPU)
-    assert torch.equal(holds_from_top(tensor, None), holds_from_top(tensor, parents))
-    assert node_depths(parents)[0].tolist() == list(range(1, 10))
-
-
-@given(forests())
-def test_ranks_count_the_siblings_before(forest: list[list[int]]) -> None:
-    ranks = sibling_ranks(tensor_of(forest))
-    for row, parents in enumerate(forest):
-        assert ranks[row].tolist() == [parents[:i].count(p) for i, p in enumerate(parents)]
-
-
-@given(forests(), st.data())
-def test_a_path_is_listed_from_the_top_down(forest: list[list[int]], data: st.DataObject) -> None:
-    parents = tensor_of(forest)
-    num_nodes = parents.shape[1]
-    paths = [
-        path_to(row, data.draw(st.integers(-1, num_nodes - 1)) if row else -1) for row in forest
-    ]
-    chosen = torch.zeros_like(parents, dtype=torch.bool)
-    for row, path in enumerate(paths):
-        chosen[row, path] = True
-    listed = nodes_by_depth(chosen, node_depths(parents))
-    assert listed.tolist() == [path + [0] * (num_nodes - len(path)) for path in paths]
-
-
 def test_the_last_of_64_nodes_is_the_sign() -> None:
     bits = ancestor_bits(chain_parents(1, 64, CPU))
     assert bits[0, 63] == -1
@@ -116,32 +70,10 @@ def trees(number: list[int]) -> Drafts:
     return Drafts(tokens, torch.tensor(number), zeros, parents, probabilities=probabilities)
 
 
-def test_depths_are_counted_from_the_top() -> None:
-    assert trees([4, 4, 4]).depths.tolist() == [[1, 2, 3, 4], [1, 2, 3, 2], [1, 1, 2, 3]]
-    chain = Drafts(torch.zeros(2, 3).long(), torch.tensor([3, 1]), torch.zeros(2).long())
-    assert chain.depths.tolist() == [[1, 2, 3]] * 2
-    assert no_drafts(2, torch.device("cpu")).depths.shape == (2, 0)
-
-
 def test_only_nodes_make_a_tree() -> None:
     assert trees([4, 4, 4]).is_tree.tolist() == [False, True, True]
     assert trees([4, 3, 1]).is_tree.tolist() == [False, False, False]
     assert no_drafts(2, torch.device("cpu")).is_tree.tolist() == [False, False]
-
-
-def test_what_is_after_the_widest_row_is_left_out() -> None:
-    drafts = trees([2, 3, 1])
-    assert drafts.trim(4) is drafts
-    assert drafts.depths.shape == (3, 4)
-    trimmed = drafts.trim(3)
-    assert trimmed.token_ids.tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
-    assert trimmed.parents is not None
-    assert trimmed.parents.tolist() == [parents[:3] for parents in DRAFTED]
-    assert trimmed.probabilities is not None
-    assert trimmed.probabilities.shape == (3, 3, 5)
-    assert trimmed.depths.shape == (3, 3)
-    chain = Drafts(torch.zeros(2, 3).long(), torch.tensor([1, 0]), torch.zeros(2).long())
-    assert (chain.trim(1).width, chain.trim(1).parents) == (1, None)
 
 
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=8), num_padded=st.integers(0, 4))
@@ -161,8 +93,35 @@ def test_elements_belong_to_their_rows(lengths: list[int], num_padded: int) -> N
     assert ragged.is_exact == (num_padded == 0)
 
 
-@pytest.mark.parametrize("size", [0, 3])
-def test_there_may_be_padding_alone(size: int) -> None:
-    ragged = lay_out(torch.tensor([0, 0]), size)
-    assert ragged.is_real.tolist() == [False] * size
-    assert ragged.starts.tolist() == [0, 0, 0]
+PARENTS = [-1, -1, 0, 0, 2, 1]
+TOKENS = [10, 11, 10, 12, 13, 14]
+"""10 (10 (13), 12), and 11 (14); elements 1 to 6 in the order of the lists."""
+
+
+@pytest.mark.parametrize(("most", "ahead"), [(1, [0]), (2, [0, 1]), (9, [0, 1, 3, 5])])
+def test_first_children_are_looked_at(most: int, ahead: list[int]) -> None:
+    walk = TreeWalk(PARENTS, TOKENS)
+    walk.look_ahead(most)
+    assert walk.ahead == ahead
+
+
+@given(st.data())
+def test_whatever_is_looked_at_the_path_is_the_same(data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, 12))
+    parents = [data.draw(st.integers(-1, node - 1)) for node in range(number)]
+    # Different tokens for all nodes, so for siblings as well.
+    tokens = [100 + node for node in range(number)]
+    chosen = [data.draw(st.sampled_from([0, *tokens])) for _ in range(number + 1)]
+    path, element = [0], 0
+    while chosen[element] and parents[chosen[element] - 100] == element - 1:
+        element = chosen[element] - 99
+        path.append(element)
+    walk = TreeWalk(parents, tokens)
+    asked: list[int] = []
+    while walk.ahead:
+        walk.look_ahead(data.draw(st.integers(1, 5)))
+        asked += walk.ahead
+        is_through = set(walk.ahead) <= set(path)
+        assert walk.follow([chosen[element] for element in walk.ahead]) == is_through
+    assert set(path) <= set(asked)
+    assert len(asked) == len(set(asked))

@@ -10,7 +10,7 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
-from tests.worker.tables import MAX_LEN, NUM_SLOTS, VOCAB, Tables, make_tables
+from tests.worker.tables import MAX_LEN, VOCAB, Tables, make_tables
 
 PROMPT = [1, 2, 3]
 CHAIN = [11, 12, 13, 14, 15, 16]
@@ -56,20 +56,6 @@ def set_window(
     tables: Tables, tokens: list[int], base: int = 0, parents: list[int] | None = None
 ) -> None:
     tables.windows.set(WindowUpdate(1, base, tokens, parents or []))
-
-
-def test_branches_that_are_not_taken_are_dropped(tables: Tables) -> None:
-    tokens, parents = [11, 12, 21, 22, 13, 30], [-1, 0, 0, 2, 1, -1]
-    set_window(tables, tokens, 0, parents)
-    assert drafts(tables) == list(zip(tokens, parents, strict=True))
-    tables.emit(1, [11])
-    assert drafts(tables) == [(12, -1), (21, -1), (22, 1), (13, 0)]
-    assert drafts(tables, 3) == [(12, -1), (21, -1), (22, 1)]
-    tables.emit(1, [21])
-    assert drafts(tables) == [(22, -1)]
-    # What is emitted later cannot bring a contradicted window back.
-    tables.emit(1, [13, 11])
-    assert drafts(tables) == []
 
 
 @pytest.mark.parametrize("has_trees", [False, True])
@@ -119,15 +105,6 @@ def test_admission_forgets_the_window(tables: Tables) -> None:
     assert drafts(tables) == []
     tables.emit(1, [11])
     assert drafts(tables) == []
-
-
-def test_padding_may_name_the_last_row_several_times(tables: Tables) -> None:
-    set_window(tables, CHAIN)
-    slots, limits = torch.tensor([NUM_SLOTS, 1, NUM_SLOTS]), torch.tensor([0, 3, 0])
-    drafted = tables.windows.draft(slots, limits, 4, has_trees=True)
-    assert [nodes_of(drafted, row) for row in (0, 2)] == [[], []]
-    tables.settle(slots.tolist(), [([], 9), ([0], 12), ([], 8)], drafted)
-    assert [token for token, _ in drafts(tables)] == CHAIN[2:]
 
 
 @dataclass

@@ -121,21 +121,6 @@ def test_a_window_may_have_the_most_nodes_or_none() -> None:
     assert decode_plan(message, SIZES).windows[0].token_ids == []
 
 
-def test_plans_may_be_empty() -> None:
-    plan = decode_plan(worker_pb2.ExecuteRequest(sequence=3), SIZES)
-    assert (plan.sequence, list(plan.rows()), plan.num_repeats) == (3, [], 0)
-    assert [*plan.released_slots, *plan.admissions, *plan.windows] == []
-
-
-def test_plans_may_hold_exactly_the_most_tokens() -> None:
-    message = request()
-    message.num_known_tokens = to_bytes([14, 1])
-    assert decode_plan(message, SIZES).num_known_tokens.tolist() == [14, 1]
-    message.num_known_tokens = to_bytes([15, 1])
-    with pytest.raises(PlanError, match="21 together"):
-        decode_plan(message, SIZES)
-
-
 def test_results_are_encoded() -> None:
     columns = {
         "lengths": [12, 5],

@@ -1,9 +1,10 @@
-"""Models as a user names them, weights or none, and what is refused."""
+"""Models as a user names them, their device, dtype and memory, and what is refused."""
 
 import json
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.model import load_model
+from optimist_worker.model.loading import choose_device, choose_dtype
+from optimist_worker.model.memory import plan_memory
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 
 
@@ -148,3 +152,118 @@ def test_progress_bar_is_for_terminals(
         load_model(str(llama_path), "float32", "cpu")
     assert ("Loading weights: 100%" in capsys.readouterr().err) == shown
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+BLOCK_BYTES = 16 * 4 * 2 * 2 * 16 * 8
+"""Tokens, layers, keys and values, heads, dimensions, bytes."""
+
+
+@pytest.fixture
+def model(llama_path: Path) -> Model:
+    return load_model(str(llama_path), "float64", "cpu")
+
+
+def plan(model: Model, **options: Any) -> tuple[int, int]:
+    sizes = plan_memory(WorkerSettings(model="m", **options), model)
+    return sizes.num_blocks, sizes.max_model_len
+
+
+def test_blocks_fill_the_memory_and_no_more(model: Model) -> None:
+    num_blocks = 2**20 // BLOCK_BYTES
+    assert plan(model, kv_memory_mib=1) == (num_blocks, num_blocks * 16)
+
+
+def test_blocks_end_at_what_all_slots_can_use(model: Model) -> None:
+    assert plan(model, max_num_seqs=3) == (3 * 64, 1024)
+    assert plan(model, max_num_seqs=3, max_model_len=100) == (3 * 7, 100)
+
+
+def test_number_of_blocks_can_be_given(model: Model) -> None:
+    assert plan(model, num_kv_blocks=10) == (10, 160)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_model_len": 1025}, "more than the 1024 positions"),
+        ({"max_model_len": 161, "num_kv_blocks": 10}, "do not fit into 10 blocks"),
+        ({"kv_memory_mib": 1, "block_size": 1024}, "one block takes"),
+    ],
+)
+def test_impossible_sizes_are_refused(options: dict[str, int], words: str, model: Model) -> None:
+    with pytest.raises(SetupError, match=words):
+        plan(model, **options)
+
+
+BUNDLED = Path(__file__).parents[3] / "models" / "tiny-edit"
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+def config_with(**fields: object) -> Any:
+    config = SimpleNamespace(**fields)
+    config.get_text_config = lambda: config
+    return config
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "name", "device"),
+    [
+        (0, "auto", "cpu"),
+        (0, "auto:3", "cpu"),
+        (2, "auto", "cuda"),
+        (2, "auto:1", "cuda:1"),
+        (2, "cpu", "cpu"),
+    ],
+)
+def test_auto_takes_a_gpu_if_there_is_one(
+    num_gpus: int, name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    assert choose_device(name) == torch.device(device)
+
+
+@pytest.mark.parametrize(("num_gpus", "name"), [(0, "cuda"), (2, "cuda:2"), (2, "auto:2")])
+def test_a_device_that_is_not_there_is_refused(
+    num_gpus: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    with pytest.raises(SetupError, match=r"--device: cuda\S* is not on this machine"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize(
+    ("device", "fields", "dtype"),
+    [
+        (CPU, {"dtype": torch.bfloat16}, torch.float32),
+        (GPU, {"dtype": torch.bfloat16}, torch.bfloat16),
+        (GPU, {"dtype": "float16"}, torch.float16),
+        (GPU, {}, torch.float32),
+        (GPU, {"dtype": torch.bfloat16, "minimum_dtype": "float32"}, torch.float32),
+        (GPU, {"dtype": torch.float32, "minimum_dtype": "bfloat16"}, torch.float32),
+        (GPU, {"dtype": torch.float16, "minimum_dtype": "bfloat16"}, torch.bfloat16),
+    ],
+)
+def test_auto_takes_the_models_own_dtype_on_a_gpu(
+    device: torch.device, fields: dict[str, Any], dtype: torch.dtype
+) -> None:
+    assert choose_dtype("name", "--model", "auto", device, config_with(**fields)) == dtype
+
+
+def test_a_dtype_that_is_set_goes_unless_the_model_needs_a_wider_one() -> None:
+    config = config_with(dtype=torch.float32)
+    assert choose_dtype("name", "--model", "bfloat16", CPU, config) == torch.bfloat16
+    config.minimum_dtype = "float32"
+    assert choose_dtype("name", "--model", "float64", CPU, config) == torch.float64
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_bundled_model_is_not_computed_in_less_than_float32(dtype: str) -> None:
+    with pytest.raises(SetupError, match=rf"tiny-edit needs float32 .* not {dtype}; choose"):
+        load_model(str(BUNDLED), dtype, "cpu")
+
+
+@pytest.mark.parametrize("fields", [{"dtype": torch.float8_e4m3fn}, {"minimum_dtype": "float99"}])
+def test_a_dtype_that_the_worker_lacks_is_named(fields: dict[str, Any]) -> None:
+    (field,) = fields
+    with pytest.raises(SetupError, match=f"^--model: name has {field} float.* in its config.json"):
+        choose_dtype("name", "--model", "auto", CPU, config_with(**fields))

@@ -13,7 +13,6 @@ from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.batch.slot_table import fit_rows
 from optimist_worker.core.drafts import Drafts, chain_parents, lay_out
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import (
     ATTENTION_FAMILIES,
@@ -151,15 +150,6 @@ def test_greedy_text_is_that_of_generate(family: str, checkpoint: Callable[[str]
         runner, prompt, 40, predict=lambda output: half_right[len(output) :], width=6
     )
     assert drafted == expected
-
-
-def test_model_is_described_by_its_config(llama_path: Path) -> None:
-    model = load_model(str(llama_path), "float32", "cpu")
-    assert model.vocab_size == VOCAB_SIZE
-    assert model.max_position_embeddings == 1024
-    assert model.eos_token_ids == [2]
-    assert len(model.layers) == 4
-    assert {(layer.num_kv_heads, layer.key_dim) for layer in model.layers} == {(2, 16)}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

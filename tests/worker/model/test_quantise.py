@@ -14,7 +14,6 @@ from torch import nn
 from optimist_common.errors import SetupError
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import prompt_of
-from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.quantise import (
     GROUP_SIZE,
@@ -151,13 +150,6 @@ def test_copy_does_not_share_hooks(llama_path: Path) -> None:
     assert calls == []
     logits_of(model, torch.arange(9))
     assert calls == ["before", "after"]
-
-
-def test_copy_has_keys_and_values_of_its_own_dtype(llama_path: Path) -> None:
-    copied = quantise(load_model(str(llama_path), "float64", "cpu"), 8)
-    pool = KVPool(copied.layers, 2, 4, copied.dtype, copied.device)
-    assert pool.keys[0].dtype == torch.float32
-    assert {weight.dtype for weight in copied.module.parameters()} == {torch.float32}
 
 
 def kept_copy(source: Path, target: Path, kept: Any) -> Model:

@@ -1,6 +1,7 @@
-"""How a model is divided among ranks and stages, and what cannot be."""
+"""How a model is divided, which rank a process is, how ranks meet, and what cannot be."""
 
 import itertools
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
+from optimist_worker.execution import group
+from optimist_worker.execution.group import Group
+from optimist_worker.execution.ranks import LOOPBACK, LocalRanks, Ranks, find_ranks
 from optimist_worker.model.division import check_division, split_layers
 from optimist_worker.settings import WorkerSettings, check_ranks
+from tests.stack import free_port
 
 
 def config(heads: int, kv_heads: int | None, plan: dict[str, str] | None) -> Any:
@@ -109,3 +114,118 @@ def test_no_other_division_has_a_faster_slowest_stage(
     inner = tuple(span.stop for span in spans[:-1])
     every = itertools.combinations(range(1, len(costs)), number - 1)
     assert slowest(inner) == min(slowest(bounds) for bounds in every)
+
+
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29512",
+}
+PODS = {"LWS_LEADER_ADDRESS": "lws-0.lws.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
+
+
+def test_one_process_holds_a_model_by_itself() -> None:
+    assert find_ranks({}, 1, 1) is None
+    assert find_ranks({"RANK": "0", "WORLD_SIZE": "1"}, 1, 1) is None
+    assert find_ranks({"LWS_GROUP_SIZE": "1"}, 1, 1) is None
+
+
+def test_torchrun_says_which_rank_a_process_is() -> None:
+    ranks = find_ranks(TORCHRUN, 4, 1)
+    assert ranks == Ranks(3, 4, 1, 4, "10.0.0.1", 29512)
+    assert not ranks.is_leader
+    assert (ranks.stage, ranks.num_stages) == (0, 1)
+
+
+def test_ranks_of_a_stage_are_neighbours() -> None:
+    stages = []
+    for rank in range(4):
+        ranks = find_ranks(TORCHRUN | {"RANK": str(rank)}, 2, 2)
+        assert isinstance(ranks, Ranks)
+        stages.append(ranks.stage)
+    assert stages == [0, 0, 1, 1]
+
+
+def test_on_one_machine_ranks_are_to_be_started() -> None:
+    local = find_ranks({}, 2, 1)
+    assert local == LocalRanks(0, 2, 2, LOOPBACK, 0)
+    started = [find_ranks(variables, 2, 1) for variables in local.environments(29777)]
+    assert started == [
+        Ranks(0, 2, 0, 2, LOOPBACK, 29777),
+        Ranks(1, 2, 1, 2, LOOPBACK, 29777),
+    ]
+
+
+def test_pods_start_their_share_of_the_ranks() -> None:
+    assert find_ranks(PODS, 4, 1) == LocalRanks(2, 2, 4, "lws-0.lws.ns", 29500)
+    local = find_ranks(PODS | {"LWS_WORKER_INDEX": "0"}, 1, 2, master_port=4000)
+    assert local == LocalRanks(0, 1, 2, "lws-0.lws.ns", 4000)
+    assert find_ranks({"LWS_GROUP_SIZE": "1"}, 2, 1) == LocalRanks(0, 2, 2, LOOPBACK, 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "sizes", "message"),
+    [
+        (TORCHRUN, (2, 1), "they need 2 processes, and WORLD_SIZE is 4"),
+        (TORCHRUN, (1, 1), "they need 1 processes, and WORLD_SIZE is 4"),
+        (TORCHRUN | {"RANK": "4"}, (4, 1), "RANK: must be a number from 0 to 3, not '4'"),
+        (TORCHRUN | {"WORLD_SIZE": "x"}, (4, 1), "WORLD_SIZE: must be a number"),
+        (PODS, (1, 1), "1 processes cannot be divided among 2 pods"),
+        (PODS, (3, 1), "3 processes cannot be divided among 2 pods"),
+        (PODS | {"LWS_WORKER_INDEX": "2"}, (2, 1), "LWS_WORKER_INDEX: must be a number"),
+        (PODS | {"LWS_LEADER_ADDRESS": ""}, (2, 1), "LWS_LEADER_ADDRESS: must be set"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    environment: dict[str, str], sizes: tuple[int, int], message: str
+) -> None:
+    with pytest.raises(SetupError, match=r"^[^\n]+$") as error:
+        find_ranks(environment, *sizes)
+    assert message in str(error.value)
+
+
+SHORT_SECONDS = 0.1
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ranks that have begun to join, which PyTorch gives little time for."""
+    ranks: list[int] = []
+
+    def init_process_group(*_: Any, rank: int, **__: Any) -> None:
+        ranks.append(rank)
+
+    monkeypatch.setattr("torch.distributed.init_process_group", init_process_group)
+    monkeypatch.setattr("torch.distributed.new_group", lambda **_: None)
+    return ranks
+
+
+def pair() -> list[Ranks]:
+    port = free_port()
+    return [Ranks(rank, 2, rank, 2, LOOPBACK, port) for rank in range(2)]
+
+
+def test_ranks_wait_for_those_that_start_later_before_they_join(joined: list[int]) -> None:
+    # The first one's holds the store for as long as it is there.
+    groups: list[Group] = []
+
+    def join(ranks: Ranks) -> None:
+        groups.append(Group(ranks, "cpu", SHORT_SECONDS))
+
+    first, second = pair()
+    waiting = threading.Thread(target=join, args=(first,))
+    waiting.start()
+    waiting.join(4 * SHORT_SECONDS)
+    assert joined == []
+    join(second)
+    waiting.join(20)
+    assert sorted(joined) == [0, 1]
+
+
+def test_ranks_do_not_wait_for_ever(joined: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "JOIN_SECONDS", SHORT_SECONDS)
+    with pytest.raises(SetupError, match=r"cannot join the other ranks at 127\.0\.0\.1:"):
+        Group(pair()[0], "cpu", 60.0)
+    assert joined == []

@@ -1,16 +1,25 @@
-"""Stages of every family, one after the other in this process."""
+"""Stages of every family, one after the other in this process, and verdicts on their way."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
+from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.execution.stage_pass import StagePass
+from optimist_worker.execution.stage_pass import (
+    StagePass,
+    StageVerdict,
+    read_verdict,
+    write_verdict,
+)
 from optimist_worker.model.division import StagePlace
 from optimist_worker.model.model import Model, load_model
 from tests.checkpoints import ATTENTION_FAMILIES
@@ -76,3 +85,45 @@ def test_dummy_weights_are_those_of_the_whole_model(llama_path: Path) -> None:
 def test_more_stages_than_layers_are_refused(llama_path: Path) -> None:
     with pytest.raises(SetupError, match=r"--pipeline-parallel-size: .* has 4 layers; choose at"):
         load_stage(llama_path, 0, 5)
+
+
+@settings(max_examples=30)
+@given(
+    num_rows=st.integers(0, 5),
+    depth=st.integers(0, 4),
+    has_path=st.booleans(),
+    scored_shape=st.none() | st.tuples(st.integers(0, 3), st.integers(1, 5)),
+    faults=st.dictionaries(st.integers(0, 9), st.text(max_size=20)),
+)
+def test_a_verdict_is_read_as_it_was_written(
+    num_rows: int,
+    depth: int,
+    has_path: bool,
+    scored_shape: tuple[int, int] | None,
+    faults: dict[int, str],
+) -> None:
+    generator = torch.Generator().manual_seed(num_rows + 10 * depth)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randint(0, 2**31 - 1, shape, generator=generator)
+
+    verdict = Verdict(
+        token_ids=draw(num_rows, 1 + depth),
+        num_accepted=draw(num_rows),
+        path=draw(num_rows, depth) if has_path else None,
+        is_finite=draw(num_rows) % 2 == 0,
+    )
+    scored = None if scored_shape is None else draw(*scored_shape).int()
+    read = read_verdict(write_verdict(StageVerdict(7, verdict, scored, "", faults, 2**32 - 1)))
+    assert (read.number, read.failure, read.faults) == (7, "", faults)
+    assert read.drafts == 2**32 - 1
+    assert read.verdict is not None
+    found = [read.scored, *(getattr(read.verdict, field.name) for field in fields(Verdict))]
+    written = [scored, *(getattr(verdict, field.name) for field in fields(Verdict))]
+    for one, other in zip(found, written, strict=True):
+        assert one is other is None or torch.equal(one, other)
+
+
+def test_a_failure_comes_in_place_of_a_verdict() -> None:
+    read = read_verdict(write_verdict(StageVerdict(3, None, failure="stage 1: no memory")))
+    assert (read.number, read.verdict, read.failure) == (3, None, "stage 1: no memory")

@@ -56,14 +56,6 @@ class Device:
         return self.now
 
 
-def test_every_size_is_timed_that_fits(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = measure_cost(llama, 60.0)
-    # One more token has to fit after the verified ones.
-    assert curve.num_tokens == [1, 2, 4, 8, 16, 32, 64, 128, 256, MAX_MODEL_LEN - 1]
-    assert curve.microseconds[0] > 0
-    assert measure_cost(limited(llama, monkeypatch, 48), 60.0).num_tokens[-2:] == [32, 48]
-
-
 def test_passes_are_fed_what_they_are_timed_for(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

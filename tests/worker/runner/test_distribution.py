@@ -214,15 +214,3 @@ def test_the_reference_is_what_it_says() -> None:
     weights = torch.tensor([math.exp(2.0), math.exp(1.0), 0.0, math.exp(1.0), 0.0]).double()
     assert found[0] == pytest.approx(float(weights[0] / (weights[0] + weights[1])))
     assert sorted(found.tolist())[:3] == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
-def test_every_place_is_tried_when_nothing_may_be_read(
-    judge: Judge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drafts = drafter(TREE, "near", AcceptanceRule.REJECTION)
-    texts = generate(Rows(TARGET, PARAMS["combined"], 500), drafts, judge, 3)
-    monkeypatch.setattr(rules, "_may_read", lambda tensor: False)
-    monkeypatch.setattr(rules, "_SCORES_AT_ONCE", 700)
-    again = generate(Rows(TARGET, PARAMS["combined"], 500), drafts, judge, 3)
-    assert torch.equal(again, texts)

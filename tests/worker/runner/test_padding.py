@@ -17,7 +17,16 @@ from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
 from optimist_worker.runner.runner import Engine, Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafters.drafting import SHAPES, WAYS, drafting_runner
-from tests.worker.step import BLOCK_SIZE, SIZES, RowResult, admit, build_runner, plan_rows, rows_of
+from tests.worker.step import (
+    BLOCK_SIZE,
+    SIZES,
+    RowResult,
+    admit,
+    build_runner,
+    generate,
+    plan_rows,
+    rows_of,
+)
 
 MANNERS = [
     SamplingParams(),
@@ -156,19 +165,10 @@ def prompt_of(index: int) -> list[int]:
 
 def find_truths(runner: Runner) -> dict[int, list[int]]:
     """What the target says without any drafts."""
-    truths: dict[int, list[int]] = {}
-    for index, sampling in enumerate(MANNERS):
-        runner.release_all()
-        prompt, blocks = prompt_of(index), list(range(10))
-        plan = plan_rows(
-            0, [PlannedRow(0, 100, 0, blocks)], admissions=[admit(0, prompt, sampling)]
-        )
-        truths[index] = []
-        for _ in range(50):
-            (row,) = rows_of(runner.execute(plan))
-            truths[index] += row.token_ids
-            plan = plan_rows(0, [PlannedRow(0, 1, 0, [])])
-    return truths
+    return {
+        index: generate(runner, prompt_of(index), 50, sampling=sampling)
+        for index, sampling in enumerate(MANNERS)
+    }
 
 
 @pytest.fixture(scope="module")

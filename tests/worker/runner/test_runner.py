@@ -126,16 +126,6 @@ def test_a_branch_that_comes_true_is_accepted_and_followed(llama: Runner) -> Non
     assert (row.num_drafted_tokens, row.token_ids) == (5, truth[15:21])
 
 
-def test_the_path_may_end_in_a_branch_that_was_not_drafted(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 10)
-    wrong = (truth[0] + 1) % VOCAB_SIZE
-    tokens, parents = [wrong, wrong, *truth[:8]], [-1, 0, -1, *range(2, 9)]
-    row = begin(llama, PROMPT, window=(tokens, parents), width=2)
-    assert (row.num_drafted_tokens, row.num_accepted_tokens) == (2, 0)
-    row = go_on(llama, 9)
-    assert (row.num_drafted_tokens, row.token_ids) == (7, truth[1:9])
-
-
 def test_trees_have_at_most_64_nodes_and_chains_may_be_longer(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 80)
     for parents, number in (([], 75), ([*range(-1, 78), 0], 64)):
@@ -206,9 +196,11 @@ def test_errors_stay_with_their_row(llama: Runner) -> None:
         admit(4, [5, 6], num_prompt_tokens=3),
         admit(5, [5], SamplingParams(temperature=float("nan"))),
         admit(6, [5], SamplingParams(logit_bias={VOCAB_SIZE: 1.0})),
+        admit(9, [5], SamplingParams(num_logprobs=21)),
+        admit(10, [5], SamplingParams(num_prompt_logprobs=-1)),
         admit(7, PROMPT),
     ]
-    rows = [PlannedRow(slot, 25, 2, blocks_of(slot)) for slot in (8, 1, 2, 3, 4, 5, 6)]
+    rows = [PlannedRow(slot, 25, 2, blocks_of(slot)) for slot in (8, 1, 2, 3, 4, 5, 6, 9, 10)]
     rows += [PlannedRow(7, 25, 0, [60]), PlannedRow(0, 25, 0, blocks_of(0))]
     results = run(llama, plan_rows(1, admissions=[admit(0, PROMPT), *faulty], rows=rows))
     reasons = [row.error for row in results]
@@ -220,6 +212,8 @@ def test_errors_stay_with_their_row(llama: Runner) -> None:
         "num_prompt_tokens must be in 1 to 2, not 3",
         "temperature must be",
         f"logit_bias: token id {VOCAB_SIZE}",
+        "num_logprobs must be in 0 to 20, not 21",
+        "num_prompt_logprobs must be in 0 to 20, not -1",
         "too few blocks",
     ]
     for reason, words in zip(reasons, wanted, strict=False):
@@ -314,13 +308,6 @@ def test_a_taken_slot_is_refused(llama: Runner) -> None:
     with pytest.raises(PlanError, match=r"admissions\.slot: 0 is held by request request-0"):
         run(llama, plan_rows(2, admissions=[admit(0, PROMPT)]))
     assert run(llama, plan_rows(3, released_slots=[0], admissions=[admit(0, PROMPT)])) == []
-
-
-def test_drafts_are_bounded_by_blocks(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 30)
-    row = begin(llama, PROMPT, window=(truth, []), width=30, num_blocks=2)
-    assert row.num_drafted_tokens == 2 * BLOCK_SIZE - 25
-    assert row.token_ids == truth[:8]
 
 
 def test_a_sequence_ends_at_max_model_len(llama: Runner) -> None:

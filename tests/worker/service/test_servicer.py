@@ -36,38 +36,6 @@ async def test_describe(stub: Stub, llama: Runner) -> None:
     assert not description.is_synthetic
 
 
-async def test_a_malformed_plan_ends_its_stream_and_not_the_worker(stub: Stub) -> None:
-    call = stub.Execute()
-    await call.write(plan(1, 0, admit=True))
-    await call.write(plan(2, 0))
-    await call.write(plan(3, 0, num_draft_tokens=b"abc"))
-    assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await read(call)
-    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert "num_draft_tokens" in str(error.value.details())
-    again = stub.Execute()
-    await again.write(plan(1, 0, admit=True))
-    assert len(from_bytes((await read(again)).token_ids)) == 1
-    again.cancel()
-
-
-async def test_a_new_stream_takes_over(stub: Stub) -> None:
-    old = stub.Execute()
-    await old.write(plan(1, 0, admit=True))
-    await read(old)
-    new = stub.Execute()
-    await new.write(plan(1, 0))
-    response = await read(new)
-    assert [error.message for error in response.errors] == ["slot 0 holds no request"]
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await read(old)
-    assert error.value.code() == grpc.StatusCode.ABORTED
-    await new.write(plan(2, 0, admit=True))
-    assert not (await read(new)).errors
-    new.cancel()
-
-
 async def test_a_client_that_goes_away_leaves_the_worker_usable(stub: Stub) -> None:
     for _ in range(3):
         call = stub.Execute()

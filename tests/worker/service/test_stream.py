@@ -36,10 +36,6 @@ def take(stream: PlanStream) -> int:
     return request.sequence
 
 
-def state(stream: PlanStream) -> tuple[bool, bool]:
-    return stream.is_idle, stream.may_repeat
-
-
 async def test_few_plans_are_read_ahead_of_their_answers() -> None:
     sender = Sender(100)
     stream = PlanStream(sender.requests())
@@ -53,19 +49,6 @@ async def test_few_plans_are_read_ahead_of_their_answers() -> None:
     await settle()
     assert sender.num_read == MOST_PLANS + 1
     stream.close()
-
-
-async def test_whether_a_plan_is_waiting_is_known() -> None:
-    stream = PlanStream(Sender(2, ends=False).requests())
-    assert state(stream) == (True, True)
-    await settle()
-    assert state(stream) == (False, False)
-    assert take(stream) == 0
-    assert state(stream) == (False, False)
-    assert take(stream) == 1
-    assert state(stream) == (True, True)
-    stream.close()
-    assert state(stream) == (True, False)
 
 
 async def test_a_closed_stream_gives_no_waiting_plan() -> None:

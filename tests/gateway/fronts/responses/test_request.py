@@ -6,7 +6,6 @@ from typing import Any, Literal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from optimist_gateway.core.error import Path, field_name
 from optimist_gateway.core.request import Conversation, JsonContent, Message, Request, ToolCall
 from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
@@ -46,14 +45,6 @@ ITEMS = [
 TOOL = {"type": "function", "name": "look", "parameters": {"properties": {}}, "strict": True}
 
 
-def test_a_text_is_a_message_of_the_user() -> None:
-    asked = request(input="Hello", instructions="Be brief.", max_output_tokens=5, seed=3)
-    messages = [Message("system", "Be brief."), Message("user", "Hello")]
-    assert list(asked.prompts) == [Conversation(messages, [])]
-    assert (asked.max_tokens, asked.sampling.seed) == (5, 3)
-    assert (asked.structure, asked.num_logprobs) == (None, None)
-
-
 def test_items_are_messages() -> None:
     calls = (ToolCall("a", "look", {}), ToolCall("b", "look", {"x": 1}))
     assert conversation(input=ITEMS).messages == [
@@ -86,29 +77,6 @@ def test_tools_and_form() -> None:
     assert (structure.tools.is_required, structure.tools.is_parallel) == (False, True)
     assert len(conversation(**fields, tool_choice=allowed).tools) == 2
     assert not conversation(**fields, tool_choice="none").tools
-
-
-def test_predictions_and_logprobs() -> None:
-    asked = request(
-        input="x",
-        prediction={"type": "content", "content": "y"},
-        include=["message.output_text.logprobs"],
-        top_logprobs=2,
-    )
-    assert (list(asked.predictions), asked.num_logprobs) == (["y"], 2)
-
-
-def test_errors_name_the_fields_that_came() -> None:
-    form = {"type": "json_schema", "name": "answer", "schema": {}}
-    names = request(input="x", text={"format": form}, tools=[TOOL], top_p=0.5).names()
-    expected: dict[Path, str] = {
-        ("prompts",): "input",
-        ("structure", "properties", "a", 0): "text.format.schema.properties.a[0]",
-        ("tools", 0, "parameters", "not"): "tools[0].parameters.not",
-        ("sampling", "logit_bias"): "logit_bias",
-        ("min_tokens",): "min_tokens",
-    }
-    assert {path: field_name(path, names) for path in expected} == expected
 
 
 LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}

@@ -16,13 +16,6 @@ def test_the_chain_is_sha256_over_parent_and_little_endian_tokens() -> None:
     assert hash_blocks([1, 258, 3, 2**31 - 1, 9], 2, "tenant ä") == [first, second]
 
 
-def test_only_full_blocks_have_a_hash() -> None:
-    assert hash_blocks([], 4, "") == []
-    assert hash_blocks([1, 2, 3], 4, "") == []
-    assert len(hash_blocks([1, 2, 3, 4, 5, 6, 7], 4, "")) == 1
-    assert len(hash_blocks([1, 2, 3, 4, 5, 6, 7, 8], 4, "")) == 2
-
-
 @given(TOKEN_IDS, st.integers(1, 5), st.text(max_size=3))
 def test_a_list_and_an_array_hash_alike(token_ids: list[int], block_size: int, salt: str) -> None:
     array = np.array(token_ids, np.int32)

@@ -28,15 +28,6 @@ def step(situation: Situation) -> StepOutputs:
     return situation.answer()
 
 
-def wake(situation: Situation, handle: int = 0) -> None:
-    """Wakes a request, which drafts nothing that is right."""
-    base = len(situation.text(handle))
-    tokens = [(situation.expected[handle][base] + 1) % situation.config.vocab_size]
-    window = make_window(base, -1, tokens)
-    assert situation.scheduler.set_window(f"r{handle}", window)
-    assert situation.scheduler.count_followed() == (1, 0)
-
-
 def rest(situation: Situation, handle: int = 0) -> list[int]:
     """Steps until the request rests; returns what proposers were sent of its output."""
     sent: list[int] = []
@@ -114,7 +105,8 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)
     step(situation)
-    wake(situation)
+    first = (situation.expected[0][1] + 1) % situation.config.vocab_size
+    assert situation.scheduler.set_window("r0", make_window(1, -1, [first]))
     while situation.scheduler.count_followed()[1] == 0:
         base = len(situation.text(0))
         wrong = [(situation.expected[0][base] + 1) % situation.config.vocab_size]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from optimist_scheduler.core.base.values import FinishReason, SchedulerStats
+from optimist_scheduler.core.base.values import SchedulerStats
 from optimist_scheduler.core.scheduler import PauseMode, Scheduler
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.proposers.links import WindowWaits
@@ -46,23 +46,6 @@ def prepared(situation: Situation) -> SchedulerStats:
 
 
 # Kept.
-
-
-@DEPTHS
-@pytest.mark.parametrize("is_predicted", [False, True])
-def test_a_hundred_steady_steps_are_a_hundred_hits(depth: int, is_predicted: bool) -> None:
-    situation = decode(3, 240, max_plans_in_flight=depth, is_predicted=is_predicted)
-    for number in range(1, 101):
-        turn(situation)
-        stats = situation.scheduler.stats
-        assert stats.num_prescheduled == stats.num_preschedule_hits == number
-    assert stats.num_prescheduled_rows == 300
-    assert (stats.num_preschedule_repairs, stats.preschedule_discards.total()) == (0, 0)
-    assert stats.num_dropped_rows == stats.num_recomputed_rows == stats.num_added_rows == 0
-    for handle, expected in situation.expected.items():
-        text = situation.text(handle)
-        assert len(text) >= (200 if is_predicted else 100)
-        assert text == expected[: len(text)]
 
 
 @DEPTHS
@@ -174,27 +157,6 @@ def test_an_abort_or_an_error_drops_its_row_alone(depth: int, is_error: bool) ->
         situation.abort(1)
     situation.answer()
     assert sorted(situation.send().slots.tolist()) == [0, 2]
-    assert changed(stats) == (0, 1, 0)
-    situation.finish()
-
-
-@DEPTHS
-@pytest.mark.parametrize("place", [1, 2, 3, 4])
-def test_an_end_drops_its_row_alone(depth: int, place: int) -> None:
-    situation = Situation(max_plans_in_flight=depth)
-    stop = situation.add(9, [1, 2], 12)[place]
-    situation.abort(9)
-    situation.add(0, [1, 2], 30, stop_token_ids=[stop])
-    situation.add(1, [3], 30)
-    situation.fill()
-    stats = situation.scheduler.stats
-    while 0 not in situation.got.ended:
-        assert stats.num_dropped_rows == 0
-        prepared(situation)
-        situation.answer()
-        situation.fill()
-    assert situation.sent[-1].slots.tolist() == [1]
-    assert situation.finished(0).reason is FinishReason.STOP
     assert changed(stats) == (0, 1, 0)
     situation.finish()
 

@@ -93,25 +93,6 @@ def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
 # How many drafts.
 
 
-@DEPTHS
-@pytest.mark.parametrize("most", [0, 1, 3, None, 99])
-def test_a_request_limits_its_drafts(depth: int, most: int | None) -> None:
-    situation = Situation(max_plans_in_flight=depth, num_speculative_tokens=6)
-    situation.add_predicted(0, [1, 2], 40, max_draft_tokens=most)
-    situation.add_predicted(1, [3], 40)
-    limit = 6 if most is None else min(most, 6)
-    widest = 0
-    while 0 not in situation.got.ended:
-        while situation.scheduler.can_send and (plan := situation.scheduler.schedule(NOW)):
-            situation.sent.append(plan)
-            drafts = dict(zip(plan.slots.tolist(), plan.num_draft_tokens.tolist(), strict=True))
-            widest = max(widest, drafts.get(0, 0))
-        situation.answer()
-    assert widest == limit
-    assert (situation.finished(0).accepted_prediction_tokens > 0) == (limit > 0)
-    situation.finish()
-
-
 MILLISECOND = 1_000_000
 FLAT = [(num_tokens, 1000) for num_tokens in (1, 2, 4, 8, 16)]
 
@@ -153,17 +134,4 @@ def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back(policy: s
     # A pass costs the same again, whatever it holds.
     situation.step_ns = lambda num_tokens: 20 * MILLISECOND
     assert 4 in widths(situation, 33)
-    situation.finish()
-
-
-def test_goodput_drafts_less_when_passes_get_dear() -> None:
-    situation = Situation(
-        FLAT, draft_width="goodput", max_model_len=400, num_blocks=120, num_speculative_tokens=12
-    )
-    situation.add_predicted(0, [1, 2], 390)
-    situation.step_ns = lambda num_tokens: MILLISECOND
-    assert widths(situation, 9) == [12] * 9
-    # Up to four tokens a pass costs the same, then as much again for each.
-    situation.step_ns = lambda num_tokens: MILLISECOND * max(1, num_tokens - 3)
-    assert 0 < widths(situation, 25)[-1] < 12
     situation.finish()

@@ -7,10 +7,6 @@ from optimist_scheduler.core.windows.window import WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
 
-def test_a_new_row_is_trusted() -> None:
-    assert Acceptance(2, WINDOW_PRIOR).rate(ints(0, 1)) == pytest.approx([WINDOW_PRIOR] * 2)
-
-
 def test_one_rejection_costs_little_and_a_run_of_them_much() -> None:
     acceptance = Acceptance(1, WINDOW_PRIOR)
     acceptance.observe(ints(0), ints(0), ints(1))
@@ -23,31 +19,12 @@ def test_one_rejection_costs_little_and_a_run_of_them_much() -> None:
     assert acceptance.rate(ints(0))[0] < 0.02
 
 
-def test_the_rate_comes_to_what_is_observed_and_back() -> None:
-    acceptance = Acceptance(1, WINDOW_PRIOR)
-    for _ in range(100):
-        acceptance.observe(ints(0), ints(3), ints(4))
-    assert acceptance.rate(ints(0))[0] == pytest.approx(0.75, abs=0.01)
-    for _ in range(20):
-        acceptance.observe(ints(0), ints(32), ints(32))
-    assert acceptance.rate(ints(0))[0] > 0.99
-
-
 def test_rows_are_independent_and_a_row_without_drafts_stays() -> None:
     acceptance = Acceptance(4, WINDOW_PRIOR)
     acceptance.observe(ints(3, 1), ints(0, 0), ints(9, 0))
     rates = acceptance.rate(ints(0, 1, 2, 3))
     assert rates[:3] == pytest.approx([WINDOW_PRIOR] * 3)
     assert rates[3] < 0.7
-
-
-def test_reset_leaves_what_all_rows_have_in_common() -> None:
-    acceptance = Acceptance(2, WINDOW_PRIOR)
-    acceptance.observe(ints(0, 1), ints(0, 0), ints(50, 50))
-    acceptance.reset(0)
-    rates = acceptance.rate(ints(0, 1))
-    assert rates[0] == pytest.approx(acceptance.prior)
-    assert rates[1] != rates[0] < WINDOW_PRIOR
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.booleans()), max_size=200))

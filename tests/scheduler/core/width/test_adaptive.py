@@ -32,14 +32,6 @@ def test_the_bounds_of_the_rule_are_exclusive() -> None:
     assert widths.choose(ints(0, 1)).tolist() == [5, 5]
 
 
-def test_a_width_ends_at_one_and_at_the_limit() -> None:
-    widths = make_widths(7, 7, 1)
-    slots = ints(0, 1, 2)
-    for _ in range(10):
-        widths.observe(slots, ints(4, 4, 1), ints(4, 0, 1))
-    assert widths.choose(slots).tolist() == [7, 1, 1]
-
-
 def test_a_row_without_drafts_is_left_alone() -> None:
     widths = make_widths(8, 0)
     widths.observe(ints(0, 1), ints(0, 0), ints(0, 0))

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.width.acceptance import expected_accepted
 from optimist_scheduler.core.width.crossover import choose_crossover, should_use_speculation
-from tests.scheduler.situation import ints
 
 # 1 ms up to 64 tokens, then 10 us more per token.
 CURVE = CostCurve([1, 64, 128, 256], [1000, 1000, 1640, 2920])
@@ -53,18 +52,6 @@ def test_drafts_pay_once_what_is_accepted_exceeds_what_the_time_grows_by() -> No
     # One draft at rate a: 1 + a tokens in 1.5 times the time.
     crossover = should_use_speculation([0.49, 0.51], 1, 2.0, 13.0, 10.0)
     assert crossover.is_beneficial.tolist() == [False, True]
-
-
-def test_a_row_gets_its_limit_or_nothing() -> None:
-    widths = choose(np.array([0.95, 0.05]), ints(32, 64), 2, CURVE)
-    assert widths.tolist() == [32, 0]
-
-
-def test_speculation_ends_with_a_larger_batch() -> None:
-    one = choose(np.full(1, 0.6), np.full(1, 5, np.int32), 1, CURVE)
-    many = choose(np.full(128, 0.3), np.full(128, 5, np.int32), 128, CURVE)
-    assert one.tolist() == [5]
-    assert (many == 0).sum() > 64
 
 
 def test_good_rows_keep_their_drafts_among_bad_ones() -> None:

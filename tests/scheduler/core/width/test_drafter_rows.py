@@ -9,7 +9,6 @@ import pytest
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
-from optimist_scheduler.core.schedule import apply
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
 
@@ -25,30 +24,6 @@ def drafting(drafter: Drafter = CHAIN, **values: Any) -> Situation:
 def planned(situation: Situation) -> list[int]:
     drafts: list[int] = situation.send().num_draft_tokens.tolist()
     return drafts
-
-
-@pytest.mark.parametrize(("drafter", "num_drafts"), [(CHAIN, 3), (TREE, 6)])
-def test_a_row_without_a_window_drafts_with_the_drafter(drafter: Drafter, num_drafts: int) -> None:
-    situation = drafting(drafter)
-    situation.add(0, [1, 2], 30)
-    situation.step()
-    assert planned(situation) == [num_drafts]
-    situation.finish()
-    by_source = situation.finished(0).num_tokens_by_source
-    assert sum(by_source) == 30
-    assert by_source[drafter.source] > 0
-    assert by_source[DraftSource.PREDICTION] == 0
-    assert situation.finished(0).accepted_prediction_tokens == 0
-    assert situation.finished(0).rejected_prediction_tokens == 0
-
-
-@pytest.mark.parametrize(("limit", "num_drafts"), [(0, 0), (2, 2), (None, 6)])
-def test_a_request_s_own_limit_holds_for_the_drafter(limit: int | None, num_drafts: int) -> None:
-    situation = drafting(TREE)
-    situation.add(0, [1, 2], 30, max_draft_tokens=limit)
-    situation.step()
-    assert planned(situation) == [num_drafts]
-    situation.finish()
 
 
 def test_drafts_end_at_the_length_limit() -> None:
@@ -101,15 +76,6 @@ def test_rows_of_the_drafter_are_sent_ahead_however_unlikely_all_is_accepted(dep
     situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
     situation.fill()
     assert [plan.num_draft_tokens.tolist() for plan in situation.sent] == [[3]] * depth
-    situation.finish()
-
-
-def test_a_row_of_the_drafter_does_not_wait_to_be_aligned() -> None:
-    situation = drafting(CHAIN, max_plans_in_flight=2)
-    situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
-    state = situation.scheduler._state
-    situation.send()
-    assert apply._chances(state, state.running).tolist() == [1.0]
     situation.finish()
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
 from optimist_scheduler.core.width.acceptance import MIN_HAZARD, expected_accepted
-from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
+from optimist_scheduler.core.width.goodput import choose_goodput
 
 rates = st.floats(0, 1, width=32)
 # No row is taken to be certain, and one that is gains more than what is found.
@@ -106,47 +106,6 @@ def test_higher_agreement_never_gives_a_smaller_width_than_another_row_s(
     assert (np.diff(widths)[distinct] >= 0).all()
 
 
-@pytest.mark.parametrize("num_rows", [1, 8, 256])
-@pytest.mark.parametrize("us_per_token", [1.0, 10.0, 100.0])
-def test_higher_agreement_of_all_never_gives_fewer_drafts(
-    num_rows: int, us_per_token: float
-) -> None:
-    curve = line(2000, us_per_token)
-    totals = [
-        int(choose(*full(num_rows, rate, 64), num_rows, curve).sum())
-        for rate in np.linspace(0, 1, 60)
-    ]
-    assert totals == sorted(totals)
-    assert totals[0] == 0
-    assert totals[-1] > 8 * num_rows
-
-
-@pytest.mark.parametrize("num_rows", [1, 8, 256])
-def test_costlier_tokens_never_give_more_drafts(num_rows: int) -> None:
-    rates = np.random.default_rng(num_rows).uniform(0.3, 0.99, num_rows).astype(np.float32)
-    limits = np.full(num_rows, 64, np.int32)
-    totals = [
-        int(choose(rates, limits, num_rows, line(2000, us_per_token)).sum())
-        for us_per_token in np.geomspace(0.5, 4000, 25)
-    ]
-    assert totals == sorted(totals, reverse=True)
-    assert totals[0] > 5 * num_rows
-    assert totals[-1] == 0
-
-
-def test_free_drafts_of_trusted_rows_fill_the_limit() -> None:
-    assert choose(*full(3, 0.98, 64), 3, CostCurve()).tolist() == [64] * 3
-
-
-def test_drafts_are_off_below_the_gain() -> None:
-    rates, limits = full(4, 0.5, 8)
-    for us_per_token in np.geomspace(1, 1000, 50):
-        curve = line(1000, us_per_token)
-        widths = choose(rates, limits, 4, curve)
-        gain = goodput(rates, widths, 4, curve) / goodput(rates, np.zeros_like(limits), 4, curve)
-        assert gain >= MIN_GAIN * 0.9999 if widths.any() else gain == 1
-
-
 @pytest.mark.parametrize("spread", [0, 0.02])
 def test_a_step_in_the_cost_is_filled_up_to_its_edge_with_the_better_rows(spread: float) -> None:
     # 40 rows: no width of all ends at the 64 tokens that cost as much as 32.
@@ -156,20 +115,6 @@ def test_a_step_in_the_cost_is_filled_up_to_its_edge_with_the_better_rows(spread
     assert widths.sum() == 24
     assert spread == 0 or (np.diff(widths) >= 0).all()
     assert spread > 0 or sorted(widths.tolist()) == [0] * 16 + [1] * 24
-
-
-def test_a_prefill_in_the_pass_makes_drafts_cheaper() -> None:
-    curve = line(100, 20)
-    rates, limits = full(8, 0.7, 32)
-    assert choose(rates, limits, 2000, curve).sum() > choose(rates, limits, 8, curve).sum()
-
-
-def test_rows_that_emit_without_drafting_count() -> None:
-    rates, limits = full(64, 0.5, 8)
-    first = np.arange(64) == 0
-    curve = CostCurve([64, 128], [1000, 9000])
-    assert choose_windows(rates, limits, first, 64, curve)[0] == 0
-    assert choose_windows(rates[:1], limits[:1], first[:1], 64, curve)[0] > 0
 
 
 @given(

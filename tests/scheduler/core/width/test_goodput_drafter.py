@@ -111,33 +111,9 @@ def test_large_batches_of_equal_rows_draft_as_deep_as_is_best(
     assert case.goodput(case.choose()[1]) >= best / 1.0205
 
 
-def test_a_drafter_whose_time_does_not_grow_drafts_deeper() -> None:
-    flat = CostCurve(range(1, 9), [300] * 8)
-    rising = CostCurve(range(1, 9), [300 * depth for depth in range(1, 9)])
-    deep, shallow = (alike(4, 0.7, 8, 1.0, curve).choose()[1] for curve in (flat, rising))
-    assert 0 < shallow.max() < deep.min()
-
-
 def test_a_drafter_that_takes_too_long_is_off() -> None:
     slow = CostCurve(range(1, 9), [2000 * depth for depth in range(1, 9)])
     assert not alike(4, 0.9, 8, 1.0, slow).choose()[1].any()
-
-
-def test_the_drafter_s_time_is_shared() -> None:
-    # One row alone would not pay the drafter for a second level; but it is paid for the others.
-    drafting = CostCurve([1, 2, 4], [10, 400, 400])
-    assert alike(1, 0.3, 4, 1.0, drafting).choose()[1].tolist() == [1]
-    rows: list[Row] = [(0.5, 0, False, 0.95, 4)] * 30 + [(0.5, 0, False, 0.3, 4)]
-    levels = Case(rows, 0, line(1000, 0.5), 1.0, drafting).choose()[1]
-    assert levels.min() > 1
-
-
-def test_trees_are_narrower_where_tokens_are_dear() -> None:
-    cheap, dear = (
-        Case([(0.5, 0, False, 0.8, 8)] * 32, 0, line(1000, us), 8.0, CostCurve([1], [50])).choose()
-        for us in (0.1, 1.0)
-    )
-    assert 0 < dear[1].sum() < cheap[1].sum()
 
 
 def test_a_row_whose_window_breaks_joins_those_that_draft_with_the_drafter() -> None:

@@ -14,7 +14,6 @@ from tests.scheduler.situation import ints
 POLICIES: tuple[DraftWidthPolicy, ...] = get_args(DraftWidthPolicy)
 # 1 ms, and 1 ms more per 64 tokens.
 DEAR = CostCurve([1, 64, 1024], [1016, 2000, 17000])
-STEEP = CostCurve([64, 128, 2048], [1000, 1400, 32000])
 NO_PROBE = 1
 """A choice in which none of the first slots is probed."""
 
@@ -58,12 +57,6 @@ def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -
     assert widths.admit(2, 0) == (0, 0)
 
 
-def test_fixed_is_the_limit_whatever_happens() -> None:
-    widths = make_widths("fixed", 7, 0, 3)
-    disappoint(widths, 0)
-    assert choose(widths, ints(0, 1, 2)) == [7, 0, 3]
-
-
 @pytest.mark.parametrize("policy", ["goodput", "crossover"])
 def test_a_row_that_is_rejected_is_switched_off_and_the_others_stay(
     policy: DraftWidthPolicy,
@@ -103,17 +96,6 @@ def test_a_row_that_is_off_is_probed_once_in_so_many_choices(policy: DraftWidthP
     assert chosen.sum(axis=0).tolist() == [2, 2, 0]
     assert chosen.max() == 1
     assert chosen.sum(axis=1).max() == 1
-
-
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_a_row_without_anything_to_draft_from_costs_nothing(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, *[16] * 64)
-    slots = np.arange(64, dtype=np.int32)
-    alone = slots == 5
-    chosen = widths.choose(slots, alone, 64, STEEP, CostCurve(), NO_PROBE).windows
-    crowded = widths.choose(slots, np.ones(64, np.bool_), 64, STEEP, CostCurve(), NO_PROBE).windows
-    assert chosen[5] > 0
-    assert crowded.sum() < 64 * chosen[5]
 
 
 @pytest.mark.parametrize("policy", ["goodput", "crossover"])

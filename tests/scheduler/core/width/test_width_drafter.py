@@ -14,7 +14,6 @@ from optimist_scheduler.core.width.widths import (
     DraftWidthPolicy,
     DraftWidths,
 )
-from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
@@ -82,18 +81,6 @@ def test_rows_that_are_rejected_get_less_and_the_others_stay(policy: DraftWidthP
         teach(widths, 1, 0, times=1)
     chosen = choose(widths, 2)
     assert chosen[1] < chosen[0] == 4
-
-
-def test_what_drafters_do_is_not_held_against_windows_nor_the_other_way_round() -> None:
-    widths = make_widths("goodput", CHAIN, 8)
-    windows, levels = widths.rate(ints(0))[0], widths.rate_of_drafter(ints(0))[0]
-    teach(widths, 0, 0)
-    assert widths.rate(ints(0))[0] == windows
-    assert widths.rate_of_drafter(ints(0))[0] < levels
-    after = widths.rate_of_drafter(ints(0))[0]
-    unvalued = np.array([PRIOR_HAZARD], np.float32), np.zeros(1, np.bool_)
-    widths.observe(ints(0), ints(8), ints(0), *unvalued)
-    assert widths.rate_of_drafter(ints(0))[0] == after
 
 
 def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:

@@ -10,7 +10,7 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.windows.window import Window
-from tests.scheduler.situation import Situation, make_window, run_plan, window_of
+from tests.scheduler.situation import Situation, run_plan, window_of
 
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
 VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
@@ -55,15 +55,6 @@ def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
     assert end.num_nodes == 0
     for output in ([9, 4, 1], [9, 2], [9, 1, 2, 3]):
         assert follow(window, output) is None
-
-
-def test_a_chain_is_one_however_it_is_said() -> None:
-    chain = window_of(0, [(1, -1, 0), (2, 0, 1), (3, 1, 2)], [1, 0.5, 0])
-    assert chain.tree.parents is None
-    assert columns(follow(chain, [1])) == ([2, 3], [-1, 0], [1, 2], [0.5, 0])
-    assert columns(follow(chain, [1, 2])) == ([3], [-1], [2], [0])
-    assert follow(chain, [1, 3]) is None
-    assert follow(chain, [1, 2, 3, 4]) is None
 
 
 def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
@@ -117,20 +108,6 @@ def branching() -> tuple[Situation, StepResult]:
     assert situation.scheduler.set_window("r0", window_of(0, [*nodes, (wrong, 2, 8)]))
     situation.send()
     return situation, run_plan(situation)
-
-
-def test_nodes_are_looked_up_in_the_window_as_it_was_sent() -> None:
-    situation, result = branching()
-    assert (result.window_nodes.tolist(), result.accepted_nodes.tolist()) == ([-1], [1, 3])
-    # A newer window does not matter, though it has as many nodes.
-    assert situation.scheduler.set_window("r0", make_window(0, 0, [7] * 6))
-    (reported,) = situation.scheduler.settle(result).positions
-    assert reported.positions.tolist() == [3, -1]
-    finished = situation.abort(0)
-    assert finished.accepted_prediction_tokens == 1
-    assert finished.num_tokens_by_source[DraftSource.NGRAM] == 1
-    # Positions 1, 5 and 7; the last node was not drafted.
-    assert finished.rejected_prediction_tokens == 3
 
 
 @pytest.mark.parametrize(
