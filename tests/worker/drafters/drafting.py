@@ -17,6 +17,7 @@ from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 from optimist_worker.drafters.heads.medusa import MedusaHeads
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
+from optimist_worker.model.fused import fuse
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model, load_model
 from optimist_worker.runner.runner import Runner
@@ -53,6 +54,7 @@ def drafting_runner(
     """
     torch.set_num_threads(1)
     target = load_model(str(path), "float64", "cpu")
+    fuse(target)
     state = DeviceState(target, sizes, reads_sizes=reads_sizes)
     drafter, tap = _drafter(path, way, target, state, shape, rule, most_tokens)
     return local_runner(target, state, drafter, tap, rule)
@@ -83,6 +85,7 @@ def _drafter(
     model = load_model(str(path), "float64", "cpu")
     if way != "itself":
         blur(model)
+    fuse(model)
     own = DraftModelNetwork(model, state.table, target.vocab_size, most_tokens, kv)
     source = DraftSource.DRAFT_MODEL
     return AutoregressiveDrafter(source, own, shape, state.sampling, rule), None

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from optimist_worker.drafters.build import load_drafter
 from optimist_worker.model import linear
-from optimist_worker.model.fused import FusedLayer, fuse
+from optimist_worker.model.fused import LlamaLayer, fuse
 from optimist_worker.model.linear import PackedLinear, PlainLinear, can_pack
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
@@ -24,7 +24,7 @@ PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=40)
 
 
 def count_fused(module: Any) -> int:
-    return sum(isinstance(part, FusedLayer) for part in module.modules())
+    return sum(isinstance(part, LlamaLayer) for part in module.modules())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])

@@ -39,7 +39,7 @@ _NOTING = "optimist_noting"
 _OPTIONS = ("scaling", "sliding_window", "softcap")
 
 
-class FusedLayer(nn.Module):
+class LlamaLayer(nn.Module):
     """A decoder layer with joined projections.
 
     Llama (Touvron et al. 2023), Qwen 2 (biases), Qwen 3 (norms of heads), Gemma 2 and 3 (norms
@@ -130,6 +130,10 @@ class _Norm(nn.Module):
         self._shape, self._epsilon = weight.shape, epsilon
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if inputs.dtype == torch.float64:
+            # transformers norms in float32 whatever the dtype, and so do ranks that share layers.
+            normed = functional.rms_norm(inputs.float(), self._shape, None, self._epsilon)
+            return normed.double() * self.weight
         # A weight that is wider than the inputs does not fit into their dtype: 1 + a small number.
         wide = inputs.to(self.weight.dtype)
         return functional.rms_norm(wide, self._shape, self.weight, self._epsilon).to(inputs.dtype)
@@ -184,7 +188,7 @@ def fuse(model: Model) -> None:
         if not _can_fuse(layers[index]):
             continue
         try:
-            fused = FusedLayer(layers[index], call.options)
+            fused = LlamaLayer(layers[index], call.options)
             difference = call.compare(layers[index], fused)
         except (RuntimeError, TypeError, AttributeError, KeyError) as error:
             difference = one_line(error)

@@ -81,11 +81,6 @@ def probe_layers(
     return [seen.get(index, _NOTHING) for index in range(text_config.num_hidden_layers)]
 
 
-_ROWS_TOGETHER = 4
-_MOST_PADDED_ROWS = 32
-"""With MKL, 8 rows of SmolLM2 take 55 ms, 9 take 71, 12 take 62; beyond 24 it is all the same."""
-
-
 @dataclass(frozen=True, slots=True)
 class Model:
     """Weights, and what the worker has to know about them."""
@@ -110,25 +105,15 @@ class Model:
     @torch.inference_mode()
     def forward(self, batch: FlatBatch) -> torch.Tensor:
         """Runs one pass; returns the logits asked for, `[num_logits, vocab_size]`."""
-        num_logits = len(batch.logits_indices)
         output = self.module(
-            input_ids=self._pad(batch.input_ids)[None],
-            position_ids=self._pad(batch.positions)[None],
-            logits_to_keep=self._pad(batch.logits_indices),
+            input_ids=batch.input_ids[None],
+            position_ids=batch.positions[None],
+            logits_to_keep=batch.logits_indices,
             use_cache=False,
             paged=batch.attention,
         )
-        return output.logits[0, :num_logits]
-
-    def _pad(self, column: torch.Tensor) -> torch.Tensor:
-        """Returns a column with the first element repeated to a size that is computed fast."""
-        number = len(column)
-        padding = -number % _ROWS_TOGETHER
-        # The CPU's products in float32 go by four rows.
-        is_padded = self.device.type == "cpu" and self.dtype == torch.float32
-        if not (is_padded and 1 < number < _MOST_PADDED_ROWS and padding):
-            return column
-        return torch.cat([column, column[:1].expand(padding)])
+        logits: torch.Tensor = output.logits[0]
+        return logits
 
 
 def load_model(
@@ -241,7 +226,7 @@ class FeatureTap:
         """Returns the features of the last pass and forgets them.
 
         Returns:
-            `[num_tokens, dim]`, padding included.
+            `[num_tokens, dim]`.
         """
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

@@ -183,6 +183,8 @@ def _pad_rows(spans: list[Span], dtype: torch.dtype, device: torch.device) -> De
     keys = torch.nn.utils.rnn.pad_sequence(places, batch_first=True)
     index = torch.arange(keys.shape[1], device=device)
     is_padding = index >= torch.tensor(lengths, device=device)[:, None]
+    # What is nobody's may not be a number, and stays that times 0.
+    keys = torch.where(is_padding, keys[:, :1], keys)
     bias = torch.zeros(keys.shape, dtype=dtype, device=device)
     bias.masked_fill_(is_padding, float("-inf"))
     return DecodedRows(keys.flatten(), bias[:, None, None])
@@ -213,8 +215,7 @@ def paged_attention(
 
     Args:
         module: The attention layer; its `layer_idx` names the layer of the pool.
-        query: `[1, num_heads, num_tokens, key_dim]`; tokens that the batch does not have are
-            padding, whose output is 0.
+        query: `[1, num_heads, num_tokens, key_dim]`.
         key: `[1, num_kv_heads, num_tokens, key_dim]`.
         value: `[1, num_kv_heads, num_tokens, value_dim]`.
         attention_mask: None; masks follow from the batch.
@@ -230,10 +231,6 @@ def paged_attention(
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = paged.pool.keys[layer], paged.pool.values[layer]
     write, attend = _implementation(query.device, query.dtype)
-    num_tokens = len(paged.slot_mapping)
-    num_padded = query.shape[2] - num_tokens
-    if num_padded:
-        query, key, value = (each[:, :, :num_tokens] for each in (query, key, value))
     write(key, value, keys, values, paged.slot_mapping)
     output = attend(
         query,
@@ -245,8 +242,6 @@ def paged_attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    if num_padded:
-        output = torch.nn.functional.pad(output, (0, 0, 0, 0, 0, num_padded))
     return output, None
 
 
