@@ -36,7 +36,7 @@ _IMPORTED = (
 )
 # Variables that are read after the imports, or change nothing for one thread and local models.
 _READ_LATER = (
-    *("OPTIMIST_", "OTEL_", "PYTEST_", "OMP_WAIT_POLICY", "HF_HUB_OFFLINE"),
+    *("OPTIMIST_", "OTEL_", "PYTEST_", "GOMP_SPINCOUNT", "HF_HUB_OFFLINE"),
     *("MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_", "GLOO_"),
 )
 _SLOW_TO_START = (

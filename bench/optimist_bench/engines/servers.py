@@ -42,9 +42,9 @@ _VLLM_VARIABLES = {
 
 _PACKAGES = "lib/python*/site-packages"
 
-# Our worker waits for its threads that way. The client runs beside the servers, and threads that
-# wait actively for one that has no processor would slow the others down several times.
-_WAITING = {"OMP_WAIT_POLICY": "PASSIVE"}
+# As our worker waits for its threads. The client runs beside the servers, and threads that spin on
+# for one that has no processor would slow the others down several times.
+_WAITING = {"GOMP_SPINCOUNT": "100000"}
 _VARIABLES = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -72,9 +72,9 @@ class Engine:
 
 
 ENGINES = {
-    "optimist": Engine(_OURS, "optimist-plain", _WAITING, takes_predictions=True),
+    "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
     "optimist-plain": Engine(
-        _OURS, "optimist-plain", {**_WAITING, "OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
+        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
     ),
     "transformers": Engine(_TRANSFORMERS, "transformers", _WAITING),
     "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers", _WAITING),

@@ -55,14 +55,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run_alone(settings: WorkerSettings) -> None:
-    from optimist_worker.runner.cost import measure_costs
-    from optimist_worker.service.process import build_runner, serve
+    from optimist_worker.service.process import load_worker, serve
 
     # Before the weights are loaded, which may take minutes.
     require_free(settings.host, settings.port)
-    runner = build_runner(settings)
-    costs = measure_costs(runner, settings.cost_seconds)
-    run_service(lambda: serve(settings, runner, costs))
+    loaded = load_worker(settings)
+    run_service(lambda: serve(settings, loaded))
 
 
 if __name__ == "__main__":

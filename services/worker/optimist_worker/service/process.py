@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -30,13 +33,43 @@ from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState, plan_memory
 from optimist_worker.model.model import Model, load_model
-from optimist_worker.runner.cost import MeasuredCosts
+from optimist_worker.runner.cost import MeasuredCosts, measure_costs
 from optimist_worker.runner.runner import Engine, Runner
 from optimist_worker.service.observing import RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
+
+
+class LoadedWorker(NamedTuple):
+    """What serves, and the only thread that computes."""
+
+    runner: Runner
+    costs: MeasuredCosts
+    thread: ThreadPoolExecutor
+
+
+def load_worker(settings: WorkerSettings, group: Group | None = None) -> LoadedWorker:
+    """Loads and times the model on the thread that will run it; see `build_runner`.
+
+    OpenMP has helper threads for each thread that computes. If two do, there are more of them than
+    cores, and helpers that wait go to sleep at once: a pass then takes half as long again.
+
+    Raises:
+        SetupError: As `build_runner` does.
+    """
+
+    def load() -> tuple[Runner, MeasuredCosts]:
+        runner = build_runner(settings, group)
+        return runner, measure_costs(runner, settings.cost_seconds)
+
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+    try:
+        return LoadedWorker(*thread.submit(load).result(), thread)
+    except KeyboardInterrupt:
+        # A thread cannot be interrupted, and the interpreter would wait for it.
+        os._exit(130)
 
 
 def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner:
@@ -123,13 +156,13 @@ def _build_engine(
     return Engine(model, state, executor, drafter, rule)
 
 
-async def serve(settings: WorkerSettings, runner: Runner, costs: MeasuredCosts) -> None:
+async def serve(settings: WorkerSettings, loaded: LoadedWorker) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
     serve_metrics(settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
     spans = RequestSpans(tracer, of_passes=settings.trace_passes)
-    servicer = WorkerServicer(runner, costs, spans)
+    servicer = WorkerServicer(loaded.runner, loaded.costs, spans, loaded.thread)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     port = await server.start()
     await server.set_serving(serving=True)

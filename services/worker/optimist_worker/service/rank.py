@@ -3,10 +3,10 @@
 import logging
 import os
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NoReturn
 
 from optimist.worker.v1 import worker_pb2
@@ -20,9 +20,8 @@ from optimist_worker.execution.ranks import Ranks
 from optimist_worker.execution.stage import Stage, StagedStep
 from optimist_worker.execution.stage_pass import StageVerdict, read_verdict, write_verdict
 from optimist_worker.model.loading import choose_device
-from optimist_worker.runner.cost import measure_costs
 from optimist_worker.runner.runner import LaunchedPlan, Runner
-from optimist_worker.service.process import build_runner, serve
+from optimist_worker.service.process import build_runner, load_worker, serve
 from optimist_worker.settings import WorkerSettings, check_ranks
 
 logger = logging.getLogger(__name__)
@@ -67,25 +66,22 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
 
 
 def _lead(settings: WorkerSettings, group: Group) -> None:
-    runner = build_runner(settings, group)
-    costs = measure_costs(runner, settings.cost_seconds)
+    loaded = load_worker(settings, group)
     try:
-        run_service(lambda: serve(settings, runner, costs))
+        run_service(lambda: serve(settings, loaded))
     finally:
-        runner.engine.executor.end()
+        loaded.runner.engine.executor.end()
 
 
 def _obey(settings: WorkerSettings, group: Group, pulse: Pulse) -> None:
-    """Obeys on a thread of its own: the main thread takes signals."""
-    runner = build_runner(settings, group)
+    """Obeys on a thread of its own, see `load_worker`: the main thread takes signals."""
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+    runner = thread.submit(build_runner, settings, group).result()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: pulse.ask_to_end())
-    thread = threading.Thread(
-        target=_obey_or_end, args=(settings, group, runner), name="model", daemon=True
-    )
-    thread.start()
-    while thread.is_alive():
-        thread.join(_JOIN_SECONDS)
+    following = thread.submit(_obey_or_end, settings, group, runner)
+    while not following.done():
+        wait([following], _JOIN_SECONDS)
 
 
 def _obey_or_end(settings: WorkerSettings, group: Group, runner: Runner) -> None:

@@ -27,15 +27,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves Describe and Execute; the model runs on a thread of its own."""
 
     def __init__(
-        self, runner: Runner, costs: MeasuredCosts, spans: RequestSpans | None = None
+        self,
+        runner: Runner,
+        costs: MeasuredCosts,
+        spans: RequestSpans | None = None,
+        thread: ThreadPoolExecutor | None = None,
     ) -> None:
+        """Serves a runner on the thread that has loaded it; None: on a new one."""
         self._runner, self._costs, self._spans = runner, costs, spans
         self._stream: PlanStream | None = None
         """The newest."""
         self._at_work: PlanStream | None = None
         """The one whose plans the model's thread runs; written by that thread alone."""
         # One thread: plans of an older stream are over before a newer one's begin.
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._executor = thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 
     async def Describe(  # noqa: N802
         self,
