@@ -34,7 +34,14 @@ SCALE = 0.3
 SHORT = [BatchRow(37, 1), BatchRow(0, 19), BatchRow(20, 2, TREE)]
 LONG = [BatchRow(300, 1), BatchRow(520, 3), BatchRow(270, 1, TREE), BatchRow(0, 66)]
 """Several parts of keys, and one row with too many tokens for parts."""
-ROWS = {"short": SHORT, "long": LONG} if IS_KERNEL else {"mixed": MIXED, "long": LONG}
+TILED = [BatchRow(0, 300), BatchRow(30, 128), BatchRow(9, 140, TREE)]
+DECODED = [BatchRow(9, 1), BatchRow(14, 1), BatchRow(17, 1)]
+UNEVEN = [BatchRow(9, 1), BatchRow(300, 1)]
+ROWS = (
+    {"short": SHORT, "long": LONG}
+    if IS_KERNEL
+    else {"mixed": MIXED, "long": LONG, "tiled": TILED, "decoded": DECODED, "uneven": UNEVEN}
+)
 DTYPE = torch.float32 if IS_KERNEL else torch.float64
 TOLERANCES = {torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-7}
 # The interpreter takes its time for each head.

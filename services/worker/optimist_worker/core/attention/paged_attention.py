@@ -320,14 +320,8 @@ def attend_rows(
         elif span.bias is None:
             output = _one_token(query[0, :, span.query_start], row_keys, row_values, scale)
         else:
-            output = functional.scaled_dot_product_attention(
-                query[:, :, span.query_start : num_tokens],
-                row_keys,
-                row_values,
-                attn_mask=span.bias,
-                scale=scale,
-                enable_gqa=query.shape[1] != keys.shape[1],
-            ).transpose(1, 2)
+            row_query = query[:, :, span.query_start : num_tokens]
+            output = _many_tokens(row_query, row_keys, row_values, span.bias, scale)
         outputs.append(output)
     num_padded = query.shape[2] - num_tokens
     if num_padded:
@@ -357,6 +351,39 @@ def _one_token(
         scale=scale,
     )
     return output.reshape(1, 1, num_heads, values.shape[3])
+
+
+def _many_tokens(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Attends with a row's tokens, `[1, num_heads, num_queries, key_dim]`, as `attend_rows` does.
+
+    Long chunks go in tiles, each with the keys that come no later than its last token: PyTorch's
+    SDPA for the CPU computes what is masked too.
+    """
+    num_queries, num_keys = bias.shape
+    outputs = []
+    for start in range(0, num_queries, _TILE):
+        end = min(start + _TILE, num_queries)
+        seen = num_keys - num_queries + end
+        output = functional.scaled_dot_product_attention(
+            query[:, :, start:end],
+            keys[:, :, :seen],
+            values[:, :, :seen],
+            attn_mask=bias[start:end, :seen],
+            scale=scale,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+        outputs.append(output.transpose(1, 2))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+
+_TILE = 128
+"""Queries."""
 
 
 def _decode(
