@@ -16,6 +16,7 @@ BENCHMARKS = {
     "overload": "optimist_bench.overload.command",
     "pipeline": "optimist_bench.pipeline",
     "predictions": "optimist_bench.predictions.command",
+    "quantization": "optimist_bench.quantization",
     "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler.command",
     "windows": "optimist_bench.windows",

@@ -14,6 +14,7 @@ from optimist_common.settings import config_file
 
 _OF_THE_WORKER = (
     "dtype",
+    "quantization",
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "drafter",

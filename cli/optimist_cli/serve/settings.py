@@ -46,6 +46,9 @@ class ServeSettings(ServiceSettings):
         description="number format of the worker, such as float32; auto: on a GPU the model's own, "
         "on the CPU float32",
     )
+    quantization: str = Field(
+        "", description="format that the worker rounds weights to on a CPU: none, int8 or int4"
+    )
     tensor_parallel_size: str = Field(
         "", description="processes of the worker that share each layer, such as 2"
     )

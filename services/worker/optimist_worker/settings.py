@@ -47,6 +47,11 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="number format: float64, float32, bfloat16, float16, or auto: on a GPU the "
         "model's own, on the CPU float32",
     )
+    quantization: Literal["none", "int8", "int4"] = Field(
+        "none",
+        description="format that the weights are rounded to on a CPU, in bfloat16: none, int8, or "
+        "int4 (the output matrix int8)",
+    )
     block_size: int = Field(16, ge=1, le=1024, description="tokens per KV block")
     num_kv_blocks: int = Field(
         0, ge=0, le=2**24, description="number of KV blocks; 0 takes what kv_memory_mib holds"
@@ -190,6 +195,11 @@ def check_ranks(settings: WorkerSettings, master_host: str) -> None:
             "number; give cuda, and CUDA_VISIBLE_DEVICES to choose"
         )
     if settings.tensor_parallel_size > 1:
+        if settings.quantization != "none":
+            raise SetupError(
+                f"--quantization: {settings.quantization} rounds whole matrices, which no rank has "
+                f"with --tensor-parallel-size {settings.tensor_parallel_size}; choose none"
+            )
         if settings.drafter == "quantised":
             raise SetupError(
                 "--drafter: quantised copies whole matrices, which no rank has with "

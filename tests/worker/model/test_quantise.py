@@ -16,9 +16,7 @@ from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import prompt_of
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.quantise import (
-    GROUP_SIZE,
     KEPT_FILE,
-    Bits,
     Int4Linear,
     Int8Linear,
     PackedInt8Linear,
@@ -26,6 +24,7 @@ from optimist_worker.model.quantise import (
     extra_bytes,
     quantise,
 )
+from optimist_worker.model.rounding import GROUP_SIZE, Bits
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
 
 TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"

@@ -24,7 +24,8 @@ from transformers import AutoModelForCausalLM
 from optimist_common.errors import SetupError, run_or_explain
 from optimist_common.observing.logs import configure_logging
 from optimist_worker.model.loading import check_directory, load_config
-from optimist_worker.model.quantise import KEPT_FILE, Bits, quantise_module
+from optimist_worker.model.quantise import KEPT_FILE, quantise_module
+from optimist_worker.model.rounding import Bits
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import AttentionInterface
 
-from optimist_common.errors import one_line
+from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.attention.paged_attention import (
     ATTEND,
@@ -23,7 +23,7 @@ from optimist_worker.core.attention.paged_attention import (
     AttentionBatch,
     paged_attention,
 )
-from optimist_worker.model.linear import join
+from optimist_worker.model.linear import check_rounding, join
 from optimist_worker.model.model import Model
 from optimist_worker.model.operations import (
     ADD,
@@ -34,6 +34,7 @@ from optimist_worker.model.operations import (
     Heads,
     Norm,
 )
+from optimist_worker.model.rounding import Bits
 
 logger = logging.getLogger(__name__)
 
@@ -60,12 +61,13 @@ class LlamaLayer(nn.Module):
     transformers computes: they come with each call, or were noted from one.
     """
 
-    def __init__(self, layer: Any, options: dict[str, Any]) -> None:
+    def __init__(self, layer: Any, options: dict[str, Any], bits: Bits | None = None) -> None:
         """Joins the weights of a layer, of which copies are made.
 
         Args:
             layer: Of a class in `_LAYERS`.
             options: What it hands to `paged_attention` besides tensors.
+            bits: To round the weights to, the layer's own too; None leaves them.
         """
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
@@ -78,10 +80,10 @@ class LlamaLayer(nn.Module):
             "softcap": options.get("softcap"),
             "sinks": None,
         }
-        self.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
-        self.output = join([attention.o_proj])
-        self.gate_up = join([mlp.gate_proj, mlp.up_proj])
-        self.down = join([mlp.down_proj])
+        self.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj], bits)
+        self.output = join([attention.o_proj], bits)
+        self.gate_up = join([mlp.gate_proj, mlp.up_proj], bits)
+        self.down = join([mlp.down_proj], bits)
         self._activate: Callable[[torch.Tensor], torch.Tensor] = mlp.act_fn
         self.query_norm, self.key_norm = (
             _norm(getattr(attention, name, None), is_shifted=is_shifted)
@@ -154,13 +156,21 @@ def _norm(norm: Any, *, is_shifted: bool) -> Norm | None:
 
 
 @torch.inference_mode()
-def fuse(model: Model) -> None:
+def fuse(model: Model, bits: Bits | None = None) -> None:
     """Replaces the layers and the output matrix of a model where that changes nothing but time.
+
+    With `bits`, their weights are rounded first; those of the output matrix to 8, since it decides
+    the token alone.
 
     Layers are replaced one by one, and their weights are given up, so that memory holds one layer
     twice. Layers of other families, with quantised or divided weights, and layers whose replacement
     differs by more than rounding stay; the last is logged.
+
+    Raises:
+        SetupError: There are bits, and no layer to round or no kernel for it.
     """
+    if bits is not None:
+        check_rounding(bits)
     module = model.module
     found = [
         layers
@@ -168,6 +178,11 @@ def fuse(model: Model) -> None:
         if isinstance(layers, nn.ModuleList) and any(_can_fuse(layer) for layer in layers)
     ]
     if len(found) != 1:
+        if bits is not None:
+            raise SetupError(
+                f"--quantization: {model.name} ({module.config.model_type}) has no layers of "
+                "Llama's shape with plain weights; choose none"
+            )
         return
     (layers,) = found
     num_fused = 0
@@ -175,7 +190,7 @@ def fuse(model: Model) -> None:
         if not _can_fuse(layers[index]):
             continue
         try:
-            fused = LlamaLayer(layers[index], call.options)
+            fused = LlamaLayer(layers[index], call.options, bits)
             difference = call.compare(layers[index], fused)
         except (RuntimeError, TypeError, AttributeError, KeyError) as error:
             difference = one_line(error)
@@ -189,8 +204,17 @@ def fuse(model: Model) -> None:
         num_fused += 1
     output = module.get_output_embeddings()
     if num_fused and type(output) is nn.Linear:
-        module.set_output_embeddings(join([output]))
-    logger.info("%d of %d layers of %s are fused", num_fused, len(layers), model.name)
+        module.set_output_embeddings(join([output], None if bits is None else 8))
+    logger.info(
+        "%d of %d layers of %s are fused, weights take %.1f MiB",
+        *(num_fused, len(layers), model.name, _num_bytes(module) / 2**20),
+    )
+
+
+def _num_bytes(module: nn.Module) -> int:
+    # Packed tensors have no address; what is shared is one object.
+    tensors = {id(one): one for one in (*module.parameters(), *module.buffers())}
+    return sum(one.numel() * one.element_size() for one in tensors.values())
 
 
 def _can_fuse(layer: Any) -> bool:

@@ -8,7 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from optimist_common.errors import one_line
+from optimist_common.errors import SetupError, one_line
+from optimist_worker.model.rounding import (
+    GROUP_SIZE,
+    Bits,
+    RoundedWeight,
+    round_weight,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +67,108 @@ class PackedLinear(nn.Module):
         return total
 
 
-Linear = PlainLinear | PackedLinear
+class RoundedLinear(nn.Module):
+    """A product with weights of 8 or 4 bits, in bfloat16 on the CPU.
+
+    Few rows are multiplied by PyTorch's weight-only integer kernels, which read half or a quarter
+    of the bytes; more rows by the same rounded weights in bfloat16, which is faster for them. Both
+    compute one function but for the rounding of bfloat16. The kernels are private, so see
+    `check_rounding`.
+    """
+
+    values: torch.Tensor
+    scales: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, rounded: RoundedWeight, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.bits = rounded.bits
+        self.register_buffer("values", rounded.values)
+        self.register_buffer("scales", rounded.scales)
+        self.register_buffer("bias", bias)
+        self.wide = lay_out(rounded.weight, bias)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Maps `[..., in_features]` to `[..., out_features]`."""
+        rows = inputs if inputs.dim() == 2 else inputs.reshape(-1, inputs.shape[-1])
+        rows = rows.contiguous()
+        if not 0 < len(rows) <= MOST_NARROW_ROWS[self.bits]:
+            wide: torch.Tensor = self.wide(inputs)
+            return wide
+        if self.bits == 4:
+            multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
+            products: torch.Tensor = multiply(rows, self.values, GROUP_SIZE, self.scales)
+        else:
+            products = torch.ops.aten._weight_int8pack_mm(rows, self.values, self.scales)
+        if self.bias is not None:
+            products += self.bias
+        return products if rows is inputs else products.view(*inputs.shape[:-1], -1)
+
+    def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        """Returns the product and a residual, which may be overwritten."""
+        if len(inputs) > MOST_NARROW_ROWS[self.bits]:
+            return self.wide.add(inputs, residual)
+        return self(inputs).add_(residual)
 
 
-def join(linears: Sequence[nn.Linear]) -> Linear:
-    """Returns one layer with the outputs of several, one after the other."""
+MOST_NARROW_ROWS = {8: 4, 4: 8}
+"""By bits: with more rows the integer kernel is slower than oneDNN (AVX-512, two cores)."""
+
+Linear = PlainLinear | PackedLinear | RoundedLinear
+
+
+def join(linears: Sequence[nn.Linear], bits: Bits | None = None) -> Linear:
+    """Returns one layer with the outputs of several, one after the other.
+
+    With `bits`, the given layers get the rounded weights too, so that what computes with them can
+    be compared.
+    """
     weights = [linear.weight.detach() for linear in linears]
     # One alone may be shared with the embedding.
     weight = torch.cat(weights) if len(weights) > 1 else weights[0]
     biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
     bias = torch.cat(biases) if biases else None
+    if bits is None:
+        return lay_out(weight, bias)
+    rounded = round_weight(weight, bits)
+    parts = torch.split(rounded.weight, [len(part) for part in weights])
+    for linear, part in zip(linears, parts, strict=True):
+        linear.weight = nn.Parameter(part, requires_grad=False)
+    if weight.shape[1] % 16:
+        # With such rows the kernel for 8 bits ends the process.
+        return lay_out(rounded.weight, bias)
+    return RoundedLinear(rounded, bias)
+
+
+def lay_out(weight: torch.Tensor, bias: torch.Tensor | None) -> PlainLinear | PackedLinear:
+    """Returns the layer for weights as they are, of the layout that is fastest on their device."""
     if weight.device.type == "cpu" and can_pack(weight.dtype):
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)
+
+
+def check_rounding(bits: Bits) -> None:
+    """Raises SetupError if this CPU and this PyTorch do not multiply right by rounded weights."""
+    weight, inputs, residual = (
+        torch.arange(rows * 64, dtype=torch.float32).sin_().view(rows, 64).to(torch.bfloat16)
+        for rows in (64, 3, 3)
+    )
+    bias = residual[0].clone()
+    reason = "the product of a small matrix is wrong"
+    try:
+        for number in {bits, 8}:
+            rounded = round_weight(weight, number)
+            linear = RoundedLinear(rounded, bias)
+            found = torch.stack([linear(inputs), linear.add(inputs, residual.clone())])
+            product = functional.linear(inputs.double(), rounded.weight.double(), bias.double())
+            wanted = torch.stack([product, product + residual.double()])
+            if not torch.allclose(found.double(), wanted, rtol=0.02, atol=0.1):
+                raise RuntimeError(reason)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise SetupError(
+            f"--quantization: PyTorch {torch.__version__} has no integer kernels that work on "
+            f"this CPU ({one_line(error)}); choose none"
+        ) from None
 
 
 @cache

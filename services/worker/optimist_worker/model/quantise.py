@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,14 +15,18 @@ from torch.nn import functional
 
 from optimist_common.errors import SetupError
 from optimist_worker.model.model import Model
+from optimist_worker.model.rounding import (
+    GROUP_SIZE,
+    TINY,
+    Bits,
+    pack_int4,
+    round_groups,
+    round_outputs,
+    takes_int4,
+)
 
-GROUP_SIZE = 32
-"""Inputs that share a scale in a layer of 4 bits."""
-
-_TINY = 1e-12
 # cuBLAS multiplies int8 matrices of more than 16 rows, in multiples of 8.
 _FEWEST_CUDA_ROWS = 32
-_INNER_TILES = 8
 
 
 def can_quantise(linear: nn.Linear, bits: int) -> bool:
@@ -30,7 +34,7 @@ def can_quantise(linear: nn.Linear, bits: int) -> bool:
     rows, columns = linear.weight.shape
     is_cuda = linear.weight.device.type == "cuda"
     if bits == 4:
-        return rows % 16 == 0 and columns % (16 * _INNER_TILES if is_cuda else GROUP_SIZE) == 0
+        return takes_int4(linear.weight)
     return not is_cuda or (rows % 8 == 0 and columns % 8 == 0)
 
 
@@ -61,7 +65,7 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        values, scales = _per_output(linear.weight)
+        values, scales = round_outputs(linear.weight)
         self.register_buffer("values", values.t())
         self.register_buffer("scales", scales)
         self.register_buffer("bias", _detached(linear.bias))
@@ -95,7 +99,7 @@ class PackedInt8Linear(nn.Module):
         super().__init__()
         self.out_features = linear.weight.shape[0]
         self.num_bytes = linear.weight.numel() + 8 * self.out_features
-        _, scales = _per_output(linear.weight)
+        _, scales = round_outputs(linear.weight)
         zeros = torch.zeros(self.out_features, dtype=torch.int64)
         with warnings.catch_warnings():
             # The kernel takes its weights in no other form than a quantised tensor, a type that
@@ -124,11 +128,7 @@ class PackedInt8Linear(nn.Module):
 
 
 class Int4Linear(nn.Module):
-    """Weights of 4 bits with a scale and a zero point per GROUP_SIZE inputs; bfloat16 products.
-
-    Rounds to the nearest of 16 evenly spaced values between the group's least and greatest, the
-    layout of tinygemm as in gpt-fast and torchao's Int4WeightOnlyConfig.
-    """
+    """Weights of 4 bits with a scale and a zero point per GROUP_SIZE inputs; bfloat16 products."""
 
     values: torch.Tensor
     scales_and_zeros: torch.Tensor
@@ -136,15 +136,10 @@ class Int4Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        weight = linear.weight.detach().float()
-        self.out_features, in_features = weight.shape
-        groups = weight.reshape(self.out_features, in_features // GROUP_SIZE, GROUP_SIZE)
-        least, greatest = groups.aminmax(dim=2)
-        scales = ((greatest - least) / 15).clamp_min(_TINY)
-        steps = ((groups - least[..., None]) / scales[..., None]).round().clamp(0, 15)
-        self.register_buffer("values", _pack_int4(steps.reshape(weight.shape).to(torch.int32)))
-        both = torch.stack([scales, least + 8 * scales], dim=2).transpose(0, 1).contiguous()
-        self.register_buffer("scales_and_zeros", both.to(torch.bfloat16))
+        self.out_features = linear.weight.shape[0]
+        steps, scales_and_zeros = round_groups(linear.weight)
+        self.register_buffer("values", pack_int4(steps))
+        self.register_buffer("scales_and_zeros", scales_and_zeros)
         self.register_buffer("bias", _detached(linear.bias))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -159,30 +154,11 @@ class Int4Linear(nn.Module):
         return _finish(products, self.bias, inputs)
 
 
-def _per_output(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns int8 values of the weight's shape and float32 scales, `[out_features]`."""
-    precise = weight.detach().float()
-    scales = (precise.abs().amax(dim=1) / 127.0).clamp_min(_TINY)
-    return (precise / scales[:, None]).round_().to(torch.int8), scales
-
-
 def _row_norms(rows: torch.Tensor) -> torch.Tensor:
     """Returns the largest magnitude of each row, `[num_rows, 1]`, above 0."""
     if rows.shape[0] == 0:
         return rows.new_empty((0, 1))
-    return torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True).clamp_min_(_TINY)
-
-
-def _pack_int4(steps: torch.Tensor) -> torch.Tensor:
-    """Packs numbers from 0 to 15, int32 `[out_features, in_features]`, for the device's kernel."""
-    if not steps.is_cuda:
-        return torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps, 1)
-    if torch.cuda.get_device_capability(steps.device) < (8, 0):
-        raise SetupError(
-            "--drafter-bits: 4 bits need a GPU of compute capability 8.0 or higher; use 8"
-        )
-    pairs = (steps[:, ::2] << 4 | steps[:, 1::2]).to(torch.uint8)
-    return torch.ops.aten._convert_weight_to_int4pack(pairs, _INNER_TILES)
+    return torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True).clamp_min_(TINY)
 
 
 def _detached(bias: torch.Tensor | None) -> torch.Tensor | None:
@@ -198,8 +174,6 @@ def _finish(
 
 
 logger = logging.getLogger(__name__)
-
-Bits = Literal[4, 8]
 
 KEPT_FILE = "quantised_drafter.json"
 """In a model's directory, may name by bits the linear layers that must stay as they are."""

@@ -32,8 +32,10 @@ from optimist_worker.model.division import StagePlace
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.kernel_check import check_kernels, leave_kernels, replaced_kernels
+from optimist_worker.model.loading import choose_device
 from optimist_worker.model.memory import DeviceState, plan_memory
 from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.rounding import Bits
 from optimist_worker.runner.cost import MeasuredCosts, measure_costs
 from optimist_worker.runner.graph_check import check_graphs
 from optimist_worker.runner.runner import Engine, Runner
@@ -85,6 +87,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     Raises:
         SetupError: Either cannot be had.
     """
+    bits, dtype = _choose_bits(settings)
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
     stage = None
@@ -92,7 +95,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         stage = StagePlace(group.ranks.stage, group.ranks.num_stages)
     model = load_model(
         settings.model,
-        settings.dtype,
+        dtype,
         settings.device,
         dummy_weights=settings.dummy_weights,
         tensor_parallel_size=settings.tensor_parallel_size,
@@ -107,7 +110,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
             check_kernels(each, settings.block_size)
         else:
             leave_kernels(each)
-        fuse(each)
+        fuse(each, bits if each is model else None)
     extra = drafter_block_bytes(weights, model, settings.block_size)
     sizes = plan_memory(settings, model, extra)
     if group is not None:
@@ -135,6 +138,23 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     if runner.engine.rule is AcceptanceRule.SYNTHETIC:
         logger.warning("drafts are accepted by chance: every text is meaningless")
     return runner
+
+
+def _choose_bits(settings: WorkerSettings) -> tuple[Bits | None, str]:
+    """Returns the bits that weights are rounded to, and the dtype to load them in."""
+    if settings.quantization == "none":
+        return None, settings.dtype
+    if choose_device(settings.device).type != "cpu":
+        raise SetupError(
+            f"--quantization: {settings.quantization} is for the CPU; on a GPU leave it out and "
+            "serve a checkpoint that is quantised already (AWQ, GPTQ, fp8)"
+        )
+    if settings.dtype not in ("auto", "bfloat16"):
+        raise SetupError(
+            f"--quantization: {settings.quantization} computes in bfloat16, not {settings.dtype}; "
+            "choose --dtype bfloat16"
+        )
+    return 4 if settings.quantization == "int4" else 8, "bfloat16"
 
 
 def _build_engine(

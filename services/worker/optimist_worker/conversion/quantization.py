@@ -1,0 +1,135 @@
+"""What rounding its weights costs a model in quality, and gains in time."""
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import AutoModelForCausalLM
+
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.model.fused import fuse
+from optimist_worker.model.loading import check_directory, load_config
+from optimist_worker.model.model import Model, load_model
+from optimist_worker.model.rounding import Bits
+
+_FLAG = "--model"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A text that the model wrote in float32, and what it expected at each of its tokens."""
+
+    token_ids: list[int]
+    start: int
+    """First token that the model wrote."""
+    log_probabilities: torch.Tensor
+    """Of the tokens from `start` on, `[num_tokens, vocab_size]`."""
+
+
+def set_threads(number: int) -> None:
+    """Sets how many threads compute; 0 leaves it to PyTorch."""
+    if number:
+        torch.set_num_threads(number)
+
+
+@torch.inference_mode()
+def write_references(
+    name: str, prompts: Sequence[Sequence[int]], num_tokens: int
+) -> list[Reference]:
+    """Writes greedy texts by transformers' own modules in float32.
+
+    Raises:
+        SetupError: The model cannot be read; the message begins with --model.
+    """
+    check_directory(name, _FLAG, needs_weights=True)
+    load_config(name, _FLAG)
+    auto_model: Any = AutoModelForCausalLM
+    module = auto_model.from_pretrained(
+        name, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+    ).eval()
+    references = []
+    for prompt in prompts:
+        inputs = torch.tensor([list(prompt)])
+        ids = module.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        logits = module(ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        references.append(Reference(ids[0].tolist(), len(prompt), logits.log_softmax(-1)))
+    return references
+
+
+@torch.inference_mode()
+def compare(name: str, bits: Bits | None, references: Sequence[Reference]) -> dict[str, float]:
+    """Compares a model in bfloat16, as the worker serves it on a CPU, with float32.
+
+    Args:
+        name: Directory or hub name.
+        bits: That its weights are rounded to; None: not.
+        references: At least one.
+
+    Returns:
+        `kl_wide` and `kl_narrow`: mean Kullback-Leibler divergence from float32 of distributions
+        from one pass over a whole text and from passes of one token, in nats; `agreement_wide` and
+        `agreement_narrow`: share of tokens with the same likeliest one; `step_ms`: median time of
+        a pass of one token.
+
+    Raises:
+        SetupError: The model cannot be loaded or rounded.
+    """
+    model = load_model(name, "bfloat16", "cpu")
+    fuse(model, bits)
+    sums = dict.fromkeys(("kl_wide", "kl_narrow", "agreement_wide", "agreement_narrow"), 0.0)
+    seconds: list[float] = []
+    for reference in references:
+        length = len(reference.token_ids)
+        pool = KVPool(model.layers, 1, length, model.dtype, model.device)
+        wide = run_tokens(model, pool, reference.token_ids, 0)[reference.start - 1 : -1]
+        narrow = []
+        for place in range(reference.start - 1, length - 1):
+            begin = time.perf_counter()
+            narrow.append(run_tokens(model, pool, reference.token_ids[place : place + 1], place))
+            seconds.append(time.perf_counter() - begin)
+        expected = reference.log_probabilities
+        for width, logits in (("wide", wide), ("narrow", torch.cat(narrow))):
+            found = logits.float().log_softmax(-1)
+            divergence = functional.kl_div(found, expected, log_target=True, reduction="sum")
+            sums[f"kl_{width}"] += float(divergence)
+            sums[f"agreement_{width}"] += float((found.argmax(-1) == expected.argmax(-1)).sum())
+    total = sum(len(reference.log_probabilities) for reference in references)
+    report = {key: value / total for key, value in sums.items()}
+    return report | {"step_ms": statistics.median(seconds) * 1e3}
+
+
+def run_tokens(model: Model, pool: KVPool, token_ids: Sequence[int], start: int) -> torch.Tensor:
+    """Runs tokens from a place on; returns logits, `[num_tokens, vocab_size]`."""
+    number, end = len(token_ids), start + len(token_ids)
+    places = torch.arange(start, end)
+    batch = AttentionBatch(
+        pool=pool,
+        slot_mapping=places,
+        query_starts=torch.tensor([0, number]),
+        num_computed_tokens=torch.tensor([start]),
+        tree_starts=torch.tensor([end]),
+        positions=places,
+        ancestors=None,
+        block_tables=torch.zeros((1, 1), dtype=torch.int32),
+        max_num_queries=number,
+        max_num_keys=end,
+    )
+    output = model.module(
+        input_ids=torch.tensor([list(token_ids)]),
+        position_ids=places[None],
+        use_cache=False,
+        paged=batch,
+    )
+    logits: torch.Tensor = output.logits[0]
+    return logits

@@ -1,0 +1,213 @@
+"""A target with weights of 8 or 4 bits computes one function, that of the rounded weights."""
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from optimist_common.errors import SetupError
+from optimist_worker.conversion.quantization import run_tokens
+from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.model import linear
+from optimist_worker.model.fused import LlamaLayer
+from optimist_worker.model.linear import PlainLinear, RoundedLinear, check_rounding, join
+from optimist_worker.model.rounding import Bits, round_weight
+from optimist_worker.runner.runner import Runner
+from optimist_worker.service import process
+from optimist_worker.settings import WorkerSettings, check_ranks
+from tests.checkpoints import FAMILIES, VOCAB_SIZE
+from tests.worker.step import generate
+
+PROMPT = random.Random(5).choices(range(3, VOCAB_SIZE), k=40)
+KINDS = ["int8", "int4"]
+ROWS = (0, 1, 2, 4, 5, 8, 9, 33)
+
+
+def settings_of(path: Path, quantization: str, **options: object) -> WorkerSettings:
+    return WorkerSettings.model_validate(
+        {
+            "model": str(path),
+            "device": "cpu",
+            "quantization": quantization,
+            "drafter": "none",
+            "num_kv_blocks": 96,
+            **options,
+        }
+    )
+
+
+def build(path: Path, quantization: str, **options: object) -> Runner:
+    return process.build_runner(settings_of(path, quantization, **options))
+
+
+def matrix(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn((rows, columns), generator=generator).bfloat16()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("shape", [(96, 64), (48, 96), (50, 80), (3, 16)])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_every_width_multiplies_by_the_rounded_weights(
+    bits: Bits, shape: tuple[int, int], *, has_bias: bool
+) -> None:
+    rounded = round_weight(matrix(*shape), bits)
+    bias = matrix(1, shape[0], 1)[0] if has_bias else None
+    layer = RoundedLinear(rounded, bias)
+    wide_bias = None if bias is None else bias.double()
+    for num_rows in ROWS:
+        inputs, residual = matrix(num_rows, shape[1], 2), matrix(num_rows, shape[0], 3)
+        product = functional.linear(inputs.double(), rounded.weight.double(), wide_bias)
+        found = layer(inputs)
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.double(), product, rtol=0.02, atol=0.1)
+        torch.testing.assert_close(layer(inputs[None])[0], found)
+        total = layer.add(inputs, residual.clone()).double()
+        torch.testing.assert_close(total, product + residual.double(), rtol=0.02, atol=0.1)
+
+
+@pytest.mark.parametrize(("bits", "error"), [(8, 0.012), (4, 0.11)])
+def test_rounding_is_to_the_nearest(bits: Bits, error: float) -> None:
+    weight = matrix(64, 96)
+    rounded = round_weight(weight, bits)
+    assert rounded.bits == bits
+    assert 0 < (rounded.weight - weight).norm() < error * weight.norm()
+    # Of every group of 32, or every output, no more values than the bits tell apart.
+    for values in rounded.weight.view(-1, 32 if bits == 4 else 96):
+        assert len(values.unique()) <= 2**bits
+
+
+def test_joined_layers_get_the_rounded_weights() -> None:
+    parts = [nn.Linear(64, size, bias=False).bfloat16() for size in (32, 16)]
+    exact = torch.cat([part.weight.detach() for part in parts])
+    joined = join(parts, 4)
+    assert isinstance(joined, RoundedLinear)
+    both = torch.cat([part.weight for part in parts])
+    assert torch.equal(both, round_weight(exact, 4).weight)
+
+
+def test_a_shape_without_a_kernel_is_rounded_all_the_same() -> None:
+    part = nn.Linear(70, 6, bias=False).bfloat16()
+    rounded = round_weight(part.weight, 4)
+    inputs = matrix(1, 70)
+    product = functional.linear(inputs, rounded.weight)
+    torch.testing.assert_close(join([part], 4)(inputs), product)
+
+
+@pytest.mark.parametrize("quantization", KINDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_of_one_token_passes_are_those_of_a_prompt(
+    quantization: str, family: str, checkpoint: Callable[[str], Path]
+) -> None:
+    runner = build(checkpoint(family), quantization)
+    module = runner.engine.model.module
+    layers = [part for part in module.modules() if isinstance(part, LlamaLayer)]
+    assert len(layers) == len(runner.engine.model.layers)
+    assert {part.gate_up.bits for part in layers} == {int(quantization[3:])}
+    assert module.get_output_embeddings().bits == 8
+    output = generate(runner, PROMPT, 12)
+    # The same tokens as one prompt, one token at a time: greedy choices agree but for ties.
+    agreed = sum(
+        generate(runner, PROMPT + output[:number], 1)[0] == output[number]
+        for number in range(len(output))
+    )
+    assert agreed >= len(output) - 2
+
+
+@torch.inference_mode()
+def logits_after(runner: Runner, token_ids: list[int]) -> torch.Tensor:
+    """What the rounded model expects next, from one pass over all tokens."""
+    model = runner.engine.model
+    pool = KVPool(model.layers, 1, len(token_ids), model.dtype, model.device)
+    return run_tokens(model, pool, token_ids, 0)[-1].float()
+
+
+@pytest.mark.parametrize("quantization", KINDS)
+@pytest.mark.parametrize("width", [1, 3, 7, 12])
+def test_greedy_text_with_predictions_differs_in_near_ties_alone(
+    quantization: str, width: int, llama_path: Path
+) -> None:
+    runner = build(llama_path, quantization)
+    plain = generate(runner, PROMPT, 32)
+    accepted: list[int] = []
+
+    def predict(output: list[int]) -> list[int]:
+        wrong = [3 + (token + 1) % 300 for token in plain[len(output) + 5 :]]
+        return plain[len(output) : len(output) + 5] + wrong
+
+    text = generate(
+        runner,
+        PROMPT,
+        32,
+        predict=predict,
+        width=width,
+        note=lambda result: accepted.extend(result.num_accepted_tokens),
+    )
+    same = next((place for place in range(32) if text[place] != plain[place]), 32)
+    if same < 32:
+        logits = logits_after(runner, PROMPT + plain[:same])
+        rounding = 0.02 * float(logits.max() - logits.min())
+        assert abs(float(logits[text[same]] - logits[plain[same]])) < rounding
+        assert float(logits.max() - logits[plain[same]]) < rounding
+    assert sum(accepted) > same // 3
+
+
+@pytest.mark.parametrize("quantization", KINDS)
+def test_dummy_weights_and_a_drafter_of_the_same_weights(
+    quantization: str, llama_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        runner = build(llama_path, quantization, dummy_weights=True, drafter="quantised")
+    assert len(generate(runner, PROMPT, 8)) == 8
+    assert "layers of" in caplog.text
+    assert "weights take" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float32"}, "--quantization: int4 computes in bfloat16, not float32"),
+        ({"device": "cuda"}, r"--quantization: int4 is for the CPU.*\(AWQ, GPTQ, fp8\)"),
+    ],
+)
+def test_wrong_settings_say_what_to_choose(
+    options: dict[str, str], message: str, llama_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SetupError, match=message):
+        build(llama_path, "int4", **options)
+
+
+def test_other_families_are_refused(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(SetupError, match=r"--quantization: .*gpt_neox.* no layers of Llama's"):
+        build(checkpoint("gpt_neox"), "int8")
+
+
+def test_tensor_parallel_ranks_are_refused() -> None:
+    settings = settings_of(Path("model"), "int8", tensor_parallel_size=2)
+    with pytest.raises(SetupError, match="--quantization: int8 rounds whole matrices"):
+        check_ranks(settings, "127.0.0.1")
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_kernels_that_fail_or_multiply_wrong_are_noticed(
+    bits: Bits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_rounding(bits)
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainLinear, "add", lambda self, inputs, residual: residual)
+        patch.setattr(RoundedLinear, "add", lambda self, inputs, residual: residual)
+        with pytest.raises(SetupError, match=r"--quantization: .*product .* is wrong.*choose none"):
+            check_rounding(bits)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(linear, "round_weight", fail)
+    with pytest.raises(SetupError, match=r"--quantization: .*no such kernel.*choose none"):
+        check_rounding(bits)
