@@ -34,6 +34,8 @@ class Span:
 class DecodedRows:
     """Rows of one token each, padded to the same number of keys."""
 
+    queries: torch.Tensor
+    """Their tokens in the pass, `[num_rows]`."""
     keys: torch.Tensor
     """Places in the pool, `[num_rows * num_keys]`."""
     bias: torch.Tensor
@@ -97,7 +99,7 @@ class AttentionBatch:
         return spans
 
     def decoded_rows(self, window: int | None, dtype: torch.dtype) -> DecodedRows | None:
-        """Returns the rows as one rectangle; None unless each has one token and similar lengths.
+        """Returns the rows of one token each as one rectangle; None if their lengths differ much.
 
         Made once for all layers with the same window; the arguments are those of `spans`.
         """
@@ -169,7 +171,8 @@ class AttentionBatch:
 
 
 def _pad_rows(spans: list[Span], dtype: torch.dtype, device: torch.device) -> DecodedRows | None:
-    if len(spans) < 2 or any(span.bias is not None for span in spans):
+    spans = [span for span in spans if span.bias is None]
+    if len(spans) < 2:
         return None
     places = [
         torch.arange(span.keys.start, span.keys.stop, device=device)
@@ -187,7 +190,8 @@ def _pad_rows(spans: list[Span], dtype: torch.dtype, device: torch.device) -> De
     keys = torch.where(is_padding, keys[:, :1], keys)
     bias = torch.zeros(keys.shape, dtype=dtype, device=device)
     bias.masked_fill_(is_padding, float("-inf"))
-    return DecodedRows(keys.flatten(), bias[:, None, None])
+    queries = torch.tensor([span.query_start for span in spans], device=device)
+    return DecodedRows(queries, keys.flatten(), bias[:, None, None])
 
 
 _MOST_PADDING = 2
@@ -304,29 +308,28 @@ def attend_rows(
     Returns:
         `[1, num_tokens, num_heads, value_dim]`; 0 for padding.
     """
-    outputs = []
-    num_tokens = 0
+    decoded = None
     if softcap is None and sinks is None:
         decoded = batch.decoded_rows(window, query.dtype)
-        if decoded is not None and len(decoded.bias) == query.shape[2]:
-            return _decode(query, keys, values, decoded, scale)
+    if decoded is not None and len(decoded.queries) == query.shape[2]:
+        return _decode(query, keys, values, decoded, scale)
+    output = query.new_zeros((1, query.shape[2], query.shape[1], values.shape[2]))
+    if decoded is not None:
+        row_query = query.index_select(2, decoded.queries)
+        output[:, decoded.queries] = _decode(row_query, keys, values, decoded, scale)
     for span in batch.spans(window, query.dtype):
-        num_tokens = span.query_end
-        row_keys = _read(keys, span.keys)
-        row_values = _read(values, span.keys)
+        if span.bias is None and decoded is not None:
+            continue
+        row_query = query[:, :, span.query_start : span.query_end]
+        row_keys, row_values = _read(keys, span.keys), _read(values, span.keys)
         if softcap is not None or sinks is not None:
-            row_query = query[:, :, span.query_start : num_tokens]
-            output = _explicit(row_query, row_keys, row_values, span.bias, scale, softcap, sinks)
-        elif span.bias is None:
-            output = _one_token(query[0, :, span.query_start], row_keys, row_values, scale)
+            row = _explicit(row_query, row_keys, row_values, span.bias, scale, softcap, sinks)
         else:
-            row_query = query[:, :, span.query_start : num_tokens]
-            output = _many_tokens(row_query, row_keys, row_values, span.bias, scale)
-        outputs.append(output)
-    num_padded = query.shape[2] - num_tokens
-    if num_padded:
-        outputs.append(query.new_zeros((1, num_padded, query.shape[1], values.shape[2])))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+            row = _attend_row(row_query, row_keys, row_values, span.bias, scale)
+        if row.shape[1] == query.shape[2]:
+            return row
+        output[:, span.query_start : span.query_end] = row
+    return output
 
 
 def _read(pool: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
@@ -335,48 +338,32 @@ def _read(pool: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
     return rows.transpose(0, 1)[None]
 
 
-def _one_token(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Attends with one token, `[num_heads, key_dim]`, to all keys; `[1, 1, num_heads, value_dim]`.
-
-    The heads of a group are queries of one head: in bfloat16 that is several times as fast.
-    """
-    num_heads, key_dim = query.shape
-    num_kv_heads = keys.shape[1]
-    output = functional.scaled_dot_product_attention(
-        query.reshape(1, num_kv_heads, num_heads // num_kv_heads, key_dim),
-        keys,
-        values,
-        scale=scale,
-    )
-    return output.reshape(1, 1, num_heads, values.shape[3])
-
-
-def _many_tokens(
+def _attend_row(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    bias: torch.Tensor,
+    bias: torch.Tensor | None,
     scale: float,
 ) -> torch.Tensor:
     """Attends with a row's tokens, `[1, num_heads, num_queries, key_dim]`, as `attend_rows` does.
 
-    Long chunks go in tiles, each with the keys that come no later than its last token: PyTorch's
-    SDPA for the CPU computes what is masked too.
+    Long chunks go in tiles, each with the keys that come no later than its last token: what is
+    masked is computed too.
     """
-    num_queries, num_keys = bias.shape
+    num_queries, num_keys = query.shape[2], keys.shape[2]
     outputs = []
     for start in range(0, num_queries, _TILE):
         end = min(start + _TILE, num_queries)
         seen = num_keys - num_queries + end
-        output = functional.scaled_dot_product_attention(
+        attend = (
+            _attend_by_products if _uses_products(query.dtype, end - start) else _attend_by_sdpa
+        )
+        output = attend(
             query[:, :, start:end],
             keys[:, :, :seen],
             values[:, :, :seen],
-            attn_mask=bias[start:end, :seen],
-            scale=scale,
-            enable_gqa=query.shape[1] != keys.shape[1],
+            None if bias is None else bias[start:end, :seen],
+            scale,
         )
         outputs.append(output.transpose(1, 2))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
@@ -384,6 +371,57 @@ def _many_tokens(
 
 _TILE = 128
 """Queries."""
+_FEWEST_FOR_PRODUCTS = 24
+"""Queries of a tile for which two products are faster than SDPA in bfloat16."""
+
+
+def _uses_products(dtype: torch.dtype, num_queries: int) -> bool:
+    return dtype == torch.bfloat16 and num_queries >= _FEWEST_FOR_PRODUCTS
+
+
+def _attend_by_sdpa(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
+) -> torch.Tensor:
+    """Attends as `_attend_row` does, a tile; `[1, num_heads, num_queries, value_dim]`.
+
+    The heads of a group are queries of one head: then keys are read once for all of them.
+    """
+    _, num_heads, num_queries, key_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    groups = num_heads // num_kv_heads
+    output = functional.scaled_dot_product_attention(
+        query.reshape(1, num_kv_heads, groups * num_queries, key_dim),
+        keys,
+        values,
+        attn_mask=None if bias is None else bias.repeat(groups, 1),
+        scale=scale,
+    )
+    return output.reshape(1, num_heads, num_queries, values.shape[3])
+
+
+def _attend_by_products(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
+) -> torch.Tensor:
+    """The same by oneDNN's batched products, which round scores to the inputs' dtype.
+
+    So do transformers' own ("eager") attention and its softmax.
+    """
+    _, num_heads, num_queries, key_dim = query.shape
+    num_kv_heads = keys.shape[1]
+    grouped = (query * scale).reshape(num_kv_heads, -1, key_dim)
+    scores = torch.bmm(grouped, keys[0].transpose(1, 2)).view(num_heads, num_queries, -1)
+    if bias is not None:
+        scores += bias
+    weights = scores.softmax(-1).view(num_kv_heads, -1, keys.shape[2])
+    return torch.bmm(weights, values[0]).view(1, num_heads, num_queries, -1)
 
 
 def _decode(
@@ -397,7 +435,7 @@ def _decode(
 
     One product for all rows: beside their keys, the calls per row would cost twice as much.
     """
-    num_rows, num_kv_heads = len(rows.bias), keys.shape[1]
+    num_rows, num_kv_heads = len(rows.queries), keys.shape[1]
     row_keys, row_values = (
         pool.index_select(0, rows.keys).view(num_rows, -1, num_kv_heads, pool.shape[2])
         for pool in (keys, values)
