@@ -129,7 +129,7 @@ def shapeless(target: Model) -> Model:
 
 @pytest.fixture(autouse=True)
 def _attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged_attention, "attend_rows", _attend)
+    monkeypatch.setattr(paged_attention.ATTEND, "plain", _attend)
 
 
 @dataclasses.dataclass

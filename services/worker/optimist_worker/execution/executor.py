@@ -67,6 +67,8 @@ class Executor:
     """Stages that work on a plan each."""
     most_plans = 1
     """Plans that are launched at most before the oldest one is waited for."""
+    uses_graphs = False
+    """Whether steps run as CUDA graphs where they can be captured."""
     settles_late = False
     """Whether the state moves on only when a step is waited for."""
     inbox: VerdictInbox | None = None
@@ -121,6 +123,7 @@ class LocalExecutor(Executor):
         self._step = step
         self._graphs = None
         if device.type == "cuda":
+            self.uses_graphs = uses_graphs
             self._graphs = GraphCache() if uses_graphs else None
             # One to run, and one to go on with at once.
             self.most_plans = 2
@@ -139,7 +142,7 @@ class LocalExecutor(Executor):
         rows, bounds, number, wanted = step
         # What log-probabilities are wanted of is different in every step.
         is_plain = wanted is None and not bounds.has_grammar and bounds.num_tokens <= MOST_TOKENS
-        graphs = self._graphs if is_plain else None
+        graphs = self._graphs if is_plain and self.uses_graphs else None
         watch = CudaStopwatch(is_on=graphs is None)
         scored: torch.Tensor | None = None
 

@@ -13,14 +13,27 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn import functional
 from transformers import AttentionInterface
 
 from optimist_common.errors import one_line
 from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import NAME, AttentionBatch, paged_attention
+from optimist_worker.core.attention.paged_attention import (
+    ATTEND,
+    NAME,
+    AttentionBatch,
+    paged_attention,
+)
 from optimist_worker.model.linear import join
 from optimist_worker.model.model import Model
+from optimist_worker.model.operations import (
+    ADD,
+    ADD_NORM,
+    GATE,
+    NORM,
+    ROTATE_AND_WRITE,
+    Heads,
+    Norm,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +70,14 @@ class LlamaLayer(nn.Module):
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         is_shifted = type(layer).__name__ in _SHIFTED
-        self.layer_idx, self._options = attention.layer_idx, options
+        self.layer_idx = attention.layer_idx
         self._head_dim = attention.head_dim
-        self._num_keys = attention.k_proj.out_features // attention.head_dim
-        self._num_queries = attention.q_proj.out_features // attention.head_dim
+        self._options = {
+            "scale": options.get("scaling", attention.head_dim**-0.5),
+            "window": options.get("sliding_window"),
+            "softcap": options.get("softcap"),
+            "sinks": None,
+        }
         self.qkv = join([attention.q_proj, attention.k_proj, attention.v_proj])
         self.output = join([attention.o_proj])
         self.gate_up = join([mlp.gate_proj, mlp.up_proj])
@@ -69,6 +86,12 @@ class LlamaLayer(nn.Module):
         self.query_norm, self.key_norm = (
             _norm(getattr(attention, name, None), is_shifted=is_shifted)
             for name in ("q_norm", "k_norm")
+        )
+        self._heads = Heads(
+            attention.q_proj.out_features // attention.head_dim,
+            attention.k_proj.out_features // attention.head_dim,
+            self.query_norm,
+            self.key_norm,
         )
         before_mlp, after_attention, after_mlp = layer.post_attention_layernorm, None, None
         if hasattr(layer, "pre_feedforward_layernorm"):
@@ -98,72 +121,36 @@ class LlamaLayer(nn.Module):
         Returns:
             `[1, num_tokens, hidden_size]`.
         """
+        pool, index = paged.pool, self.layer_idx
+        keys, values = pool.keys[index], pool.values[index]
         states = hidden_states[0]
-        heads = self.qkv(self.before_attention(states)).view(len(states), -1, self._head_dim)
-        sizes = [self._num_queries, self._num_keys, self._num_keys]
-        queries, keys, values = torch.split(heads, sizes, 1)
-        if self.query_norm is not None:
-            queries, keys = self.query_norm(queries), self.key_norm(keys)
-            rotated = torch.cat([queries, keys], 1)
-        else:
-            rotated = heads[:, : self._num_queries + self._num_keys]
-        rotated = _rotate(rotated, *position_embeddings)
-        queries, keys = torch.split(rotated, sizes[:2], 1)
-        queries, keys, values = (each.transpose(0, 1)[None] for each in (queries, keys, values))
-        attended, _ = paged_attention(
-            self, queries, keys, values, None, paged=paged, **self._options
+        projected = self.qkv(NORM(states, self.before_attention))
+        queries = ROTATE_AND_WRITE(
+            projected.view(len(states), -1, self._head_dim),
+            *position_embeddings,
+            self._heads,
+            keys,
+            values,
+            paged.slot_mapping,
         )
-        states = _add(self.output, attended.reshape(len(states), -1), states, self.after_attention)
-        gate, up = self.gate_up(self.before_mlp(states)).chunk(2, -1)
-        states = _add(self.down, self._activate(gate) * up, states, self.after_mlp)
-        return states[None]
+        attended = ATTEND(queries, keys, values, paged, **self._options)
+        attended = attended.reshape(len(states), -1)
+        states, normed = ADD_NORM(
+            attended, self.output, states, self.after_attention, self.before_mlp
+        )
+        gated = GATE(self.gate_up(normed), self._activate)
+        total: torch.Tensor = ADD(gated, self.down, states, self.after_mlp)
+        return total[None]
 
 
-class _Norm(nn.Module):
-    """RMSNorm (Zhang and Sennrich 2019)."""
-
-    weight: torch.Tensor
-
-    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self._shape, self._epsilon = weight.shape, epsilon
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if inputs.dtype == torch.float64:
-            # transformers norms in float32 whatever the dtype, and so do ranks that share layers.
-            normed = functional.rms_norm(inputs.float(), self._shape, None, self._epsilon)
-            return normed.double() * self.weight
-        # A weight that is wider than the inputs does not fit into their dtype: 1 + a small number.
-        wide = inputs.to(self.weight.dtype)
-        return functional.rms_norm(wide, self._shape, self.weight, self._epsilon).to(inputs.dtype)
-
-
-def _norm(norm: Any, *, is_shifted: bool) -> Any:
+def _norm(norm: Any, *, is_shifted: bool) -> Norm | None:
     """Returns a norm of our own for one of transformers, or None for None."""
     if norm is None:
         return None
     weight, epsilon = norm.weight.detach(), getattr(norm, "variance_epsilon", None)
     if is_shifted:
         weight = 1.0 + weight.to(torch.promote_types(weight.dtype, torch.float32))
-    return _Norm(weight, norm.eps if epsilon is None else epsilon)
-
-
-def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rotates queries or keys, `[num_tokens, num_heads, head_dim]` (Su et al. 2021)."""
-    half = heads.shape[-1] // 2
-    sine, rotated = sine[0, :, None], heads * cosine[0, :, None]
-    rotated[..., :half].addcmul_(heads[..., half:], sine[..., :half], value=-1.0)
-    rotated[..., half:].addcmul_(heads[..., :half], sine[..., half:])
-    return rotated
-
-
-def _add(
-    linear: Any, inputs: torch.Tensor, residual: torch.Tensor, norm: Any | None
-) -> torch.Tensor:
-    total: torch.Tensor
-    total = linear.add(inputs, residual) if norm is None else norm(linear(inputs)) + residual
-    return total
+    return Norm(weight, norm.eps if epsilon is None else epsilon)
 
 
 @torch.inference_mode()

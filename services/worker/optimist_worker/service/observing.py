@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
@@ -46,6 +46,12 @@ IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with 
 ROWS = Counter("optimist_worker_rows", "Rows of all runs")
 ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
 EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
+REPLACED_KERNELS = Gauge(
+    "optimist_worker_replaced_kernels",
+    "1 for a kernel that plain PyTorch replaces, or cuda_graphs that eager steps do, since it "
+    "failed at start",
+    ["kernel"],
+)
 
 
 def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -> None:

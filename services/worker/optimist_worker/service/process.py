@@ -31,11 +31,13 @@ from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
+from optimist_worker.model.kernel_check import check_kernels, leave_kernels, replaced_kernels
 from optimist_worker.model.memory import DeviceState, plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.cost import MeasuredCosts, measure_costs
+from optimist_worker.runner.graph_check import check_graphs
 from optimist_worker.runner.runner import Engine, Runner
-from optimist_worker.service.observing import RequestSpans
+from optimist_worker.service.observing import REPLACED_KERNELS, RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 
@@ -99,9 +101,13 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     weights = load_drafter(settings, model)
     num_parameters = model.num_parameters
     # After the drafter, which may copy weights of the model.
-    fuse(model)
-    if isinstance(weights, Model):
-        fuse(weights)
+    models = [model, weights] if isinstance(weights, Model) else [model]
+    for each in models:
+        if settings.gpu_kernels:
+            check_kernels(each, settings.block_size)
+        else:
+            leave_kernels(each)
+        fuse(each)
     extra = drafter_block_bytes(weights, model, settings.block_size)
     sizes = plan_memory(settings, model, extra)
     if group is not None:
@@ -113,6 +119,9 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         raise SetupError(
             f"--num-kv-blocks: no memory for {sizes.num_blocks} blocks; lower it or --kv-memory-mib"
         ) from None
+    has_graphs = runner.engine.executor.uses_graphs
+    for name in [*replaced_kernels(), *["cuda_graphs"] * (has_graphs > check_graphs(runner))]:
+        REPLACED_KERNELS.labels(name).set(1)
     logger.info(
         "%s: %.1f million parameters in %s on %s, %d blocks of %d tokens, sequences up to %d",
         model.name,

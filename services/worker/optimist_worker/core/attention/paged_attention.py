@@ -4,10 +4,7 @@ On a CPU rows attend in groups: by PyTorch's own SDPA, in bfloat16 by oneDNN's b
 """
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +275,8 @@ def paged_attention(
     """
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = paged.pool.keys[layer], paged.pool.values[layer]
-    write, attend = _implementation(query.device, query.dtype)
-    write(key, value, keys, values, paged.slot_mapping)
-    output = attend(
+    WRITE(key, value, keys, values, paged.slot_mapping)
+    output = ATTEND(
         query,
         keys,
         values,
@@ -290,28 +287,6 @@ def paged_attention(
         sinks=s_aux,
     )
     return output, None
-
-
-@cache
-def _implementation(
-    device: torch.device, dtype: torch.dtype
-) -> tuple[Callable[..., None], Callable[..., torch.Tensor]]:
-    """Returns what writes keys and values and what attends: Triton kernels where they can run.
-
-    They need tensor cores of Ampere or later, and have no float64.
-    """
-    if (
-        device.type == "cuda"
-        and dtype != torch.float64
-        and find_spec("triton") is not None
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-    ):
-        # Triton is not installed with a worker for the CPU.
-        from optimist_worker.core.attention import kv_write
-        from optimist_worker.core.attention import launch as attention_launch
-
-        return kv_write.write, attention_launch.attend
-    return _write, attend_rows
 
 
 def _write(
@@ -469,3 +444,8 @@ def _multiply(
         scores = torch.cat([scores, column], dim=-1)
     weights = scores.softmax(-1)[..., : keys.shape[2]].reshape(products.shape)
     return torch.matmul(weights, values)
+
+
+_ROOM = "optimist_worker.core.attention"
+WRITE = Operation("kv_write", _write, f"{_ROOM}.kv_write:write")
+ATTEND = Operation("attention", attend_rows, f"{_ROOM}.launch:attend")

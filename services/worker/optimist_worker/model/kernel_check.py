@@ -1,0 +1,285 @@
+"""Compares our kernels with plain PyTorch before the first request, on inputs of a model's shapes.
+
+A kernel that raises or differs is replaced by plain PyTorch in this process: the worker serves,
+if slower. It cannot survive a kernel that ends the CUDA context (an illegal address); then the
+error names the kernel and the setting that leaves all of them out.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers.activations import GELUTanh
+
+from optimist_common.errors import SetupError, one_line
+from optimist_worker.core.attention.kv import KVPool, LayerSpec
+from optimist_worker.core.attention.paged_attention import ATTEND, WRITE, AttentionBatch
+from optimist_worker.core.operation import Operation, runs_kernels
+from optimist_worker.model.linear import PlainLinear
+from optimist_worker.model.model import Model
+from optimist_worker.model.operations import (
+    ADD,
+    ADD_NORM,
+    GATE,
+    NORM,
+    ROTATE_AND_WRITE,
+    Heads,
+    Norm,
+)
+
+logger = logging.getLogger(__name__)
+
+OPERATIONS = (WRITE, ATTEND, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE)
+Case = Callable[[Callable[..., Any]], list[torch.Tensor]]
+"""Calls an implementation with inputs that are always the same, and returns what it computed."""
+
+_MOST_DIFFERENT = {torch.bfloat16: 0.04, torch.float16: 0.01}
+"""Difference of two vectors as a share of the longest one; 1e-3 in float32."""
+_NUM_TOKENS = 5
+
+
+class BatchRow(NamedTuple):
+    """Of a case of attention."""
+
+    num_computed: int
+    num_tokens: int
+    num_nodes: int = 0
+    """Of a binary tree of drafts after the tokens."""
+
+    @property
+    def num_queries(self) -> int:
+        """Tokens in the pass."""
+        return self.num_tokens + self.num_nodes
+
+
+_BATCHES = (
+    [BatchRow(700, 1), BatchRow(9, 1)],
+    [BatchRow(300, 8), BatchRow(7, 70)],
+    [BatchRow(300, 8), BatchRow(40, 1, 7), BatchRow(7, 70), BatchRow(0, 1)],
+)
+"""Decoded tokens; a chain and a chunk of a prompt; and a tree. All have several parts of keys."""
+
+
+@torch.inference_mode()
+def check_kernels(model: Model, block_size: int) -> None:
+    """Replaces kernels that fail on a model's device, for all models.
+
+    Raises:
+        SetupError: The device computes nothing any more after one of them.
+    """
+    if not _has_kernels(model):
+        return
+    for operation, case in _cases(model, block_size):
+        if not operation.is_replaced:
+            check(operation, case, model.dtype, model.device)
+
+
+def leave_kernels(model: Model) -> None:
+    """Replaces all kernels if a model's device has them."""
+    for operation in OPERATIONS if _has_kernels(model) else ():
+        operation.is_replaced = True
+
+
+def replaced_kernels() -> list[str]:
+    """Returns the names of the kernels that are replaced."""
+    return [operation.name for operation in OPERATIONS if operation.is_replaced]
+
+
+def _has_kernels(model: Model) -> bool:
+    return runs_kernels(torch.empty(0, dtype=model.dtype, device=model.device))
+
+
+def check(operation: Operation, case: Case, dtype: torch.dtype, device: torch.device) -> None:
+    """Replaces the kernel of an operation if it raises or differs from plain PyTorch.
+
+    Raises:
+        SetupError: The device computes nothing any more.
+    """
+    wanted = case(operation.plain)
+    try:
+        fault = _difference(case(operation.kernel), wanted, _MOST_DIFFERENT.get(dtype, 1e-3))
+    except Exception as error:
+        # Triton's compiler and driver raise whatever they like.
+        _check_device(operation.name, device)
+        fault = one_line(error)
+    if fault is not None:
+        operation.is_replaced = True
+        logger.warning(
+            "plain PyTorch replaces the kernel %s, which is slower: %s", operation.name, fault
+        )
+
+
+def _difference(found: list[torch.Tensor], wanted: list[torch.Tensor], most: float) -> str | None:
+    for one, other in zip(found, wanted, strict=True):
+        if one.shape != other.shape:
+            return f"its result has shape {tuple(one.shape)}, not {tuple(other.shape)}"
+        # Vector by vector, so that a wrong one does not drown among right ones.
+        longest = float(other.double().norm(dim=-1).max())
+        difference = float((one.double() - other.double()).norm(dim=-1).max())
+        if not difference <= most * longest:
+            return f"it differs by {difference:.3g} of {longest:.3g}"
+    return None
+
+
+def _check_device(name: str, device: torch.device) -> None:
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError as error:
+        raise SetupError(
+            f"--gpu-kernels: {device} computes nothing any more after the kernel {name} "
+            f"({one_line(error)}); start with --gpu-kernels false"
+        ) from None
+
+
+def _cases(model: Model, block_size: int) -> Iterator[tuple[Operation, Case]]:
+    config = model.module.config.get_text_config()
+    num_heads = config.num_attention_heads
+    group = num_heads // (getattr(config, "num_key_value_heads", None) or num_heads)
+    draw = _Draw(model.dtype, model.device)
+    windows = {None, getattr(config, "sliding_window", None)}
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    has_sinks = any(name.endswith("sinks") for name, _ in model.module.named_parameters())
+    for spec in dict.fromkeys(spec for spec in model.layers if spec.num_kv_heads):
+        heads = group * spec.num_kv_heads
+        yield WRITE, partial(_write, draw, spec)
+        for window in windows:
+            options = {
+                "scale": spec.key_dim**-0.5,
+                "window": window,
+                "softcap": softcap,
+                "sinks": draw(heads) if has_sinks else None,
+            }
+            for rows in _BATCHES:
+                yield ATTEND, partial(_attend, draw, spec, heads, block_size, rows, options)
+        if spec.key_dim == spec.value_dim and spec.key_dim % 2 == 0:
+            for has_norms in (False, True):
+                yield ROTATE_AND_WRITE, partial(_rotate_and_write, draw, spec, heads, has_norms)
+    size = config.hidden_size
+    for dtype in {model.dtype, torch.float32}:
+        outer = Norm(1 + 0.1 * draw(size, seed=7).to(dtype), 1e-6)
+        yield NORM, partial(_norm, draw, outer)
+        for inner in (None, outer):
+            yield ADD_NORM, partial(_add, draw, inner, outer)
+            yield ADD, partial(_add, draw, inner, None)
+    width = getattr(config, "intermediate_size", None) or 4 * size
+    for activate in (nn.SiLU(), GELUTanh()):
+        yield GATE, partial(_gate, draw, 2 * width, activate)
+
+
+class _Draw:
+    """Draws normal numbers that follow from shape and seed alone."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+
+    def __call__(self, *shape: int, seed: int = 0) -> torch.Tensor:
+        numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        return numbers.to(self.device, self.dtype)
+
+    def index(self, values: Iterable[int]) -> torch.Tensor:
+        return torch.tensor(list(values), dtype=torch.int64, device=self.device)
+
+
+def _norm(draw: _Draw, outer: Norm, run: Callable[..., Any]) -> list[torch.Tensor]:
+    return [run(draw(_NUM_TOKENS, len(outer.weight)), outer)]
+
+
+def _add(
+    draw: _Draw, inner: Norm | None, outer: Norm | None, run: Callable[..., Any]
+) -> list[torch.Tensor]:
+    size = len((inner or outer or Norm(draw(64), 0.0)).weight)
+    linear = PlainLinear(draw(size, 64, seed=1) / 8, None)
+    arguments = (draw(_NUM_TOKENS, 64), linear, draw(_NUM_TOKENS, size, seed=2), inner)
+    return [run(*arguments)] if outer is None else list(run(*arguments, outer))
+
+
+def _gate(draw: _Draw, width: int, activate: nn.Module, run: Callable[..., Any]) -> list[Any]:
+    return [run(draw(_NUM_TOKENS, width), activate)]
+
+
+def _write(draw: _Draw, spec: LayerSpec, run: Callable[..., Any]) -> list[torch.Tensor]:
+    keys, values = _memory(draw, spec, 16)
+    new = (
+        draw(1, _NUM_TOKENS, spec.num_kv_heads, dim, seed=dim).transpose(1, 2)
+        for dim in (spec.key_dim, spec.value_dim)
+    )
+    run(*new, keys, values, draw.index([9, 3, 15, 0, 7]))
+    return [keys, values]
+
+
+def _rotate_and_write(
+    draw: _Draw, spec: LayerSpec, num_heads: int, has_norms: bool, run: Callable[..., Any]
+) -> list[torch.Tensor]:
+    keys, values = _memory(draw, spec, 16)
+    dim = spec.key_dim
+    angles = draw(1, _NUM_TOKENS, dim // 2, seed=5).repeat(1, 1, 2)
+    norms = [Norm(1 + 0.1 * draw(dim, seed=seed), 1e-6) if has_norms else None for seed in (3, 4)]
+    query = run(
+        draw(_NUM_TOKENS, num_heads + 2 * spec.num_kv_heads, dim),
+        angles.cos(),
+        angles.sin(),
+        Heads(num_heads, spec.num_kv_heads, *norms),
+        keys,
+        values,
+        draw.index([9, 3, 15, 0, 7]),
+    )
+    return [query, keys, values]
+
+
+def _memory(draw: _Draw, spec: LayerSpec, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        draw(size, spec.num_kv_heads, spec.key_dim, seed=11),
+        draw(size, spec.num_kv_heads, spec.value_dim, seed=12),
+    )
+
+
+def _attend(
+    draw: _Draw,
+    spec: LayerSpec,
+    num_heads: int,
+    block_size: int,
+    rows: list[BatchRow],
+    options: dict[str, Any],
+    run: Callable[..., Any],
+) -> list[torch.Tensor]:
+    batch = _batch(draw, spec, block_size, rows)
+    query = draw(1, len(batch.positions), num_heads, spec.key_dim).transpose(1, 2)
+    return [run(query, batch.pool.keys[0], batch.pool.values[0], batch, **options)]
+
+
+def _batch(draw: _Draw, spec: LayerSpec, block_size: int, rows: list[BatchRow]) -> AttentionBatch:
+    """Returns rows whose blocks lie in reverse order, in a pool of random keys and values."""
+    lengths = [row.num_computed + row.num_queries for row in rows]
+    width = -(-max(lengths) // block_size)
+    pool = KVPool([spec], width * len(rows), block_size, draw.dtype, draw.device)
+    for memory, drawn in zip(
+        (pool.keys[0], pool.values[0]), _memory(draw, spec, len(pool.keys[0])), strict=True
+    ):
+        memory.copy_(drawn)
+    starts, positions, ancestors = [0], [], []
+    for row in rows:
+        starts.append(starts[-1] + row.num_queries)
+        end = row.num_computed + row.num_tokens
+        paths = [0]
+        for node in range(row.num_nodes):
+            paths.append(paths[(node + 1) // 2] | 1 << node)
+        positions += [*range(row.num_computed, end), *(end - 1 + p.bit_count() for p in paths[1:])]
+        ancestors += [0] * row.num_tokens + paths[1:]
+    tables = draw.index(reversed(range(width * len(rows)))).view(len(rows), width)
+    return AttentionBatch(
+        pool=pool,
+        slot_mapping=draw.index(range(len(positions))),
+        query_starts=draw.index(starts),
+        num_computed_tokens=draw.index(row.num_computed for row in rows),
+        tree_starts=draw.index(row.num_computed + row.num_tokens for row in rows),
+        positions=draw.index(positions),
+        ancestors=draw.index(ancestors) if any(ancestors) else None,
+        block_tables=tables.int(),
+        max_num_queries=max(row.num_queries for row in rows),
+        max_num_keys=max(lengths),
+    )

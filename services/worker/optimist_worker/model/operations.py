@@ -1,0 +1,138 @@
+"""What a decoder layer computes besides products and attention, in plain PyTorch.
+
+On CUDA each is one kernel of `kernels.py`; arguments and results are the same.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from optimist_worker.core.attention.paged_attention import WRITE
+from optimist_worker.core.operation import Operation
+
+
+class Norm(nn.Module):
+    """RMSNorm (Zhang and Sennrich 2019)."""
+
+    weight: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        """Norms vectors of the weight's size; the weight may be wider than what it multiplies."""
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self._shape, self.epsilon = weight.shape, epsilon
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Norms `[..., size]`."""
+        if inputs.dtype == torch.float64:
+            # transformers norms in float32 whatever the dtype, and so do ranks that share layers.
+            normed = functional.rms_norm(inputs.float(), self._shape, None, self.epsilon)
+            return normed.double() * self.weight
+        # A weight that is wider than the inputs does not fit into their dtype: 1 + a small number.
+        wide = inputs.to(self.weight.dtype)
+        return functional.rms_norm(wide, self._shape, self.weight, self.epsilon).to(inputs.dtype)
+
+
+class Heads(NamedTuple):
+    """What a layer knows of its heads."""
+
+    num_queries: int
+    num_keys: int
+    query_norm: Norm | None
+    """Of each head of queries; the keys have one too, or neither has."""
+    key_norm: Norm | None
+
+
+def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
+    """Norms `[num_tokens, hidden_size]`."""
+    normed: torch.Tensor = outer(states)
+    return normed
+
+
+def add_norm(
+    inputs: torch.Tensor, linear: Any, residual: torch.Tensor, inner: Norm | None, outer: Norm
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Adds `inner(linear(inputs))` to a residual and norms the sum.
+
+    Args:
+        inputs: `[num_tokens, in_features]`.
+        linear: A layer of `linear.py` with `out_features` outputs.
+        residual: `[num_tokens, out_features]`.
+        inner: Norm of what is added; None: it is added as it is.
+        outer: Norm of the sum.
+
+    Returns:
+        The sum and the normed sum, `[num_tokens, out_features]` each.
+    """
+    total = add(inputs, linear, residual, inner)
+    return total, outer(total)
+
+
+def add(
+    inputs: torch.Tensor, linear: Any, residual: torch.Tensor, inner: Norm | None
+) -> torch.Tensor:
+    """Adds `inner(linear(inputs))` to a residual, which may be overwritten; see `add_norm`."""
+    total: torch.Tensor
+    total = linear.add(inputs, residual) if inner is None else inner(linear(inputs)) + residual
+    return total
+
+
+def rotate_and_write(
+    projected: torch.Tensor,
+    cosine: torch.Tensor,
+    sine: torch.Tensor,
+    heads: Heads,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> torch.Tensor:
+    """Norms and rotates queries and keys (Su et al. 2021), and writes keys and values to the pool.
+
+    Args:
+        projected: Queries, keys and values, `[num_tokens, num_queries + 2 * num_keys, head_dim]`.
+        cosine: Of each token, `[1, num_tokens, head_dim]`.
+        sine: The same.
+        heads: The layer's.
+        keys: The layer's keys in the pool, `[num_places, num_keys, head_dim]`.
+        values: The layer's values in the pool, of the same shape.
+        slot_mapping: Places, int64 `[num_tokens]`.
+
+    Returns:
+        The queries, `[1, num_queries, num_tokens, head_dim]`.
+    """
+    sizes = [heads.num_queries, heads.num_keys, heads.num_keys]
+    query, key, value = torch.split(projected, sizes, 1)
+    if heads.query_norm is not None and heads.key_norm is not None:
+        rotated = torch.cat([heads.query_norm(query), heads.key_norm(key)], 1)
+    else:
+        rotated = projected[:, : heads.num_queries + heads.num_keys]
+    query, key = torch.split(_rotate(rotated, cosine, sine), sizes[:2], 1)
+    query, key, value = (each.transpose(0, 1)[None] for each in (query, key, value))
+    WRITE(key, value, keys, values, slot_mapping)
+    return query
+
+
+def _rotate(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotates queries or keys, `[num_tokens, num_heads, head_dim]`."""
+    half = heads.shape[-1] // 2
+    sine, rotated = sine[0, :, None], heads * cosine[0, :, None]
+    rotated[..., :half].addcmul_(heads[..., half:], sine[..., :half], value=-1.0)
+    rotated[..., half:].addcmul_(heads[..., :half], sine[..., half:])
+    return rotated
+
+
+def gate(gate_up: torch.Tensor, activate: Any) -> torch.Tensor:
+    """Multiplies the activated first half of `[num_tokens, 2 * size]` by the second half."""
+    first, second = gate_up.chunk(2, -1)
+    product: torch.Tensor = activate(first) * second
+    return product
+
+
+_KERNELS = "optimist_worker.model.kernels"
+NORM = Operation("norm", norm, f"{_KERNELS}:norm")
+ADD_NORM = Operation("add_norm", add_norm, f"{_KERNELS}:add_norm")
+ADD = Operation("add", add, f"{_KERNELS}:add")
+ROTATE_AND_WRITE = Operation("rotate_and_write", rotate_and_write, f"{_KERNELS}:rotate_and_write")
+GATE = Operation("gate", gate, f"{_KERNELS}:gate")

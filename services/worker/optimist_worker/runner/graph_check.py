@@ -1,0 +1,75 @@
+"""Compares captured steps with eager ones before the first request."""
+
+import logging
+
+import numpy as np
+
+from optimist_common.errors import SetupError
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.plan import Admission, Plan, WindowUpdate
+from optimist_worker.execution.executor import DeviceLostError
+from optimist_worker.runner.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+_NUM_TOKENS = 8
+_DRAFTS = [3, 1, 2]
+_NUM_PROMPTS = 3
+"""The first runs as it is, the second is captured, and the third replays what the second was."""
+
+
+def check_graphs(runner: Runner) -> bool:
+    """Has all steps run eagerly if captured ones emit other tokens, or fail.
+
+    Some short requests, all different, go through the same steps without and with graphs.
+
+    Returns:
+        Whether steps are captured; False where they never were.
+
+    Raises:
+        SetupError: The device computes nothing any more after a captured step.
+    """
+    executor = runner.engine.executor
+    if not executor.uses_graphs:
+        return False
+    executor.uses_graphs = False
+    expected = [_run(runner, first) for first in range(_NUM_PROMPTS)]
+    executor.uses_graphs = True
+    try:
+        found = [_run(runner, first) for first in range(_NUM_PROMPTS)]
+        runner.release_all()
+    except DeviceLostError as error:
+        raise SetupError(
+            f"--cuda-graphs: the device computes nothing any more after a captured step ({error}); "
+            "start with --cuda-graphs false"
+        ) from None
+    executor.uses_graphs = found == expected
+    if found != expected:
+        logger.warning("eager steps replace CUDA graphs, which is slower: they emit other tokens")
+    return executor.uses_graphs
+
+
+def _run(runner: Runner, first: int) -> list[list[int] | dict[int, str]]:
+    """Runs a request of its own: a prompt, drafts, and single tokens; returns what each brings."""
+    runner.release_all()
+    vocab_size, block_size = runner.engine.model.vocab_size, runner.engine.state.sizes.block_size
+    tokens = [(first * _NUM_TOKENS + index) % vocab_size for index in range(_NUM_TOKENS)]
+    admission = Admission(0, "check", tokens, _NUM_TOKENS, SamplingParams())
+    window = WindowUpdate(0, 0, [token % vocab_size for token in _DRAFTS])
+    runner.execute(Plan(sequence=0, admissions=[admission], windows=[window]))
+    found: list[list[int] | dict[int, str]] = []
+    num_blocks = min(-(-2 * _NUM_TOKENS // block_size), runner.engine.state.sizes.num_blocks)
+    blocks = list(range(num_blocks))
+    for num_known, num_drafts in ((_NUM_TOKENS, len(_DRAFTS)), (1, 0), (1, 0)):
+        plan = Plan(
+            sequence=0,
+            slots=np.zeros(1, np.int32),
+            num_known_tokens=np.full(1, num_known, np.int32),
+            num_draft_tokens=np.full(1, num_drafts, np.int32),
+            num_new_blocks=np.full(1, len(blocks), np.int32),
+            new_blocks=np.array(blocks, np.int32),
+        )
+        result = runner.execute(plan)
+        found.append(result.errors or result.token_ids.tolist())
+        blocks = []
+    return found

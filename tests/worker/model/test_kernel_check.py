@@ -1,0 +1,127 @@
+"""A kernel that fails is replaced by plain PyTorch, which then writes the same text."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from optimist_common.errors import SetupError
+from optimist_worker.core import operation as operation_module
+from optimist_worker.core.operation import Operation
+from optimist_worker.model import kernel_check
+from optimist_worker.model.kernel_check import (
+    OPERATIONS,
+    check_kernels,
+    replaced_kernels,
+)
+from optimist_worker.model.model import load_model
+from optimist_worker.service import process
+from optimist_worker.service.observing import REPLACED_KERNELS
+from optimist_worker.settings import WorkerSettings
+from tests.worker.step import build_runner, generate
+
+PROMPT = [5, 40, 7, 7, 31, 12]
+Kernels = dict[str, Callable[..., Any]]
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """What stands in for the kernels on a device that has them; plain PyTorch at first."""
+    found: Kernels = {operation.name: operation.plain for operation in OPERATIONS}
+    monkeypatch.setattr(Operation, "kernel", property(lambda self: found[self.name]))
+    for module in (operation_module, kernel_check):
+        monkeypatch.setattr(module, "runs_kernels", lambda tensor: True)
+    for operation in OPERATIONS:
+        monkeypatch.setattr(operation, "is_replaced", False)
+    return found
+
+
+class Broken:
+    """A kernel that fails in some way."""
+
+    def __init__(self, plain: Callable[..., Any], way: str) -> None:
+        self.plain, self.way, self.num_calls = plain, way, 0
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self.num_calls += 1
+        if self.way == "raises":
+            raise ValueError("no such instruction")
+        results = self.plain(*arguments, **named)
+        if results is None:
+            # What it wrote to the pool.
+            arguments[2].mul_(1.1)
+        for result in results if isinstance(results, tuple) else (results,):
+            if isinstance(result, torch.Tensor):
+                result[-1:] = float("nan") if self.way == "not finite" else result[-1:] * 1.1
+        return results
+
+
+def test_kernels_that_compute_right_stay(kernels: Kernels, llama_path: Path) -> None:
+    model = load_model(str(llama_path), "float32", "cpu")
+    check_kernels(model, 16)
+    assert replaced_kernels() == []
+
+
+@pytest.mark.parametrize("way", ["raises", "wrong", "not finite"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_a_broken_kernel_is_replaced(
+    operation: Operation,
+    way: str,
+    kernels: Kernels,
+    llama_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
+    broken = kernels[operation.name] = Broken(operation.plain, way)
+    with caplog.at_level(logging.WARNING):
+        check_kernels(load_model(str(llama_path), "float32", "cpu"), 16)
+    assert replaced_kernels() == [operation.name]
+    assert f"plain PyTorch replaces the kernel {operation.name}, which is slower" in caplog.text
+    assert broken.num_calls == 1
+    assert generate(build_runner(llama_path, "float32"), PROMPT, 12) == expected
+    assert broken.num_calls == 1
+
+
+@pytest.mark.parametrize("gpu_kernels", [True, False])
+def test_a_worker_serves_without_kernels(
+    kernels: Kernels, llama_path: Path, *, gpu_kernels: bool
+) -> None:
+    expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
+    broken = [Broken(kernels[name], "raises") for name in kernels]
+    kernels.update(zip(list(kernels), broken, strict=True))
+    settings = WorkerSettings(
+        model=str(llama_path), dtype="float32", num_kv_blocks=96, gpu_kernels=gpu_kernels
+    )
+    REPLACED_KERNELS.clear()
+    runner = process.build_runner(settings)
+    shown = {
+        sample.labels["kernel"]: sample.value
+        for metric in REPLACED_KERNELS.collect()
+        for sample in metric.samples
+    }
+    REPLACED_KERNELS.clear()
+    assert shown == dict.fromkeys(kernels, 1)
+    assert [kernel.num_calls for kernel in broken] == [int(gpu_kernels)] * len(broken)
+    assert generate(runner, PROMPT, 12) == expected
+
+
+def test_a_kernel_that_ends_the_context_is_named(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: Any) -> list[torch.Tensor]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fault)
+    (gate,) = (operation for operation in OPERATIONS if operation.name == "gate")
+    kernels["gate"] = fault
+    message = r"cuda computes nothing any more after the kernel gate .* --gpu-kernels false"
+    with pytest.raises(SetupError, match=message):
+        kernel_check.check(
+            gate,
+            lambda run: fault() if run is fault else [],
+            torch.float32,
+            torch.device("cuda"),
+        )

@@ -1,0 +1,103 @@
+"""Steps run eagerly where captured ones emit other tokens."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from optimist_common.errors import SetupError
+from optimist_worker.execution.executor import (
+    DeviceLostError,
+    LocalExecutor,
+    RunningStep,
+    StepInput,
+)
+from optimist_worker.runner.graph_check import check_graphs
+from optimist_worker.runner.runner import Runner
+from tests.worker.step import build_runner, generate
+
+PROMPT = [5, 40, 7, 7, 31, 12]
+
+
+@pytest.fixture
+def runner(llama_path: Path) -> Runner:
+    """A runner that says it captures its steps."""
+    runner = build_runner(llama_path)
+    runner.engine.executor.uses_graphs = True
+    return runner
+
+
+def _replace_launch(monkeypatch: pytest.MonkeyPatch, captured: Any) -> None:
+    """Has `captured(step, launch)` launch steps that run as graphs."""
+    launch = LocalExecutor.launch
+
+    def launch_either(self: LocalExecutor, step: StepInput) -> RunningStep:
+        if self.uses_graphs:
+            result: RunningStep = captured(step, lambda step: launch(self, step))
+            return result
+        return launch(self, step)
+
+    monkeypatch.setattr(LocalExecutor, "launch", launch_either)
+
+
+def test_graphs_that_are_right_stay(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = []
+
+    def count(step: StepInput, launch: Any) -> Any:
+        captured.append(step)
+        return launch(step)
+
+    _replace_launch(monkeypatch, count)
+    assert check_graphs(runner)
+    assert runner.engine.executor.uses_graphs
+    assert len(captured) == 9
+    assert runner._slots == {}
+
+
+class Stale:
+    """Replays what it has seen first, as a graph does that reads its inputs elsewhere."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Any, torch.Tensor] = {}
+
+    def __call__(self, step: StepInput, launch: Any) -> Any:
+        running = launch(step)
+        running._packed = self.seen.setdefault(step.bounds, running._packed)
+        return running
+
+
+def _raise(*_: Any) -> None:
+    raise RuntimeError("no graph")
+
+
+@pytest.mark.parametrize("captured", [Stale(), _raise], ids=["stale", "raises"])
+def test_steps_run_eagerly_where_graphs_fail(
+    captured: Any,
+    runner: Runner,
+    llama_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = generate(build_runner(llama_path), PROMPT, 12)
+    _replace_launch(monkeypatch, captured)
+    with caplog.at_level(logging.WARNING):
+        assert not check_graphs(runner)
+    assert "eager steps replace CUDA graphs, which is slower" in caplog.text
+    runner.release_all()
+    assert generate(runner, PROMPT, 12) == expected
+
+
+def test_a_lost_device_names_the_setting(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: Any) -> None:
+        raise DeviceLostError("an illegal memory access was encountered")
+
+    _replace_launch(monkeypatch, lose)
+    monkeypatch.setattr(runner.engine.executor, "check_failure", lose)
+    with pytest.raises(SetupError, match="start with --cuda-graphs false"):
+        check_graphs(runner)
+
+
+def test_a_worker_without_graphs_checks_nothing(llama_path: Path) -> None:
+    assert not check_graphs(build_runner(llama_path))
