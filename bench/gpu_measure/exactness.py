@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_measure.bench import Bench
-from gpu_measure.models import make_runners
+from gpu_measure.models import fuse_checked, make_runners
 from gpu_measure.shape import EXACT, TINY_EXACT
 from gpu_measure.slots import (
     BLOCK_SIZE,
@@ -29,6 +29,7 @@ def measure_exactness(bench: Bench) -> None:
     shape = TINY_EXACT if bench.is_tiny else EXACT
     name = shape.write(bench.directory, initializer_range=0.2)
     model = load_model(name, "float32", str(bench.device), dummy_weights=True)
+    fuse_checked(bench, model)
     num_tokens = 24 if bench.is_tiny else 96
     sizes = Sizes(3 * 2048 // BLOCK_SIZE, BLOCK_SIZE, 4, 2048, 2048)
     state = DeviceState(model, sizes)

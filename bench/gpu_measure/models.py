@@ -10,7 +10,9 @@ from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Sizes
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
+from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
+from optimist_worker.model.kernel_check import check_kernels, replaced_kernels
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.runner import Engine, Runner
@@ -30,14 +32,28 @@ def load(bench: Bench, shape: Shape) -> Loaded:
         for layer in model.module.model.layers:
             # Else the last token alone would decide what is next.
             layer.self_attn.o_proj.weight.mul_(8.0)
+    output, layers = model.module.get_output_embeddings(), list(model.module.model.layers)
+    fuse_checked(bench, model)
+    # It is written to later on.
+    model.module.set_output_embeddings(output)
     state = DeviceState(model, sizes_for(bench, shape))
     for memory in (*state.pool.keys, *state.pool.values):
         # Contexts are not computed but given: their keys and values only have to be finite.
         memory.normal_(0.0, 0.5)
-    loaded = Loaded(shape, model, state, *make_runners(model, state))
+    loaded = Loaded(shape, model, state, *make_runners(model, state), layers)
     write_text(loaded, is_firm=True)
     bench.loaded[shape.name] = loaded
     return loaded
+
+
+def fuse_checked(bench: Bench, model: Model) -> None:
+    """Fuses a model as the worker does; a kernel that fails its check is an error of the report."""
+    before = replaced_kernels()
+    check_kernels(model, BLOCK_SIZE)
+    for name in replaced_kernels():
+        if name not in before:
+            bench.fail(f"kernel {name}", "plain PyTorch replaces it, see the log")
+    fuse(model)
 
 
 def make_runners(model: Model, state: DeviceState) -> tuple[Runner, Runner]:

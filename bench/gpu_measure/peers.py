@@ -31,6 +31,7 @@ def measure_peers(bench: Bench) -> None:
     small, large = (load(bench, shape) for shape in bench.shapes)
     for loaded in (small, large):
         write_text(loaded, is_firm=True)
+        loaded.swap_layers()
         loaded.model.module.set_attn_implementation("sdpa")
         loaded.model.module.generation_config.pad_token_id = 0
     try:
@@ -40,6 +41,7 @@ def measure_peers(bench: Bench) -> None:
         add_continuous_batching(bench, large)
     finally:
         for loaded in (small, large):
+            loaded.swap_layers()
             loaded.model.module.set_attn_implementation(paged_attention.NAME)
 
 

@@ -15,10 +15,12 @@ from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import (
     OPERATIONS,
     check_kernels,
-    leave_kernels,
     replaced_kernels,
 )
 from optimist_worker.model.model import load_model
+from optimist_worker.service import process
+from optimist_worker.service.observing import REPLACED_KERNELS
+from optimist_worker.settings import WorkerSettings
 from tests.worker.step import build_runner, generate
 
 PROMPT = [5, 40, 7, 7, 31, 12]
@@ -83,12 +85,27 @@ def test_a_broken_kernel_is_replaced(
     assert broken.num_calls == 1
 
 
-def test_kernels_can_be_left_out(kernels: Kernels, llama_path: Path) -> None:
-    leave_kernels(load_model(str(llama_path), "float32", "cpu"))
-    assert replaced_kernels() == [operation.name for operation in OPERATIONS]
-    for name in kernels:
-        kernels[name] = Broken(kernels[name], "raises")
-    assert len(generate(build_runner(llama_path, "float32"), PROMPT, 4)) == 4
+@pytest.mark.parametrize("gpu_kernels", [True, False])
+def test_a_worker_serves_without_kernels(
+    kernels: Kernels, llama_path: Path, *, gpu_kernels: bool
+) -> None:
+    expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
+    broken = [Broken(kernels[name], "raises") for name in kernels]
+    kernels.update(zip(list(kernels), broken, strict=True))
+    settings = WorkerSettings(
+        model=str(llama_path), dtype="float32", num_kv_blocks=96, gpu_kernels=gpu_kernels
+    )
+    REPLACED_KERNELS.clear()
+    runner = process.build_runner(settings)
+    shown = {
+        sample.labels["kernel"]: sample.value
+        for metric in REPLACED_KERNELS.collect()
+        for sample in metric.samples
+    }
+    REPLACED_KERNELS.clear()
+    assert shown == dict.fromkeys(kernels, 1)
+    assert [kernel.num_calls for kernel in broken] == [int(gpu_kernels)] * len(broken)
+    assert generate(runner, PROMPT, 12) == expected
 
 
 def test_a_kernel_that_ends_the_context_is_named(

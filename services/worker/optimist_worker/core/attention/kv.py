@@ -1,5 +1,6 @@
 """The memory of keys and values, in blocks."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -31,15 +32,26 @@ class KVPool:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.trash_block = num_blocks
         size = (num_blocks + 1) * block_size
+        shapes = [(spec.num_kv_heads, spec.key_dim) for spec in layers]
+        shapes += [(spec.num_kv_heads, spec.value_dim) for spec in layers]
         # A row reads only what was written for it, so the memory need not be cleared.
-        self.keys = [
-            torch.empty((size, spec.num_kv_heads, spec.key_dim), dtype=dtype, device=device)
-            for spec in layers
-        ]
-        self.values = [
-            torch.empty((size, spec.num_kv_heads, spec.value_dim), dtype=dtype, device=device)
-            for spec in layers
-        ]
+        self._memory = {
+            shape: torch.empty((number, size, *shape), dtype=dtype, device=device)
+            for shape, number in Counter(shapes).items()
+        }
+        parts = {shape: iter(memory.unbind()) for shape, memory in self._memory.items()}
+        tensors = [next(parts[shape]) for shape in shapes]
+        self.keys, self.values = tensors[: len(layers)], tensors[len(layers) :]
+
+    def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Moves keys and values of all layers, two operations for all that have the same shape.
+
+        Args:
+            source: Places, `[num_tokens]`; all are read before any is written.
+            target: Places of the same number.
+        """
+        for memory in self._memory.values():
+            memory.index_copy_(1, target, memory.index_select(1, source))
 
 
 def block_bytes(layers: list[LayerSpec], block_size: int, dtype: torch.dtype) -> int:

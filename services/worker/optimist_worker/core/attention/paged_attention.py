@@ -1,6 +1,6 @@
 """Attention of a flat batch over keys and values in blocks, for any decoder of transformers.
 
-On a CPU it goes row by row with PyTorch's own SDPA.
+On a CPU rows attend in groups: by PyTorch's own SDPA, in bfloat16 by oneDNN's batched products.
 """
 
 import itertools
@@ -17,25 +17,35 @@ from optimist_worker.core.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """One row as the host sees it: where its queries lie, and what they can see."""
+class RowGroup:
+    """Rows that attend at once, padded to the same numbers of queries and keys."""
 
-    query_start: int
-    query_end: int
+    queries: torch.Tensor | slice
+    """Their tokens in the pass, `[num_rows * num_queries]`; padding repeats a row's last one."""
     keys: torch.Tensor | slice
-    """Places in the pool of the keys that any query sees; a slice if the blocks are consecutive."""
+    """Places in the pool, `[num_rows * num_keys]`; padding repeats a row's first one."""
     bias: torch.Tensor | None
-    """Added to the scores, `[num_queries, num_keys]`: 0 or -inf. None if all keys are visible."""
+    """Added to the scores, `[num_rows, num_queries, num_keys]`: 0, or -inf for what a token does
+    not see. None for one row whose tokens see all its keys."""
+    num_rows: int
+    num_earlier: int
+    """Keys that come before the tokens, at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedRows:
-    """Rows of one token each, padded to the same number of keys."""
+class _Row:
+    queries: slice
+    num_keys: int
+    keys: torch.Tensor | slice
+    """Places in the pool; a slice if the blocks are consecutive."""
+    bias: torch.Tensor | None
+    """`[num_queries, num_keys]`; None if all keys are visible."""
+    dtype: torch.dtype
+    device: torch.device
 
-    keys: torch.Tensor
-    """Places in the pool, `[num_rows * num_keys]`."""
-    bias: torch.Tensor
-    """Added to the scores, `[num_rows, 1, 1, num_keys]`: 0, or -inf for padding."""
+    @property
+    def num_queries(self) -> int:
+        return self.queries.stop - self.queries.start
 
 
 @dataclass(slots=True)
@@ -72,15 +82,12 @@ class AttentionBatch:
     """No row has more tokens in the pass; known to the host."""
     max_num_keys: int
     """No row has more keys, its tokens in the pass included; known to the host."""
-    _spans: dict[tuple[int | None, torch.dtype], list[Span]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-    _decoded: dict[tuple[int | None, torch.dtype], DecodedRows | None] = field(
+    _groups: dict[tuple[int | None, torch.dtype], list[RowGroup]] = field(
         default_factory=dict, init=False, repr=False
     )
 
-    def spans(self, window: int | None, dtype: torch.dtype) -> list[Span]:
-        """Returns the rows that have tokens, made once for all layers with the same window.
+    def groups(self, window: int | None, dtype: torch.dtype) -> list[RowGroup]:
+        """Returns all rows that have tokens, made once for all layers with the same window.
 
         It reads sizes to the host, which waits for the device if that is not the CPU.
 
@@ -88,27 +95,17 @@ class AttentionBatch:
             window: A token sees this many positions, its own included; all if None.
             dtype: Number format of the biases.
         """
-        spans = self._spans.get((window, dtype))
-        if spans is None:
-            spans = self._make_spans(window, dtype)
-            self._spans[window, dtype] = spans
-        return spans
+        groups = self._groups.get((window, dtype))
+        if groups is None:
+            groups = self._groups[window, dtype] = _group_rows(self._make_rows(window, dtype))
+        return groups
 
-    def decoded_rows(self, window: int | None, dtype: torch.dtype) -> DecodedRows | None:
-        """Returns the rows as one rectangle; None unless each has one token and similar lengths.
-
-        Made once for all layers with the same window; the arguments are those of `spans`.
-        """
-        if (window, dtype) not in self._decoded:
-            device = self.block_tables.device
-            self._decoded[window, dtype] = _pad_rows(self.spans(window, dtype), dtype, device)
-        return self._decoded[window, dtype]
-
-    def _make_spans(self, window: int | None, dtype: torch.dtype) -> list[Span]:
+    def _make_rows(self, window: int | None, dtype: torch.dtype) -> list[_Row]:
         starts: list[int] = self.query_starts.tolist()
         num_computed: list[int] = self.num_computed_tokens.tolist()
+        device = self.block_tables.device
         tables = self.block_tables.cpu().numpy()
-        spans = []
+        rows = []
         for row, (start, end) in enumerate(itertools.pairwise(starts)):
             if start == end:
                 continue
@@ -123,8 +120,9 @@ class AttentionBatch:
                 hidden = self._hidden(row, start, end, num_computed[row], first_key, window)
                 bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
                 bias.masked_fill_(hidden, float("-inf"))
-            spans.append(Span(start, end, self._places(tables[row], first_key, num_keys), bias))
-        return spans
+            keys = self._places(tables[row], first_key, num_keys)
+            rows.append(_Row(slice(start, end), num_keys - first_key, keys, bias, dtype, device))
+        return rows
 
     def _hidden(
         self,
@@ -166,30 +164,79 @@ class AttentionBatch:
         return torch.from_numpy(places).to(self.block_tables.device)
 
 
-def _pad_rows(spans: list[Span], dtype: torch.dtype, device: torch.device) -> DecodedRows | None:
-    if len(spans) < 2 or any(span.bias is not None for span in spans):
-        return None
-    places = [
-        torch.arange(span.keys.start, span.keys.stop, device=device)
-        if isinstance(span.keys, slice)
-        else span.keys
-        for span in spans
-    ]
-    lengths = [len(each) for each in places]
-    if max(lengths) * len(lengths) > _MOST_PADDING * sum(lengths):
-        return None
-    keys = torch.nn.utils.rnn.pad_sequence(places, batch_first=True)
-    index = torch.arange(keys.shape[1], device=device)
-    is_padding = index >= torch.tensor(lengths, device=device)[:, None]
-    # What is nobody's may not be a number, and stays that times 0.
-    keys = torch.where(is_padding, keys[:, :1], keys)
-    bias = torch.zeros(keys.shape, dtype=dtype, device=device)
-    bias.masked_fill_(is_padding, float("-inf"))
-    return DecodedRows(keys.flatten(), bias[:, None, None])
-
-
+_GROUPED = torch.bfloat16
+"""In this number format SDPA is slow: rows attend by products, short ones together."""
+_MOST_QUERIES = (8, 32)
+"""Then rows of at most so many tokens attend together; longer ones alone."""
 _MOST_PADDING = 2
-"""Rows are padded to the longest one if that makes them at most so many times as long together."""
+"""Their keys are padded if that makes them at most so many times as many."""
+_FEWEST_QUERIES, _QUERY_MULTIPLE, _KEY_MULTIPLE = 4, 32, 64
+"""Then sizes are rounded up: oneDNN compiles a product for each shape that it meets."""
+
+
+def _group_rows(rows: list[_Row]) -> list[RowGroup]:
+    """Returns rows in groups; in wider dtypes only rows of one token attend together.
+
+    The result of a row in a group of more may depend on the others in the last bit.
+    """
+    limits = _MOST_QUERIES if rows and rows[0].dtype == _GROUPED else (1,)
+    kinds: dict[int | None, list[_Row]] = {}
+    for row in rows:
+        kind = next((limit for limit in limits if row.num_queries <= limit), None)
+        kinds.setdefault(kind, []).append(row)
+    groups: list[RowGroup] = []
+    for kind, members in kinds.items():
+        lengths = [row.num_keys for row in members]
+        if kind is not None and max(lengths) * len(members) <= _MOST_PADDING * sum(lengths):
+            groups.append(_make_group(members))
+        else:
+            groups.extend(_make_group([row]) for row in members)
+    return groups
+
+
+def _make_group(rows: list[_Row]) -> RowGroup:
+    num_queries = max(row.num_queries for row in rows)
+    num_keys = max(row.num_keys for row in rows)
+    num_earlier = max(row.num_keys - row.num_queries for row in rows)
+    uses_products = rows[0].dtype == _GROUPED and len(rows) * num_queries > 1
+    if len(rows) == 1 and not uses_products:
+        (row,) = rows
+        bias = None if row.bias is None else row.bias[None]
+        return RowGroup(row.queries, row.keys, bias, 1, num_earlier)
+    if uses_products:
+        num_keys = _round_up(num_keys, _KEY_MULTIPLE)
+        if num_queries > _QUERY_MULTIPLE:
+            num_queries = _round_up(num_queries, _QUERY_MULTIPLE)
+        elif num_queries > 1:
+            num_queries = max(_FEWEST_QUERIES, 1 << (num_queries - 1).bit_length())
+    return _pad_rows(rows, num_queries, num_keys, num_earlier)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _pad_rows(rows: list[_Row], num_queries: int, num_keys: int, num_earlier: int) -> RowGroup:
+    """Pads rows to a group; what is nobody's in the pool may not be a number, so keys repeat."""
+    shape = (len(rows), num_queries, num_keys)
+    bias = torch.full(shape, float("-inf"), dtype=rows[0].dtype)
+    queries = np.empty(shape[:2], np.int64)
+    keys = np.empty((shape[0], shape[2]), np.int64)
+    for index, row in enumerate(rows):
+        first, end = row.queries.start, row.queries.stop
+        own, seen, places = row.num_queries, row.num_keys, row.keys
+        queries[index] = np.minimum(np.arange(first, first + num_queries), end - 1)
+        if isinstance(places, slice):
+            keys[index, :seen] = np.arange(places.start, places.stop)
+        else:
+            keys[index, :seen] = places.cpu().numpy()
+        keys[index, seen:] = keys[index, 0]
+        bias[index, :own, :seen] = 0.0 if row.bias is None else row.bias
+        bias[index, own:] = bias[index, own - 1]
+    device = rows[0].device
+    chosen, seen_keys = (torch.from_numpy(each.reshape(-1)).to(device) for each in (queries, keys))
+    return RowGroup(chosen, seen_keys, bias.to(device), len(rows), num_earlier)
+
 
 NAME = "optimist_paged"
 """Under which the function is registered with transformers' AttentionInterface."""
@@ -279,137 +326,124 @@ def attend_rows(
     Returns:
         `[1, num_tokens, num_heads, value_dim]`; 0 for padding.
     """
-    outputs = []
-    num_tokens = 0
-    if softcap is None and sinks is None:
-        decoded = batch.decoded_rows(window, query.dtype)
-        if decoded is not None and len(decoded.bias) == query.shape[2]:
-            return _decode(query, keys, values, decoded, scale)
-    for span in batch.spans(window, query.dtype):
-        num_tokens = span.query_end
-        row_keys = _read(keys, span.keys)
-        row_values = _read(values, span.keys)
-        if softcap is not None or sinks is not None:
-            row_query = query[:, :, span.query_start : num_tokens]
-            output = _explicit(row_query, row_keys, row_values, span.bias, scale, softcap, sinks)
-        elif span.bias is None:
-            output = _one_token(query[0, :, span.query_start], row_keys, row_values, scale)
+    output = query.new_zeros((query.shape[2], query.shape[1], values.shape[2]))
+    for group in batch.groups(window, query.dtype):
+        tensors = _read(query[0], keys, values, group)
+        attended = _attend(*tensors, group, scale, softcap, sinks)
+        if isinstance(group.queries, slice):
+            output[group.queries] = attended
         else:
-            row_query = query[:, :, span.query_start : num_tokens]
-            output = _many_tokens(row_query, row_keys, row_values, span.bias, scale)
-        outputs.append(output)
-    num_padded = query.shape[2] - num_tokens
-    if num_padded:
-        outputs.append(query.new_zeros((1, num_padded, query.shape[1], values.shape[2])))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+            output.index_copy_(0, group.queries, attended)
+    return output[None]
 
 
-def _read(pool: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
-    """Returns a row's keys or values, `[1, num_kv_heads, num_keys, dim]`."""
-    rows = pool[places] if isinstance(places, slice) else pool.index_select(0, places)
-    return rows.transpose(0, 1)[None]
-
-
-def _one_token(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Attends with one token, `[num_heads, key_dim]`, to all keys; `[1, 1, num_heads, value_dim]`.
-
-    The heads of a group are queries of one head: in bfloat16 that is several times as fast.
+def _read(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: RowGroup
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns the queries of a group, `[num_rows, num_heads, num_queries, key_dim]`, and its keys
+    and values, `[num_rows, num_kv_heads, num_keys, dim]`.
     """
-    num_heads, key_dim = query.shape
-    num_kv_heads = keys.shape[1]
-    output = functional.scaled_dot_product_attention(
-        query.reshape(1, num_kv_heads, num_heads // num_kv_heads, key_dim),
-        keys,
-        values,
-        scale=scale,
+    rows = group.num_rows
+    chosen = (
+        query[:, group.queries]
+        if isinstance(group.queries, slice)
+        else query.index_select(1, group.queries)
     )
-    return output.reshape(1, 1, num_heads, values.shape[3])
+    row_keys, row_values = (
+        pool[group.keys] if isinstance(group.keys, slice) else pool.index_select(0, group.keys)
+        for pool in (keys, values)
+    )
+    return (
+        chosen.reshape(len(query), rows, -1, query.shape[2]).transpose(0, 1),
+        row_keys.view(rows, -1, *keys.shape[1:]).transpose(1, 2),
+        row_values.view(rows, -1, *values.shape[1:]).transpose(1, 2),
+    )
 
 
-def _many_tokens(
+def _attend(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    bias: torch.Tensor,
+    group: RowGroup,
     scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attends with a row's tokens, `[1, num_heads, num_queries, key_dim]`, as `attend_rows` does.
+    """Attends with what `_read` returns; `[num_rows * num_queries, num_heads, value_dim]`.
 
-    Long chunks go in tiles, each with the keys that come no later than its last token: PyTorch's
-    SDPA for the CPU computes what is masked too.
+    Long chunks go in tiles, each with the keys that come no later than its last token: what is
+    masked is computed too. Heads that share keys are queries of one head, so that these are read
+    once for all of them.
     """
-    num_queries, num_keys = bias.shape
+    num_rows, num_heads, num_queries, _ = query.shape
+    # SDPA has neither softcap nor sinks.
+    uses_products = softcap is not None or sinks is not None
+    if query.dtype == _GROUPED and num_rows * num_queries > 1:
+        uses_products = True
+        keys, values = keys.contiguous(), values.contiguous()
     outputs = []
     for start in range(0, num_queries, _TILE):
         end = min(start + _TILE, num_queries)
-        seen = num_keys - num_queries + end
-        output = functional.scaled_dot_product_attention(
-            query[:, :, start:end],
-            keys[:, :, :seen],
-            values[:, :, :seen],
-            attn_mask=bias[start:end, :seen],
-            scale=scale,
-            enable_gqa=query.shape[1] != keys.shape[1],
-        )
-        outputs.append(output.transpose(1, 2))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        seen = min(_round_up(group.num_earlier + end, _KEY_MULTIPLE), keys.shape[2])
+        tile = query[:, :, start:end].reshape(num_rows, keys.shape[1], -1, query.shape[3])
+        seen_keys, seen_values = keys[:, :, :seen], values[:, :, :seen]
+        bias = None if group.bias is None else group.bias[:, None, start:end, :seen]
+        if uses_products:
+            output = _multiply(
+                tile, seen_keys, seen_values, bias, end - start, scale, softcap, sinks
+            )
+        else:
+            share = num_heads // keys.shape[1]
+            mask = None if bias is None else bias.repeat(1, 1, share, 1)
+            output = functional.scaled_dot_product_attention(
+                tile, seen_keys, seen_values, attn_mask=mask, scale=scale
+            )
+        output = output.reshape(num_rows, num_heads, end - start, -1)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 _TILE = 128
 """Queries."""
 
 
-def _decode(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    rows: DecodedRows,
-    scale: float,
-) -> torch.Tensor:
-    """Attends with one token per row, `[1, num_heads, num_rows, key_dim]`, as `attend_rows` does.
-
-    One product for all rows: beside their keys, the calls per row would cost twice as much.
-    """
-    num_rows, num_kv_heads = len(rows.bias), keys.shape[1]
-    row_keys, row_values = (
-        pool.index_select(0, rows.keys).view(num_rows, -1, num_kv_heads, pool.shape[2])
-        for pool in (keys, values)
-    )
-    output = functional.scaled_dot_product_attention(
-        query[0].transpose(0, 1).reshape(num_rows, num_kv_heads, -1, query.shape[3]),
-        row_keys.transpose(1, 2),
-        row_values.transpose(1, 2),
-        attn_mask=rows.bias,
-        scale=scale,
-    )
-    return output.reshape(1, num_rows, -1, values.shape[2])
-
-
-def _explicit(
+def _multiply(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     bias: torch.Tensor | None,
+    num_queries: int,
     scale: float,
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attends with softcap or sinks, which SDPA lacks; `[1, num_queries, num_heads, value_dim]`."""
-    groups = query.shape[1] // keys.shape[1]
-    scores = query @ keys.repeat_interleave(groups, 1).transpose(2, 3) * scale
+    """Attends by batched products, which round scores to the inputs' dtype, as "eager" attention
+    of transformers does.
+
+    Args:
+        query: `[num_rows, num_kv_heads, num_groups * num_queries, key_dim]`.
+        keys: `[num_rows, num_kv_heads, num_keys, key_dim]`.
+        values: `[num_rows, num_kv_heads, num_keys, value_dim]`.
+        bias: `[num_rows, 1, num_queries, num_keys]` or None.
+        num_queries: Tokens of each row.
+        scale: Factor of the scores.
+        softcap: See `attend_rows`.
+        sinks: See `attend_rows`.
+
+    Returns:
+        `[num_rows, num_kv_heads, num_groups * num_queries, value_dim]`.
+    """
+    products = torch.matmul(query * scale, keys.transpose(2, 3))
+    scores = products.reshape(len(query), -1, num_queries, keys.shape[2])
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
-        scores = scores + bias
+        scores += bias
     if sinks is not None:
-        column = sinks.reshape(1, -1, 1, 1).expand(1, -1, scores.shape[2], 1)
-        scores = torch.cat([scores, column.to(scores.dtype)], dim=-1)
-    precise = torch.promote_types(scores.dtype, torch.float32)
-    weights = scores.softmax(-1, dtype=precise).to(query.dtype)
-    output = weights[..., : keys.shape[2]] @ values.repeat_interleave(groups, 1)
-    return output.transpose(1, 2)
+        column = sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1).to(scores.dtype)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = scores.softmax(-1)[..., : keys.shape[2]].reshape(products.shape)
+    return torch.matmul(weights, values)
 
 
 _ROOM = "optimist_worker.core.attention"

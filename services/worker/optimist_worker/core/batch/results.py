@@ -119,8 +119,7 @@ def move_path(
     target = table.kv_places(columns, first[:, None] + offsets)
     source = torch.where(is_moved, source, trash).flatten()
     target = torch.where(is_moved, target, trash).flatten()
-    for memory in (*pool.keys, *pool.values):
-        memory.index_copy_(0, target, memory.index_select(0, source))
+    pool.move(source, target)
 
 
 Column = TypeVar("Column", torch.Tensor, Int32Column)
