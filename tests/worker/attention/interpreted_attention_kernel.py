@@ -3,11 +3,13 @@
 The interpreter has no products of bfloat16: float16 is used instead.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
-from optimist_worker.core.attention import kv_write
-from tests.worker.attention.attention_case import BatchRow, Shape, make_case
+from optimist_worker.core.attention import kv_write, launch
+from tests.worker.attention.attention_case import TREE, BatchRow, Shape, make_case
 from tests.worker.attention.test_attention import LONG, SHAPE, check
 
 
@@ -17,6 +19,22 @@ def test_half_precision() -> None:
 
 def test_rows_with_more_keys_than_parts_of_the_least_size() -> None:
     check(make_case([BatchRow(8500, 1), BatchRow(8191, 1)], SHAPE, torch.float32))
+
+
+def test_parts_take_no_memory_for_tokens_of_long_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = []
+    new_parts = launch._new_parts
+
+    def note(output: torch.Tensor, num_parts: int, num_slots: int) -> Any:
+        slots.append((num_parts, num_slots))
+        return new_parts(output, num_parts, num_slots)
+
+    monkeypatch.setattr(launch, "_new_parts", note)
+    rows = [BatchRow(520, 3), BatchRow(0, 200), BatchRow(270, 1), BatchRow(300, 1, TREE)]
+    check(make_case(rows[:3], SHAPE, torch.float32))
+    check(make_case(rows[1:], SHAPE, torch.float32))
+    check(make_case(rows[::2], SHAPE, torch.float32))
+    assert slots == [(3, 192), (2, 192), (3, 4)]
 
 
 @pytest.mark.parametrize("shape", [Shape(4, 2), Shape(6, 3, 24, 10)])

@@ -55,6 +55,7 @@ def attend_parts(
     num_parts: tl.constexpr,
     max_parts: tl.constexpr,
     row_tile: tl.constexpr,
+    slots_per_row: tl.constexpr,
     has_large: tl.constexpr,
     has_tree: tl.constexpr,
     has_window: tl.constexpr,
@@ -66,7 +67,9 @@ def attend_parts(
     The grid is `[blocks of tokens, num_kv_heads, num_parts]`. Rows of at most `small_m // group`
     tokens are one small block; other rows, if there may be any (`has_large`), several large ones.
     With `row_tile` 0 every row has one block, else a block is looked up among the rows: those
-    before row r have at most `query_starts[r] // tokens of a block + r`.
+    before row r have at most `query_starts[r] // tokens of a block + r`. Parts of a token lie at
+    its own index, or with `slots_per_row` at its index in the row, after that many of each row
+    before.
     """
     block = tl.program_id(0)
     block_queries: tl.constexpr = (large_m if has_large else small_m) // group
@@ -92,11 +95,15 @@ def attend_parts(
     if has_tree:
         tree_start = tl.load(tree_starts + row).to(tl.int32)
     table = block_tables + row.to(tl.int64) * table_stride
+    first_slot = query_start
+    if slots_per_row > 0:
+        first_slot = row * slots_per_row
     if (not has_large) or num_queries <= small_m // group:
         _attend_block(
             query, keys, values, output, part_outputs, part_maxima, part_sums, positions,
             ancestors, table, sinks, scale, softcap, window, query_head_stride,
-            query_token_stride, query_start, num_queries, num_computed, tree_start, first_query,
+            query_token_stride, query_start, first_slot, num_queries, num_computed, tree_start,
+            first_query,
             group, key_dim, value_dim, key_tile, value_tile, block_size, small_m, small_part,
             block_n, num_parts, max_parts, has_tree, has_window, has_softcap, has_sinks,
         )  # fmt: skip
@@ -104,7 +111,8 @@ def attend_parts(
         _attend_block(
             query, keys, values, output, part_outputs, part_maxima, part_sums, positions,
             ancestors, table, sinks, scale, softcap, window, query_head_stride,
-            query_token_stride, query_start, num_queries, num_computed, tree_start, first_query,
+            query_token_stride, query_start, first_slot, num_queries, num_computed, tree_start,
+            first_query,
             group, key_dim, value_dim, key_tile, value_tile, block_size, large_m, large_part,
             block_n, num_parts, max_parts, has_tree, has_window, has_softcap, has_sinks,
         )  # fmt: skip
@@ -129,6 +137,7 @@ def _attend_block(
     query_head_stride,
     query_token_stride,
     query_start,
+    first_slot,
     num_queries,
     num_computed,
     tree_start,
@@ -150,8 +159,7 @@ def _attend_block(
     has_sinks: tl.constexpr,
 ):
     """Attends with `block_m` pairs of a token and a head of one group to one part of the keys."""
-    kv_head = tl.program_id(1)
-    part = tl.program_id(2)
+    kv_head, part = tl.program_id(1), tl.program_id(2)
     pair = tl.arange(0, block_m)
     within = first_query + pair // group
     end_query = tl.minimum(first_query + block_m // group, num_queries)
@@ -173,7 +181,8 @@ def _attend_block(
     )  # fmt: skip
     low = tl.maximum(low, lowest // block_n * block_n)
     high = tl.minimum(high, num_computed + end_query)
-    row_index = (token * (tl.num_programs(1) * group) + head) * num_parts + part
+    slot = (first_slot + within).to(tl.int64)
+    row_index = (slot * (tl.num_programs(1) * group) + head) * num_parts + part
     maximum, total = _begin(sinks, head, block_m, has_sinks)
     if (low >= high) & (part > 0):
         # Nothing to see here: that much weighs nothing when parts are put together.
@@ -297,6 +306,7 @@ def combine_parts(
     part_tile: tl.constexpr,
     row_tile: tl.constexpr,
     max_queries: tl.constexpr,
+    slots_per_row: tl.constexpr,
 ):
     """Puts the parts of one token and head together; the grid is `[num_tokens, num_heads]`.
 
@@ -311,14 +321,18 @@ def combine_parts(
     if token >= tl.load(query_starts + num_rows):
         tl.store(at, tl.zeros([value_tile], output.dtype.element_ty), mask=is_value)
         return
+    slot = token.to(tl.int64)
     if row_tile > 0:
         rows = tl.arange(0, row_tile)
         ends = tl.load(query_starts + 1 + rows, mask=rows < num_rows, other=2**62)
         row = tl.sum((ends <= token).to(tl.int32), 0)
-        if tl.load(query_starts + row + 1) - tl.load(query_starts + row) > max_queries:
+        start = tl.load(query_starts + row)
+        if tl.load(query_starts + row + 1) - start > max_queries:
             return
+        if slots_per_row > 0:
+            slot = row * slots_per_row + token - start
     part = tl.arange(0, part_tile)
-    index = index * num_parts + part
+    index = (slot * tl.num_programs(1) + tl.program_id(1)) * num_parts + part
     maxima = tl.load(part_maxima + index, mask=part < num_parts, other=float("-inf"))
     weights = tl.exp2(maxima - tl.max(maxima, 0))
     is_used = weights > 0

@@ -120,7 +120,12 @@ def attend(
     # The kernel that puts parts together clears the padding; without it somebody has to.
     make = query.new_zeros if num_parts == 1 else query.new_empty
     output = make((1, num_tokens, num_heads, value_dim))
-    parts = _new_parts(output, num_parts)
+    num_rows = len(batch.num_computed_tokens)
+    # Tokens of long rows have no parts. Rows that may have some take less room than all tokens if a
+    # long one is among them.
+    is_by_row = min(batch.max_num_queries, num_tokens // max(num_rows, 1)) > MAX_PARTED_QUERIES
+    slots_per_row = MAX_PARTED_QUERIES if is_by_row else 0
+    parts = _new_parts(output, num_parts, num_rows * slots_per_row or num_tokens)
     tensors = (
         query.contiguous() if query.stride(3) != 1 else query,
         keys,
@@ -137,7 +142,7 @@ def attend(
     )
     scale, cap = _in_units_of_log_2(scale, softcap)
     options: dict[str, Any] = {
-        "num_rows": len(batch.num_computed_tokens),
+        "num_rows": num_rows,
         "scale": scale,
         "softcap": cap,
         "window": window or 0,
@@ -160,20 +165,22 @@ def attend(
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
         for launch in _launches(batch, num_tokens, group, num_parts, tiling):
             grid = (launch.num_blocks, num_kv_heads, launch.num_parts)
-            attend_parts[grid](*tensors, **options, **launch.constants)
+            slots = slots_per_row if launch.num_parts > 1 else 0
+            attend_parts[grid](*tensors, **options, **launch.constants, slots_per_row=slots)
         if num_parts > 1:
             has_long_rows = batch.max_num_queries > MAX_PARTED_QUERIES
             combine_parts[(num_tokens, num_heads)](
                 output,
                 *parts,
                 batch.query_starts,
-                options["num_rows"],
+                num_rows,
                 value_dim,
                 options["value_tile"],
                 num_parts,
                 MAX_PARTS,
-                tile_side(options["num_rows"]) if has_long_rows else 0,
+                tile_side(num_rows) if has_long_rows else 0,
                 MAX_PARTED_QUERIES,
+                slots_per_row,
             )
     return output
 
@@ -250,13 +257,13 @@ def _num_parts(max_num_keys: int, window: int | None, tiling: Tiling) -> int:
 
 
 def _new_parts(
-    output: torch.Tensor, num_parts: int
+    output: torch.Tensor, num_parts: int, num_slots: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Allocates weighted sums of values, highest scores and sums of weights of all parts."""
     if num_parts == 1:
         return output, output, output
-    _, num_tokens, num_heads, value_dim = output.shape
-    shape = (num_tokens, num_heads, num_parts)
+    num_heads, value_dim = output.shape[2:]
+    shape = (num_slots, num_heads, num_parts)
     maxima, sums = output.new_empty((2, *shape), dtype=torch.float32).unbind()
     return output.new_empty((*shape, value_dim), dtype=torch.float32), maxima, sums
 
