@@ -167,4 +167,6 @@ def test_half_precision_stays_near_single(
         )
         (row,) = row_logits(runner, [(0, 10, [])])
         logits.append(row.float())
-    torch.testing.assert_close(logits[1], logits[0], atol=0.15 * logits[0].std().item(), rtol=0.1)
+    # Single prompts of transformers' own layers differ by half of that.
+    most = {"bfloat16": 0.1, "float16": 0.01}[dtype]
+    assert (logits[1] - logits[0]).norm() < most * logits[0].norm()
