@@ -175,9 +175,9 @@ def test_a_verdict_on_other_drafts_is_refused(pair: Pair, llama: Runner) -> None
 
 def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
     launched, _ = pair.launch(begin(1, 0))
-    inbox = pair.first.engine.executor.inbox
-    assert inbox is not None
-    inbox.take()
+    first = pair.first.engine.executor
+    assert isinstance(first, FirstStage)
+    first.inbox.take()
     pair.launch(begin(2, 1))
     with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
         pair.first.collect(launched)

@@ -28,14 +28,23 @@ class Gate:
 
     def __init__(self) -> None:
         self.num_passes = 0
+        self.wake: Callable[[], None] | None = None
         self._permits = threading.Semaphore(0)
 
     def allow(self, number: int = 1) -> None:
         self._permits.release(number)
+        if self.wake is not None:
+            self.wake()
 
     def wait(self) -> None:
         self.num_passes += 1
         assert self._permits.acquire(timeout=20)
+
+    @property
+    def is_open(self) -> bool:
+        if is_open := self._permits.acquire(blocking=False):
+            self._permits.release()
+        return is_open
 
 
 @pytest.fixture
@@ -209,6 +218,10 @@ class Device:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executor, name)
 
+    def on_step_end(self, wake: Callable[[], None] | None) -> bool:
+        self.gate.wake = wake
+        return True
+
     def launch(self, *arguments: Any) -> Any:
         self.num_started += 1
         return SlowStep(self._executor.launch(*arguments), self.gate)
@@ -220,6 +233,10 @@ class SlowStep:
     def __init__(self, step: RunningStep, gate: Gate) -> None:
         self._step, self._gate = step, gate
         self.take_scored, self.draft_ns = step.take_scored, step.draft_ns
+
+    @property
+    def is_over(self) -> bool:
+        return self._gate.is_open
 
     def wait(self) -> Int32Column:
         self._gate.wait()
@@ -262,6 +279,40 @@ async def test_a_device_is_given_the_next_plan_before_the_first_has_ended(
     assert [number(response) for response in answered] == [(1, 0), (2, 0), (3, 0)]
     assert [tokens(response) for response in answered] == [[token] for token in truth]
     assert [response.idle_ns for response in answered] == [0, 0, 0]
+
+
+async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
+    stub: Stub, device: Device, llama: Runner
+) -> None:
+    device.gate.allow(9)
+    truth = generate(llama, PROMPT, 3, sampling=SAMPLED)
+    device.num_started, device.gate = 0, Gate()
+    call = stub.Execute()
+    await call.write(start())
+    await until(lambda: device.num_started == 1)
+    await call.write(plan(2, 0))
+    await until(lambda: device.num_started == 2)
+    # With two plans the device is full: the third is launched when the first has ended.
+    await call.write(plan(3, 0))
+    device.gate.allow()
+    responses = [await read(call)]
+    await until(lambda: device.num_started == 3)
+    device.gate.allow(2)
+    responses += [await read(call), await read(call)]
+    assert [tokens(response) for response in responses] == [[token] for token in truth]
+    assert [response.idle_ns for response in responses] == [0, 0, 0]
+    call.cancel()
+
+
+async def test_a_step_is_answered_when_a_device_ends_it_and_no_plan_comes(
+    stub: Stub, device: Device
+) -> None:
+    call = stub.Execute()
+    await call.write(start())
+    await until(lambda: device.num_started == 1)
+    device.gate.allow()
+    assert len(tokens(await read(call))) == 1
+    call.cancel()
 
 
 async def test_rows_with_a_grammar_hold_up_the_next_plan(

@@ -1,10 +1,13 @@
 """What runs the passes of steps: this device alone, or together with other processes."""
 
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 import torch
@@ -14,7 +17,6 @@ from optimist_common.errors import one_line
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.plan import Plan, StepResult
-from optimist_worker.execution.stage_link import VerdictInbox
 from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.execution.step import Step
 from optimist_worker.model.grammar import Masks
@@ -40,8 +42,8 @@ class RunningStep(Protocol):
     """A step that has been launched."""
 
     @property
-    def has_pass(self) -> bool:
-        """Whether anything is computed; else the step changes nothing."""
+    def is_over(self) -> bool:
+        """Whether `wait` would return at once; of the oldest step only."""
 
     def wait(self) -> Int32Column:
         """Waits for the step; returns what `results.pack` has packed.
@@ -71,12 +73,18 @@ class Executor:
     """Whether steps run as CUDA graphs where they can be captured."""
     settles_late = False
     """Whether the state moves on only when a step is waited for."""
-    inbox: VerdictInbox | None = None
-    """Where it arrives by itself that a step is over; None: steps are waited for."""
 
     def __init__(self, device: torch.device, masks: Masks | StageMasks) -> None:
         """Runs on a device, with the grammars of all slots."""
         self.device, self.masks = device, masks
+
+    def on_step_end(self, wake: Callable[[], None] | None) -> bool:
+        """Has something called, in any thread, when a step has ended; None ends that.
+
+        Returns:
+            Whether it will be. Where steps are over when they have been launched it is not.
+        """
+        return False
 
     def release_all(self) -> None:
         """Has the other processes free every slot."""
@@ -127,6 +135,14 @@ class LocalExecutor(Executor):
             self._graphs = GraphCache() if uses_graphs else None
             # One to run, and one to go on with at once.
             self.most_plans = 2
+            self._ends = _EndWatch()
+
+    def on_step_end(self, wake: Callable[[], None] | None) -> bool:
+        """Has something called when a step has ended, on CUDA."""
+        if self.device.type != "cuda":
+            return False
+        self._ends.wake = wake
+        return True
 
     def launch(self, step: StepInput) -> RunningStep:
         """Launches a step."""
@@ -155,15 +171,15 @@ class LocalExecutor(Executor):
             places = None if wanted is None else wanted.to(self.device)
             packed, scored = self._step.run(rows, bounds, watch, self.masks, places)
         packed, scored = _fetch(packed), None if scored is None else _fetch(scored)
-        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # Two threads wait for it, which must not take the cores from each other.
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record()
+        self._ends.add(done)
         return _LocalStep(packed[:number], scored, done, watch)
 
 
 class _LocalStep:
     """A step that has been launched on this device."""
-
-    has_pass = True
 
     def __init__(
         self,
@@ -174,6 +190,10 @@ class _LocalStep:
     ) -> None:
         """Takes tensors on the host, which on CUDA are not there before `done`."""
         self._packed, self._scored, self._done, self._watch = packed, scored, done, watch
+
+    @property
+    def is_over(self) -> bool:
+        return self._done is None or bool(self._done.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> Int32Column:
         if self._done is not None:
@@ -186,6 +206,28 @@ class _LocalStep:
 
     def draft_ns(self) -> int:
         return self._watch.total_ns()
+
+
+class _EndWatch:
+    """A thread that waits for the ends of steps, in the order of their launches."""
+
+    def __init__(self) -> None:
+        """Starts the thread."""
+        self.wake: Callable[[], None] | None = None
+        self._steps: SimpleQueue[torch.cuda.Event] = SimpleQueue()
+        threading.Thread(target=self._watch, name="step ends", daemon=True).start()
+
+    def add(self, done: torch.cuda.Event) -> None:
+        """Watches a step, by the event after it."""
+        self._steps.put(done)
+
+    def _watch(self) -> None:
+        while True:
+            # Who waits for the step itself is given the error.
+            with suppress(RuntimeError):
+                self._steps.get().synchronize()
+            if (wake := self.wake) is not None:
+                wake()
 
 
 class HostStopwatch:

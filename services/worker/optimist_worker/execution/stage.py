@@ -1,6 +1,7 @@
 """The stages of a pipeline: the part of every step that each of them does."""
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -92,6 +93,11 @@ class Stage(Executor):
             staged.verdict = self._run(prepared, failure)
         return staged
 
+    @property
+    def has_verdict(self) -> bool:
+        """Whether what came of the oldest pass is here, where that arrives here."""
+        return True
+
     def wait_for_verdict(self) -> StageVerdict | None:
         """Returns what came of the oldest pass, where that arrives here."""
         return None
@@ -141,8 +147,6 @@ class FirstStage(Stage):
     has judged it, all others when the first one does.
     """
 
-    inbox: VerdictInbox
-
     def __init__(
         self,
         model: Model,
@@ -159,6 +163,11 @@ class FirstStage(Stage):
         self._verdict = b""
         """What came of the plan that was settled last; empty if it had no pass."""
 
+    def on_step_end(self, wake: Callable[[], None] | None) -> bool:
+        """Has something called when the last stage has judged a pass."""
+        self.inbox.on_arrival(wake)
+        return True
+
     def release_all(self) -> None:
         """Has the other stages free every slot."""
         self._command_all(Command.RELEASE_ALL)
@@ -166,6 +175,11 @@ class FirstStage(Stage):
     def prepare(self, plan: Plan) -> None:
         """Has the other stages do their parts of a plan."""
         self._command_all(Command.LAUNCH, write_plan(plan).SerializeToString())
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether what came of the oldest pass has arrived."""
+        return not self.inbox.is_empty
 
     def wait_for_verdict(self) -> StageVerdict:
         """Returns what came of the oldest pass."""
@@ -225,6 +239,11 @@ class StagedStep:
     def has_pass(self) -> bool:
         """Whether anything runs through the stages; else the step changes nothing."""
         return self._prepared is None or self._prepared.batch is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `wait` would return at once, at the first stage; of the oldest step only."""
+        return not self.has_pass or self._stage.has_verdict
 
     def wait(self) -> Int32Column:
         """Moves the state on; returns what `results.pack` has packed.

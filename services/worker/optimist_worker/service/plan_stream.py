@@ -13,7 +13,6 @@ from optimist.worker.v1 import worker_pb2
 from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
 from optimist_worker.execution.codec import decode_plan, encode_result
 from optimist_worker.execution.group import end_process
-from optimist_worker.execution.stage_link import VerdictInbox
 from optimist_worker.runner.runner import LaunchedPlan, Runner
 from optimist_worker.service.observing import RequestSpans, observe_step
 
@@ -148,13 +147,10 @@ def run_plans(runner: Runner, stream: PlanStream, spans: RequestSpans | None = N
         PlanError: A plan is malformed; those before it were answered.
     """
     spans = spans or RequestSpans()
-    inbox = runner.engine.executor.inbox
+    loop = _PipelineLoop if runner.engine.executor.num_stages > 1 else _PlanLoop
     try:
         runner.release_all()
-        if inbox is None:
-            _PlanLoop(runner, stream, spans).run()
-        else:
-            _PipelineLoop(runner, stream, spans, inbox).run()
+        loop(runner, stream, spans).run()
     finally:
         spans.end_all()
         stream.finish()
@@ -177,22 +173,38 @@ class _PlanLoop:
         self._running: deque[_PlanRun] = deque()
         """Launched and not answered."""
         self._most = runner.engine.executor.most_plans
+        self._is_woken = False
+        """Whether the stream is woken when a step has ended."""
         self._end_ns = 0
         """When the last run was over; 0 before the first."""
 
     def run(self) -> None:
         """Launches and answers until the stream ends."""
+        executor = self._runner.engine.executor
+        self._is_woken = executor.on_step_end(self._stream.wake)
         try:
             while self._launch_next():
                 self._finish_some()
         finally:
+            executor.on_step_end(None)
             while self._running:
                 self._finish_oldest()
 
     def _finish_some(self) -> None:
         """Finishes runs until another plan may be launched or waited for."""
-        while self._running and not self._may_launch:
+        while self._running and not self._may_launch and self._must_finish:
             self._repeat(*self._finish_oldest())
+
+    @property
+    def _must_finish(self) -> bool:
+        """Whether the oldest run is finished before anything else; else a plan may come first."""
+        is_full = len(self._running) == self._most or self._running[-1].launched.has_grammar
+        return is_full or not self._is_woken or self._is_oldest_over
+
+    @property
+    def _is_oldest_over(self) -> bool:
+        step = self._running[0].launched.step
+        return step is None or step.is_over
 
     @property
     def _may_launch(self) -> bool:
@@ -262,15 +274,8 @@ class _PipelineLoop(_PlanLoop):
     not repeated: the next one is mostly there.
     """
 
-    def __init__(
-        self, runner: Runner, stream: PlanStream, spans: RequestSpans, inbox: VerdictInbox
-    ) -> None:
-        super().__init__(runner, stream, spans)
-        self._inbox = inbox
-
     def run(self) -> None:
         """Launches and answers until the stream ends."""
-        self._inbox.on_arrival(self._stream.wake)
         try:
             super().run()
         except PlanError:
@@ -278,17 +283,10 @@ class _PipelineLoop(_PlanLoop):
         except Exception as error:
             # The other stages may be anywhere in a plan by now.
             end_process(f"a plan cannot be led through the stages: {error!r}")
-        finally:
-            self._inbox.on_arrival(None)
 
     def _finish_some(self) -> None:
-        while self._running and (self._is_oldest_done or len(self._running) >= self._most):
+        while self._running and (self._is_oldest_over or len(self._running) == self._most):
             self._finish_oldest()
-
-    @property
-    def _is_oldest_done(self) -> bool:
-        step = self._running[0].launched.step
-        return step is None or not step.has_pass or not self._inbox.is_empty
 
     def _make_way(self, plan: Plan) -> None:
         """Finishes the plans that the plan needs a slot of as it will be then.

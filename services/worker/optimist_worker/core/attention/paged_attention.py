@@ -198,7 +198,7 @@ def _make_group(rows: list[_Row]) -> RowGroup:
     num_queries = max(row.num_queries for row in rows)
     num_keys = max(row.num_keys for row in rows)
     num_earlier = max(row.num_keys - row.num_queries for row in rows)
-    uses_products = rows[0].dtype == _GROUPED and len(rows) * num_queries > 1
+    uses_products = _uses_products(rows[0].dtype, num_queries)
     if len(rows) == 1 and not uses_products:
         (row,) = rows
         bias = None if row.bias is None else row.bias[None]
@@ -207,9 +207,13 @@ def _make_group(rows: list[_Row]) -> RowGroup:
         num_keys = _round_up(num_keys, _KEY_MULTIPLE)
         if num_queries > _QUERY_MULTIPLE:
             num_queries = _round_up(num_queries, _QUERY_MULTIPLE)
-        elif num_queries > 1:
+        else:
             num_queries = max(_FEWEST_QUERIES, 1 << (num_queries - 1).bit_length())
     return _pad_rows(rows, num_queries, num_keys, num_earlier)
+
+
+def _uses_products(dtype: torch.dtype, num_queries: int) -> bool:
+    return dtype == _GROUPED and num_queries > 1
 
 
 def _round_up(number: int, multiple: int) -> int:
@@ -235,6 +239,11 @@ def _pad_rows(rows: list[_Row], num_queries: int, num_keys: int, num_earlier: in
         bias[index, own:] = bias[index, own - 1]
     device = rows[0].device
     chosen, seen_keys = (torch.from_numpy(each.reshape(-1)).to(device) for each in (queries, keys))
+    first = rows[0].queries.start
+    if num_queries == 1 and rows[-1].queries.stop - first == len(rows):
+        return RowGroup(
+            slice(first, first + len(rows)), seen_keys, bias.to(device), len(rows), num_earlier
+        )
     return RowGroup(chosen, seen_keys, bias.to(device), len(rows), num_earlier)
 
 
@@ -330,6 +339,8 @@ def attend_rows(
     for group in batch.groups(window, query.dtype):
         tensors = _read(query[0], keys, values, group)
         attended = _attend(*tensors, group, scale, softcap, sinks)
+        if len(attended) == query.shape[2] and isinstance(group.queries, slice):
+            return attended[None]
         if isinstance(group.queries, slice):
             output[group.queries] = attended
         else:
@@ -378,7 +389,7 @@ def _attend(
     num_rows, num_heads, num_queries, _ = query.shape
     # SDPA has neither softcap nor sinks.
     uses_products = softcap is not None or sinks is not None
-    if query.dtype == _GROUPED and num_rows * num_queries > 1:
+    if _uses_products(query.dtype, num_queries):
         uses_products = True
         keys, values = keys.contiguous(), values.contiguous()
     outputs = []
@@ -393,10 +404,10 @@ def _attend(
                 tile, seen_keys, seen_values, bias, end - start, scale, softcap, sinks
             )
         else:
-            share = num_heads // keys.shape[1]
-            mask = None if bias is None else bias.repeat(1, 1, share, 1)
+            if bias is not None and num_queries > 1:
+                bias = bias.repeat(1, 1, num_heads // keys.shape[1], 1)
             output = functional.scaled_dot_product_attention(
-                tile, seen_keys, seen_values, attn_mask=mask, scale=scale
+                tile, seen_keys, seen_values, attn_mask=bias, scale=scale
             )
         output = output.reshape(num_rows, num_heads, end - start, -1)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
