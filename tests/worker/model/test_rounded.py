@@ -14,8 +14,10 @@ from optimist_common.errors import SetupError
 from optimist_worker.conversion.quantization import run_tokens
 from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.model import linear
-from optimist_worker.model.fused import LlamaLayer
+from optimist_worker.model.division import StagePlace
+from optimist_worker.model.fused import LlamaLayer, fuse
 from optimist_worker.model.linear import PlainLinear, RoundedLinear, check_rounding, join
+from optimist_worker.model.model import load_model
 from optimist_worker.model.rounding import Bits, round_weight
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service import process
@@ -211,3 +213,13 @@ def test_kernels_that_fail_or_multiply_wrong_are_noticed(
     monkeypatch.setattr(linear, "round_weight", fail)
     with pytest.raises(SetupError, match=r"--quantization: .*no such kernel.*choose none"):
         check_rounding(bits)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_pipeline_stage_rounds_its_own_layers(stage: int, llama_path: Path) -> None:
+    model = load_model(str(llama_path), "bfloat16", "cpu", stage=StagePlace(stage, 2))
+    fuse(model, 4)
+    layers = [part for part in model.module.modules() if isinstance(part, LlamaLayer)]
+    assert [part.qkv.bits for part in layers] == [4] * (len(model.layers) // 2)
+    output = model.module.get_output_embeddings()
+    assert isinstance(output, RoundedLinear) == (stage == 1)
