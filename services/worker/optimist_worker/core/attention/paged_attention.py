@@ -175,11 +175,13 @@ _FEWEST_QUERIES, _QUERY_MULTIPLE, _KEY_MULTIPLE = 4, 32, 64
 
 
 def _group_rows(rows: list[_Row]) -> list[RowGroup]:
-    """Returns rows in groups; in wider dtypes only rows of one token attend together.
+    """Returns rows in groups; in wider dtypes rows attend together only if all have one token.
 
     The result of a row in a group of more may depend on the others in the last bit.
     """
-    limits = _MOST_QUERIES if rows and rows[0].dtype == _GROUPED else (1,)
+    limits: tuple[int, ...] = _MOST_QUERIES
+    if rows and rows[0].dtype != _GROUPED:
+        limits = (1,) if all(row.num_queries == 1 for row in rows) else ()
     kinds: dict[int | None, list[_Row]] = {}
     for row in rows:
         kind = next((limit for limit in limits if row.num_queries <= limit), None)
