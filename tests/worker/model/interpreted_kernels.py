@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from optimist_worker.core import operation
+from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import BatchRow, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
@@ -20,8 +20,11 @@ PROMPT = [5, 40, 7, 7, 31, 12]
 
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (operation, kernel_check):
-        monkeypatch.setattr(module, "runs_kernels", lambda tensor: tensor.dtype != torch.float64)
+    def kernel_for(operation: Operation, inputs: torch.Tensor) -> Function | None:
+        is_plain = operation.is_replaced or inputs.dtype == torch.float64
+        return None if is_plain else operation.cuda_kernel
+
+    monkeypatch.setattr(Operation, "kernel_for", kernel_for)
     # The interpreter takes its time for each key.
     rows = [[BatchRow(300, 1)], [BatchRow(270, 3), BatchRow(3, 66)], [BatchRow(20, 1, 7)]]
     monkeypatch.setattr(kernel_check, "_BATCHES", rows)

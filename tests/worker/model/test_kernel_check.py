@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
-from optimist_worker.core import operation as operation_module
 from optimist_worker.core.operation import Operation
 from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import (
@@ -31,9 +30,9 @@ Kernels = dict[str, Callable[..., Any]]
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     """What stands in for the kernels on a device that has them; plain PyTorch at first."""
     found: Kernels = {operation.name: operation.plain for operation in OPERATIONS}
-    monkeypatch.setattr(Operation, "kernel", property(lambda self: found[self.name]))
-    for module in (operation_module, kernel_check):
-        monkeypatch.setattr(module, "runs_kernels", lambda tensor: True)
+    monkeypatch.setattr(
+        Operation, "kernel_for", lambda self, _: None if self.is_replaced else found[self.name]
+    )
     for operation in OPERATIONS:
         monkeypatch.setattr(operation, "is_replaced", False)
     return found
@@ -85,15 +84,15 @@ def test_a_broken_kernel_is_replaced(
     assert broken.num_calls == 1
 
 
-@pytest.mark.parametrize("gpu_kernels", [True, False])
+@pytest.mark.parametrize("has_kernels", [True, False])
 def test_a_worker_serves_without_kernels(
-    kernels: Kernels, llama_path: Path, *, gpu_kernels: bool
+    kernels: Kernels, llama_path: Path, *, has_kernels: bool
 ) -> None:
     expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
     broken = [Broken(kernels[name], "raises") for name in kernels]
     kernels.update(zip(list(kernels), broken, strict=True))
     settings = WorkerSettings(
-        model=str(llama_path), dtype="float32", num_kv_blocks=96, gpu_kernels=gpu_kernels
+        model=str(llama_path), dtype="float32", num_kv_blocks=96, kernels=has_kernels
     )
     REPLACED_KERNELS.clear()
     runner = process.build_runner(settings)
@@ -104,7 +103,7 @@ def test_a_worker_serves_without_kernels(
     }
     REPLACED_KERNELS.clear()
     assert shown == dict.fromkeys(kernels, 1)
-    assert [kernel.num_calls for kernel in broken] == [int(gpu_kernels)] * len(broken)
+    assert [kernel.num_calls for kernel in broken] == [int(has_kernels)] * len(broken)
     assert generate(runner, PROMPT, 12) == expected
 
 
@@ -117,10 +116,11 @@ def test_a_kernel_that_ends_the_context_is_named(
     monkeypatch.setattr(torch.cuda, "synchronize", fault)
     (gate,) = (operation for operation in OPERATIONS if operation.name == "gate")
     kernels["gate"] = fault
-    message = r"cuda computes nothing any more after the kernel gate .* --gpu-kernels false"
+    message = r"cuda computes nothing any more after the kernel gate .* --kernels false"
     with pytest.raises(SetupError, match=message):
         kernel_check.check(
             gate,
+            fault,
             lambda run: fault() if run is fault else [],
             torch.float32,
             torch.device("cuda"),

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from optimist_worker.core import operation
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.operation import Operation
 from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step
 from optimist_worker.model import fused, linear
@@ -92,7 +92,11 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> tuple[KernelCounter, Counted]:
         for name in names:
             monkeypatch.setattr(module, name, Launcher(name, counting, counted.launched))
     monkeypatch.setattr(launch, "_shared_bytes", lambda device: 227 * 1024)
-    monkeypatch.setattr(operation, "runs_kernels", lambda tensor: tensor.device == META)
+    monkeypatch.setattr(
+        Operation,
+        "kernel_for",
+        lambda self, inputs: self.cuda_kernel if inputs.device == META else None,
+    )
     # What is packed for the CPU cannot lose its data.
     monkeypatch.setattr(linear, "can_pack", lambda dtype: False)
     return counting, counted

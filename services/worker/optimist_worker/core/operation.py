@@ -1,4 +1,4 @@
-"""Operations with a kernel of ours on CUDA, and plain PyTorch everywhere else."""
+"""Operations with a kernel of ours on some devices, and plain PyTorch everywhere else."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,47 +8,68 @@ from typing import Any
 
 import torch
 
+Function = Callable[..., Any]
+
 
 class Operation:
-    """One operation in two implementations that compute the same within rounding.
+    """One operation in several implementations that compute the same within rounding.
 
     `plain` also serves where the kernel was found to fail: then `is_replaced` is set, once and for
     the whole process.
     """
 
-    def __init__(self, name: str, plain: Callable[..., Any], kernel: str) -> None:
+    def __init__(self, name: str, plain: Function, cuda: str, cpu: str | None = None) -> None:
         """Makes an operation.
 
         Args:
             name: Shown in logs and metrics.
-            plain: In PyTorch, for any device; the first argument of both is a tensor.
-            kernel: What launches the kernel, as `module:function`. Triton is not installed with a
-                worker for the CPU, so the module is imported when it is first needed.
+            plain: In PyTorch, for any device; the first argument of all is a tensor.
+            cuda: What launches the kernel for CUDA, as `module:function`. Triton is not installed
+                with a worker for the CPU, so the module is imported when it is first needed.
+            cpu: The same for the CPU, where the module needs a C++ compiler once.
         """
         self.name, self.plain, self.is_replaced = name, plain, False
-        self._module, self._function = kernel.split(":")
+        self._cuda, self._cpu = cuda, cpu
 
     def __call__(self, inputs: torch.Tensor, *others: Any, **named: Any) -> Any:
-        """Computes by the kernel if it can run on the inputs' device, else by plain PyTorch."""
-        if runs_kernels(inputs) and not self.is_replaced:
-            return self.kernel(inputs, *others, **named)
-        return self.plain(inputs, *others, **named)
+        """Computes by the kernel if there is one for such inputs, else by plain PyTorch."""
+        return (self.kernel_for(inputs) or self.plain)(inputs, *others, **named)
+
+    def kernel_for(self, inputs: torch.Tensor) -> Function | None:
+        """Returns what launches the kernel for such inputs; None if there is none, or it fails."""
+        if self.is_replaced:
+            return None
+        if inputs.is_cuda:
+            return self.cuda_kernel if _has_triton(inputs.device, inputs.dtype) else None
+        if self._cpu is not None and inputs.is_cpu and inputs.dtype in _CPU_DTYPES:
+            return _load_cpu(self._cpu)
+        return None
 
     @property
-    def kernel(self) -> Callable[..., Any]:
-        """What launches the kernel."""
-        launch: Callable[..., Any] = getattr(import_module(self._module), self._function)
-        return launch
+    def cuda_kernel(self) -> Function:
+        """What launches the kernel on CUDA."""
+        return _load(self._cuda)
 
 
-def runs_kernels(tensor: torch.Tensor) -> bool:
-    """Returns whether kernels can compute with such a tensor."""
-    return tensor.is_cuda and _has_kernels(tensor.device, tensor.dtype)
+_CPU_DTYPES = frozenset({torch.bfloat16, torch.float32})
 
 
 @cache
-def _has_kernels(device: torch.device, dtype: torch.dtype) -> bool:
-    """They need tensor cores of Ampere or later, and have no float64."""
+def _load(path: str) -> Function:
+    module, function = path.split(":")
+    launch: Function = getattr(import_module(module), function)
+    return launch
+
+
+@cache
+def _load_cpu(path: str) -> Function | None:
+    is_compiled = _load("optimist_worker.cpu_kernels.build:load")() is not None
+    return _load(path) if is_compiled else None
+
+
+@cache
+def _has_triton(device: torch.device, dtype: torch.dtype) -> bool:
+    """Its kernels need tensor cores of Ampere or later, and have no float64."""
     return (
         dtype != torch.float64
         and find_spec("triton") is not None

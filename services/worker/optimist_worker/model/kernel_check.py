@@ -17,7 +17,7 @@ from transformers.activations import GELUTanh
 from optimist_common.errors import SetupError, one_line
 from optimist_worker.core.attention.kv import KVPool, LayerSpec
 from optimist_worker.core.attention.paged_attention import ATTEND, WRITE, AttentionBatch
-from optimist_worker.core.operation import Operation, runs_kernels
+from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model.linear import PlainLinear
 from optimist_worker.model.model import Model
 from optimist_worker.model.operations import (
@@ -33,7 +33,7 @@ from optimist_worker.model.operations import (
 logger = logging.getLogger(__name__)
 
 OPERATIONS = (WRITE, ATTEND, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE)
-Case = Callable[[Callable[..., Any]], list[torch.Tensor]]
+Case = Callable[[Function], list[torch.Tensor]]
 """Calls an implementation with inputs that are always the same, and returns what it computed."""
 
 _MOST_DIFFERENT = {torch.bfloat16: 0.04, torch.float16: 0.01}
@@ -70,17 +70,16 @@ def check_kernels(model: Model, block_size: int) -> None:
     Raises:
         SetupError: The device computes nothing any more after one of them.
     """
-    if not _has_kernels(model):
-        return
     for operation, case in _cases(model, block_size):
-        if not operation.is_replaced:
-            check(operation, case, model.dtype, model.device)
+        kernel = operation.kernel_for(_sample(model))
+        if kernel is not None:
+            check(operation, kernel, case, model.dtype, model.device)
 
 
 def leave_kernels(model: Model) -> None:
     """Replaces all kernels if a model's device has them."""
-    for operation in OPERATIONS if _has_kernels(model) else ():
-        operation.is_replaced = True
+    for operation in OPERATIONS:
+        operation.is_replaced |= operation.kernel_for(_sample(model)) is not None
 
 
 def replaced_kernels() -> list[str]:
@@ -88,11 +87,13 @@ def replaced_kernels() -> list[str]:
     return [operation.name for operation in OPERATIONS if operation.is_replaced]
 
 
-def _has_kernels(model: Model) -> bool:
-    return runs_kernels(torch.empty(0, dtype=model.dtype, device=model.device))
+def _sample(model: Model) -> torch.Tensor:
+    return torch.empty(0, dtype=model.dtype, device=model.device)
 
 
-def check(operation: Operation, case: Case, dtype: torch.dtype, device: torch.device) -> None:
+def check(
+    operation: Operation, kernel: Function, case: Case, dtype: torch.dtype, device: torch.device
+) -> None:
     """Replaces the kernel of an operation if it raises or differs from plain PyTorch.
 
     Raises:
@@ -100,7 +101,7 @@ def check(operation: Operation, case: Case, dtype: torch.dtype, device: torch.de
     """
     wanted = case(operation.plain)
     try:
-        fault = _difference(case(operation.kernel), wanted, _MOST_DIFFERENT.get(dtype, 1e-3))
+        fault = _difference(case(kernel), wanted, _MOST_DIFFERENT.get(dtype, 1e-3))
     except Exception as error:
         # Triton's compiler and driver raise whatever they like.
         _check_device(operation.name, device)
@@ -131,8 +132,8 @@ def _check_device(name: str, device: torch.device) -> None:
         torch.cuda.synchronize(device)
     except RuntimeError as error:
         raise SetupError(
-            f"--gpu-kernels: {device} computes nothing any more after the kernel {name} "
-            f"({one_line(error)}); start with --gpu-kernels false"
+            f"--kernels: {device} computes nothing any more after the kernel {name} "
+            f"({one_line(error)}); start with --kernels false"
         ) from None
 
 
@@ -185,24 +186,22 @@ class _Draw:
         return torch.tensor(list(values), dtype=torch.int64, device=self.device)
 
 
-def _norm(draw: _Draw, outer: Norm, run: Callable[..., Any]) -> list[torch.Tensor]:
+def _norm(draw: _Draw, outer: Norm, run: Function) -> list[torch.Tensor]:
     return [run(draw(_NUM_TOKENS, len(outer.weight)), outer)]
 
 
-def _add(
-    draw: _Draw, inner: Norm | None, outer: Norm | None, run: Callable[..., Any]
-) -> list[torch.Tensor]:
+def _add(draw: _Draw, inner: Norm | None, outer: Norm | None, run: Function) -> list[torch.Tensor]:
     size = len((inner or outer or Norm(draw(64), 0.0)).weight)
     linear = PlainLinear(draw(size, 64, seed=1) / 8, None)
     arguments = (draw(_NUM_TOKENS, 64), linear, draw(_NUM_TOKENS, size, seed=2), inner)
     return [run(*arguments)] if outer is None else list(run(*arguments, outer))
 
 
-def _gate(draw: _Draw, width: int, activate: nn.Module, run: Callable[..., Any]) -> list[Any]:
+def _gate(draw: _Draw, width: int, activate: nn.Module, run: Function) -> list[Any]:
     return [run(draw(_NUM_TOKENS, width), activate)]
 
 
-def _write(draw: _Draw, spec: LayerSpec, run: Callable[..., Any]) -> list[torch.Tensor]:
+def _write(draw: _Draw, spec: LayerSpec, run: Function) -> list[torch.Tensor]:
     keys, values = _memory(draw, spec, 16)
     new = (
         draw(1, _NUM_TOKENS, spec.num_kv_heads, dim, seed=dim).transpose(1, 2)
@@ -213,7 +212,7 @@ def _write(draw: _Draw, spec: LayerSpec, run: Callable[..., Any]) -> list[torch.
 
 
 def _rotate_and_write(
-    draw: _Draw, spec: LayerSpec, num_heads: int, has_norms: bool, run: Callable[..., Any]
+    draw: _Draw, spec: LayerSpec, num_heads: int, has_norms: bool, run: Function
 ) -> list[torch.Tensor]:
     keys, values = _memory(draw, spec, 16)
     dim = spec.key_dim
@@ -245,7 +244,7 @@ def _attend(
     block_size: int,
     rows: list[BatchRow],
     options: dict[str, Any],
-    run: Callable[..., Any],
+    run: Function,
 ) -> list[torch.Tensor]:
     batch = _batch(draw, spec, block_size, rows)
     query = draw(1, len(batch.positions), num_heads, spec.key_dim).transpose(1, 2)

@@ -9,11 +9,9 @@ import triton.language as tl
 from optimist_worker.core.attention.launch import tile_side
 from optimist_worker.model import operations
 from optimist_worker.model.linear import PlainLinear
-from optimist_worker.model.operations import Heads, Norm
+from optimist_worker.model.operations import ACTIVATIONS, Heads, Norm
 
 _GATE_TILE = 1024
-_ACTIVATIONS = {"SiLUActivation": "silu", "SiLU": "silu", "GELUTanh": "gelu_tanh"}
-"""By the name of transformers' or PyTorch's class."""
 
 
 def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
@@ -208,7 +206,7 @@ def rotate_head(
 
 def gate(gate_up: torch.Tensor, activate: Any) -> torch.Tensor:
     """Is `operations.gate`; activations that the kernel lacks are computed by PyTorch."""
-    kind = _ACTIVATIONS.get(type(activate).__name__)
+    kind = ACTIVATIONS.get(type(activate).__name__)
     if kind is None:
         return operations.gate(gate_up, activate)
     size = gate_up.shape[-1] // 2

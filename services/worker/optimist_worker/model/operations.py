@@ -1,6 +1,7 @@
 """What a decoder layer computes besides products and attention, in plain PyTorch.
 
-On CUDA each is one kernel of `kernels.py`; arguments and results are the same.
+On CUDA each is one kernel of `kernels.py`, and on the CPU some are kernels of `cpu_kernels`;
+arguments and results are the same.
 """
 
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ class Norm(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight)
         self._shape, self.epsilon = weight.shape, epsilon
+        # As the CPU kernels read it; not a buffer, since it follows from one.
+        self.wide_weight = weight.float().contiguous()
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Norms `[..., size]`."""
@@ -67,7 +70,7 @@ def add_norm(
         The sum and the normed sum, `[num_tokens, out_features]` each.
     """
     total = add(inputs, linear, residual, inner)
-    return total, outer(total)
+    return total, NORM(total, outer)
 
 
 def add(
@@ -75,7 +78,9 @@ def add(
 ) -> torch.Tensor:
     """Adds `inner(linear(inputs))` to a residual, which may be overwritten; see `add_norm`."""
     total: torch.Tensor
-    total = linear.add(inputs, residual) if inner is None else inner(linear(inputs)) + residual
+    total = (
+        linear.add(inputs, residual) if inner is None else NORM(linear(inputs), inner) + residual
+    )
     return total
 
 
@@ -130,9 +135,17 @@ def gate(gate_up: torch.Tensor, activate: Any) -> torch.Tensor:
     return product
 
 
-_KERNELS = "optimist_worker.model.kernels"
-NORM = Operation("norm", norm, f"{_KERNELS}:norm")
+ACTIVATIONS = {"SiLUActivation": "silu", "SiLU": "silu", "GELUTanh": "gelu_tanh"}
+"""Those that the kernels compute, by the name of transformers' or PyTorch's class."""
+
+_KERNELS, _CPU = "optimist_worker.model.kernels", "optimist_worker.cpu_kernels.launch"
+NORM = Operation("norm", norm, f"{_KERNELS}:norm", f"{_CPU}:norm")
 ADD_NORM = Operation("add_norm", add_norm, f"{_KERNELS}:add_norm")
 ADD = Operation("add", add, f"{_KERNELS}:add")
-ROTATE_AND_WRITE = Operation("rotate_and_write", rotate_and_write, f"{_KERNELS}:rotate_and_write")
-GATE = Operation("gate", gate, f"{_KERNELS}:gate")
+ROTATE_AND_WRITE = Operation(
+    "rotate_and_write",
+    rotate_and_write,
+    f"{_KERNELS}:rotate_and_write",
+    f"{_CPU}:rotate_and_write",
+)
+GATE = Operation("gate", gate, f"{_KERNELS}:gate", f"{_CPU}:gate")

@@ -106,7 +106,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     # After the drafter, which may copy weights of the model.
     models = [model, weights] if isinstance(weights, Model) else [model]
     for each in models:
-        if settings.gpu_kernels:
+        if settings.kernels:
             check_kernels(each, settings.block_size)
         else:
             leave_kernels(each)

@@ -461,4 +461,9 @@ def _multiply(
 
 _ROOM = "optimist_worker.core.attention"
 WRITE = Operation("kv_write", _write, f"{_ROOM}.kv_write:write")
-ATTEND = Operation("attention", attend_rows, f"{_ROOM}.launch:attend")
+ATTEND = Operation(
+    "attention",
+    attend_rows,
+    f"{_ROOM}.launch:attend",
+    "optimist_worker.cpu_kernels.launch:attend",
+)

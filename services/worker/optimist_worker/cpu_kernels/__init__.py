@@ -1,0 +1,1 @@
+"""Kernels for the CPU in C++, compiled once; where there is no compiler, PyTorch computes."""

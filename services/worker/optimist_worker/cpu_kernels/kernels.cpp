@@ -1,0 +1,290 @@
+// Kernels for the CPU: attention over keys and values in blocks, and what a decoder layer computes
+// besides products. What they compute is described at the functions of the same names in
+// `core/attention/paged_attention.py` and `model/operations.py`; sums are in float32.
+//
+// Attention: a head of keys, a row and a tile of its tokens are one share of the work. Keys and
+// values are packed into panels 64 at a time, from a multiple of 64 on, and what each query
+// computes with them does not depend on the other queries: a token's result is the same to the last
+// bit alone, in a longer chunk, and in any batch.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+// Vectors never cross a call between instruction sets.
+#pragma GCC diagnostic ignored "-Wpsabi"
+#define INLINE inline __attribute__((always_inline))
+
+namespace {
+
+constexpr int64_t MOST_QUERIES = 128;  // Of a tile, heads of a group counted.
+constexpr int64_t MOST_DIM = 1024;     // Of a head that is normed.
+constexpr int64_t SERIAL_SIZE = 32768;  // A shorter call is over before another thread is awake.
+
+struct Attention {
+  const void* query;
+  int64_t head_stride, token_stride;
+  const void *keys, *values;
+  void* output;
+  const int64_t *query_starts, *num_computed, *tree_starts, *positions, *ancestors;
+  const int32_t* block_tables;
+  int64_t table_stride, block_size;
+  int64_t num_rows, num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
+  int64_t window;
+  const float* sinks;
+  float scale, softcap;
+  bool is_bfloat16;
+};
+
+struct Share {
+  int64_t row, first_token, num_tokens, kv_head;
+};
+
+struct Norm {
+  const void* inputs;
+  const float* weight;
+  void* output;
+  int64_t num_rows, size;
+  float epsilon;
+  bool is_bfloat16;
+};
+
+struct Gate {
+  const void* inputs;
+  void* output;
+  int64_t num_rows, size;
+  bool is_gelu, is_bfloat16;
+};
+
+struct Rotation {
+  const void *projected, *cosine, *sine;
+  const float *query_weight, *key_weight;
+  float query_epsilon, key_epsilon;
+  void *queries, *keys, *values;
+  const int64_t* slots;
+  int64_t num_rows, num_queries, num_keys, dim;
+  bool is_bfloat16;
+};
+
+// For float32 and for bfloat16. A call is done share by share, or row by row.
+template <class Call, class Part>
+using Kernel = void (*)(const Call&, Part);
+struct Kernels {
+  Kernel<Attention, const Share&> attend[2];
+  Kernel<Norm, int64_t> norm[2];
+  Kernel<Gate, int64_t> gate[2];
+  Kernel<Rotation, int64_t> rotate[2];
+};
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma,avx2")
+namespace avx512_bf16 {
+#define LANES 16
+#define HAS_PAIRS 1
+#include "target.h"
+#undef HAS_PAIRS
+}  // namespace avx512_bf16
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,avx2")
+namespace avx512 {
+#define HAS_PAIRS 0
+#include "target.h"
+#undef LANES
+}  // namespace avx512
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+namespace avx2 {
+#define LANES 8
+#include "target.h"
+}  // namespace avx2
+#pragma GCC pop_options
+
+struct Target {
+  const char* name;
+  const Kernels* kernels;
+};
+constexpr Target TARGETS[] = {{"avx512_bf16", &avx512_bf16::KERNELS},
+                              {"avx512", &avx512::KERNELS},
+                              {"avx2", &avx2::KERNELS}};
+const Kernels* chosen = nullptr;
+
+bool is_supported(const char* name) {
+  __builtin_cpu_init();
+  bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                    __builtin_cpu_supports("avx512dq");
+  if (!strcmp(name, "avx2")) return has_avx2;
+  if (!strcmp(name, "avx512")) return has_avx512;
+  return has_avx512 && __builtin_cpu_supports("avx512bf16");
+}
+
+// Cuts the work so that all threads have some; a cut changes no result.
+std::vector<Share> cut(const Attention& call, int64_t num_threads) {
+  int64_t group = call.num_heads / call.num_kv_heads;
+  int64_t num_tokens = call.query_starts[call.num_rows];
+  int64_t fair = num_tokens * call.num_kv_heads / (4 * num_threads);
+  int64_t tile = std::max(int64_t(1), std::min(MOST_QUERIES / group, std::max(fair, 8 / group)));
+  std::vector<Share> shares;
+  for (int64_t row = 0; row < call.num_rows; ++row) {
+    int64_t start = call.query_starts[row], end = call.query_starts[row + 1];
+    // The last tokens have the most keys.
+    for (int64_t last = end; last > start; last -= std::min(tile, last - start)) {
+      int64_t first = std::max(start, last - tile);
+      for (int64_t head = 0; head < call.num_kv_heads; ++head)
+        shares.push_back({row, first, last - first, head});
+    }
+  }
+  return shares;
+}
+
+void attend(const Attention& call) {
+  int64_t num_threads = omp_get_max_threads();
+  std::vector<Share> shares = cut(call, num_threads);
+  int64_t work = 0;
+  for (const Share& share : shares)
+    work += call.num_computed[share.row] + share.first_token - call.query_starts[share.row] + 1;
+  int64_t num_shares = int64_t(shares.size());
+  // A short pass is over before another thread has woken up.
+#pragma omp parallel for schedule(dynamic, 1) if (num_shares > 1 && work > 512)
+  for (int64_t i = 0; i < num_shares; ++i) chosen->attend[call.is_bfloat16](call, shares[i]);
+  int64_t end = call.query_starts[call.num_rows];
+  int64_t size = call.num_heads * call.value_dim * (call.is_bfloat16 ? 2 : 4);
+  memset(static_cast<char*>(call.output) + end * size, 0, (call.num_tokens - end) * size);
+}
+
+template <class Call>
+void by_row(const Call& call, Kernel<Call, int64_t> const (&kernels)[2], int64_t row_size) {
+#pragma omp parallel for if (call.num_rows > 1 && call.num_rows * row_size > SERIAL_SIZE)
+  for (int64_t row = 0; row < call.num_rows; ++row) kernels[call.is_bfloat16](call, row);
+}
+
+template <class Pointer>
+bool take(PyObject* object, Pointer*& to) {
+  to = static_cast<Pointer*>(PyLong_AsVoidPtr(object));
+  return to != nullptr || !PyErr_Occurred();
+}
+
+bool take(PyObject* object, int64_t& to) {
+  to = PyLong_AsLongLong(object);
+  return to != -1 || !PyErr_Occurred();
+}
+
+bool take(PyObject* object, bool& to) {
+  to = object == Py_True;
+  return true;
+}
+
+bool take(PyObject* object, float& to) {
+  to = float(PyFloat_AsDouble(object));
+  return !PyErr_Occurred();
+}
+
+template <class... Fields>
+bool take_all(PyObject* const* arguments, Py_ssize_t num_arguments, Fields&... fields) {
+  if (num_arguments != Py_ssize_t(sizeof...(fields))) {
+    PyErr_SetString(PyExc_TypeError, "wrong number of arguments");
+    return false;
+  }
+  return (take(*arguments++, fields) && ...);
+}
+
+bool check(bool has_fitting_sizes) {
+  if (chosen != nullptr && has_fitting_sizes) return true;
+  PyErr_SetString(PyExc_ValueError, "no instruction set is chosen, or a head is too large");
+  return false;
+}
+
+PyObject* attend(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Attention call = {};
+  if (!take_all(arguments, num_arguments, call.query, call.head_stride, call.token_stride,
+                call.keys, call.values, call.output, call.query_starts, call.num_computed,
+                call.tree_starts, call.positions, call.ancestors, call.block_tables,
+                call.table_stride, call.block_size, call.num_rows, call.num_tokens, call.num_heads,
+                call.num_kv_heads, call.key_dim, call.value_dim, call.window, call.sinks,
+                call.scale, call.softcap, call.is_bfloat16))
+    return nullptr;
+  if (!check(call.num_kv_heads > 0 && call.num_heads / call.num_kv_heads <= MOST_QUERIES))
+    return nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  attend(call);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
+PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Norm call = {};
+  if (!take_all(arguments, num_arguments, call.inputs, call.weight, call.output, call.num_rows,
+                call.size, call.epsilon, call.is_bfloat16) ||
+      !check(true))
+    return nullptr;
+  by_row(call, chosen->norm, call.size);
+  Py_RETURN_NONE;
+}
+
+PyObject* gate(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Gate call = {};
+  if (!take_all(arguments, num_arguments, call.inputs, call.output, call.num_rows, call.size,
+                call.is_gelu, call.is_bfloat16) ||
+      !check(true))
+    return nullptr;
+  by_row(call, chosen->gate, 4 * call.size);
+  Py_RETURN_NONE;
+}
+
+PyObject* rotate(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Rotation call = {};
+  if (!take_all(arguments, num_arguments, call.projected, call.cosine, call.sine,
+                call.query_weight, call.key_weight, call.query_epsilon, call.key_epsilon,
+                call.queries, call.keys, call.values, call.slots, call.num_rows, call.num_queries,
+                call.num_keys, call.dim, call.is_bfloat16) ||
+      !check(call.dim <= MOST_DIM))
+    return nullptr;
+  by_row(call, chosen->rotate, (call.num_queries + 2 * call.num_keys) * call.dim);
+  Py_RETURN_NONE;
+}
+
+PyObject* use(PyObject*, PyObject* name) {
+  const char* wanted = PyUnicode_AsUTF8(name);
+  if (wanted == nullptr) return nullptr;
+  for (const Target& target : TARGETS)
+    if (!strcmp(target.name, wanted) && is_supported(target.name)) {
+      chosen = target.kernels;
+      Py_RETURN_TRUE;
+    }
+  Py_RETURN_FALSE;
+}
+
+using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+
+PyMethodDef method(const char* name, Fast function, const char* about) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL, about};
+}
+
+// Arguments are addresses and sizes in the order of the structs above.
+PyMethodDef METHODS[] = {
+    method("attend", attend, "Attends."),
+    method("norm", norm, "Norms rows."),
+    method("gate", gate, "Multiplies activated halves of rows by their other halves."),
+    method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
+    {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},
+    {nullptr, nullptr, 0, nullptr}};
+PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "compiled", nullptr, -1, METHODS,
+                      nullptr,               nullptr,   nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_compiled() { return PyModule_Create(&MODULE); }

@@ -1,0 +1,136 @@
+"""Hands tensors to the CPU kernels; each function is the one of the same name in plain PyTorch."""
+
+from typing import Any
+
+import torch
+
+from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.cpu_kernels.build import load
+from optimist_worker.model import operations
+from optimist_worker.model.operations import ACTIVATIONS, Heads, Norm
+
+_kernels: Any = load()
+_BFLOAT16 = torch.bfloat16
+
+
+def attend(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: AttentionBatch,
+    *,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Is `paged_attention.attend_rows`."""
+    _, num_heads, num_tokens, key_dim = query.shape
+    num_kv_heads, value_dim = values.shape[1:]
+    if query.stride(3) != 1:
+        query = query.contiguous()
+    sinks = None if sinks is None else sinks.float().contiguous()
+    output = query.new_empty((1, num_tokens, num_heads, value_dim))
+    _kernels.attend(
+        query.data_ptr(),
+        query.stride(1),
+        query.stride(2),
+        keys.data_ptr(),
+        values.data_ptr(),
+        output.data_ptr(),
+        batch.query_starts.data_ptr(),
+        batch.num_computed_tokens.data_ptr(),
+        batch.tree_starts.data_ptr(),
+        batch.positions.data_ptr(),
+        0 if batch.ancestors is None else batch.ancestors.data_ptr(),
+        batch.block_tables.data_ptr(),
+        batch.block_tables.stride(0),
+        batch.pool.block_size,
+        len(batch.num_computed_tokens),
+        num_tokens,
+        num_heads,
+        num_kv_heads,
+        key_dim,
+        value_dim,
+        window or 0,
+        0 if sinks is None else sinks.data_ptr(),
+        scale,
+        softcap or 0.0,
+        query.dtype == _BFLOAT16,
+    )
+    return output
+
+
+def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
+    """Is `operations.norm`."""
+    states = states.contiguous()
+    output = torch.empty_like(states)
+    size = states.shape[-1]
+    _kernels.norm(
+        states.data_ptr(),
+        outer.wide_weight.data_ptr(),
+        output.data_ptr(),
+        states.numel() // size,
+        size,
+        outer.epsilon,
+        states.dtype == _BFLOAT16,
+    )
+    return output
+
+
+def gate(gate_up: torch.Tensor, activate: Any) -> torch.Tensor:
+    """Is `operations.gate`; activations that the kernel lacks are computed by PyTorch."""
+    kind = ACTIVATIONS.get(type(activate).__name__)
+    if kind is None:
+        return operations.gate(gate_up, activate)
+    gate_up = gate_up.contiguous()
+    num_rows, size = len(gate_up), gate_up.shape[1] // 2
+    output = gate_up.new_empty((num_rows, size))
+    _kernels.gate(
+        gate_up.data_ptr(),
+        output.data_ptr(),
+        num_rows,
+        size,
+        kind == "gelu_tanh",
+        gate_up.dtype == _BFLOAT16,
+    )
+    return output
+
+
+def rotate_and_write(
+    projected: torch.Tensor,
+    cosine: torch.Tensor,
+    sine: torch.Tensor,
+    heads: Heads,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> torch.Tensor:
+    """Is `operations.rotate_and_write`."""
+    num_tokens, _, dim = projected.shape
+    projected = projected.contiguous()
+    if cosine.dtype != projected.dtype or not cosine.is_contiguous():
+        cosine = cosine.to(projected.dtype).contiguous()
+    if sine.dtype != projected.dtype or not sine.is_contiguous():
+        sine = sine.to(projected.dtype).contiguous()
+    queries = projected.new_empty((num_tokens, heads.num_queries, dim))
+    query_norm, key_norm = heads.query_norm, heads.key_norm
+    _kernels.rotate(
+        projected.data_ptr(),
+        cosine.data_ptr(),
+        sine.data_ptr(),
+        0 if query_norm is None else query_norm.wide_weight.data_ptr(),
+        0 if key_norm is None else key_norm.wide_weight.data_ptr(),
+        0.0 if query_norm is None else query_norm.epsilon,
+        0.0 if key_norm is None else key_norm.epsilon,
+        queries.data_ptr(),
+        keys.data_ptr(),
+        values.data_ptr(),
+        slot_mapping.data_ptr(),
+        num_tokens,
+        heads.num_queries,
+        heads.num_keys,
+        dim,
+        projected.dtype == _BFLOAT16,
+    )
+    return queries.transpose(0, 1)[None]
