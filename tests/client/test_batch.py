@@ -84,6 +84,15 @@ def test_all_calls_end_with_the_services(server: ScriptedServer, client: Client)
     assert server.ended.wait(20)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """The signal raises, even where a shell started the tests in its background and ignores it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_cancels_all_calls(server: ScriptedServer, client: Client) -> None:
     server.behaviours = [hanging]
     interrupt = when(lambda: len(server.requests) == 2, lambda: os.kill(os.getpid(), signal.SIGINT))
