@@ -105,7 +105,7 @@ prepare_build() {
 	local python=ca-certificates,python3,python3-pip,python3-venv
 	local finish='rm usr/lib/python3*/EXTERNALLY-MANAGED; ln -s python3 usr/bin/python'
 	base_image "$work" "$PYTHON_IMAGE" "$python" <<<"$finish"
-	base_image "$work" "$COMPILER_IMAGE" "$python,gcc,libc6-dev,python3-dev" <<<"$finish"
+	base_image "$work" "$COMPILER_IMAGE" "$python,g++,python3-dev" <<<"$finish"
 	base_image "$work" "$REDIS_IMAGE" redis-server </dev/null
 	mapfile -t volumes < <("$ROOT/.venv/bin/python" "$ROOT/deploy/containers/pip_volumes.py" "$work/pip.conf")
 	build=(buildah bud --quiet --pull=never --layers --network host "${volumes[@]}")
