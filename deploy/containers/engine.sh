@@ -84,16 +84,21 @@ configure() {
 
 # base_image WORK NAME PACKAGES: a minimal Debian with these packages, completed by a script on stdin.
 base_image() {
-	! podman image exists "$2" || return 0
+	local rootfs=$1/rootfs source packages
+	if podman image exists "$2"; then
+		packages=$(podman image inspect --format '{{ index .Labels "packages" }}' "$2")
+		# One that was pulled has no such label.
+		[ -n "$packages" ] && [ "$packages" != "$3" ] || return 0
+	fi
 	echo "making $2"
-	local rootfs=$1/rootfs source
 	source=$(mirror)
 	debootstrap --variant=minbase --include="$3" "$BASE_SUITE" "$rootfs" ${source:+"$source"} >"$1/debootstrap.log" ||
 		{ tail -n 20 "$1/debootstrap.log" >&2 && return 1; }
 	(cd "$rootfs" && bash -euo pipefail -s)
 	rm -rf "$rootfs"/var/cache/apt/archives/*.deb "$rootfs"/var/lib/apt/lists/*
 	tar -C "$rootfs" -c . |
-		podman import --quiet --change ENV=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin - "$2" >/dev/null
+		podman import --quiet --change "LABEL packages=$3" \
+			--change ENV=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin - "$2" >/dev/null
 	rm -rf "$rootfs"
 }
 
