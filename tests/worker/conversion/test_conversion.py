@@ -127,11 +127,7 @@ def test_files_that_are_not_whole_are_refused(file: Path, tmp_path: Path, parent
     ],
 )
 def test_models_that_would_be_read_wrong_are_refused(
-    changes: dict[str, Any],
-    reason: str,
-    original: LlamaForCausalLM,
-    tmp_path: Path,
-    parent: Path,
+    changes: dict[str, Any], reason: str, original: LlamaForCausalLM, tmp_path: Path, parent: Path
 ) -> None:
     path = write_gguf(tmp_path / "other.gguf", original, **changes)
     with pytest.raises(SetupError, match=reason) as refusal:

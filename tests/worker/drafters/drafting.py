@@ -74,10 +74,7 @@ def _drafter(
     tap = FeatureTap(target.module, None) if way in ("medusa", "eagle") else None
     if way == "medusa":
         heads = random_medusa(target)
-        return (
-            MedusaDrafter(heads, state.table, shape, state.sampling, torch.float64, rule),
-            tap,
-        )
+        return (MedusaDrafter(heads, state.table, shape, state.sampling, torch.float64, rule), tap)
     if way == "eagle":
         network = EagleNetwork(random_eagle(target), state.table, torch.float64)
         return AutoregressiveDrafter(DraftSource.EAGLE, network, shape, state.sampling, rule), tap

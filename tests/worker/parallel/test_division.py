@@ -152,10 +152,7 @@ def test_on_one_machine_ranks_are_to_be_started() -> None:
     local = find_ranks({}, 2, 1)
     assert local == LocalRanks(0, 2, 2, LOOPBACK, 0)
     started = [find_ranks(variables, 2, 1) for variables in local.environments(29777)]
-    assert started == [
-        Ranks(0, 2, 0, 2, LOOPBACK, 29777),
-        Ranks(1, 2, 1, 2, LOOPBACK, 29777),
-    ]
+    assert started == [Ranks(0, 2, 0, 2, LOOPBACK, 29777), Ranks(1, 2, 1, 2, LOOPBACK, 29777)]
 
 
 def test_pods_start_their_share_of_the_ranks() -> None:

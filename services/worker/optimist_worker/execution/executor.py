@@ -318,10 +318,7 @@ class GraphCache:
         self._pool = torch.cuda.graph_pool_handle()
 
     def run(
-        self,
-        key: Hashable,
-        inputs: torch.Tensor,
-        function: Callable[[torch.Tensor], torch.Tensor],
+        self, key: Hashable, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """Returns `function(inputs)`; valid until anything else is run.
 

@@ -284,11 +284,7 @@ class Step:
         return verify_synthetic(verify, self._synthetic_rate)
 
     def _report(
-        self,
-        prepared: PreparedStep,
-        verdict: Verdict,
-        settled: SettledRows,
-        nodes: torch.Tensor,
+        self, prepared: PreparedStep, verdict: Verdict, settled: SettledRows, nodes: torch.Tensor
     ) -> torch.Tensor:
         rows, drafts, number = prepared.rows, prepared.proposal.drafts, settled.num_emitted
         has_emitted, nothing_left = number > 0, torch.zeros_like(number)

@@ -91,9 +91,7 @@ def measure_cost(
     """
     sizes = runner.engine.state.sizes
     fitting = min(
-        sizes.max_num_batched_tokens,
-        sizes.num_blocks * sizes.block_size,
-        sizes.max_model_len - 1,
+        sizes.max_num_batched_tokens, sizes.num_blocks * sizes.block_size, sizes.max_model_len - 1
     )
     times: dict[int, float] = {}
     begin, spent = clock(), 0.0
@@ -173,11 +171,7 @@ def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> f
 
 
 def _time_drafts(
-    runner: Runner,
-    drafter: Drafter,
-    depth: int,
-    passes: CostCurve,
-    clock: Callable[[], float],
+    runner: Runner, drafter: Drafter, depth: int, passes: CostCurve, clock: Callable[[], float]
 ) -> float:
     """Returns what drafts of some depth take after a pass that has emitted, in seconds."""
     num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)

@@ -70,10 +70,7 @@ class Engine:
 
     @torch.inference_mode()
     def launch(
-        self,
-        columns: list[list[int]],
-        bounds: StepBounds,
-        wanted: LogprobPlaces | None = None,
+        self, columns: list[list[int]], bounds: StepBounds, wanted: LogprobPlaces | None = None
     ) -> RunningStep:
         """Launches a step; raises what `Executor.launch` does.
 

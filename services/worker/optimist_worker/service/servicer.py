@@ -43,9 +43,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._executor = thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 
     async def Describe(  # noqa: N802
-        self,
-        request: worker_pb2.DescribeRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request: worker_pb2.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.DescribeResponse:
         """Describes the model and the memory."""
         engine, costs = self._runner.engine, self._costs
