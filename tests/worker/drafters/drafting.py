@@ -9,12 +9,11 @@ from transformers import LlamaConfig
 from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Sizes
-from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
-from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 from optimist_worker.drafters.heads.medusa import MedusaHeads
+from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
+from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.fused import fuse
