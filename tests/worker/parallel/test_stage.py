@@ -1,7 +1,6 @@
 """Two stages in this process, joined by queues in place of torch.distributed."""
 
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -45,7 +44,10 @@ class QueueLink:
     def send_verdict(self, data: bytes) -> None:
         self._verdicts.put(data)
 
-    def next_verdict(self) -> bytes:
+    def listen(self) -> None:
+        pass
+
+    def take_verdict(self) -> bytes:
         return self._verdicts.get()
 
 
@@ -84,9 +86,6 @@ class Pair:
     def execute(self, plan: Plan) -> StepResult:
         return self.collect(*self.launch(plan))
 
-    def end(self) -> None:
-        self.link.send_verdict(b"")
-
     def _make(self, path: Path, index: int) -> Runner:
         model = load_model(str(path), "float64", "cpu", stage=StagePlace(index, 2))
         assert model.cut is not None
@@ -112,10 +111,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(llama_path: Path) -> Iterator[Pair]:
-    pair = Pair(llama_path)
-    yield pair
-    pair.end()
+def pair(llama_path: Path) -> Pair:
+    return Pair(llama_path)
 
 
 def decode(sequence: int, slot: int, num_drafts: int = 0, **parts: Any) -> Plan:
@@ -177,7 +174,7 @@ def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
     launched, _ = pair.launch(begin(1, 0))
     first = pair.first.engine.executor
     assert isinstance(first, FirstStage)
-    first.inbox.take()
+    first.link.take_verdict()
     pair.launch(begin(2, 1))
     with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
         pair.first.collect(launched)

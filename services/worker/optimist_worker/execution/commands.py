@@ -44,7 +44,6 @@ class LeadingRank(LocalExecutor):
     """
 
     def __init__(self, step: Step, masks: Masks, device: torch.device, group: Group) -> None:
-        """Runs steps together with the other ranks of a group."""
         # What ranks say to each other inside a captured step has not been tried.
         super().__init__(step, masks, device, uses_graphs=False)
         self._group = group

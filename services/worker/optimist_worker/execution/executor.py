@@ -126,7 +126,6 @@ class LocalExecutor(Executor):
     def __init__(
         self, step: Step, masks: Masks, device: torch.device, *, uses_graphs: bool = True
     ) -> None:
-        """Runs steps; on CUDA the host does not wait for them."""
         super().__init__(device, masks)
         self._step = step
         self._graphs = None
@@ -145,7 +144,7 @@ class LocalExecutor(Executor):
         return True
 
     def launch(self, step: StepInput) -> RunningStep:
-        """Launches a step."""
+        """Launches a step; on CUDA the host does not wait for it."""
         if self.device.type == "cuda":
             # Streams and events are those of the thread's current device.
             with torch.cuda.device(self.device):
@@ -212,7 +211,6 @@ class _EndWatch:
     """A thread that waits for the ends of steps, in the order of their launches."""
 
     def __init__(self) -> None:
-        """Starts the thread."""
         self.wake: Callable[[], None] | None = None
         self._steps: SimpleQueue[torch.cuda.Event] = SimpleQueue()
         threading.Thread(target=self._watch, name="step ends", daemon=True).start()
@@ -322,10 +320,8 @@ class GraphCache:
     ) -> torch.Tensor:
         """Returns `function(inputs)`; valid until anything else is run.
 
-        Args:
-            key: All that the function's operations and their sizes depend on.
-            inputs: On the device, always of the same shape for a key.
-            function: Waits for nothing, and makes no tensor from the host's memory.
+        The function's operations, their sizes and the shape of the inputs depend on nothing but the
+        key. It waits for nothing, and makes no tensor from the host's memory.
         """
         if key not in self._graphs:
             self._graphs[key] = None

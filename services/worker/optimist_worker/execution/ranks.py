@@ -86,14 +86,10 @@ def find_ranks(
     pipeline_parallel_size: int,
     master_port: int = 0,
 ) -> Ranks | LocalRanks | None:
-    """Finds out what this process is.
+    """Finds out from environment variables what this process is.
 
-    Args:
-        environment: Its environment variables.
-        tensor_parallel_size: Ranks that share each layer.
-        pipeline_parallel_size: Stages that the layers are divided into.
-        master_port: Where rank 0 waits for the others; 0 for a free port on one machine, and
-            DEFAULT_PORT between machines.
+    Rank 0 waits for the others at the port; 0 is a free one on one machine, and DEFAULT_PORT
+    between machines.
 
     Returns:
         The rank that it is, or the ranks that it has to start; None if it holds the whole model.
@@ -170,11 +166,7 @@ Process = subprocess.Popen[bytes]
 
 
 def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
-    """Runs the worker once for each rank; SIGTERM and SIGINT end all in good order.
-
-    Args:
-        local: The ranks.
-        arguments: The worker's command line.
+    """Runs the worker's command line for each rank; SIGTERM and SIGINT end all in good order.
 
     Returns:
         The exit code: 0 if all ended well, 2 if one could not start, else that of the first that

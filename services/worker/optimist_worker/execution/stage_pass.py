@@ -65,7 +65,6 @@ class StagePass:
     """
 
     def __init__(self, model: Model, cut: StageCut) -> None:
-        """Hooks into the model."""
         self._model, self._place = model, cut.place
         module = model.module
         self.hidden_size = int(cut.outline.config.get_text_config().hidden_size)
@@ -79,11 +78,7 @@ class StagePass:
 
     @torch.inference_mode()
     def run(self, batch: FlatBatch, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Runs a pass.
-
-        Args:
-            batch: The inputs, alike on all stages.
-            hidden: What the stage before has returned; None for the first.
+        """Runs a pass on what the stage before has returned, at first None; the batch is alike.
 
         Returns:
             Hidden states `[num_tokens, hidden_size]`; of the last stage the logits asked for,
@@ -191,7 +186,6 @@ class StageMasks:
     """
 
     def __init__(self, masks: Masks) -> None:
-        """Tries grammars with those of a model."""
         self._masks = masks
         self._faults: dict[int, str] = {}
 

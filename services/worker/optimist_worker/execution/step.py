@@ -108,7 +108,6 @@ class Step:
         rule: AcceptanceRule,
         synthetic_rate: float,
     ) -> None:
-        """Puts the parts together; see `Engine`."""
         self._model, self._pool, self._table = model, state.pool, state.table
         self._windows, self._sampling = state.windows, state.sampling
         self._rule, self._synthetic_rate = rule, synthetic_rate
@@ -124,14 +123,9 @@ class Step:
         masks: Masks | StageMasks,
         wanted: LogprobPlaces | None = None,
     ) -> StepTensors:
-        """Runs a step.
+        """Runs a step of which the host knows the bounds.
 
-        Args:
-            columns: Slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
-            bounds: What the host knows of them.
-            watch: Takes the time of the drafter.
-            masks: Of the grammars.
-            wanted: Which log-probabilities are wanted; None for none.
+        The columns are slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
         """
         prepared = self.prepare(columns, bounds, watch, wanted)
         if prepared.batch is None:

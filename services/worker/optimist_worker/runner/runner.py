@@ -46,15 +46,6 @@ class Engine:
         drafter: Drafter | None = None,
         rule: AcceptanceRule = AcceptanceRule.COUPLED,
     ) -> None:
-        """Puts an engine together.
-
-        Args:
-            model: The target.
-            state: Its slots.
-            executor: Runs the steps.
-            drafter: Drafts for rows whose window does not.
-            rule: How drafts are accepted.
-        """
         self.model, self.state, self.executor = model, state, executor
         self.masks, self.drafter, self.rule = executor.masks, drafter, rule
         self.drafter_us: list[int] = []
@@ -74,10 +65,8 @@ class Engine:
     ) -> RunningStep:
         """Launches a step; raises what `Executor.launch` does.
 
-        Args:
-            columns: Slots, known tokens and most drafts of the rows as planned.
-            bounds: What is known of them.
-            wanted: Which log-probabilities are wanted, on the host; None for none.
+        The columns are slots, known tokens and most drafts of the rows as planned. Places of wanted
+        log-probabilities are on the host.
         """
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
@@ -191,15 +180,8 @@ class Runner:
         for sequence, window in launched.later_windows:
             self._set_window(sequence, window)
         logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
-        result = collect_result(
-            launched.plan,
-            list(launched.rows),
-            outputs,
-            launched.errors,
-            launched.idle,
-            draft_ns,
-            logprobs,
-        )
+        plan, slots, errors = launched.plan, list(launched.rows), launched.errors
+        result = collect_result(plan, slots, outputs, errors, launched.idle, draft_ns, logprobs)
         self.engine.executor.finish(result)
         return result
 
@@ -319,11 +301,7 @@ class Runner:
         return found
 
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
-        """Notes that the step came to nothing.
-
-        Raises:
-            DeviceLostError: Nor will any other.
-        """
+        """Notes that the step came to nothing; raises DeviceLostError if nor will any other."""
         logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
         self.engine.executor.check_device()
         reason = one_line(error)
@@ -334,11 +312,7 @@ class Runner:
         launched.step = None
 
     def _refuse(self, held: HeldSlot, what: str, error: RuntimeError | MemoryError) -> str:
-        """Returns why a request can run no more.
-
-        Raises:
-            DeviceLostError: Nor can any other.
-        """
+        """Returns why a request can run no more; raises DeviceLostError if nor can any other."""
         self.engine.executor.check_failure(error)
         logger.error("request %s: %s", held.request_id, what, exc_info=error)
         return f"{what}: {one_line(error)}"
