@@ -13,7 +13,6 @@ from optimist_worker.core.plan import Plan, PlannedRow, StepResult, WindowUpdate
 from optimist_worker.execution.commands import Command, digest
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
-from optimist_worker.execution.stage_link import HandedOn
 from optimist_worker.execution.stage_pass import StagePass, StageTrace, write_verdict
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
@@ -36,10 +35,10 @@ class QueueLink:
     def hand_on(self, number: int, hidden: torch.Tensor | None, failure: str) -> None:
         self._states.append((number, hidden, failure))
 
-    def take_over(self, number: int, *_: Any) -> HandedOn:
+    def take_over(self, number: int, *_: Any) -> tuple[torch.Tensor | None, str]:
         given, hidden, failure = self._states.popleft()
         assert given == number
-        return HandedOn(hidden, failure)
+        return hidden, failure
 
     def send_verdict(self, data: bytes) -> None:
         self._verdicts.put(data)

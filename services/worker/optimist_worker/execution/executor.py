@@ -6,7 +6,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
@@ -232,19 +231,15 @@ class HostStopwatch:
     """Takes the time of parts of a step on devices that compute while the host waits."""
 
     def __init__(self) -> None:
-        self._total_ns = self._start_ns = 0
+        self._marks: list[int] = []
 
-    def start(self) -> None:
-        """A part begins."""
-        self._start_ns = time.perf_counter_ns()
-
-    def stop(self) -> None:
-        """A part ends."""
-        self._total_ns += time.perf_counter_ns() - self._start_ns
+    def mark(self) -> None:
+        """A part begins, or ends."""
+        self._marks.append(time.perf_counter_ns())
 
     def total_ns(self) -> int:
         """Returns the time of all parts, in nanoseconds."""
-        return self._total_ns
+        return sum(self._marks[1::2]) - sum(self._marks[::2])
 
 
 class CudaStopwatch:
@@ -253,28 +248,19 @@ class CudaStopwatch:
     def __init__(self, *, is_on: bool) -> None:
         """Starts a watch; one that is not on takes no time, for graphs, which have no events."""
         self._is_on = is_on
-        self._parts: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._marks: list[torch.cuda.Event] = []
 
-    def start(self) -> None:
-        """A part begins."""
-        if not self._is_on:
-            return
-        events = _timed_event(), _timed_event()
-        self._parts.append(events)
-        events[0].record()
-
-    def stop(self) -> None:
-        """A part ends."""
+    def mark(self) -> None:
+        """A part begins, or ends."""
         if self._is_on:
-            self._parts[-1][1].record()
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._marks.append(event)
 
     def total_ns(self) -> int:
         """Returns the time of all parts, in nanoseconds."""
-        return sum(int(first.elapsed_time(last) * 1e6) for first, last in self._parts)
-
-
-def _timed_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        parts = zip(self._marks[::2], self._marks[1::2], strict=True)
+        return sum(int(first.elapsed_time(last) * 1e6) for first, last in parts)
 
 
 def _fetch(tensor: torch.Tensor) -> torch.Tensor:
@@ -291,16 +277,11 @@ MOST_TOKENS = 512
 """Passes with more tokens take so long that launches do not matter."""
 
 
-@dataclass(slots=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph | None
+    """None: no graph can hold it."""
     inputs: torch.Tensor
     outputs: torch.Tensor
-
-
-@dataclass(slots=True)
-class _Uncapturable:
-    """Stands for what no graph can hold."""
 
 
 class GraphCache:
@@ -312,7 +293,7 @@ class GraphCache:
     """
 
     def __init__(self) -> None:
-        self._graphs: OrderedDict[Hashable, _Captured | _Uncapturable | None] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, _Captured | None] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
     def run(
@@ -332,7 +313,7 @@ class GraphCache:
         captured = self._graphs[key]
         if captured is None:
             captured = self._graphs[key] = self._capture(inputs, function)
-        if isinstance(captured, _Uncapturable):
+        if captured.graph is None:
             return function(inputs)
         captured.inputs.copy_(inputs, non_blocking=True)
         captured.graph.replay()
@@ -340,7 +321,7 @@ class GraphCache:
 
     def _capture(
         self, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
-    ) -> _Captured | _Uncapturable:
+    ) -> _Captured:
         static = inputs.clone()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -355,5 +336,5 @@ class GraphCache:
             logger.warning("a step runs without a CUDA graph: %s", one_line(error))
             # PyTorch takes a pool whose capture has failed to be in use.
             self._pool = torch.cuda.graph_pool_handle()
-            return _Uncapturable()
+            return _Captured(None, static, static)
         return _Captured(graph, static, outputs)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from optimist_common.errors import SetupError, one_line, run_or_explain
+from optimist_common.errors import SetupError, one_line
 from optimist_worker.execution.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -35,12 +35,8 @@ def end_process(reason: str) -> NoReturn:
 
 def refuse_start(error: SetupError | None) -> NoReturn:
     """Ends a process that cannot start as `run_or_explain` does; None: all has been said."""
-
-    def start() -> None:
-        if error is not None:
-            raise error
-
-    run_or_explain("optimist worker", start)
+    if error is not None:
+        print(f"optimist worker: {error}", file=sys.stderr)  # noqa: T201
     _exit(2)
 
 

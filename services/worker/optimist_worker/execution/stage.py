@@ -96,9 +96,8 @@ class Stage(Executor):
         """Runs a pass from the stage before to the next; the last one returns its verdict."""
         number, model, hidden = self._num_passes, self._model, None
         if not self.place.is_first:
-            hidden, failed_before = self.link.take_over(
-                number, self._pass.hidden_size, model.dtype, model.device
-            )
+            size = self._pass.hidden_size
+            hidden, failed_before = self.link.take_over(number, size, model.dtype, model.device)
             failure = failure or failed_before
         output, judged = None, None
         if prepared is not None and prepared.batch is not None and not failure:
@@ -119,10 +118,10 @@ class Stage(Executor):
             return None
         if judged is None or prepared is None:
             return StageVerdict(number, None, failure=failure)
-        verdict = _move(judged.verdict, torch.device("cpu"))
-        scored = None if judged.scored is None else judged.scored.cpu()
+        verdict, scored = judged
         drafts = draft_digest(prepared.proposal.drafts)
-        return StageVerdict(number, verdict, scored, drafts=drafts)
+        on_host = None if scored is None else scored.cpu()
+        return StageVerdict(number, _move(verdict, torch.device("cpu")), on_host, drafts=drafts)
 
     def _explain(self, error: Exception) -> str:
         logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)

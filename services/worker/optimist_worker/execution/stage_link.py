@@ -36,15 +36,6 @@ class _Sending(NamedTuple):
     """Whether it was the last that the next stage needs for a plan."""
 
 
-class HandedOn(NamedTuple):
-    """What a stage goes on from."""
-
-    hidden: torch.Tensor | None
-    """`[num_tokens, hidden_size]`; None if a stage before has failed."""
-    failure: str
-    """How it has failed."""
-
-
 class StageLink:
     """One stage's ends of the lines between stages; rank and number of a stage are the same."""
 
@@ -90,8 +81,8 @@ class StageLink:
 
     def take_over(
         self, number: int, hidden_size: int, dtype: torch.dtype, device: torch.device
-    ) -> HandedOn:
-        """Waits for what the stage before hands on in a pass.
+    ) -> tuple[torch.Tensor | None, str]:
+        """Waits for what the stage before hands on in a pass, or how it or one before has failed.
 
         Raises:
             GroupError: The stage before is gone, or at another pass.
@@ -101,11 +92,11 @@ class StageLink:
         if given != number:
             raise GroupError(f"pass {given} of the stage before is pass {number} here")
         if failure:
-            return HandedOn(None, failure)
+            return None, failure
         hidden = torch.empty((num_tokens, hidden_size), dtype=dtype, device=device)
         with naming_the_cause():
             dist.recv(hidden, before)
-        return HandedOn(hidden, "")
+        return hidden, ""
 
     def send_verdict(self, data: bytes) -> None:
         """Sends what came of a plan from the last stage to the first."""

@@ -45,11 +45,8 @@ from optimist_worker.model.model import FeatureTap, Model
 class Stopwatch(Protocol):
     """Takes the time that drafting takes."""
 
-    def start(self) -> None:
-        """Drafting begins."""
-
-    def stop(self) -> None:
-        """Drafting ends."""
+    def mark(self) -> None:
+        """Drafting begins, or ends."""
 
 
 class StepTensors(NamedTuple):
@@ -79,14 +76,6 @@ class PreparedStep:
     """None if no row can run."""
     tokens: Ragged | None = None
     """How the tokens of the batch belong to rows."""
-
-
-class JudgedStep(NamedTuple):
-    """What the target makes of a step."""
-
-    verdict: Verdict
-    scored: torch.Tensor | None
-    """See `StepTensors`."""
 
 
 class Step:
@@ -131,8 +120,8 @@ class Step:
         if prepared.batch is None:
             return StepTensors(self.skip(prepared), None)
         logits = self._model.forward(prepared.batch)
-        judged = self.judge(prepared, logits, masks)
-        return StepTensors(self.settle(prepared, judged.verdict, watch), judged.scored)
+        verdict, scored = self.judge(prepared, logits, masks)
+        return StepTensors(self.settle(prepared, verdict, watch), scored)
 
     @torch.inference_mode()
     def prepare(
@@ -144,11 +133,11 @@ class Step:
     ) -> PreparedStep:
         """Drafts, and lays the pass out; see `run`. The rows' state stays as it is."""
         rows = fit_rows(self._table, *columns)
-        watch.start()
+        watch.mark()
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
         from_windows = self._draft_windows(rows, width, bounds)
         proposal = self._draft(rows, from_windows.drafts, width, bounds)
-        watch.stop()
+        watch.mark()
         drafts = proposal.drafts
         number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
@@ -165,8 +154,8 @@ class Step:
     @torch.inference_mode()
     def judge(
         self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks | StageMasks
-    ) -> JudgedStep:
-        """Judges the drafts by the logits that the pass was asked for."""
+    ) -> tuple[Verdict, torch.Tensor | None]:
+        """Judges the drafts by the logits that the pass was asked for; see `StepTensors.scored`."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None
         if prepared.bounds.has_grammar:
@@ -189,12 +178,12 @@ class Step:
             )
         )
         if wanted is None:
-            return JudgedStep(verdict, None)
+            return verdict, None
         scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
         verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
         number = count_emitted(rows, verdict)
         scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
-        return JudgedStep(verdict, torch.cat([scored, scored_prompts]))
+        return verdict, torch.cat([scored, scored_prompts])
 
     @torch.inference_mode()
     def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
@@ -206,7 +195,7 @@ class Step:
             nodes = self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None and prepared.tokens is not None:
-            watch.start()
+            watch.mark()
             features = None if self._tap is None else self._tap.take()
             self._drafter.observe(
                 VerifiedStep(
@@ -219,7 +208,7 @@ class Step:
                     features,
                 )
             )
-            watch.stop()
+            watch.mark()
         return self._report(prepared, verdict, settled, nodes)
 
     @torch.inference_mode()

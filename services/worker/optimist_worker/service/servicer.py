@@ -115,7 +115,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Runs a stream's plans; called on the model's thread, whoever still waits for answers."""
         self._at_work = stream
         try:
-            self._run_on_device(stream)
+            try:
+                run_plans(self._runner, stream, self._spans)
+            except RuntimeError:
+                # What a lost device refuses is not always a step.
+                self._runner.engine.executor.check_device()
+                raise
         except DeviceLostError as error:
             # Only a new process gets the device back; its supervisor starts one.
             logger.critical("the device is lost, the worker ends: %s", error)
@@ -123,11 +128,3 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise
         finally:
             self._at_work = None
-
-    def _run_on_device(self, stream: PlanStream) -> None:
-        try:
-            run_plans(self._runner, stream, self._spans)
-        except RuntimeError:
-            # What a lost device refuses is not always a step.
-            self._runner.engine.executor.check_device()
-            raise
