@@ -243,7 +243,8 @@ def test_forward_attends_through_the_interface(tmp_path: Path, target: Model) ->
     AttentionInterface.register("test_eagle_head", attention)
     head.set_attn_implementation("test_eagle_head")
     batch: Any = object()
-    torch.testing.assert_close(head(token_ids, positions, features, batch), expected)
+    found = head.run(token_ids[None], positions[None], features[None], paged=batch)[0]
+    torch.testing.assert_close(found, expected)
     assert seen == [(0, batch), (1, batch)]
 
 

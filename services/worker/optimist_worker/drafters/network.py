@@ -1,7 +1,7 @@
 """Networks that draft by being fed their own drafts: a model of its own, and EAGLE heads."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -32,6 +32,17 @@ class Thought:
     """What it has to be given when it goes on from there, `[num_tokens, dim]`."""
 
 
+class KeptDrafts(NamedTuple):
+    """What the target has accepted of the drafts that a network was fed."""
+
+    was_drafted: torch.Tensor
+    """Which rows this network has drafted, bool `[num_rows]`."""
+    path: torch.Tensor
+    """Which of the fed nodes each accepted draft was, `[num_rows, width]`."""
+    number: torch.Tensor
+    """How many of them, from the first on, were fed, `[num_rows]`."""
+
+
 class DraftNetwork(Protocol):
     """Keeps keys and values of its own, in blocks that mirror the target's."""
 
@@ -47,21 +58,8 @@ class DraftNetwork(Protocol):
     def feed(self, rows: DraftRows, level: FedLevel) -> Thought:
         """Goes on from drafts of the rows that `begin` was given."""
 
-    def observe(
-        self,
-        step: VerifiedStep,
-        was_drafted: torch.Tensor,
-        fed_path: torch.Tensor,
-        num_kept: torch.Tensor,
-    ) -> None:
-        """Takes in what the target has verified.
-
-        Args:
-            step: The target's pass.
-            was_drafted: Which rows this network has drafted, bool `[num_rows]`.
-            fed_path: Which of the fed nodes each accepted draft was, `[num_rows, width]`.
-            num_kept: How many of them, from the first on, were fed, `[num_rows]`.
-        """
+    def observe(self, step: VerifiedStep, kept: KeptDrafts) -> None:
+        """Takes in what the target has verified."""
 
 
 class DraftModelNetwork:
@@ -140,22 +138,16 @@ class DraftModelNetwork:
             build_level_batch(self._table, self.pool, rows.slots, first, level, rows.max_length)
         )
 
-    def observe(
-        self,
-        step: VerifiedStep,
-        was_drafted: torch.Tensor,
-        fed_path: torch.Tensor,
-        num_kept: torch.Tensor,
-    ) -> None:
+    def observe(self, step: VerifiedStep, kept: KeptDrafts) -> None:
         """Keeps what was accepted of the fed drafts, and leaves the rest to be overwritten."""
         slots, before = step.rows.slots, step.rows.columns.num_tokens
         if self._kv == "discard":
             self._num_computed.index_fill_(0, slots, 0)
             return
         if step.verdict.path is not None:
-            move_path(self._table, self.pool, slots, before, fed_path, num_kept)
-        known = self._num_computed[slots]
-        self._num_computed.index_copy_(0, slots, torch.where(was_drafted, before + num_kept, known))
+            move_path(self._table, self.pool, slots, before, kept.path, kept.number)
+        known, computed = self._num_computed[slots], before + kept.number
+        self._num_computed.index_copy_(0, slots, torch.where(kept.was_drafted, computed, known))
 
     def _most_missing(self, rows: DraftRows) -> int:
         """Returns how many tokens of one row may be missing, as the host knows."""
@@ -242,16 +234,10 @@ class EagleNetwork:
         # The row for padding has no token.
         first = (rows.columns.num_tokens - 1).clamp(min=0)
         batch = build_level_batch(self._table, self.pool, rows.slots, first, level, rows.max_length)
-        hidden = self._head(batch.input_ids, batch.positions, level.features, batch.attention)
+        hidden = self._run(batch, level.features)
         return Thought(self._head.logits(hidden), hidden)
 
-    def observe(
-        self,
-        step: VerifiedStep,
-        was_drafted: torch.Tensor,
-        fed_path: torch.Tensor,
-        num_kept: torch.Tensor,
-    ) -> None:
+    def observe(self, step: VerifiedStep, kept: KeptDrafts) -> None:
         """Runs over the verified tokens of a pass with the target's features."""
         if step.features is None:
             raise ValueError("an EAGLE head needs the target's features")
@@ -265,6 +251,9 @@ class EagleNetwork:
         batch, tokens = build_known_batch(
             self._table, self.pool, rows.slots, rows.starts, lengths, size, shift=1
         )
-        features = step.features[step.find_tokens(tokens.rows, tokens.offsets)]
-        hidden = self._head(batch.input_ids, batch.positions, features, batch.attention)
+        hidden = self._run(batch, step.features[step.find_tokens(tokens.rows, tokens.offsets)])
         self._last.keep(rows.slots, hidden[batch.logits_indices], step.num_emitted > 0)
+
+    def _run(self, batch: FlatBatch, features: torch.Tensor) -> torch.Tensor:
+        inputs = batch.input_ids[None], batch.positions[None], features[None]
+        return self._head.run(*inputs, paged=batch.attention)[0]

@@ -9,7 +9,7 @@ from optimist_worker.core.batch.flat_batch import FedLevel
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.heads.medusa import MedusaHeads
-from optimist_worker.drafters.network import DraftNetwork, LastFeatures, Thought
+from optimist_worker.drafters.network import DraftNetwork, KeptDrafts, LastFeatures, Thought
 from optimist_worker.drafters.shape import DraftShape, Growth, Level, draft_level
 
 
@@ -59,7 +59,7 @@ class AutoregressiveDrafter:
             path = torch.arange(drafts.width, device=accepted.device).expand(drafts.num_rows, -1)
         fed = step.proposal.fed
         if fed is None or not drafts.width:
-            num_kept, fed_path = torch.zeros_like(accepted), path
+            number, fed_path = torch.zeros_like(accepted), path
         else:
             fed_path = fed.gather(1, path)
             places = torch.arange(path.shape[1], device=path.device)
@@ -67,8 +67,8 @@ class AutoregressiveDrafter:
             # What the row's blocks have no room for was not written.
             room = step.rows.columns.capacity - step.rows.columns.num_tokens
             is_kept &= fed_path < room[:, None]
-            num_kept = is_kept.cumprod(1).sum(1)
-        self._network.observe(step, was_drafted, fed_path, num_kept)
+            number = is_kept.cumprod(1).sum(1)
+        self._network.observe(step, KeptDrafts(was_drafted, fed_path, number))
 
     def _draft(self, rows: DraftRows, thought: Thought, depth: int) -> Level:
         return draft_level(thought.logits, rows, depth, self._sampling, self._shape, self._rule)

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
@@ -176,34 +177,30 @@ class LocalExecutor(Executor):
         return _LocalStep(packed[:number], scored, done, watch)
 
 
+@dataclass(slots=True)
 class _LocalStep:
-    """A step that has been launched on this device."""
+    """A step on this device. On CUDA its tensors, on the host, are not there before `done`."""
 
-    def __init__(
-        self,
-        packed: torch.Tensor,
-        scored: torch.Tensor | None,
-        done: torch.cuda.Event | None,
-        watch: "HostStopwatch | CudaStopwatch",
-    ) -> None:
-        """Takes tensors on the host, which on CUDA are not there before `done`."""
-        self._packed, self._scored, self._done, self._watch = packed, scored, done, watch
+    packed: torch.Tensor
+    scored: torch.Tensor | None
+    done: torch.cuda.Event | None
+    watch: "HostStopwatch | CudaStopwatch"
 
     @property
     def is_over(self) -> bool:
-        return self._done is None or bool(self._done.query())  # type: ignore[no-untyped-call]
+        return self.done is None or bool(self.done.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> Int32Column:
-        if self._done is not None:
-            self._done.synchronize()
-        packed: Int32Column = self._packed.numpy()
+        if self.done is not None:
+            self.done.synchronize()
+        packed: Int32Column = self.packed.numpy()
         return packed
 
     def take_scored(self) -> Int32Column | None:
-        return None if self._scored is None else self._scored.numpy()
+        return None if self.scored is None else self.scored.numpy()
 
     def draft_ns(self) -> int:
-        return self._watch.total_ns()
+        return self.watch.total_ns()
 
 
 class _EndWatch:

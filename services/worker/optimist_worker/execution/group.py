@@ -160,11 +160,10 @@ class Group:
         Raises:
             GroupError: Rank 0 is gone, or silent for longer than the time given.
         """
-
-        def receive_part(part: torch.Tensor) -> Any:
-            return dist.broadcast(part, 0, group=self._commands, async_op=True)
-
-        return receive_message(receive_part, timeout_seconds)
+        return receive_message(
+            lambda part: dist.broadcast(part, 0, group=self._commands, async_op=True),
+            timeout_seconds,
+        )
 
     def least(self, values: Sequence[int]) -> list[int]:
         """Returns the least that any rank has given of each value; called by all.

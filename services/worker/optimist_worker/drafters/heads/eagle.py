@@ -21,7 +21,7 @@ from transformers.models.llama.modeling_llama import (
 
 from optimist_common.errors import one_line
 from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.core.attention.paged_attention import NAME, AttentionBatch
+from optimist_worker.core.attention.paged_attention import NAME
 from optimist_worker.drafters.heads.checkpoint import (
     Checkpoint,
     fit,
@@ -149,20 +149,6 @@ class EagleHead(nn.Module):
         """Sets by which of transformers' attention functions the layers attend."""
         self.config._attn_implementation = name
 
-    def forward(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        features: torch.Tensor,
-        attention: AttentionBatch,
-    ) -> torch.Tensor:
-        """Runs a flat batch over KV blocks; returns the next features, `[T, hidden_size]`.
-
-        It takes the tokens at the positions after, `[T]`, and features of the target,
-        `[T, feature_size]`, or of earlier calls, `[T, hidden_size]`.
-        """
-        return self.run(token_ids[None], positions[None], features[None], paged=attention)[0]
-
     def run(
         self,
         token_ids: torch.Tensor,
@@ -170,7 +156,11 @@ class EagleHead(nn.Module):
         features: torch.Tensor,
         **attention: Any,
     ) -> torch.Tensor:
-        """Does what `forward` does for `[batch, T]` with other keywords for the attention."""
+        """Returns the next features, `[batch, T, hidden_size]`.
+
+        It takes the tokens at the positions after, `[batch, T]`, features of the target,
+        `[batch, T, feature_size]`, or of earlier calls, and keywords of the attention.
+        """
         embeddings = functional.embedding(token_ids, self.embed_tokens)
         rotation = self.rotary(embeddings, positions)
         hidden: torch.Tensor = self.first(
@@ -228,6 +218,11 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     config = _config(checkpoint, weights)
     embedding = whole(target.module.get_input_embeddings().weight)
     output = whole(target.module.get_output_embeddings().weight)
+    if not is_third and config.hidden_size != output.shape[1]:
+        raise checkpoint.refuse(
+            f"its hidden_size is {config.hidden_size} and the target's {output.shape[1]}; "
+            "it belongs to another target model"
+        )
     weights.setdefault("embed_tokens", embedding)
     if offsets is None:
         weights.setdefault("lm_head", output)
@@ -237,7 +232,9 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     with torch.device("meta"):
         head = EagleHead(
             config,
-            _first(checkpoint, config, weights, output.shape[1], is_third=is_third),
+            MidLayer(config, _NUM_TARGET_LAYERS * output.shape[1])
+            if is_third
+            else FusedLayer(config, bias="first.fc.bias" in weights),
             torch.empty(embedding.shape[0], config.hidden_size),
             torch.empty(num_ids, config.hidden_size),
             norm=LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) if is_third else None,
@@ -303,24 +300,6 @@ def _config(checkpoint: Checkpoint, weights: Weights) -> LlamaConfig:
         reason = one_line(error)
         raise checkpoint.refuse(f"its config.json is not one of a Llama: {reason}") from None
     return config
-
-
-def _first(
-    checkpoint: Checkpoint,
-    config: LlamaConfig,
-    weights: Weights,
-    target_size: int,
-    *,
-    is_third: bool,
-) -> FusedLayer | MidLayer:
-    if is_third:
-        return MidLayer(config, _NUM_TARGET_LAYERS * target_size)
-    if config.hidden_size != target_size:
-        raise checkpoint.refuse(
-            f"its hidden_size is {config.hidden_size} and the target's {target_size}; "
-            "it belongs to another target model"
-        )
-    return FusedLayer(config, bias="first.fc.bias" in weights)
 
 
 def _target_layers(checkpoint: Checkpoint, target: Model) -> tuple[int, ...]:
