@@ -11,9 +11,9 @@ from prometheus_client import REGISTRY
 
 from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import Int32Column, from_bytes, to_bytes
+from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
-from optimist_worker.execution.executor import Executor, RunningStep
+from optimist_worker.execution.executor import Executor, FinishedStep, RunningStep
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.plan_stream import PlanStream, run_plans
 from tests.worker.call import PROMPT, Stub, plan, read
@@ -232,13 +232,12 @@ class SlowStep:
 
     def __init__(self, step: RunningStep, gate: Gate) -> None:
         self._step, self._gate = step, gate
-        self.take_scored, self.draft_ns = step.take_scored, step.draft_ns
 
     @property
     def is_over(self) -> bool:
         return self._gate.is_open
 
-    def wait(self) -> Int32Column:
+    def wait(self) -> FinishedStep:
         self._gate.wait()
         return self._step.wait()
 

@@ -95,11 +95,11 @@ def _predict(module: Any, sample: Sample) -> torch.Tensor:
 def _share_agreed(
     copied: Any, samples: Sequence[Sample], expected: Sequence[torch.Tensor]
 ) -> float:
-    agreed = total = 0
-    for sample, of_model in zip(samples, expected, strict=True):
-        same = _predict(copied, sample).argmax(-1) == of_model.argmax(-1)
-        agreed, total = agreed + int(same.sum()), total + len(same)
-    return agreed / total
+    same = [
+        _predict(copied, sample).argmax(-1) == of_model.argmax(-1)
+        for sample, of_model in zip(samples, expected, strict=True)
+    ]
+    return float(torch.cat(same).double().mean())
 
 
 def _divergence(copied: Any, samples: Sequence[Sample], expected: Sequence[torch.Tensor]) -> float:

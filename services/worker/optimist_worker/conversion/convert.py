@@ -5,6 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AttentionInterface,
     AutoConfig,
@@ -41,10 +42,7 @@ def convert(file: GgufFile, directory: Path) -> None:
     except OSError as error:
         where = error.filename or directory
         raise SetupError(f"cannot write {where}: {error.strerror or one_line(error)}") from None
-    except Exception as error:
-        # safetensors' error derives from Exception alone.
-        if type(error).__name__ != "SafetensorError":
-            raise
+    except SafetensorError as error:
         raise SetupError(f"cannot write {directory}: {one_line(error)}") from None
 
 

@@ -149,12 +149,6 @@ def merge(windows: Drafts, proposal: Proposal) -> Proposal:
     return Proposal(merged, None if proposal.fed is None else widen(proposal.fed, -1))
 
 
-def trim(proposal: Proposal, width: int) -> Proposal:
-    """Leaves out what is after the widest row."""
-    fed = proposal.fed
-    return Proposal(proposal.drafts.trim(width), None if fed is None else fed[:, :width])
-
-
 def _parents(drafts: Drafts) -> torch.Tensor:
     if drafts.parents is not None:
         return drafts.parents

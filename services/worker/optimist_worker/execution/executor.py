@@ -38,6 +38,17 @@ class StepInput(NamedTuple):
     """Which log-probabilities are wanted, on the host; None for none."""
 
 
+class FinishedStep(NamedTuple):
+    """What a step has come to, on the host."""
+
+    packed: Int32Column
+    """What `results.pack` has packed."""
+    scored: Int32Column | None
+    """Log-probabilities, see `StepTensors`."""
+    draft_ns: int
+    """Time that drafting took; 0 if nothing was timed."""
+
+
 class RunningStep(Protocol):
     """A step that has been launched."""
 
@@ -45,18 +56,8 @@ class RunningStep(Protocol):
     def is_over(self) -> bool:
         """Whether `wait` would return at once; of the oldest step only."""
 
-    def wait(self) -> Int32Column:
-        """Waits for the step; returns what `results.pack` has packed.
-
-        Raises:
-            RuntimeError: The device reports that something failed.
-        """
-
-    def take_scored(self) -> Int32Column | None:
-        """Returns log-probabilities, after `wait`, see `StepTensors`."""
-
-    def draft_ns(self) -> int:
-        """Returns the time that drafting took, after `wait`; 0 if nothing was timed."""
+    def wait(self) -> FinishedStep:
+        """Waits for the step; raises RuntimeError if the device reports that something failed."""
 
 
 class Executor:
@@ -190,17 +191,11 @@ class _LocalStep:
     def is_over(self) -> bool:
         return self.done is None or bool(self.done.query())  # type: ignore[no-untyped-call]
 
-    def wait(self) -> Int32Column:
+    def wait(self) -> FinishedStep:
         if self.done is not None:
             self.done.synchronize()
-        packed: Int32Column = self.packed.numpy()
-        return packed
-
-    def take_scored(self) -> Int32Column | None:
-        return None if self.scored is None else self.scored.numpy()
-
-    def draft_ns(self) -> int:
-        return self.watch.total_ns()
+        scored = None if self.scored is None else self.scored.numpy()
+        return FinishedStep(self.packed.numpy(), scored, self.watch.total_ns())
 
 
 class _EndWatch:

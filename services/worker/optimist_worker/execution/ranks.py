@@ -100,11 +100,24 @@ def find_ranks(
     number = tensor_parallel_size * pipeline_parallel_size
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _below_torchrun(environment, tensor_parallel_size, number)
+    num_pods = 1
     if "LWS_GROUP_SIZE" in environment:
-        return _in_group_of_pods(environment, number, master_port)
+        num_pods = _read(environment, "LWS_GROUP_SIZE", 1, 2**16)
+    if number % num_pods:
+        raise SetupError(
+            f"--tensor-parallel-size, --pipeline-parallel-size: {number} processes cannot be "
+            f"divided among {num_pods} pods; change them or the size of the LeaderWorkerSet"
+        )
     if number == 1:
         return None
-    return LocalRanks(0, number, number, LOOPBACK, master_port)
+    if num_pods == 1:
+        return LocalRanks(0, number, number, LOOPBACK, master_port)
+    pod = _read(environment, "LWS_WORKER_INDEX", 0, num_pods - 1)
+    host = environment.get("LWS_LEADER_ADDRESS")
+    if not host:
+        raise SetupError("LWS_LEADER_ADDRESS: must be set beside LWS_GROUP_SIZE")
+    size = number // num_pods
+    return LocalRanks(pod * size, size, number, host, master_port or DEFAULT_PORT)
 
 
 def _below_torchrun(
@@ -123,27 +136,6 @@ def _below_torchrun(
     host = environment.get("MASTER_ADDR", LOOPBACK)
     port = _read(environment, "MASTER_PORT", 1, 65535, str(DEFAULT_PORT))
     return Ranks(rank, world_size, local_rank, tensor_parallel_size, host, port)
-
-
-def _in_group_of_pods(
-    environment: Mapping[str, str], number: int, master_port: int
-) -> LocalRanks | None:
-    num_pods = _read(environment, "LWS_GROUP_SIZE", 1, 2**16)
-    if number % num_pods:
-        raise SetupError(
-            f"--tensor-parallel-size, --pipeline-parallel-size: {number} processes cannot be "
-            f"divided among {num_pods} pods; change them or the size of the LeaderWorkerSet"
-        )
-    if number == 1:
-        return None
-    if num_pods == 1:
-        return LocalRanks(0, number, number, LOOPBACK, master_port)
-    pod = _read(environment, "LWS_WORKER_INDEX", 0, num_pods - 1)
-    host = environment.get("LWS_LEADER_ADDRESS")
-    if not host:
-        raise SetupError("LWS_LEADER_ADDRESS: must be set beside LWS_GROUP_SIZE")
-    size = number // num_pods
-    return LocalRanks(pod * size, size, number, host, master_port or DEFAULT_PORT)
 
 
 def _read(

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_common.columns import Int32Column
 from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.commands import Command, digest, draft_digest
-from optimist_worker.execution.executor import Executor, HostStopwatch, StepInput
+from optimist_worker.execution.executor import Executor, FinishedStep, HostStopwatch, StepInput
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import (
@@ -204,8 +203,8 @@ class StagedStep:
         """Whether `wait` would return at once, at the first stage; of the oldest step only."""
         return not self.has_pass or self.stage.link.has_verdict
 
-    def wait(self) -> Int32Column:
-        """Moves the state on; returns what `results.pack` has packed.
+    def wait(self) -> FinishedStep:
+        """Moves the state on.
 
         Raises:
             StageError: A stage has failed.
@@ -213,19 +212,9 @@ class StagedStep:
         """
         with on_device(self.stage.device):
             packed = self._finish()[: self.num_rows].cpu()
-        columns: Int32Column = packed.numpy()
-        return columns
-
-    def take_scored(self) -> Int32Column | None:
-        """Returns log-probabilities, after `wait`, see `StepTensors`."""
-        if self.verdict is None or self.verdict.scored is None:
-            return None
-        scored: Int32Column = self.verdict.scored.numpy()
-        return scored
-
-    def draft_ns(self) -> int:
-        """Returns the time that drafting took, after `wait`."""
-        return self.watch.total_ns()
+        scored = None if self.verdict is None else self.verdict.scored
+        on_host = None if scored is None else scored.numpy()
+        return FinishedStep(packed.numpy(), on_host, self.watch.total_ns())
 
     def _finish(self) -> torch.Tensor:
         prepared, stage = self.prepared, self.stage
@@ -235,7 +224,7 @@ class StagedStep:
         if reached is None or reached.number != self.number:
             raise GroupError(f"the verdict on pass {self.number} is not there")
         if isinstance(stage.masks, StageMasks):
-            stage.masks.note_faults(reached.faults)
+            stage.masks.faults = reached.faults
         if prepared is None or reached.verdict is None:
             raise StageError(reached.failure)
         if draft_digest(prepared.proposal.drafts) != reached.drafts:

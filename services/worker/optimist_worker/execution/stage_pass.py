@@ -187,7 +187,8 @@ class StageMasks:
 
     def __init__(self, masks: Masks) -> None:
         self._masks = masks
-        self._faults: dict[int, str] = {}
+        self.faults: dict[int, str] = {}
+        """Why grammars of the plan to be settled can be followed no further, by slot."""
 
     def open(self, admission: Admission) -> str | None:
         """Returns what is wrong with the grammar of a request, or None."""
@@ -198,13 +199,9 @@ class StageMasks:
     def close(self, slot: int) -> None:
         """Forgets a slot."""
 
-    def note_faults(self, faults: dict[int, str]) -> None:
-        """Notes which grammars of the plan to be settled can be followed no further."""
-        self._faults = faults
-
     def commit(self, slot: int, token_ids: list[int]) -> str | None:
         """Returns why a slot's grammar cannot be followed further, or None."""
-        return self._faults.get(slot)
+        return self.faults.get(slot)
 
     def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
         """Restricts nothing, because nothing is chosen here."""

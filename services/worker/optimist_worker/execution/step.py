@@ -34,7 +34,6 @@ from optimist_worker.drafters.drafter import (
     VerifiedStep,
     merge,
     spread,
-    trim,
 )
 from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.model.grammar import Masks
@@ -257,7 +256,9 @@ class Step:
         else:
             drafted = self._drafter.propose(wanting)
         merged = merge(proposal.drafts, drafted)
-        return trim(merged, self._read(merged.drafts.num_tokens, merged.drafts.width))
+        width = self._read(merged.drafts.num_tokens, merged.drafts.width)
+        fed = None if merged.fed is None else merged.fed[:, :width]
+        return Proposal(merged.drafts.trim(width), fed)
 
     def _judge(self, verify: VerifyPass) -> Verdict:
         if self._rule is AcceptanceRule.COUPLED:

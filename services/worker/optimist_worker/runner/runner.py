@@ -25,7 +25,6 @@ from optimist_worker.core.plan import (
     Plan,
     PlanError,
     PlannedRow,
-    RowLogprobs,
     StepResult,
     WindowUpdate,
 )
@@ -164,14 +163,15 @@ class Runner:
 
     def collect(self, launched: LaunchedPlan) -> StepResult:
         """Waits for a plan and returns what came of it."""
-        outputs, draft_ns = None, 0
+        outputs, scored, draft_ns = None, None, 0
         for slot in launched.rows if self._unsettled else ():
             self._unsettled.pop(slot, None)
         if launched.step is not None:
             try:
-                outputs = unpack(launched.step.wait())
+                packed, scored, draft_ns = launched.step.wait()
+                outputs = unpack(packed)
                 # Inside a captured step nothing is timed.
-                draft_ns = launched.step.draft_ns() or launched.expected_draft_ns
+                draft_ns = draft_ns or launched.expected_draft_ns
             except RuntimeError as error:
                 self._fail(launched, error)
         if outputs is None:
@@ -179,7 +179,10 @@ class Runner:
         self._note(launched, outputs)
         for sequence, window in launched.later_windows:
             self._set_window(sequence, window)
-        logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
+        logprobs = [] if scored is None else read_logprobs(launched.wanted, scored, outputs)
+        for row in logprobs:
+            if has_nan(row):
+                launched.errors.setdefault(row.slot, "the model's logits are not finite")
         plan, slots, errors = launched.plan, list(launched.rows), launched.errors
         result = collect_result(plan, slots, outputs, errors, launched.idle, draft_ns, logprobs)
         self.engine.executor.finish(result)
@@ -287,18 +290,6 @@ class Runner:
                 # A grammar that can be followed no further fails the next row.
                 held.error = self.engine.masks.commit(slot, emitted)
             first += number
-
-    def _read_logprobs(
-        self, launched: LaunchedPlan, outputs: Outputs[Int32Column]
-    ) -> list[RowLogprobs]:
-        """Returns the log-probabilities of rows; notes the rows that have none."""
-        if launched.step is None or (scored := launched.step.take_scored()) is None:
-            return []
-        found = read_logprobs(launched.wanted, scored, outputs)
-        for row in found:
-            if has_nan(row):
-                launched.errors.setdefault(row.slot, "the model's logits are not finite")
-        return found
 
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
         """Notes that the step came to nothing; raises DeviceLostError if nor will any other."""

@@ -16,6 +16,8 @@ from optimist_worker.drafters.heads.checkpoint import (
 
 _HEAD_WEIGHT = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
 _BLOCK_WEIGHT = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
+_AROUND = re.compile(r"^(model\.)?(medusa_heads\.)?(medusa_head\.)?")
+"""Names of modules around the heads."""
 _LM_HEAD = re.compile(r"lm_heads?(?:\.(\d+))?\.weight")
 
 
@@ -86,7 +88,7 @@ def load_medusa(
     checkpoint = read_checkpoint(name)
     num_heads = checkpoint.size("medusa_num_heads", "num_heads")
     num_layers = checkpoint.size("medusa_num_layers", "num_hidden_layers")
-    weights = {_plain(key): value.to(dtype) for key, value in checkpoint.weights.items()}
+    weights = {_AROUND.sub("", key): value.to(dtype) for key, value in checkpoint.weights.items()}
     truncated = checkpoint.config.get("truncated_vocab_size")
     if "token_map" in weights or truncated not in (None, checkpoint.config.get("vocab_size")):
         raise checkpoint.refuse("its heads know a reduced vocabulary (token_map)")
@@ -125,13 +127,6 @@ def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None
 
 Part = tuple[str, int, int]
 """What a weight is ("weight", "bias" or "lm_head"), its head and its layer."""
-
-
-def _plain(key: str) -> str:
-    """Returns a key without the names of modules around the heads."""
-    for prefix in ("model.", "medusa_heads.", "medusa_head."):
-        key = key.removeprefix(prefix)
-    return key
 
 
 def _parts(
