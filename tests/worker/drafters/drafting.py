@@ -6,20 +6,17 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig
 
-from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Sizes
-from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.build import DrafterWeights, build_drafter
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 from optimist_worker.drafters.heads.medusa import MedusaHeads
-from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
-from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
-from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import FeatureTap, Model, load_model
+from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.runner import Runner
+from optimist_worker.settings import WorkerSettings
 from tests.worker.step import SIZES, local_runner
 
 SHAPES = {
@@ -55,36 +52,34 @@ def drafting_runner(
     target = load_model(str(path), "float64", "cpu")
     fuse(target)
     state = DeviceState(target, sizes, reads_sizes=reads_sizes)
-    drafter, tap = _drafter(path, way, target, state, shape, rule, most_tokens)
+    tree = "dynamic" if shape.is_dynamic else "fixed"
+    settings = WorkerSettings.model_validate(
+        {
+            "model": str(path),
+            "drafter": "draft_model" if way in ("itself", "discard") else way,
+            "drafter_kv": "discard" if way == "discard" else "keep_and_rollback",
+            "drafter_tokens": shape.num_tokens,
+            "drafter_tree": "none" if shape.is_chain else tree,
+            "drafter_depth": shape.depth,
+            "drafter_width": max(shape.width, 2),
+            "acceptance": rule,
+            "max_num_batched_tokens": most_tokens,
+        }
+    )
+    drafter, tap = build_drafter(settings, _weights(path, way, target), target, state)
     return local_runner(target, state, drafter, tap, rule)
 
 
-def _drafter(
-    path: Path,
-    way: str,
-    target: Model,
-    state: DeviceState,
-    shape: DraftShape,
-    rule: AcceptanceRule,
-    most_tokens: int,
-) -> tuple[Drafter, FeatureTap | None]:
+def _weights(path: Path, way: str, target: Model) -> DrafterWeights | None:
+    if way in ("medusa", "eagle"):
+        return random_medusa(target) if way == "medusa" else random_eagle(target)
     if way == "ngram":
-        return NgramDrafter(state.table, shape.num_tokens), None
-    tap = FeatureTap(target.module, None) if way in ("medusa", "eagle") else None
-    if way == "medusa":
-        heads = random_medusa(target)
-        return (MedusaDrafter(heads, state.table, shape, state.sampling, torch.float64, rule), tap)
-    if way == "eagle":
-        network = EagleNetwork(random_eagle(target), state.table, torch.float64)
-        return AutoregressiveDrafter(DraftSource.EAGLE, network, shape, state.sampling, rule), tap
-    kv: DraftKV = "discard" if way == "discard" else "keep_and_rollback"
+        return None
     model = load_model(str(path), "float64", "cpu")
     if way != "itself":
         blur(model)
     fuse(model)
-    own = DraftModelNetwork(model, state.table, target.vocab_size, most_tokens, kv)
-    source = DraftSource.DRAFT_MODEL
-    return AutoregressiveDrafter(source, own, shape, state.sampling, rule), None
+    return model
 
 
 def blur(model: Model) -> None:

@@ -114,23 +114,18 @@ async def test_repeats_end_at_a_stop_token(stub: Stub, llama: Runner) -> None:
     assert not any(response.errors for response in responses)
 
 
-async def waiting(*plans: worker_pb2.ExecuteRequest) -> PlanStream:
-    """A stream whose plans are all there before the first one is taken."""
-
-    async def requests() -> AsyncIterator[worker_pb2.ExecuteRequest]:
-        for each in plans:
-            yield each
-
-    stream = PlanStream(requests())
-    for _ in range(20):
-        await asyncio.sleep(0)
-    return stream
-
-
 async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
     later = [plan(sequence, 0, num_repeats=63 if sequence < 4 else 0) for sequence in (2, 3, 4)]
-    stream = await waiting(start(), *later)
+
+    async def requests() -> AsyncIterator[worker_pb2.ExecuteRequest]:
+        for each in (start(), *later):
+            yield each
+
+    # The plans are all there before the first one is taken.
+    stream = PlanStream(requests())
+    for _ in range(20):
+        await asyncio.sleep(0)
     work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, stream))
     responses = []
     while (response := await stream.next_answer()) is not None:
@@ -257,29 +252,6 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_a_device_is_given_the_next_plan_before_the_first_has_ended(
-    device: Device, llama: Runner
-) -> None:
-    device.gate.allow(9)
-    truth = generate(llama, PROMPT, 3, sampling=SAMPLED)
-    device.num_started, device.gate = 0, Gate()
-    stream = await waiting(start(), plan(2, 0), plan(3, 0))
-    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, stream))
-    # The third one waits: the device has one to go on with.
-    await until(lambda: device.num_started == 2 and device.gate.num_passes == 1)
-    await asyncio.sleep(0.02)
-    assert device.num_started == 2
-    device.gate.allow()
-    await until(lambda: device.num_started == 3)
-    device.gate.allow(2)
-    await work
-    responses = [await stream.next_answer() for _ in range(4)]
-    answered = [response for response in responses if response is not None]
-    assert [number(response) for response in answered] == [(1, 0), (2, 0), (3, 0)]
-    assert [tokens(response) for response in answered] == [[token] for token in truth]
-    assert [response.idle_ns for response in answered] == [0, 0, 0]
-
-
 async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
     stub: Stub, device: Device, llama: Runner
 ) -> None:
@@ -293,6 +265,9 @@ async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
     await until(lambda: device.num_started == 2)
     # With two plans the device is full: the third is launched when the first has ended.
     await call.write(plan(3, 0))
+    await until(lambda: device.gate.num_passes == 1)
+    await asyncio.sleep(0.02)
+    assert device.num_started == 2
     device.gate.allow()
     responses = [await read(call)]
     await until(lambda: device.num_started == 3)
@@ -300,17 +275,6 @@ async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
     responses += [await read(call), await read(call)]
     assert [tokens(response) for response in responses] == [[token] for token in truth]
     assert [response.idle_ns for response in responses] == [0, 0, 0]
-    call.cancel()
-
-
-async def test_a_step_is_answered_when_a_device_ends_it_and_no_plan_comes(
-    stub: Stub, device: Device
-) -> None:
-    call = stub.Execute()
-    await call.write(start())
-    await until(lambda: device.num_started == 1)
-    device.gate.allow()
-    assert len(tokens(await read(call))) == 1
     call.cancel()
 
 
