@@ -218,8 +218,9 @@ class Device:
         return True
 
     def launch(self, *arguments: Any) -> Any:
+        step = SlowStep(self._executor.launch(*arguments), self.gate)
         self.num_started += 1
-        return SlowStep(self._executor.launch(*arguments), self.gate)
+        return step
 
 
 class SlowStep:
@@ -261,6 +262,8 @@ async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
     call = stub.Execute()
     await call.write(start())
     await until(lambda: device.num_started == 1)
+    # The model's thread waits for a plan by now.
+    await asyncio.sleep(0.02)
     await call.write(plan(2, 0))
     await until(lambda: device.num_started == 2)
     # With two plans the device is full: the third is launched when the first has ended.
