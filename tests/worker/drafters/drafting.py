@@ -17,6 +17,7 @@ from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
+from tests.checkpoints import add_tokenizer
 from tests.worker.step import SIZES, local_runner
 
 SHAPES = {
@@ -39,14 +40,7 @@ def drafting_runner(
 ) -> Runner:
     """Builds a runner whose drafter is one of WAYS; `itself` drafts with the target's weights.
 
-    Args:
-        path: The target.
-        way: One of WAYS.
-        shape: Of the drafts.
-        rule: By which they are judged.
-        sizes: Of the worker.
-        reads_sizes: As for DeviceState.
-        most_tokens: In a pass of a draft model; few, so that it catches up in several passes.
+    A pass of a draft model has at most a few tokens, so that it catches up in several passes.
     """
     torch.set_num_threads(1)
     target = load_model(str(path), "float64", "cpu")
@@ -91,6 +85,13 @@ def blur(model: Model) -> None:
             parameter += noise.normal_(0.0, 0.02, generator=generator)
 
 
+def save_blurred(model: Model, directory: Path) -> None:
+    """Changes a model's weights a little and saves it as a draft model."""
+    blur(model)
+    model.module.save_pretrained(directory)
+    add_tokenizer(directory)
+
+
 def random_medusa(target: Model) -> MedusaHeads:
     """Heads that say what the target would say now, and a little noise."""
     output = target.module.get_output_embeddings().weight
@@ -105,15 +106,9 @@ def random_medusa(target: Model) -> MedusaHeads:
 
 def random_eagle(target: Model) -> EagleHead:
     """A head that passes the features on, changed by a layer with small weights."""
-    size = target.module.config.hidden_size
-    config = LlamaConfig(
-        hidden_size=size,
-        intermediate_size=2 * size,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=target.vocab_size,
-    )
+    size, heads = target.module.config.hidden_size, {"num_attention_heads": 4}
+    heads |= {"num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    config = LlamaConfig(hidden_size=size, intermediate_size=2 * size, **heads)
     head = EagleHead(
         config,
         FusedLayer(config, bias=False),

@@ -122,6 +122,7 @@ PODS = {"LWS_LEADER_ADDRESS": "lws-0.lws.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER
         ({"RANK": "0", "WORLD_SIZE": "1"}, (1, 1), None),
         ({"LWS_GROUP_SIZE": "1"}, (1, 1), None),
         (TORCHRUN, (4, 1), Ranks(3, 4, 1, 4, "10.0.0.1", 29512)),
+        (TORCHRUN, (2, 2), Ranks(3, 4, 1, 2, "10.0.0.1", 29512)),
         (PODS, (4, 1), LocalRanks(2, 2, 4, "lws-0.lws.ns", 29500)),
         (
             PODS | {"LWS_WORKER_INDEX": "0"},
