@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig
@@ -106,9 +107,10 @@ def random_medusa(target: Model) -> MedusaHeads:
 
 def random_eagle(target: Model) -> EagleHead:
     """A head that passes the features on, changed by a layer with small weights."""
-    size, heads = target.module.config.hidden_size, {"num_attention_heads": 4}
-    heads |= {"num_key_value_heads": 2, "num_hidden_layers": 1, "vocab_size": target.vocab_size}
-    config = LlamaConfig(hidden_size=size, intermediate_size=2 * size, **heads)
+    size = target.module.config.hidden_size
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = heads | {"num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    config = LlamaConfig(hidden_size=size, intermediate_size=2 * size, **sizes)
     head = EagleHead(
         config,
         FusedLayer(config, bias=False),

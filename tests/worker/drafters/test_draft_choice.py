@@ -93,7 +93,8 @@ def worth(token_ids: list[int], place: int, cursor: int) -> tuple[int, int]:
 
 @example([[1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], [7, 3, 9, 2, 3, 8, 2, 3]], -1)
 @example([[5, 6, 1, 5, 6, 2, 5, 6, 3, 5, 6]], 4)
-@example([[1, 2] * 10], 7)
+@example([[5, 6, 1, 5, 6, 2, 5, 6, 3, 5, 6]], -1)
+@example([[*range(1, 9), 0, 9, *range(2, 9), 0, *range(1, 9)]], 17)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=24), min_size=1, max_size=4),
     st.integers(-1, 30),

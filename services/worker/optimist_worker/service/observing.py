@@ -100,7 +100,7 @@ class RequestSpans:
             self._end(admission.slot)
             if not admission.trace_parent:
                 continue
-            attributes = {
+            attributes: dict[str, str | int] = {
                 "optimist.request_id": admission.request_id,
                 "optimist.slot": admission.slot,
                 "optimist.num_prompt_tokens": admission.num_prompt_tokens,
