@@ -160,13 +160,7 @@ def begin(
 ) -> RowResult:
     """Runs a prompt on slot 0 of a runner from which everything is released.
 
-    Args:
-        runner: The runner.
-        prompt: The prompt.
-        window: Tokens and parents that come with it.
-        width: Most drafts.
-        sampling: Of the request.
-        num_blocks: That it gets.
+    Tokens and parents of a window may come with it, and at most `width` drafts are made.
     """
     runner.release_all()
     windows = [] if window is None else [WindowUpdate(0, 0, *window)]

@@ -41,26 +41,20 @@ def main(arguments: list[str] | None = None) -> int:
             if ranks.first_rank == 0:
                 require_free(settings.host, settings.port)
             code = run_local_ranks(ranks, words)
+        # The process that only starts ranks has no use for torch.
         elif ranks is not None:
             from optimist_worker.service.rank import run_rank
 
             run_rank(settings, ranks)
         else:
-            _run_alone(settings)
+            from optimist_worker.service.process import load_worker, serve
+
+            # Before the weights are loaded, which may take minutes.
+            require_free(settings.host, settings.port)
+            loaded = load_worker(settings)
+            run_service(lambda: serve(settings, loaded))
 
     return run_or_explain("optimist worker", start) or code
-
-
-# The process that only starts ranks has no use for torch.
-
-
-def _run_alone(settings: WorkerSettings) -> None:
-    from optimist_worker.service.process import load_worker, serve
-
-    # Before the weights are loaded, which may take minutes.
-    require_free(settings.host, settings.port)
-    loaded = load_worker(settings)
-    run_service(lambda: serve(settings, loaded))
 
 
 if __name__ == "__main__":

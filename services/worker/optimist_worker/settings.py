@@ -114,8 +114,7 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         0.7, ge=0.0, le=1.0, description="chance that a draft is accepted, if synthetic"
     )
     kernels: bool = Field(
-        True,
-        description="compute by our own kernels where they are right: true or false",
+        True, description="compute by our own kernels where they are right: true or false"
     )
     cuda_graphs: bool = Field(
         True, description="capture steps as CUDA graphs on a GPU: true or false"

@@ -127,11 +127,7 @@ def test_files_that_are_not_whole_are_refused(file: Path, tmp_path: Path, parent
     ],
 )
 def test_models_that_would_be_read_wrong_are_refused(
-    changes: dict[str, Any],
-    reason: str,
-    original: LlamaForCausalLM,
-    tmp_path: Path,
-    parent: Path,
+    changes: dict[str, Any], reason: str, original: LlamaForCausalLM, tmp_path: Path, parent: Path
 ) -> None:
     path = write_gguf(tmp_path / "other.gguf", original, **changes)
     with pytest.raises(SetupError, match=reason) as refusal:
@@ -140,24 +136,18 @@ def test_models_that_would_be_read_wrong_are_refused(
 
 
 def test_weights_that_are_missing_or_have_another_shape_are_named(
-    original: LlamaForCausalLM, tmp_path: Path, parent: Path
+    original: LlamaForCausalLM, tmp_path: Path, parent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layers = original.config.num_hidden_layers
-    original.config.num_hidden_layers = layers + 1
-    try:
-        path = write_gguf(tmp_path / "short.gguf", original)
-    finally:
-        original.config.num_hidden_layers = layers
-    with pytest.raises(SetupError, match=rf"lacks 9 weights, such as model.layers.{layers}."):
-        convert(path, parent / "made")
-    sizes = original.config.vocab_size
-    original.config.vocab_size = sizes + 1
-    try:
-        path = write_gguf(tmp_path / "wide.gguf", original)
-    finally:
-        original.config.vocab_size = sizes
-    with pytest.raises(SetupError, match="has 2 weights whose shapes are not those of its meta"):
-        convert(path, parent / "made")
+    refusals = {
+        "num_hidden_layers": r"lacks 9 weights, such as model.layers.4.",
+        "vocab_size": "has 2 weights whose shapes are not those of its meta",
+    }
+    for name, refusal in refusals.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(original.config, name, getattr(original.config, name) + 1)
+            path = write_gguf(tmp_path / f"{name}.gguf", original)
+        with pytest.raises(SetupError, match=refusal):
+            convert(path, parent / "made")
 
 
 def test_what_exists_is_left_alone(file: Path, tmp_path: Path) -> None:
@@ -202,11 +192,9 @@ def test_what_a_killed_conversion_left_is_removed_by_the_next(file: Path, tmp_pa
 
 
 def test_two_conversions_do_not_mix(tmp_path: Path) -> None:
-    with new_directory(tmp_path / "made") as partial:
-        with (
-            pytest.raises(SetupError, match="another process is making"),
-            new_directory(tmp_path / "made"),
-        ):
+    made = tmp_path / "made"
+    with new_directory(made) as partial:
+        with pytest.raises(SetupError, match="another process is making"), new_directory(made):
             pass
         assert partial.is_dir()
     assert (tmp_path / "made").is_dir()
@@ -235,12 +223,7 @@ def test_the_command_takes_a_file_and_a_directory(
 
 
 def test_floats_other_than_float32_name_the_dtype() -> None:
-    kinds: dict[tuple[Stored, ...], str] = {
-        (Stored.F32,): "float32",
-        (Stored.F32, Stored.F16): "float16",
-        (Stored.F32, Stored.BF16): "bfloat16",
-        (Stored.F32, Stored.F16, Stored.Q6_K): "bfloat16",
-    }
-    for types, dtype in kinds.items():
-        tensor_types = {str(index): each for index, each in enumerate(types)}
+    kinds = [([], "float32"), ([Stored.F16], "float16"), ([Stored.BF16], "bfloat16")]
+    for types, dtype in [*kinds, ([Stored.F16, Stored.Q6_K], "bfloat16")]:
+        tensor_types = {str(index): each for index, each in enumerate([Stored.F32, *types])}
         assert GgufFile(Path("file"), {}, tensor_types).own_dtype == dtype

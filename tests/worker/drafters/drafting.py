@@ -2,25 +2,23 @@
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig
 
-from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Sizes
-from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
-from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
-from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
+from optimist_worker.drafters.build import DrafterWeights, build_drafter
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer
 from optimist_worker.drafters.heads.medusa import MedusaHeads
-from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import FeatureTap, Model, load_model
+from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.runner import Runner
+from optimist_worker.settings import WorkerSettings
+from tests.checkpoints import add_tokenizer
 from tests.worker.step import SIZES, local_runner
 
 SHAPES = {
@@ -43,52 +41,40 @@ def drafting_runner(
 ) -> Runner:
     """Builds a runner whose drafter is one of WAYS; `itself` drafts with the target's weights.
 
-    Args:
-        path: The target.
-        way: One of WAYS.
-        shape: Of the drafts.
-        rule: By which they are judged.
-        sizes: Of the worker.
-        reads_sizes: As for DeviceState.
-        most_tokens: In a pass of a draft model; few, so that it catches up in several passes.
+    A pass of a draft model has at most a few tokens, so that it catches up in several passes.
     """
     torch.set_num_threads(1)
     target = load_model(str(path), "float64", "cpu")
     fuse(target)
     state = DeviceState(target, sizes, reads_sizes=reads_sizes)
-    drafter, tap = _drafter(path, way, target, state, shape, rule, most_tokens)
+    tree = "dynamic" if shape.is_dynamic else "fixed"
+    settings = WorkerSettings.model_validate(
+        {
+            "model": str(path),
+            "drafter": "draft_model" if way in ("itself", "discard") else way,
+            "drafter_kv": "discard" if way == "discard" else "keep_and_rollback",
+            "drafter_tokens": shape.num_tokens,
+            "drafter_tree": "none" if shape.is_chain else tree,
+            "drafter_depth": shape.depth,
+            "drafter_width": max(shape.width, 2),
+            "acceptance": rule,
+            "max_num_batched_tokens": most_tokens,
+        }
+    )
+    drafter, tap = build_drafter(settings, _weights(path, way, target), target, state)
     return local_runner(target, state, drafter, tap, rule)
 
 
-def _drafter(
-    path: Path,
-    way: str,
-    target: Model,
-    state: DeviceState,
-    shape: DraftShape,
-    rule: AcceptanceRule,
-    most_tokens: int,
-) -> tuple[Drafter, FeatureTap | None]:
+def _weights(path: Path, way: str, target: Model) -> DrafterWeights | None:
+    if way in ("medusa", "eagle"):
+        return random_medusa(target) if way == "medusa" else random_eagle(target)
     if way == "ngram":
-        return NgramDrafter(state.table, shape.num_tokens), None
-    tap = FeatureTap(target.module, None) if way in ("medusa", "eagle") else None
-    if way == "medusa":
-        heads = random_medusa(target)
-        return (
-            MedusaDrafter(heads, state.table, shape, state.sampling, torch.float64, rule),
-            tap,
-        )
-    if way == "eagle":
-        network = EagleNetwork(random_eagle(target), state.table, torch.float64)
-        return AutoregressiveDrafter(DraftSource.EAGLE, network, shape, state.sampling, rule), tap
-    kv: DraftKV = "discard" if way == "discard" else "keep_and_rollback"
+        return None
     model = load_model(str(path), "float64", "cpu")
     if way != "itself":
         blur(model)
     fuse(model)
-    own = DraftModelNetwork(model, state.table, target.vocab_size, most_tokens, kv)
-    source = DraftSource.DRAFT_MODEL
-    return AutoregressiveDrafter(source, own, shape, state.sampling, rule), None
+    return model
 
 
 def blur(model: Model) -> None:
@@ -98,6 +84,13 @@ def blur(model: Model) -> None:
         for parameter in model.module.parameters():
             noise = torch.empty(parameter.shape, dtype=parameter.dtype)
             parameter += noise.normal_(0.0, 0.02, generator=generator)
+
+
+def save_blurred(model: Model, directory: Path) -> None:
+    """Changes a model's weights a little and saves it as a draft model."""
+    blur(model)
+    model.module.save_pretrained(directory)
+    add_tokenizer(directory)
 
 
 def random_medusa(target: Model) -> MedusaHeads:
@@ -115,14 +108,9 @@ def random_medusa(target: Model) -> MedusaHeads:
 def random_eagle(target: Model) -> EagleHead:
     """A head that passes the features on, changed by a layer with small weights."""
     size = target.module.config.hidden_size
-    config = LlamaConfig(
-        hidden_size=size,
-        intermediate_size=2 * size,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=target.vocab_size,
-    )
+    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = heads | {"num_hidden_layers": 1, "vocab_size": target.vocab_size}
+    config = LlamaConfig(hidden_size=size, intermediate_size=2 * size, **sizes)
     head = EagleHead(
         config,
         FusedLayer(config, bias=False),

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.noise import Stream, gumbel
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.drafters.ngram import find_sources
+from optimist_worker.drafters.ngram import LONGEST_MATCH, find_sources
 from optimist_worker.drafters.shape import choose_drafts
 from tests.worker.acceptance.test_sampling_table import table_of
 from tests.worker.drafters.markov import random_logits, surprise
@@ -83,34 +83,34 @@ def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:
     return int(found[0])
 
 
-def test_the_longest_match_is_taken() -> None:
-    assert find([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3]) == 3
-    assert find([7, 3, 9, 2, 3, 8, 2, 3]) == 5
+def worth(token_ids: list[int], place: int, cursor: int) -> tuple[int, int]:
+    """How many tokens before a place are the last ones; of equal matches the nearest is taken."""
+    most, matched = min(LONGEST_MATCH, place), 0
+    while matched < most and token_ids[place - 1 - matched] == token_ids[-1 - matched]:
+        matched += 1
+    return matched, -(abs(place - cursor) if cursor >= 0 else place)
 
 
-def test_of_equal_matches_the_one_next_to_the_cursor_is_taken() -> None:
-    text = [5, 6, 1, 5, 6, 2, 5, 6, 3, 5, 6]
-    assert [find(text, cursor) for cursor in (2, 4, 5, 9)] == [2, 5, 5, 8]
-    assert find(text) == 2
-
-
-def test_where_nothing_matches_the_copy_goes_on_after_the_cursor() -> None:
-    assert find([1, 2, 3, 4, 9], cursor=2) == 2
-    assert find([1, 2, 3, 4, 9]) == -1
-    assert find([1, 2, 9], cursor=3) == -1
-
-
+@example([[1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], [7, 3, 9, 2, 3, 8, 2, 3]], -1)
+@example([[5, 6, 1, 5, 6, 2, 5, 6, 3, 5, 6]], 4)
+@example([[5, 6, 1, 5, 6, 2, 5, 6, 3, 5, 6]], -1)
+@example([[*range(1, 9), 0, 9, *range(2, 9), 0, *range(1, 9)]], 17)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=24), min_size=1, max_size=4),
     st.integers(-1, 30),
 )
-def test_rows_do_not_depend_on_each_other_or_on_padding(rows: list[list[int]], cursor: int) -> None:
+def test_the_longest_and_nearest_match_is_taken_whatever_lies_beside(
+    rows: list[list[int]], cursor: int
+) -> None:
     width = max(map(len, rows)) + 2
     table = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
     found = find_sources(table, lengths, torch.full_like(lengths, cursor)).tolist()
     assert found == [find(row, cursor) for row in rows]
     for row, place in zip(rows, found, strict=True):
-        assert place == -1 or place < len(row)
-        if place >= 0 and place != cursor:
-            assert row[place - 1] == row[-1]
+        best = max((worth(row, each, cursor) for each in range(1, len(row))), default=(0, 0))
+        if best[0]:
+            assert worth(row, place, cursor) == best
+        else:
+            # Where nothing matches the copy goes on after the cursor.
+            assert place == (cursor if cursor < len(row) else -1)

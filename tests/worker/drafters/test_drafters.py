@@ -97,7 +97,5 @@ def test_a_tree_goes_on_from_no_more_drafts_than_the_mask_has_bits(drafter: str)
     with pytest.raises(SetupError, match=r"^--drafter-depth, --drafter-width: .* 70 drafts go on"):
         shape_of(drafter, 8, 10)
     assert shape_of(drafter, 5, 16) == DraftShape(60, 5, 16, is_dynamic=True)
-
-
-def test_medusa_goes_on_from_none() -> None:
+    # Medusa goes on from none.
     assert shape_of("medusa", 8, 10) == DraftShape(60, 8, 10, is_dynamic=True)

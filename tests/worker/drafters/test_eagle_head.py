@@ -213,14 +213,9 @@ def test_third_kind_says_which_target_layers_it_reads(tmp_path: Path, target: Mo
     weights = third_kind(target.vocab_size)
     key = "eagle_aux_hidden_state_layer_ids"
     # The target has four layers: the inputs of layers 2, 2 and 1.
-    assert load_eagle(write(tmp_path, weights), target).target_layers == (1, 1, 0)
-    name = write(tmp_path, weights, eagle_config={key: [0, 2, 3]})
-    assert load_eagle(name, target).target_layers == (0, 2, 3)
-    assert load_eagle(write(tmp_path, weights, **{key: [1, 3, 4]}), target).target_layers == (
-        0,
-        2,
-        3,
-    )
+    given: list[dict[str, Any]] = [{}, {"eagle_config": {key: [0, 2, 3]}}, {key: [1, 3, 4]}]
+    heads = [load_eagle(write(tmp_path, weights, **config), target) for config in given]
+    assert [head.target_layers for head in heads] == [(1, 1, 0), (0, 2, 3), (0, 2, 3)]
     with pytest.raises(SetupError, match="layers"):
         load_eagle(write(tmp_path, weights, **{key: [1, 3, 5]}), target)
 
@@ -243,7 +238,8 @@ def test_forward_attends_through_the_interface(tmp_path: Path, target: Model) ->
     AttentionInterface.register("test_eagle_head", attention)
     head.set_attn_implementation("test_eagle_head")
     batch: Any = object()
-    torch.testing.assert_close(head(token_ids, positions, features, batch), expected)
+    found = head.run(token_ids[None], positions[None], features[None], paged=batch)[0]
+    torch.testing.assert_close(found, expected)
     assert seen == [(0, batch), (1, batch)]
 
 
@@ -252,44 +248,35 @@ def test_saved_head_loads_again(tmp_path: Path, target: Model) -> None:
     save_eagle(head, tmp_path / "two", torch.float64)
     # Norms and biases are stored in float32, of which they hold no more here.
     again = load_eagle(str(tmp_path / "two"), target)
-    token_ids, positions, features = inputs(HIDDEN)
-    torch.testing.assert_close(
-        run(again, token_ids, positions, features),
-        run(head, token_ids, positions, features),
-        rtol=1e-5,
-        atol=1e-5,
-    )
+    given = inputs(HIDDEN)
+    torch.testing.assert_close(run(again, *given), run(head, *given), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "config", "message"),
     [
-        ({"fc.weight": None}, "first.fc.weight"),
-        ({"layers.0.mlp.up_proj.weight": None}, "lacks 1 weights"),
-        ({"fc.weight": torch.zeros(HIDDEN, HIDDEN)}, "another target"),
-        ({"embed_tokens.weight": torch.zeros(7, HIDDEN)}, "another target"),
-        ({"d2t": torch.zeros(7, dtype=torch.int64)}, "d2t"),
-        ({"layers.1.mlp.up_proj.weight": torch.zeros(INNER, HIDDEN)}, "does not know"),
+        ({"fc.weight": None}, {}, "first.fc.weight"),
+        ({"layers.0.mlp.up_proj.weight": None}, {}, "lacks 1 weights"),
+        ({"fc.weight": torch.zeros(HIDDEN, HIDDEN)}, {}, "another target"),
+        ({"embed_tokens.weight": torch.zeros(7, HIDDEN)}, {}, "another target"),
+        ({"d2t": torch.zeros(7, dtype=torch.int64)}, {}, "d2t"),
+        ({"layers.1.mlp.up_proj.weight": torch.zeros(INNER, HIDDEN)}, {}, "does not know"),
+        ({}, {"hidden_size": 32}, "hidden_size is 32 and the target's 64"),
+        ({}, {"hidden_size": None}, "hidden_size"),
+        ({}, {"rms_norm_eps": "small"}, r"not one of a Llama: .*'rms_norm_eps' expected float"),
+        (None, {"d2t": [0, 0, 999]}, "names tokens that the target does not have"),
+        (None, {"d2t": [1, 0, 0]}, "names a token twice"),
     ],
 )
-def test_wrong_weights_are_one_clear_sentence(
-    tmp_path: Path, target: Model, change: dict[str, torch.Tensor | None], message: str
+def test_what_does_not_fit_is_one_clear_sentence(
+    tmp_path: Path, target: Model, change: Weights | None, config: dict[str, Any], message: str
 ) -> None:
-    changed = {key: value for key, value in (first_kind() | change).items() if value is not None}
+    """A head of the first kind with changes, or of the third one with another vocabulary."""
+    if change is None:
+        weights = third_kind(target.vocab_size) | {"d2t": torch.tensor(config["d2t"])}
+    else:
+        changed = first_kind() | change
+        weights = {key: value for key, value in changed.items() if value is not None}
     with pytest.raises(SetupError, match=rf"^--drafter-model: .*{message}") as raised:
-        load_eagle(write(tmp_path, changed), target)
+        load_eagle(write(tmp_path, weights, **config), target)
     assert "\n" not in str(raised.value)
-
-
-def test_wrong_vocabulary_and_size_are_refused(tmp_path: Path, target: Model) -> None:
-    weights = third_kind(target.vocab_size)
-    with pytest.raises(SetupError, match="names tokens that the target does not have"):
-        load_eagle(write(tmp_path, weights | {"d2t": torch.tensor([0, 0, 999])}), target)
-    with pytest.raises(SetupError, match="names a token twice"):
-        load_eagle(write(tmp_path, weights | {"d2t": torch.tensor([1, 0, 0])}), target)
-    with pytest.raises(SetupError, match="hidden_size is 32 and the target's 64"):
-        load_eagle(write(tmp_path, first_kind(), hidden_size=32), target)
-    with pytest.raises(SetupError, match="hidden_size"):
-        load_eagle(write(tmp_path, first_kind(), hidden_size=None), target)
-    with pytest.raises(SetupError, match=r"not one of a Llama: .*'rms_norm_eps' expected float"):
-        load_eagle(write(tmp_path, first_kind(), rms_norm_eps="small"), target)

@@ -26,9 +26,8 @@ from optimist_worker.runner.runner import Runner
 from optimist_worker.service.process import build_runner
 from optimist_worker.service.rank import follow
 from optimist_worker.settings import WorkerSettings
-from tests.checkpoints import add_tokenizer
 from tests.stack import free_port
-from tests.worker.drafters.drafting import blur, random_eagle
+from tests.worker.drafters.drafting import random_eagle, save_blurred
 from tests.worker.step import admit, blocks_of, plan_rows, run
 
 PROMPT = [5, 9, 200, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12, 60, 4, 7]
@@ -49,9 +48,7 @@ def save_drafters(target: Path, directory: Path) -> dict[str, str]:
     weights = load_file(file)
     del weights["lm_head.weight"]
     save_file(weights, file, metadata={"format": "pt"})
-    blur(model)
-    model.module.save_pretrained(paths["draft_model"])
-    add_tokenizer(paths["draft_model"])
+    save_blurred(model, paths["draft_model"])
     return {kind: str(path) for kind, path in paths.items()}
 
 

@@ -156,11 +156,7 @@ async def serve_all(
 
 
 def _plan(
-    sequence: int,
-    rng: random.Random,
-    group: _Group,
-    groups: Sequence[_Group],
-    queue: deque[Wanted],
+    sequence: int, rng: random.Random, group: _Group, groups: Sequence[_Group], queue: deque[Wanted]
 ) -> worker_pb2.ExecuteRequest:
     released, group.released = group.released, []
     admissions = group.admit(queue)

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,38 +18,31 @@ from optimist_worker.model.division import check_division, split_layers
 from optimist_worker.settings import WorkerSettings, check_ranks
 from tests.stack import free_port
 
-
-def config(heads: int, kv_heads: int | None, plan: dict[str, str] | None) -> Any:
-    return SimpleNamespace(
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        base_model_tp_plan=plan,
-        model_type="own",
-    )
-
-
 PLAN = {"layers.*.self_attn.q_proj": "colwise"}
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "number"), [(8, 2, 2), (12, 4, 4), (6, None, 3)])
-def test_heads_that_can_be_shared_are(heads: int, kv_heads: int | None, number: int) -> None:
-    check_division("m", config(heads, kv_heads, PLAN), number)
-
-
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "number", "choice"),
-    [(8, 2, 4, "1 or 2"), (12, 4, 3, "1, 2 or 4"), (5, 5, 2, "1 or 5"), (8, 1, 2, "choose 1$")],
+    ("heads", "kv_heads", "plan", "number", "refusal"),
+    [
+        (8, 2, PLAN, 2, None),
+        (12, 4, PLAN, 4, None),
+        (6, None, PLAN, 3, None),
+        (8, 2, PLAN, 4, "1 or 2"),
+        (12, 4, PLAN, 3, "1, 2 or 4"),
+        (5, 5, PLAN, 2, "1 or 5"),
+        (8, 1, PLAN, 2, "choose 1$"),
+        (8, 8, None, 2, r"has no plan to divide m \(own\)"),
+    ],
 )
-def test_heads_that_cannot_are_refused_with_what_can(
-    heads: int, kv_heads: int, number: int, choice: str
+def test_heads_are_shared_or_refused_with_what_can(
+    heads: int, kv_heads: int | None, plan: Any, number: int, refusal: str | None
 ) -> None:
-    with pytest.raises(SetupError, match=choice):
-        check_division("m", config(heads, kv_heads, PLAN), number)
-
-
-def test_a_model_without_a_plan_is_refused() -> None:
-    with pytest.raises(SetupError, match="has no plan to divide m \\(own\\)"):
-        check_division("m", config(8, 8, None), 2)
+    config: Any = SimpleNamespace(
+        num_attention_heads=heads, num_key_value_heads=kv_heads, base_model_tp_plan=plan
+    )
+    config.model_type = "own"
+    with nullcontext() if refusal is None else pytest.raises(SetupError, match=refusal):
+        check_division("m", config, number)
 
 
 @pytest.mark.parametrize(
@@ -116,53 +110,46 @@ def test_no_other_division_has_a_faster_slowest_stage(
     assert slowest(inner) == min(slowest(bounds) for bounds in every)
 
 
-TORCHRUN = {
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "MASTER_ADDR": "10.0.0.1",
-    "MASTER_PORT": "29512",
-}
+TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+TORCHRUN |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29512"}
 PODS = {"LWS_LEADER_ADDRESS": "lws-0.lws.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
 
 
-def test_one_process_holds_a_model_by_itself() -> None:
-    assert find_ranks({}, 1, 1) is None
-    assert find_ranks({"RANK": "0", "WORLD_SIZE": "1"}, 1, 1) is None
-    assert find_ranks({"LWS_GROUP_SIZE": "1"}, 1, 1) is None
-
-
-def test_torchrun_says_which_rank_a_process_is() -> None:
-    ranks = find_ranks(TORCHRUN, 4, 1)
-    assert ranks == Ranks(3, 4, 1, 4, "10.0.0.1", 29512)
-    assert not ranks.is_leader
-    assert (ranks.stage, ranks.num_stages) == (0, 1)
+@pytest.mark.parametrize(
+    ("environment", "arguments", "expected"),
+    [
+        ({}, (1, 1), None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (1, 1), None),
+        ({"LWS_GROUP_SIZE": "1"}, (1, 1), None),
+        (TORCHRUN, (4, 1), Ranks(3, 4, 1, 4, "10.0.0.1", 29512)),
+        (TORCHRUN, (2, 2), Ranks(3, 4, 1, 2, "10.0.0.1", 29512)),
+        (PODS, (4, 1), LocalRanks(2, 2, 4, "lws-0.lws.ns", 29500)),
+        (
+            PODS | {"LWS_WORKER_INDEX": "0"},
+            (1, 2, 4000),
+            LocalRanks(0, 1, 2, "lws-0.lws.ns", 4000),
+        ),
+        ({"LWS_GROUP_SIZE": "1"}, (2, 1), LocalRanks(0, 2, 2, LOOPBACK, 0)),
+    ],
+)
+def test_a_process_finds_out_which_ranks_it_is_or_starts(
+    environment: dict[str, str], arguments: Any, expected: Ranks | LocalRanks | None
+) -> None:
+    assert find_ranks(environment, *arguments) == expected
 
 
 def test_ranks_of_a_stage_are_neighbours() -> None:
-    stages = []
-    for rank in range(4):
-        ranks = find_ranks(TORCHRUN | {"RANK": str(rank)}, 2, 2)
-        assert isinstance(ranks, Ranks)
-        stages.append(ranks.stage)
-    assert stages == [0, 0, 1, 1]
+    ranks = [Ranks(rank, 4, 0, 2, LOOPBACK, 1) for rank in range(4)]
+    assert [each.stage for each in ranks] == [0, 0, 1, 1]
+    assert [each.is_leader for each in ranks] == [True, False, False, False]
+    assert {each.num_stages for each in ranks} == {2}
 
 
 def test_on_one_machine_ranks_are_to_be_started() -> None:
     local = find_ranks({}, 2, 1)
     assert local == LocalRanks(0, 2, 2, LOOPBACK, 0)
     started = [find_ranks(variables, 2, 1) for variables in local.environments(29777)]
-    assert started == [
-        Ranks(0, 2, 0, 2, LOOPBACK, 29777),
-        Ranks(1, 2, 1, 2, LOOPBACK, 29777),
-    ]
-
-
-def test_pods_start_their_share_of_the_ranks() -> None:
-    assert find_ranks(PODS, 4, 1) == LocalRanks(2, 2, 4, "lws-0.lws.ns", 29500)
-    local = find_ranks(PODS | {"LWS_WORKER_INDEX": "0"}, 1, 2, master_port=4000)
-    assert local == LocalRanks(0, 1, 2, "lws-0.lws.ns", 4000)
-    assert find_ranks({"LWS_GROUP_SIZE": "1"}, 2, 1) == LocalRanks(0, 2, 2, LOOPBACK, 0)
+    assert started == [Ranks(0, 2, 0, 2, LOOPBACK, 29777), Ranks(1, 2, 1, 2, LOOPBACK, 29777)]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
 from tests.worker.call import PROMPT, plan, read, serve
-from tests.worker.drafters.drafting import blur, drafting_runner
+from tests.worker.drafters.drafting import drafting_runner, save_blurred
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.ranked_worker import RankedWorker
 from tests.worker.step import NUM_BLOCKS, generate
@@ -131,25 +131,29 @@ async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> N
 
 
 async def test_what_is_wrong_with_requests_is_found_alike(lockstep: Lockstep) -> None:
-    wrong: list[dict[str, Any]] = [
-        {"tokens": [1, 2, 3, 4, 5000]},
-        {"sampling": {"grammar": "start: ("}},
-    ]
-    for slot, fields in enumerate(wrong):
+    wrong: list[dict[str, Any]] = [{"tokens": [1, 2, 3, 4, 5000]}]
+    for slot, fields in enumerate([*wrong, {"sampling": {"grammar": "start: ("}}]):
         answer = await lockstep.execute(plan(lockstep.next_sequence(), slot, admit=True, **fields))
         assert [error.slot for error in answer.errors] == [slot]
     # A plan without a pass, right after one with a pass.
     await lockstep.send(plan(lockstep.next_sequence(), 2, admit=True))
-    release = worker_pb2.ExecuteRequest(
-        sequence=lockstep.next_sequence(), released_slots=to_bytes([0, 1])
-    )
-    await lockstep.send(release)
+    number, released = lockstep.next_sequence(), to_bytes([0, 1])
+    await lockstep.send(worker_pb2.ExecuteRequest(sequence=number, released_slots=released))
     assert not (await lockstep.read()).errors
     assert not (await lockstep.read()).errors
 
 
-async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(worker: RankedWorker) -> None:
+async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
+    worker: RankedWorker, alone: Runner, request: pytest.FixtureRequest
+) -> None:
     async with worker.stub() as stub:
+        description = await stub.Describe(worker_pb2.DescribeRequest())
+        is_staged = request.node.callspec.params["worker"] == "stages"
+        assert description.num_pipeline_stages == (2 if is_staged else 1)
+        assert description.vocab_size == alone.engine.model.vocab_size
+        assert description.num_blocks == NUM_BLOCKS
+        assert from_bytes(description.eos_token_ids).tolist() == alone.engine.model.eos_token_ids
+        assert len(from_bytes(description.cost_us)) > 0
         call = stub.Execute()
         for sequence, slot in ((1, 1), (2, 0), (3, 0)):
             await call.write(plan(sequence, slot, admit=True))
@@ -159,19 +163,6 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(worker: RankedWorker
         await again.write(plan(1, 0, admit=True))
         assert len(from_bytes((await read(again)).token_ids)) == 1
         again.cancel()
-
-
-async def test_the_description_is_that_of_one_worker(
-    worker: RankedWorker, alone: Runner, request: pytest.FixtureRequest
-) -> None:
-    async with worker.stub() as stub:
-        description = await stub.Describe(worker_pb2.DescribeRequest())
-    is_staged = request.node.callspec.params["worker"] == "stages"
-    assert description.num_pipeline_stages == (2 if is_staged else 1)
-    assert description.vocab_size == alone.engine.model.vocab_size
-    assert description.num_blocks == NUM_BLOCKS
-    assert from_bytes(description.eos_token_ids).tolist() == alone.engine.model.eos_token_ids
-    assert len(from_bytes(description.cost_us)) > 0
 
 
 @pytest.mark.parametrize("worker", ["stages"], indirect=True)
@@ -219,10 +210,7 @@ async def test_three_stages_with_a_draft_model_end_in_good_order(
     alone: Runner, path: Path, tmp_path: Path
 ) -> None:
     requests = make_requests(alone, 3)
-    model = load_model(str(path), "float64", "cpu")
-    blur(model)
-    model.module.save_pretrained(tmp_path)
-    add_tokenizer(tmp_path)
+    save_blurred(load_model(str(path), "float64", "cpu"), tmp_path)
     drafter = ("--drafter", "draft_model", "--drafter-model", str(tmp_path))
     worker = RankedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
     try:

@@ -1,7 +1,6 @@
 """Two stages in this process, joined by queues in place of torch.distributed."""
 
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -11,10 +10,9 @@ import torch
 
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Plan, PlannedRow, StepResult, WindowUpdate
-from optimist_worker.execution.commands import Command, digest
+from optimist_worker.execution.commands import digest
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
-from optimist_worker.execution.stage_link import HandedOn
 from optimist_worker.execution.stage_pass import StagePass, StageTrace, write_verdict
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePlace
@@ -37,26 +35,21 @@ class QueueLink:
     def hand_on(self, number: int, hidden: torch.Tensor | None, failure: str) -> None:
         self._states.append((number, hidden, failure))
 
-    def take_over(self, number: int, *_: Any) -> HandedOn:
+    def take_over(self, number: int, *_: Any) -> tuple[torch.Tensor | None, str]:
         given, hidden, failure = self._states.popleft()
         assert given == number
-        return HandedOn(hidden, failure)
+        return hidden, failure
 
     def send_verdict(self, data: bytes) -> None:
         self._verdicts.put(data)
 
-    def next_verdict(self) -> bytes:
+    def listen(self, *_: Any) -> None:
+        """Nor does it need commands, or keep what was sent."""
+
+    command = forget_plan = listen
+
+    def take_verdict(self) -> bytes:
         return self._verdicts.get()
-
-
-class _First(FirstStage):
-    """A first stage whose test gives the last one its plans."""
-
-    def _command_all(self, command: Command, payload: bytes = b"") -> None:
-        pass
-
-    def finish(self, result: StepResult) -> None:
-        pass
 
 
 class Pair:
@@ -69,11 +62,11 @@ class Pair:
     def launch(self, plan: Plan, at_last: Plan | None = None) -> tuple[LaunchedPlan, StepResult]:
         """Starts a plan at the first stage; the last one does its part and settles it."""
         launched, of_last = self.first.launch(plan), self.last.launch(at_last or plan)
+        step = of_last.step
+        verdict = step.verdict if isinstance(step, StagedStep) else None
         result = self.last.collect(of_last)
-        step = launched.step
-        if isinstance(step, StagedStep) and step.has_pass:
-            assert self._verdict_sent is not None
-            self.link.send_verdict(self._verdict_sent)
+        if verdict is not None:
+            self.link.send_verdict(write_verdict(verdict))
         return launched, result
 
     def collect(self, launched: LaunchedPlan, of_last: StepResult) -> StepResult:
@@ -84,38 +77,20 @@ class Pair:
     def execute(self, plan: Plan) -> StepResult:
         return self.collect(*self.launch(plan))
 
-    def end(self) -> None:
-        self.link.send_verdict(b"")
-
     def _make(self, path: Path, index: int) -> Runner:
         model = load_model(str(path), "float64", "cpu", stage=StagePlace(index, 2))
         assert model.cut is not None
         link: Any = self.link
         state = DeviceState(model, SIZES)
         step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
-        kind = _First if index == 0 else Stage
+        kind = FirstStage if index == 0 else Stage
         stage = kind(model, model.cut, step, Masks(str(path), model), link, StageTrace("", index))
-        if stage.place.is_last:
-            self._note_verdicts(stage)
         return Runner(Engine(model, state, stage))
-
-    def _note_verdicts(self, stage: Stage) -> None:
-        self._verdict_sent: bytes | None = None
-        launch = stage.launch
-
-        def launch_and_note(*arguments: Any) -> StagedStep:
-            staged = launch(*arguments)
-            self._verdict_sent = None if staged.verdict is None else write_verdict(staged.verdict)
-            return staged
-
-        stage.launch = launch_and_note  # type: ignore[method-assign, assignment]
 
 
 @pytest.fixture
-def pair(llama_path: Path) -> Iterator[Pair]:
-    pair = Pair(llama_path)
-    yield pair
-    pair.end()
+def pair(llama_path: Path) -> Pair:
+    return Pair(llama_path)
 
 
 def decode(sequence: int, slot: int, num_drafts: int = 0, **parts: Any) -> Plan:
@@ -177,7 +152,7 @@ def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
     launched, _ = pair.launch(begin(1, 0))
     first = pair.first.engine.executor
     assert isinstance(first, FirstStage)
-    first.inbox.take()
+    first.link.take_verdict()
     pair.launch(begin(2, 1))
     with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
         pair.first.collect(launched)

@@ -24,10 +24,9 @@ from optimist_worker.core.attention import paged_attention
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds
 from optimist_worker.core.batch.logprobs import LogprobPlaces
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.drafters.autoregressive import AutoregressiveDrafter
-from optimist_worker.drafters.draft_model import DraftKV, DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
+from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
+from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.execution.executor import HostStopwatch
 from optimist_worker.execution.step import Step

@@ -64,7 +64,7 @@ class Stale:
 
     def __call__(self, step: StepInput, launch: Any) -> Any:
         running = launch(step)
-        running._packed = self.seen.setdefault(step.bounds, running._packed)
+        running.packed = self.seen.setdefault(step.bounds, running.packed)
         return running
 
 

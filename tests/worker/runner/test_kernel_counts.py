@@ -141,9 +141,9 @@ def _count(
         assert prepared.batch is not None
         logits = model.forward(prepared.batch)
         note("forward")
-        judged = step.judge(prepared, logits, Masks("", model))
+        verdict, _ = step.judge(prepared, logits, Masks("", model))
         note("judge")
-        step.settle(prepared, judged.verdict, watch)
+        step.settle(prepared, verdict, watch)
         note("settle")
     return counted
 

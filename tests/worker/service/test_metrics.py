@@ -1,6 +1,7 @@
 """What is counted of steps, and traced of requests that hold a slot."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from prometheus_client import REGISTRY
@@ -11,7 +12,7 @@ from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import Tracer
 from optimist_worker.core.plan import StepResult
 from optimist_worker.service.observing import RequestSpans, observe_step
-from tests.tracing.collector import CollectedSpan, Collector, running_collector
+from tests.tracing.collector import CollectedSpan, running_collector
 from tests.worker.step import make_result
 
 Read = Callable[..., float]
@@ -56,7 +57,7 @@ def test_drafts_are_counted_by_source(added: Read) -> None:
         (DraftSource.EAGLE, 3, 0),
         (DraftSource.TARGET, 0, 0),
     ]
-    observe_step(result_of(*rows), 0.01, 0.0)
+    observe_step(result_of(*rows, draft_ns=2_000_000), 0.01, 0.0)
     for source, drafted, accepted, number in (("prediction", 8, 8, 1), ("eagle", 8, 2, 2)):
         assert added("drafted_tokens_total", source=source) == drafted
         assert added("accepted_tokens_total", source=source) == accepted
@@ -68,16 +69,9 @@ def test_drafts_are_counted_by_source(added: Read) -> None:
     assert added("acceptance_rate_bucket", source="eagle", le="0.3") == 1
     assert added("drafted_rows_total", source="target") == 0
     assert added("emitted_tokens_total") == 14
-
-
-def test_accepted_drafts_are_counted_by_position(added: Read) -> None:
-    rows = [(DraftSource.MEDUSA, 30, accepted) for accepted in (0, 1, 3, 3, 20)]
-    observe_step(result_of(*rows), 0.01, 0.0)
-    counts = {
-        position: added("accepted_at_total", source="medusa", position=position)
-        for position in ("1", "2", "3", "4", "16", "17", "more")
-    }
-    assert counts == {"1": 4, "2": 3, "3": 3, "4": 1, "16": 1, "17": 0, "more": 4}
+    # The time of several sources is nobody's.
+    assert added("draft_seconds_count", source="eagle") == 0
+    assert added("draft_seconds_count", source="mixed") == 1
 
 
 def test_the_time_of_a_pass_is_split(added: Read) -> None:
@@ -85,13 +79,6 @@ def test_the_time_of_a_pass_is_split(added: Read) -> None:
     assert added("draft_seconds_sum", source="eagle") == pytest.approx(0.002)
     assert added("verify_seconds_sum", source="eagle") == pytest.approx(0.008)
     assert added("step_seconds_sum") == pytest.approx(0.01)
-
-
-def test_the_time_of_several_sources_is_nobodys(added: Read) -> None:
-    rows = [(DraftSource.EAGLE, 5, 2), (DraftSource.PREDICTION, 5, 2)]
-    observe_step(result_of(*rows, draft_ns=2_000_000), 0.01, 0.0)
-    assert added("draft_seconds_count", source="eagle") == 0
-    assert added("draft_seconds_count", source="mixed") == 1
 
 
 def test_passes_without_drafts_are_no_drafting(added: Read) -> None:
@@ -105,73 +92,57 @@ def test_passes_without_drafts_are_no_drafting(added: Read) -> None:
 TRACE_PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with running_collector() as running:
-        yield running
-
-
 def admit(slot: int, trace_parent: str = TRACE_PARENT) -> worker_pb2.ExecuteRequest:
     admission = worker_pb2.Admission(slot=slot, request_id=f"r{slot}", trace_parent=trace_parent)
     return worker_pb2.ExecuteRequest(admissions=[admission])
 
 
-def release(*slots: int) -> worker_pb2.ExecuteRequest:
-    return worker_pb2.ExecuteRequest(released_slots=to_bytes(list(slots)))
-
-
 def result(*rows: tuple[int, int, int, int]) -> StepResult:
     """A result with slot, drafted, accepted and emitted tokens of each row."""
     slots, drafted, accepted, emitted = (list(column) for column in zip(*rows, strict=True))
-    return make_result(
-        slots,
-        num_emitted_tokens=emitted,
-        num_drafted_tokens=drafted,
-        num_accepted_tokens=accepted,
-        draft_sources=drafted,
-    )
+    numbers = {"num_drafted_tokens": drafted, "num_accepted_tokens": accepted}
+    return make_result(slots, num_emitted_tokens=emitted, draft_sources=drafted, **numbers)
 
 
-def run(collector: Collector, *, of_passes: bool) -> list[CollectedSpan]:
-    """Runs two passes of a traced request and one that is not, and releases both."""
-    tracer = Tracer("worker", collector.endpoint)
-    spans = RequestSpans(tracer, of_passes=of_passes)
-    spans.begin(admit(3))
-    spans.begin(admit(4, trace_parent=""))
-    spans.note(result((3, 8, 5, 6), (4, 1, 1, 2)), step_ns=1_000_000)
-    spans.note(result((4, 0, 0, 1), (3, 2, 0, 1)), step_ns=500_000)
-    spans.begin(release(3, 4))
-    spans.note(result((3, 9, 9, 9)), step_ns=1)
-    spans.end_all()
-    tracer.close()
-    return collector.spans
+@contextmanager
+def tracing(*, of_passes: bool = False) -> Iterator[tuple[RequestSpans, list[CollectedSpan]]]:
+    """Spans to be made, and those that are there at the end."""
+    with running_collector() as collector:
+        tracer, found = Tracer("worker", collector.endpoint), list[CollectedSpan]()
+        spans = RequestSpans(tracer, of_passes=of_passes)
+        yield spans, found
+        spans.end_all()
+        tracer.close()
+        found += collector.spans
 
 
-def test_a_span_adds_up_the_passes_of_its_request(collector: Collector) -> None:
-    (span,) = run(collector, of_passes=False)
-    assert span.attributes["optimist.request_id"] == "r3"
-    assert span.attributes["optimist.num_passes"] == 2
-    assert span.attributes["optimist.num_drafted_tokens"] == 10
-    assert span.attributes["optimist.num_accepted_tokens"] == 5
-    assert span.attributes["optimist.num_emitted_tokens"] == 7
-    assert span.attributes["optimist.pass_seconds"] == pytest.approx(0.0015)
-
-
-def test_passes_are_spans_if_asked_for(collector: Collector) -> None:
-    spans = run(collector, of_passes=True)
-    passes = [span for span in spans if span.name == "worker pass"]
-    (whole,) = [span for span in spans if span not in passes]
-    assert [span.attributes["optimist.num_emitted_tokens"] for span in passes] == [6, 1]
-    assert {span.parent_id for span in passes} == {whole.span_id}
-    assert [span.end_ns - span.start_ns >= 500_000 for span in passes] == [True, True]
-
-
-def test_a_slot_that_is_taken_again_begins_another_span(collector: Collector) -> None:
-    tracer = Tracer("worker", collector.endpoint)
-    spans = RequestSpans(tracer)
-    for _ in range(2):
+@pytest.mark.parametrize("of_passes", [False, True])
+def test_a_span_adds_up_the_passes_of_its_request(*, of_passes: bool) -> None:
+    """Of two requests one is traced; its passes are spans if asked for."""
+    with tracing(of_passes=of_passes) as (spans, found):
         spans.begin(admit(3))
-        spans.note(result((3, 0, 0, 1)), step_ns=1)
-    spans.end_all()
-    tracer.close()
-    assert [span.attributes["optimist.num_passes"] for span in collector.spans] == [1, 1]
+        spans.begin(admit(4, trace_parent=""))
+        spans.note(result((3, 8, 5, 6), (4, 1, 1, 2)), step_ns=1_000_000)
+        spans.note(result((4, 0, 0, 1), (3, 2, 0, 1)), step_ns=500_000)
+        spans.begin(worker_pb2.ExecuteRequest(released_slots=to_bytes([3, 4])))
+        spans.note(result((3, 9, 9, 9)), step_ns=1)
+    passes = [span for span in found if span.name == "worker pass"]
+    (whole,) = [span for span in found if span not in passes]
+    assert whole.attributes["optimist.request_id"] == "r3"
+    assert whole.attributes["optimist.num_passes"] == 2
+    assert whole.attributes["optimist.num_drafted_tokens"] == 10
+    assert whole.attributes["optimist.num_accepted_tokens"] == 5
+    assert whole.attributes["optimist.num_emitted_tokens"] == 7
+    assert whole.attributes["optimist.pass_seconds"] == pytest.approx(0.0015)
+    emitted = [span.attributes["optimist.num_emitted_tokens"] for span in passes]
+    assert emitted == ([6, 1] if of_passes else [])
+    assert all(span.parent_id == whole.span_id for span in passes)
+    assert all(span.end_ns - span.start_ns >= 500_000 for span in passes)
+
+
+def test_a_slot_that_is_taken_again_begins_another_span() -> None:
+    with tracing() as (spans, found):
+        for _ in range(2):
+            spans.begin(admit(3))
+            spans.note(result((3, 0, 0, 1)), step_ns=1)
+    assert [span.attributes["optimist.num_passes"] for span in found] == [1, 1]

@@ -19,17 +19,16 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
-from transformers import AutoModelForCausalLM
 
 from optimist_common.errors import SetupError, run_or_explain
 from optimist_common.observing.logs import configure_logging
-from optimist_worker.model.loading import check_directory, load_config
+from optimist_worker.conversion.quantization import load_float32, predict
+from optimist_worker.model.loading import check_directory
 from optimist_worker.model.quantise import KEPT_FILE, quantise_module
 from optimist_worker.model.rounding import Bits
 
 logger = logging.getLogger(__name__)
 
-_FLAG = "--model"
 _MOST_TEXTS = 1000
 
 
@@ -61,7 +60,7 @@ def choose_kept(
     Raises:
         SetupError: There is no layer to quantise.
     """
-    expected = [_log_probabilities(module, sample) for sample in samples]
+    expected = [_predict(module, sample) for sample in samples]
 
     def copy_without(kept: Sequence[str]) -> Any:
         return quantise_module(module, bits, kept, torch.float32)
@@ -89,29 +88,23 @@ def choose_kept(
     return sorted(order[:enough], key=names.index), share
 
 
-@torch.inference_mode()
-def _log_probabilities(module: Any, sample: Sample) -> torch.Tensor:
-    """Returns the model's, `[num_positions, vocab_size]`, for the tokens from `start` on."""
-    ids = torch.tensor([sample.token_ids], device=module.device)
-    logits = module(ids, use_cache=False).logits[0, sample.start - 1 : -1]
-    return logits.float().log_softmax(-1)
+def _predict(module: Any, sample: Sample) -> torch.Tensor:
+    return predict(module, sample.token_ids, sample.start)
 
 
 def _share_agreed(
     copied: Any, samples: Sequence[Sample], expected: Sequence[torch.Tensor]
 ) -> float:
-    agreed = total = 0
-    for sample, of_model in zip(samples, expected, strict=True):
-        same = _log_probabilities(copied, sample).argmax(-1) == of_model.argmax(-1)
-        agreed, total = agreed + int(same.sum()), total + len(same)
-    return agreed / total
+    same = [
+        _predict(copied, sample).argmax(-1) == of_model.argmax(-1)
+        for sample, of_model in zip(samples, expected, strict=True)
+    ]
+    return float(torch.cat(same).double().mean())
 
 
 def _divergence(copied: Any, samples: Sequence[Sample], expected: Sequence[torch.Tensor]) -> float:
     sums = [
-        functional.kl_div(
-            _log_probabilities(copied, sample), of_model, log_target=True, reduction="sum"
-        )
+        functional.kl_div(_predict(copied, sample), of_model, log_target=True, reduction="sum")
         for sample, of_model in zip(samples, expected, strict=True)
     ]
     return float(sum(sums)) / sum(len(of_model) for of_model in expected)
@@ -124,7 +117,7 @@ def read_samples(path: Path, tokenizer_path: Path) -> list[Sample]:
         SetupError: A file cannot be read or a line is not as it should be.
     """
     if not tokenizer_path.is_file():
-        raise SetupError(f"{_FLAG}: {tokenizer_path} is missing; the texts need a tokenizer")
+        raise SetupError(f"--model: {tokenizer_path} is missing; the texts need a tokenizer")
     tokenizer = Tokenizer.from_file(str(tokenizer_path))
     samples = []
     try:
@@ -153,14 +146,9 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         configure_logging("info")
         name = str(options.model)
-        check_directory(name, _FLAG, needs_weights=True)
-        load_config(name, _FLAG)
+        check_directory(name, "--model", needs_weights=True)
         samples = read_samples(options.texts, options.model / "tokenizer.json")
-        auto_model: Any = AutoModelForCausalLM
-        module = auto_model.from_pretrained(
-            name, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-        )
-        module.eval().requires_grad_(False)
+        module = load_float32(name)
         kept: dict[str, list[str]] = {}
         for bits in (8, 4):
             kept[f"int{bits}"], share = choose_kept(module, bits, samples, options.agreement)

@@ -5,6 +5,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AttentionInterface,
     AutoConfig,
@@ -25,12 +26,8 @@ _NAME = "model.gguf"
 def convert(file: GgufFile, directory: Path) -> None:
     """Converts a model of any architecture that transformers reads and the worker serves.
 
-    The weights are unpacked to float32, which holds every GGUF type exactly.
-
-    Args:
-        file: Its header.
-        directory: Where to put the model. It appears when it is complete; nothing stays after an
-            error or a signal.
+    The weights are unpacked to float32, which holds every GGUF type exactly. The directory appears
+    when it is complete; nothing stays after an error or a signal.
 
     Raises:
         SetupError: The weights cannot be read, the model cannot be served, or the directory not
@@ -45,10 +42,7 @@ def convert(file: GgufFile, directory: Path) -> None:
     except OSError as error:
         where = error.filename or directory
         raise SetupError(f"cannot write {where}: {error.strerror or one_line(error)}") from None
-    except Exception as error:
-        # safetensors' error derives from Exception alone.
-        if type(error).__name__ != "SafetensorError":
-            raise
+    except SafetensorError as error:
         raise SetupError(f"cannot write {directory}: {one_line(error)}") from None
 
 
@@ -134,21 +128,8 @@ def _read_tokenizer(file: GgufFile, source: str) -> Any:
 
 def _card(file: GgufFile) -> str:
     """Returns a model card with what the file says about itself."""
-    rows = {
-        "name": file.metadata.get("general.name"),
-        "organization": file.metadata.get("general.organization"),
-        "source": file.metadata.get("general.source.url"),
-        "license": file.metadata.get("general.license"),
-        "architecture": file.architecture,
-    }
-    lines = [f"- {name}: {value}" for name, value in rows.items() if value]
-    return "\n".join(
-        [
-            f"# {file.path.stem}",
-            "",
-            f"Converted from `{file.path.name}` by `optimist convert`. The file says:",
-            "",
-            *lines,
-            "",
-        ]
-    )
+    keys = ("name", "organization", "source.url", "license", "architecture")
+    rows = {key: file.metadata.get(f"general.{key}") for key in keys}
+    lines = [f"- {key.partition('.')[0]}: {value}\n" for key, value in rows.items() if value]
+    head = f"# {file.path.stem}\n\nConverted from `{file.path.name}` by `optimist convert`."
+    return f"{head} The file says:\n\n{''.join(lines)}"

@@ -83,14 +83,9 @@ _LONGEST_ARRAY = 64
 
 
 def unread_part(file: GgufFile, config: Any) -> str:
-    """Returns what transformers would leave out without a word, so that the text would be wrong.
+    """Returns what the config that transformers made of the file leaves out, if anything.
 
-    Args:
-        file: The file.
-        config: The config that transformers made of it.
-
-    Returns:
-        What it is; empty if nothing is missing.
+    It would do so without a word, and the text would be wrong.
     """
     factors = sorted(name for name in file.tensor_types if name.startswith("rope_"))
     if factors:

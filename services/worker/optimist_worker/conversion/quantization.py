@@ -37,22 +37,31 @@ def set_threads(number: int) -> None:
         torch.set_num_threads(number)
 
 
-@torch.inference_mode()
-def write_references(
-    name: str, prompts: Sequence[Sequence[int]], num_tokens: int
-) -> list[Reference]:
-    """Writes greedy texts by transformers' own modules in float32.
-
-    Raises:
-        SetupError: The model cannot be read; the message begins with --model.
-    """
+def load_float32(name: str) -> Any:
+    """Loads a model as transformers runs it; raises SetupError, which begins with --model."""
     check_directory(name, _FLAG, needs_weights=True)
     load_config(name, _FLAG)
     auto_model: Any = AutoModelForCausalLM
     module = auto_model.from_pretrained(
         name, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
-    ).eval()
-    references = []
+    )
+    return module.eval().requires_grad_(False)
+
+
+@torch.inference_mode()
+def predict(module: Any, token_ids: Sequence[int], start: int) -> torch.Tensor:
+    """Returns log-probabilities of the tokens from `start` on, `[num_tokens, vocab_size]`."""
+    ids = torch.tensor([list(token_ids)], device=module.device)
+    logits: torch.Tensor = module(ids, use_cache=False).logits[0, start - 1 : -1]
+    return logits.float().log_softmax(-1)
+
+
+@torch.inference_mode()
+def write_references(
+    name: str, prompts: Sequence[Sequence[int]], num_tokens: int
+) -> list[Reference]:
+    """Writes greedy texts by transformers' own modules in float32; raises as `load_float32`."""
+    module, references = load_float32(name), []
     for prompt in prompts:
         inputs = torch.tensor([list(prompt)])
         ids = module.generate(
@@ -62,8 +71,8 @@ def write_references(
             do_sample=False,
             pad_token_id=0,
         )
-        logits = module(ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
-        references.append(Reference(ids[0].tolist(), len(prompt), logits.log_softmax(-1)))
+        token_ids, start = ids[0].tolist(), len(prompt)
+        references.append(Reference(token_ids, start, predict(module, token_ids, start)))
     return references
 
 

@@ -7,12 +7,11 @@ from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention.kv import block_bytes
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
-from optimist_worker.drafters.autoregressive import AutoregressiveDrafter, DraftNetwork
-from optimist_worker.drafters.draft_model import DraftModelNetwork
 from optimist_worker.drafters.drafter import Drafter
-from optimist_worker.drafters.head_drafters import EagleNetwork, MedusaDrafter
 from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
+from optimist_worker.drafters.network import DraftModelNetwork, DraftNetwork, EagleNetwork
+from optimist_worker.drafters.network_drafter import AutoregressiveDrafter, MedusaDrafter
 from optimist_worker.drafters.ngram import NgramDrafter
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.division import whole
@@ -73,11 +72,10 @@ def find_weights(settings: WorkerSettings) -> str:
 
 def drafter_block_bytes(weights: DrafterWeights | None, target: Model, block_size: int) -> int:
     """Returns the memory that a drafter takes per KV block of the target, in bytes."""
-    if isinstance(weights, Model):
-        return block_bytes(weights.layers, block_size, weights.dtype)
-    if isinstance(weights, EagleHead):
-        return block_bytes(weights.layers, block_size, target.dtype)
-    return 0
+    if weights is None or isinstance(weights, MedusaHeads):
+        return 0
+    dtype = weights.dtype if isinstance(weights, Model) else target.dtype
+    return block_bytes(weights.layers, block_size, dtype)
 
 
 def build_drafter(
@@ -101,20 +99,14 @@ def build_drafter(
     if isinstance(weights, MedusaHeads):
         medusa = MedusaDrafter(weights, state.table, shape, state.sampling, target.dtype, rule)
         return medusa, FeatureTap(target.module, None)
-    tap, source = None, DraftSource.EAGLE
     network: DraftNetwork
+    tap, source = None, DraftSource[settings.drafter.upper()]
     if isinstance(weights, EagleHead):
         network = EagleNetwork(weights, state.table, target.dtype)
         tap = FeatureTap(target.module, weights.target_layers)
     else:
-        source = DraftSource[settings.drafter.upper()]
-        network = DraftModelNetwork(
-            weights,
-            state.table,
-            target.vocab_size,
-            settings.max_num_batched_tokens,
-            settings.drafter_kv,
-        )
+        most, kv = settings.max_num_batched_tokens, settings.drafter_kv
+        network = DraftModelNetwork(weights, state.table, target.vocab_size, most, kv)
     return AutoregressiveDrafter(source, network, shape, state.sampling, rule), tap
 
 

@@ -68,15 +68,10 @@ class VerifiedStep:
     """What the target computed for each token, if the drafter has asked for it, `[size, dim]`."""
 
     def find_tokens(self, row: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
-        """Returns which tokens of the pass verified ones were.
+        """Returns which tokens of the pass verified ones were, int64 `[n]`; for padding some token.
 
-        Args:
-            row: Row of each, int64 `[n]`.
-            offset: Its place among the row's verified tokens: the known ones, then the accepted
-                drafts; int64 `[n]`.
-
-        Returns:
-            Int64 `[n]`; for padding some token.
+        They are given by their row and their place among its verified tokens: the known ones, then
+        the accepted drafts.
         """
         known = self.rows.num_known_tokens[row]
         node, path = offset - known, self.verdict.path
@@ -106,13 +101,7 @@ class Drafter(Protocol):
 
 
 def spread(proposal: Proposal, rows: torch.Tensor, num_rows: int) -> Proposal:
-    """Puts the drafts of some rows among those of all; the others have none.
-
-    Args:
-        proposal: Of some rows.
-        rows: Which these are, int64.
-        num_rows: How many there are.
-    """
+    """Puts the drafts of some rows, given by number, among those of all; the others have none."""
     drafts = proposal.drafts
 
     def place(values: torch.Tensor, empty: int = 0) -> torch.Tensor:
@@ -135,46 +124,32 @@ def merge(windows: Drafts, proposal: Proposal) -> Proposal:
     drafted = proposal.drafts
     width = max(windows.width, drafted.width)
     from_window = windows.num_tokens > 0
-    parents = None
+
+    def widen(values: torch.Tensor, empty: int = 0) -> torch.Tensor:
+        return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=empty)
+
+    def choose(window: torch.Tensor, other: torch.Tensor, empty: int = 0) -> torch.Tensor:
+        return torch.where(from_window[:, None], widen(window, empty), widen(other, empty))
+
+    probabilities, parents = drafted.probabilities, None
     if windows.parents is not None or drafted.parents is not None:
-        parents = torch.where(
-            from_window[:, None],
-            _widen(_parents(windows), width, -1),
-            _widen(_parents(drafted), width, -1),
-        )
-    probabilities = drafted.probabilities
+        parents = choose(_parents(windows), _parents(drafted), -1)
     if probabilities is not None:
         missing = width - drafted.width
         probabilities = torch.nn.functional.pad(probabilities, (0, 0, 0, missing))
-    return Proposal(
-        Drafts(
-            token_ids=torch.where(
-                from_window[:, None],
-                _widen(windows.token_ids, width),
-                _widen(drafted.token_ids, width),
-            ),
-            num_tokens=torch.where(from_window, windows.num_tokens, drafted.num_tokens),
-            sources=torch.where(from_window, windows.sources, drafted.sources),
-            parents=parents,
-            max_siblings=max(windows.max_siblings, drafted.max_siblings),
-            probabilities=probabilities,
-            is_certain=None if probabilities is None else from_window,
-        ),
-        None if proposal.fed is None else _widen(proposal.fed, width, -1),
+    merged = Drafts(
+        token_ids=choose(windows.token_ids, drafted.token_ids),
+        num_tokens=torch.where(from_window, windows.num_tokens, drafted.num_tokens),
+        sources=torch.where(from_window, windows.sources, drafted.sources),
+        parents=parents,
+        max_siblings=max(windows.max_siblings, drafted.max_siblings),
+        probabilities=probabilities,
+        is_certain=None if probabilities is None else from_window,
     )
-
-
-def trim(proposal: Proposal, width: int) -> Proposal:
-    """Leaves out what is after the widest row."""
-    fed = proposal.fed
-    return Proposal(proposal.drafts.trim(width), None if fed is None else fed[:, :width])
+    return Proposal(merged, None if proposal.fed is None else widen(proposal.fed, -1))
 
 
 def _parents(drafts: Drafts) -> torch.Tensor:
     if drafts.parents is not None:
         return drafts.parents
     return chain_parents(drafts.num_rows, drafts.width, drafts.token_ids.device)
-
-
-def _widen(values: torch.Tensor, width: int, empty: int = 0) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (0, width - values.shape[1]), value=empty)

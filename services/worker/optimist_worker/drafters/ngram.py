@@ -20,16 +20,13 @@ LONGEST_MATCH = 8
 def find_sources(
     token_ids: torch.Tensor, lengths: torch.Tensor, cursors: torch.Tensor
 ) -> torch.Tensor:
-    """Finds the place whose token probably comes next.
+    """Returns the places whose tokens probably come next, int64 `[num_rows]`; -1 for none.
 
     Args:
-        token_ids: Prompt and verified output, `[num_rows, width]`; what lies after the length of
+        token_ids: Prompts and verified outputs, `[num_rows, width]`; what lies after the length of
             a row means nothing.
         lengths: `[num_rows]`.
         cursors: Place from which each row would go on copying; -1 if it has not copied yet.
-
-    Returns:
-        Places, int64 `[num_rows]`; -1 where there is none.
     """
     width = token_ids.shape[1]
     places = torch.arange(width, device=token_ids.device)
@@ -58,8 +55,7 @@ class NgramDrafter:
         """Sets up a drafter of up to `max_tokens` drafts per row."""
         self.max_tokens = self.max_depth = max_tokens
         self._table = table
-        num_rows = table.num_slots + 1
-        self._cursors = torch.full((num_rows,), -1, dtype=torch.int64, device=table.device)
+        self._cursors = torch.full((table.num_slots + 1,), -1, device=table.device)
 
     def admit(self, slot: int) -> None:
         """Forgets where the slot's output was copied from."""

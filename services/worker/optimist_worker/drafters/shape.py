@@ -56,10 +56,9 @@ def choose_drafts(
     Args:
         scores: The drafter's, processed, `[n, vocab_size]`.
         columns: The sampling parameters of each node's request.
-        positions: Positions of the tokens to be drafted, int64 `[n]`.
+        positions: Of the tokens to be drafted, int64 `[n]`.
         num_children: Tokens per node, at most the vocabulary.
-        rule: By which they will be judged; None leaves out all chance, which is needed under
-            rejection where it depends on the drafts themselves which of them are verified.
+        rule: As `DraftShape.rule` returns it.
     """
     vocab_size = scores.shape[-1]
     keys = scores
@@ -118,7 +117,7 @@ class DraftShape:
         return self.width == 1
 
     def rule(self, rule: AcceptanceRule) -> AcceptanceRule | None:
-        """Returns the rule by which drafts are chosen if they will be judged by `rule`.
+        """Returns the rule by which drafts are chosen if `rule` judges them; None: without chance.
 
         Which nodes a dynamic tree has depends on what they are; so under rejection none of them
         may be drawn by chance.
@@ -146,17 +145,14 @@ def draft_level(
         shape: Of the drafts.
         rule: As `DraftShape.rule` returns it.
     """
-    num_rows = len(rows.slots)
+    num_rows, scores = len(rows.slots), logits
     num_nodes = len(logits) // num_rows
     slots = rows.slots.repeat_interleave(num_nodes)
     positions = (rows.columns.num_tokens + depth - 1).repeat_interleave(num_nodes)
     if rows.needs.processes:
         scores = process(logits, slots, sampling, rows.needs._replace(penalizes=False), None)
-    else:
-        scores = logits
-    if not rows.needs.samples:
-        rule = None
-    choice = choose_drafts(scores, sampling.gather(slots), positions, shape.width, rule)
+    used = rule if rows.needs.samples else None
+    choice = choose_drafts(scores, sampling.gather(slots), positions, shape.width, used)
     size = (num_rows, num_nodes, shape.width)
     probabilities = choice.probabilities
     return Level(
@@ -238,11 +234,7 @@ class Growth:
         return self._tokens[-1].gather(1, chosen), parent_fed, bits
 
     def finish(self, limits: torch.Tensor, source: int) -> tuple[Drafts, torch.Tensor]:
-        """Takes the best nodes.
-
-        Args:
-            limits: Most nodes per row, `[num_rows]`.
-            source: The drafter.
+        """Takes the best nodes of each row, at most its limit.
 
         Returns:
             The drafts, and which fed node each of them was, -1 for none.

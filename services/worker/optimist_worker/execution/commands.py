@@ -8,7 +8,6 @@ follows from seeds and positions.
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
 
 import numpy as np
 import torch
@@ -44,7 +43,6 @@ class LeadingRank(LocalExecutor):
     """
 
     def __init__(self, step: Step, masks: Masks, device: torch.device, group: Group) -> None:
-        """Runs steps together with the other ranks of a group."""
         # What ranks say to each other inside a captured step has not been tried.
         super().__init__(step, masks, device, uses_graphs=False)
         self._group = group
@@ -72,11 +70,11 @@ class LeadingRank(LocalExecutor):
         self._send(Command.END)
 
     def _send(self, command: Command, payload: bytes = b"") -> None:
-        self._or_end(partial(self._group.broadcast, bytes([command]) + payload))
+        self._or_end(self._group.broadcast, bytes([command]) + payload)
 
-    def _or_end(self, speak: Callable[[], None]) -> None:
+    def _or_end(self, speak: Callable[..., None], *arguments: bytes) -> None:
         try:
-            speak()
+            speak(*arguments)
         except GroupError as error:
             end_process(f"the other ranks cannot be reached: {error}")
 

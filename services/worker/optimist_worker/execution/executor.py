@@ -38,6 +38,17 @@ class StepInput(NamedTuple):
     """Which log-probabilities are wanted, on the host; None for none."""
 
 
+class FinishedStep(NamedTuple):
+    """What a step has come to, on the host."""
+
+    packed: Int32Column
+    """What `results.pack` has packed."""
+    scored: Int32Column | None
+    """Log-probabilities, see `StepTensors`."""
+    draft_ns: int
+    """Time that drafting took; 0 if nothing was timed."""
+
+
 class RunningStep(Protocol):
     """A step that has been launched."""
 
@@ -45,18 +56,8 @@ class RunningStep(Protocol):
     def is_over(self) -> bool:
         """Whether `wait` would return at once; of the oldest step only."""
 
-    def wait(self) -> Int32Column:
-        """Waits for the step; returns what `results.pack` has packed.
-
-        Raises:
-            RuntimeError: The device reports that something failed.
-        """
-
-    def take_scored(self) -> Int32Column | None:
-        """Returns log-probabilities, after `wait`, see `StepTensors`."""
-
-    def draft_ns(self) -> int:
-        """Returns the time that drafting took, after `wait`; 0 if nothing was timed."""
+    def wait(self) -> FinishedStep:
+        """Waits for the step; raises RuntimeError if the device reports that something failed."""
 
 
 class Executor:
@@ -126,7 +127,6 @@ class LocalExecutor(Executor):
     def __init__(
         self, step: Step, masks: Masks, device: torch.device, *, uses_graphs: bool = True
     ) -> None:
-        """Runs steps; on CUDA the host does not wait for them."""
         super().__init__(device, masks)
         self._step = step
         self._graphs = None
@@ -145,7 +145,7 @@ class LocalExecutor(Executor):
         return True
 
     def launch(self, step: StepInput) -> RunningStep:
-        """Launches a step."""
+        """Launches a step; on CUDA the host does not wait for it."""
         if self.device.type == "cuda":
             # Streams and events are those of the thread's current device.
             with torch.cuda.device(self.device):
@@ -178,41 +178,30 @@ class LocalExecutor(Executor):
         return _LocalStep(packed[:number], scored, done, watch)
 
 
+@dataclass(slots=True)
 class _LocalStep:
-    """A step that has been launched on this device."""
+    """A step on this device. On CUDA its tensors, on the host, are not there before `done`."""
 
-    def __init__(
-        self,
-        packed: torch.Tensor,
-        scored: torch.Tensor | None,
-        done: torch.cuda.Event | None,
-        watch: "HostStopwatch | CudaStopwatch",
-    ) -> None:
-        """Takes tensors on the host, which on CUDA are not there before `done`."""
-        self._packed, self._scored, self._done, self._watch = packed, scored, done, watch
+    packed: torch.Tensor
+    scored: torch.Tensor | None
+    done: torch.cuda.Event | None
+    watch: "HostStopwatch | CudaStopwatch"
 
     @property
     def is_over(self) -> bool:
-        return self._done is None or bool(self._done.query())  # type: ignore[no-untyped-call]
+        return self.done is None or bool(self.done.query())  # type: ignore[no-untyped-call]
 
-    def wait(self) -> Int32Column:
-        if self._done is not None:
-            self._done.synchronize()
-        packed: Int32Column = self._packed.numpy()
-        return packed
-
-    def take_scored(self) -> Int32Column | None:
-        return None if self._scored is None else self._scored.numpy()
-
-    def draft_ns(self) -> int:
-        return self._watch.total_ns()
+    def wait(self) -> FinishedStep:
+        if self.done is not None:
+            self.done.synchronize()
+        scored = None if self.scored is None else self.scored.numpy()
+        return FinishedStep(self.packed.numpy(), scored, self.watch.total_ns())
 
 
 class _EndWatch:
     """A thread that waits for the ends of steps, in the order of their launches."""
 
     def __init__(self) -> None:
-        """Starts the thread."""
         self.wake: Callable[[], None] | None = None
         self._steps: SimpleQueue[torch.cuda.Event] = SimpleQueue()
         threading.Thread(target=self._watch, name="step ends", daemon=True).start()
@@ -234,19 +223,15 @@ class HostStopwatch:
     """Takes the time of parts of a step on devices that compute while the host waits."""
 
     def __init__(self) -> None:
-        self._total_ns = self._start_ns = 0
+        self._marks: list[int] = []
 
-    def start(self) -> None:
-        """A part begins."""
-        self._start_ns = time.perf_counter_ns()
-
-    def stop(self) -> None:
-        """A part ends."""
-        self._total_ns += time.perf_counter_ns() - self._start_ns
+    def mark(self) -> None:
+        """A part begins, or ends."""
+        self._marks.append(time.perf_counter_ns())
 
     def total_ns(self) -> int:
         """Returns the time of all parts, in nanoseconds."""
-        return self._total_ns
+        return sum(self._marks[1::2]) - sum(self._marks[::2])
 
 
 class CudaStopwatch:
@@ -255,28 +240,19 @@ class CudaStopwatch:
     def __init__(self, *, is_on: bool) -> None:
         """Starts a watch; one that is not on takes no time, for graphs, which have no events."""
         self._is_on = is_on
-        self._parts: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._marks: list[torch.cuda.Event] = []
 
-    def start(self) -> None:
-        """A part begins."""
-        if not self._is_on:
-            return
-        events = _timed_event(), _timed_event()
-        self._parts.append(events)
-        events[0].record()
-
-    def stop(self) -> None:
-        """A part ends."""
+    def mark(self) -> None:
+        """A part begins, or ends."""
         if self._is_on:
-            self._parts[-1][1].record()
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._marks.append(event)
 
     def total_ns(self) -> int:
         """Returns the time of all parts, in nanoseconds."""
-        return sum(int(first.elapsed_time(last) * 1e6) for first, last in self._parts)
-
-
-def _timed_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        parts = zip(self._marks[::2], self._marks[1::2], strict=True)
+        return sum(int(first.elapsed_time(last) * 1e6) for first, last in parts)
 
 
 def _fetch(tensor: torch.Tensor) -> torch.Tensor:
@@ -293,16 +269,11 @@ MOST_TOKENS = 512
 """Passes with more tokens take so long that launches do not matter."""
 
 
-@dataclass(slots=True)
-class _Captured:
-    graph: torch.cuda.CUDAGraph
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph | None
+    """None: no graph can hold it."""
     inputs: torch.Tensor
     outputs: torch.Tensor
-
-
-@dataclass(slots=True)
-class _Uncapturable:
-    """Stands for what no graph can hold."""
 
 
 class GraphCache:
@@ -314,21 +285,16 @@ class GraphCache:
     """
 
     def __init__(self) -> None:
-        self._graphs: OrderedDict[Hashable, _Captured | _Uncapturable | None] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, _Captured | None] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
     def run(
-        self,
-        key: Hashable,
-        inputs: torch.Tensor,
-        function: Callable[[torch.Tensor], torch.Tensor],
+        self, key: Hashable, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
         """Returns `function(inputs)`; valid until anything else is run.
 
-        Args:
-            key: All that the function's operations and their sizes depend on.
-            inputs: On the device, always of the same shape for a key.
-            function: Waits for nothing, and makes no tensor from the host's memory.
+        The function's operations, their sizes and the shape of the inputs depend on nothing but the
+        key. It waits for nothing, and makes no tensor from the host's memory.
         """
         if key not in self._graphs:
             self._graphs[key] = None
@@ -339,7 +305,7 @@ class GraphCache:
         captured = self._graphs[key]
         if captured is None:
             captured = self._graphs[key] = self._capture(inputs, function)
-        if isinstance(captured, _Uncapturable):
+        if captured.graph is None:
             return function(inputs)
         captured.inputs.copy_(inputs, non_blocking=True)
         captured.graph.replay()
@@ -347,7 +313,7 @@ class GraphCache:
 
     def _capture(
         self, inputs: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor]
-    ) -> _Captured | _Uncapturable:
+    ) -> _Captured:
         static = inputs.clone()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -362,5 +328,5 @@ class GraphCache:
             logger.warning("a step runs without a CUDA graph: %s", one_line(error))
             # PyTorch takes a pool whose capture has failed to be in use.
             self._pool = torch.cuda.graph_pool_handle()
-            return _Uncapturable()
+            return _Captured(None, static, static)
         return _Captured(graph, static, outputs)

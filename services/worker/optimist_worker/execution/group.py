@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from optimist_common.errors import SetupError, one_line, run_or_explain
+from optimist_common.errors import SetupError, one_line
 from optimist_worker.execution.ranks import Ranks
 
 logger = logging.getLogger(__name__)
@@ -35,12 +35,8 @@ def end_process(reason: str) -> NoReturn:
 
 def refuse_start(error: SetupError | None) -> NoReturn:
     """Ends a process that cannot start as `run_or_explain` does; None: all has been said."""
-
-    def start() -> None:
-        if error is not None:
-            raise error
-
-    run_or_explain("optimist worker", start)
+    if error is not None:
+        print(f"optimist worker: {error}", file=sys.stderr)  # noqa: T201
     _exit(2)
 
 
@@ -119,14 +115,10 @@ class Group:
     """The ranks of one model. Commands, and all else said here, go in the same order at all."""
 
     def __init__(self, ranks: Ranks, device_type: str, timeout_seconds: float) -> None:
-        """Joins the others.
+        """Joins the others, who may be behind in a pass for some seconds.
 
-        The default group of torch.distributed is for tensors: nccl on CUDA, gloo on the CPU.
-
-        Args:
-            ranks: Where this process stands.
-            device_type: `cpu` or `cuda`; the device is that of the local rank.
-            timeout_seconds: How long a rank may be behind the others in a pass.
+        The default group of torch.distributed is for tensors: nccl on `cuda`, where the device is
+        that of the local rank, and gloo on the `cpu`.
 
         Raises:
             SetupError: The others cannot be reached.
@@ -168,11 +160,10 @@ class Group:
         Raises:
             GroupError: Rank 0 is gone, or silent for longer than the time given.
         """
-
-        def receive_part(part: torch.Tensor) -> Any:
-            return dist.broadcast(part, 0, group=self._commands, async_op=True)
-
-        return receive_message(receive_part, timeout_seconds)
+        return receive_message(
+            lambda part: dist.broadcast(part, 0, group=self._commands, async_op=True),
+            timeout_seconds,
+        )
 
     def least(self, values: Sequence[int]) -> list[int]:
         """Returns the least that any rank has given of each value; called by all.
@@ -192,11 +183,8 @@ class Group:
     def beat(self, *, asks: bool, ends: bool) -> tuple[bool, bool]:
         """Exchanges a sign of life, apart from all else that is said; called by all.
 
-        Returns:
-            Whether any rank asks for the end, and whether all end.
-
-        Raises:
-            GroupError: A rank is gone or silent.
+        Returns whether any rank asks for the end, and whether all end; raises GroupError if one is
+        gone or silent.
         """
         tensor = torch.tensor([asks, not ends], dtype=torch.uint8)
         with naming_the_cause():
@@ -221,28 +209,17 @@ def _open_store(ranks: Ranks) -> Any:
 
     Rank 0 listens at its own address only; PyTorch by itself would listen at all of them.
     """
-    timeout = timedelta(seconds=JOIN_SECONDS)
-    store = dist.TCPStore  # type: ignore[attr-defined]
+    host, port = ranks.master_host, ranks.master_port
     keeps = ranks.is_leader and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    if not keeps:
-        return store(ranks.master_host, ranks.master_port, timeout=timeout)
-    listening = _listen(ranks.master_host, ranks.master_port)
-    return store(
-        ranks.master_host,
-        ranks.master_port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timeout,
-        master_listen_fd=listening.detach(),
-    )
+    options: dict[str, Any] = {"timeout": timedelta(seconds=JOIN_SECONDS)}
+    if keeps:
+        options |= {"is_master": True, "wait_for_workers": False}
+        options["master_listen_fd"] = _listen(host, port).detach()
+    return dist.TCPStore(host, port, **options)  # type: ignore[attr-defined]
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Returns a listening socket; waits for the name of a pod that was only just started.
-
-    Raises:
-        SetupError: The port is in use, or the name stays unknown.
-    """
+    """Returns a listening socket; waits for the name of a pod that was only just started."""
     deadline = time.monotonic() + JOIN_SECONDS
     while True:
         try:
@@ -272,7 +249,6 @@ class Pulse:
     """
 
     def __init__(self, group: Group) -> None:
-        """Starts the thread."""
         self._group = group
         self._parent = os.getppid()
         self._asks_to_end = False
@@ -307,13 +283,9 @@ class Pulse:
         if os.getppid() != self._parent:
             end_process("the process that started this rank has ended")
         asked, ending = self._group.beat(asks=self._asks_to_end, ends=self._ends.is_set())
-        if asked and self._group.ranks.is_leader and not self._has_ended:
-            self._end_this_rank()
-        return ending
-
-    def _end_this_rank(self) -> None:
-        """Ends this rank as a signal would, once it serves."""
-        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        serves = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        if asked and self._group.ranks.is_leader and serves and not self._has_ended:
             logger.info("another rank was asked to end")
             self._has_ended = True
             os.kill(os.getpid(), signal.SIGTERM)
+        return ending

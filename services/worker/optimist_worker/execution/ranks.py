@@ -86,14 +86,10 @@ def find_ranks(
     pipeline_parallel_size: int,
     master_port: int = 0,
 ) -> Ranks | LocalRanks | None:
-    """Finds out what this process is.
+    """Finds out from environment variables what this process is.
 
-    Args:
-        environment: Its environment variables.
-        tensor_parallel_size: Ranks that share each layer.
-        pipeline_parallel_size: Stages that the layers are divided into.
-        master_port: Where rank 0 waits for the others; 0 for a free port on one machine, and
-            DEFAULT_PORT between machines.
+    Rank 0 waits for the others at the port; 0 is a free one on one machine, and DEFAULT_PORT
+    between machines.
 
     Returns:
         The rank that it is, or the ranks that it has to start; None if it holds the whole model.
@@ -104,11 +100,24 @@ def find_ranks(
     number = tensor_parallel_size * pipeline_parallel_size
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _below_torchrun(environment, tensor_parallel_size, number)
+    num_pods = 1
     if "LWS_GROUP_SIZE" in environment:
-        return _in_group_of_pods(environment, number, master_port)
+        num_pods = _read(environment, "LWS_GROUP_SIZE", 1, 2**16)
+    if number % num_pods:
+        raise SetupError(
+            f"--tensor-parallel-size, --pipeline-parallel-size: {number} processes cannot be "
+            f"divided among {num_pods} pods; change them or the size of the LeaderWorkerSet"
+        )
     if number == 1:
         return None
-    return LocalRanks(0, number, number, LOOPBACK, master_port)
+    if num_pods == 1:
+        return LocalRanks(0, number, number, LOOPBACK, master_port)
+    pod = _read(environment, "LWS_WORKER_INDEX", 0, num_pods - 1)
+    host = environment.get("LWS_LEADER_ADDRESS")
+    if not host:
+        raise SetupError("LWS_LEADER_ADDRESS: must be set beside LWS_GROUP_SIZE")
+    size = number // num_pods
+    return LocalRanks(pod * size, size, number, host, master_port or DEFAULT_PORT)
 
 
 def _below_torchrun(
@@ -127,27 +136,6 @@ def _below_torchrun(
     host = environment.get("MASTER_ADDR", LOOPBACK)
     port = _read(environment, "MASTER_PORT", 1, 65535, str(DEFAULT_PORT))
     return Ranks(rank, world_size, local_rank, tensor_parallel_size, host, port)
-
-
-def _in_group_of_pods(
-    environment: Mapping[str, str], number: int, master_port: int
-) -> LocalRanks | None:
-    num_pods = _read(environment, "LWS_GROUP_SIZE", 1, 2**16)
-    if number % num_pods:
-        raise SetupError(
-            f"--tensor-parallel-size, --pipeline-parallel-size: {number} processes cannot be "
-            f"divided among {num_pods} pods; change them or the size of the LeaderWorkerSet"
-        )
-    if number == 1:
-        return None
-    if num_pods == 1:
-        return LocalRanks(0, number, number, LOOPBACK, master_port)
-    pod = _read(environment, "LWS_WORKER_INDEX", 0, num_pods - 1)
-    host = environment.get("LWS_LEADER_ADDRESS")
-    if not host:
-        raise SetupError("LWS_LEADER_ADDRESS: must be set beside LWS_GROUP_SIZE")
-    size = number // num_pods
-    return LocalRanks(pod * size, size, number, host, master_port or DEFAULT_PORT)
 
 
 def _read(
@@ -170,11 +158,7 @@ Process = subprocess.Popen[bytes]
 
 
 def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
-    """Runs the worker once for each rank; SIGTERM and SIGINT end all in good order.
-
-    Args:
-        local: The ranks.
-        arguments: The worker's command line.
+    """Runs the worker's command line for each rank; SIGTERM and SIGINT end all in good order.
 
     Returns:
         The exit code: 0 if all ended well, 2 if one could not start, else that of the first that

@@ -3,18 +3,18 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 
-from optimist_common.columns import Int32Column
 from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.commands import Command, digest, draft_digest
-from optimist_worker.execution.executor import Executor, HostStopwatch, StepInput
+from optimist_worker.execution.executor import Executor, FinishedStep, HostStopwatch, StepInput
 from optimist_worker.execution.group import GroupError
-from optimist_worker.execution.stage_link import StageLink, VerdictInbox
+from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import (
     StageMasks,
     StagePass,
@@ -51,22 +51,16 @@ class Stage(Executor):
         link: StageLink,
         trace: StageTrace,
     ) -> None:
-        """Takes its position among the stages.
-
-        Args:
-            model: Its part.
-            cut: Which part that is.
-            step: The state, and what moves it on.
-            masks: Of the grammars; those of stages that choose no tokens follow none.
-            link: To the other stages.
-            trace: Of its passes.
-        """
+        """Takes its position among the stages; those that choose no tokens follow no grammar."""
         super().__init__(model.device, masks if cut.place.is_last else StageMasks(masks))
         self.place, self.link = cut.place, link
         self.num_stages = cut.place.num_stages
-        self._model, self._step, self._trace = model, step, trace
+        self.most_plans = self.num_stages + _SPARE_PLANS
+        self.step, self._model, self._trace = step, model, trace
         self._pass = StagePass(model, cut)
         self._num_passes = 0
+        if cut.place.is_first:
+            link.listen()
 
     def check_failure(self, error: Exception) -> None:
         """Raises: other stages are in the step by now."""
@@ -82,21 +76,16 @@ class Stage(Executor):
         with on_device(self.device):
             prepared, watch = None, HostStopwatch()
             try:
-                prepared = self._step.prepare(step.columns, step.bounds, watch, wanted)
+                prepared = self.step.prepare(step.columns, step.bounds, watch, wanted)
             except Exception as error:
                 failure = self._explain(error)
-            staged = StagedStep(self, self._step, prepared, step.num_rows, watch)
+            staged = StagedStep(self, prepared, step.num_rows, watch)
             if not staged.has_pass:
                 return staged
             self._num_passes += 1
             staged.number = self._num_passes
             staged.verdict = self._run(prepared, failure)
         return staged
-
-    @property
-    def has_verdict(self) -> bool:
-        """Whether what came of the oldest pass is here, where that arrives here."""
-        return True
 
     def wait_for_verdict(self) -> StageVerdict | None:
         """Returns what came of the oldest pass, where that arrives here."""
@@ -106,9 +95,8 @@ class Stage(Executor):
         """Runs a pass from the stage before to the next; the last one returns its verdict."""
         number, model, hidden = self._num_passes, self._model, None
         if not self.place.is_first:
-            hidden, failed_before = self.link.take_over(
-                number, self._pass.hidden_size, model.dtype, model.device
-            )
+            size = self._pass.hidden_size
+            hidden, failed_before = self.link.take_over(number, size, model.dtype, model.device)
             failure = failure or failed_before
         output, judged = None, None
         if prepared is not None and prepared.batch is not None and not failure:
@@ -121,7 +109,7 @@ class Stage(Executor):
                 with self._trace.note(number):
                     output = self._pass.run(prepared.batch, hidden)
                     if self.place.is_last:
-                        judged = self._step.judge(prepared, output, self.masks)
+                        judged = self.step.judge(prepared, output, self.masks)
             except Exception as error:
                 output, failure = None, self._explain(error)
         if not self.place.is_last:
@@ -129,10 +117,10 @@ class Stage(Executor):
             return None
         if judged is None or prepared is None:
             return StageVerdict(number, None, failure=failure)
-        verdict = _move(judged.verdict, torch.device("cpu"))
-        scored = None if judged.scored is None else judged.scored.cpu()
+        verdict, scored = judged
         drafts = draft_digest(prepared.proposal.drafts)
-        return StageVerdict(number, verdict, scored, drafts=drafts)
+        on_host = None if scored is None else scored.cpu()
+        return StageVerdict(number, _move(verdict, torch.device("cpu")), on_host, drafts=drafts)
 
     def _explain(self, error: Exception) -> str:
         logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)
@@ -147,25 +135,12 @@ class FirstStage(Stage):
     has judged it, all others when the first one does.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        cut: StageCut,
-        step: Step,
-        masks: Masks,
-        link: StageLink,
-        trace: StageTrace,
-    ) -> None:
-        """Begins to listen to the last stage; see `Stage`."""
-        super().__init__(model, cut, step, masks, link, trace)
-        self.most_plans = self.num_stages + _SPARE_PLANS
-        self.inbox = VerdictInbox(link)
-        self._verdict = b""
-        """What came of the plan that was settled last; empty if it had no pass."""
+    _verdict = b""
+    """What came of the plan that was settled last; empty if it had no pass."""
 
     def on_step_end(self, wake: Callable[[], None] | None) -> bool:
         """Has something called when the last stage has judged a pass."""
-        self.inbox.on_arrival(wake)
+        self.link.on_verdict(wake)
         return True
 
     def release_all(self) -> None:
@@ -176,14 +151,9 @@ class FirstStage(Stage):
         """Has the other stages do their parts of a plan."""
         self._command_all(Command.LAUNCH, write_plan(plan).SerializeToString())
 
-    @property
-    def has_verdict(self) -> bool:
-        """Whether what came of the oldest pass has arrived."""
-        return not self.inbox.is_empty
-
     def wait_for_verdict(self) -> StageVerdict:
         """Returns what came of the oldest pass."""
-        self._verdict = self.inbox.take()
+        self._verdict = self.link.take_verdict()
         return read_verdict(self._verdict)
 
     def finish(self, result: StepResult) -> None:
@@ -200,90 +170,68 @@ class FirstStage(Stage):
     def end(self) -> None:
         """Has the other stages end."""
         self._command_all(Command.END)
-        self.inbox.close()
-        self.link.forget_all()
+        self.link.close()
 
     def _command_all(self, command: Command, payload: bytes = b"") -> None:
         for stage in range(1, self.num_stages):
             self.link.command(stage, bytes([command]) + payload)
 
 
+@dataclass(slots=True, eq=False)
 class StagedStep:
     """A step of which this stage has done its part; the state moves on when it is waited for."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        step: Step,
-        prepared: PreparedStep | None,
-        num_rows: int,
-        watch: HostStopwatch,
-    ) -> None:
-        """Notes what is launched.
-
-        Args:
-            stage: The stage.
-            step: The state, and what moves it on.
-            prepared: None if not even that went well.
-            num_rows: How many of the rows are not padding.
-            watch: Of the drafter.
-        """
-        self.number = 0
-        """Of the pass, alike at all stages; counted from 1."""
-        self.verdict: StageVerdict | None = None
-        """What came of it, once that is known here."""
-        self._stage, self._step, self._prepared = stage, step, prepared
-        self._num_rows, self._watch = num_rows, watch
+    stage: Stage
+    prepared: PreparedStep | None
+    """None if not even that went well."""
+    num_rows: int
+    """How many of the rows are not padding."""
+    watch: HostStopwatch
+    """Of the drafter."""
+    number: int = 0
+    """Of the pass, alike at all stages; counted from 1."""
+    verdict: StageVerdict | None = None
+    """What came of it, once that is known here."""
 
     @property
     def has_pass(self) -> bool:
         """Whether anything runs through the stages; else the step changes nothing."""
-        return self._prepared is None or self._prepared.batch is not None
+        return self.prepared is None or self.prepared.batch is not None
 
     @property
     def is_over(self) -> bool:
         """Whether `wait` would return at once, at the first stage; of the oldest step only."""
-        return not self.has_pass or self._stage.has_verdict
+        return not self.has_pass or self.stage.link.has_verdict
 
-    def wait(self) -> Int32Column:
-        """Moves the state on; returns what `results.pack` has packed.
+    def wait(self) -> FinishedStep:
+        """Moves the state on.
 
         Raises:
             StageError: A stage has failed.
             RuntimeError: PyTorch refuses it.
         """
-        with on_device(self._stage.device):
-            packed = self._finish()[: self._num_rows].cpu()
-        columns: Int32Column = packed.numpy()
-        return columns
-
-    def take_scored(self) -> Int32Column | None:
-        """Returns log-probabilities, after `wait`, see `StepTensors`."""
-        if self.verdict is None or self.verdict.scored is None:
-            return None
-        scored: Int32Column = self.verdict.scored.numpy()
-        return scored
-
-    def draft_ns(self) -> int:
-        """Returns the time that drafting took, after `wait`."""
-        return self._watch.total_ns()
+        with on_device(self.stage.device):
+            packed = self._finish()[: self.num_rows].cpu()
+        scored = None if self.verdict is None else self.verdict.scored
+        on_host = None if scored is None else scored.numpy()
+        return FinishedStep(packed.numpy(), on_host, self.watch.total_ns())
 
     def _finish(self) -> torch.Tensor:
-        prepared = self._prepared
+        prepared, stage = self.prepared, self.stage
         if prepared is not None and prepared.batch is None:
-            return self._step.skip(prepared)
-        reached = self.verdict = self.verdict or self._stage.wait_for_verdict()
+            return stage.step.skip(prepared)
+        reached = self.verdict = self.verdict or stage.wait_for_verdict()
         if reached is None or reached.number != self.number:
             raise GroupError(f"the verdict on pass {self.number} is not there")
-        if isinstance(self._stage.masks, StageMasks):
-            self._stage.masks.note_faults(reached.faults)
+        if isinstance(stage.masks, StageMasks):
+            stage.masks.faults = reached.faults
         if prepared is None or reached.verdict is None:
             raise StageError(reached.failure)
         if draft_digest(prepared.proposal.drafts) != reached.drafts:
             # The verdict rests on states of the drafts of the first stage.
             raise GroupError(f"pass {self.number} has other drafts at the last stage than here")
-        verdict = _move(reached.verdict, self._stage.device)
-        return self._step.settle(prepared, verdict, self._watch)
+        verdict = _move(reached.verdict, stage.device)
+        return stage.step.settle(prepared, verdict, self.watch)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[None]:
@@ -292,9 +240,6 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _move(verdict: Verdict, device: torch.device) -> Verdict:
-    return Verdict(
-        token_ids=verdict.token_ids.to(device),
-        num_accepted=verdict.num_accepted.to(device),
-        path=None if verdict.path is None else verdict.path.to(device),
-        is_finite=verdict.is_finite.to(device),
-    )
+    token_ids, num_accepted = verdict.token_ids.to(device), verdict.num_accepted.to(device)
+    path = None if verdict.path is None else verdict.path.to(device)
+    return Verdict(token_ids, num_accepted, path, verdict.is_finite.to(device))

@@ -36,15 +36,6 @@ class _Sending(NamedTuple):
     """Whether it was the last that the next stage needs for a plan."""
 
 
-class HandedOn(NamedTuple):
-    """What a stage goes on from."""
-
-    hidden: torch.Tensor | None
-    """`[num_tokens, hidden_size]`; None if a stage before has failed."""
-    failure: str
-    """How it has failed."""
-
-
 class StageLink:
     """One stage's ends of the lines between stages; rank and number of a stage are the same."""
 
@@ -55,11 +46,9 @@ class StageLink:
         self._states = dist.new_group(backend="gloo", timeout=ENDLESS)
         self._verdicts = dist.new_group(backend="gloo", timeout=ENDLESS)
         self._sendings: deque[_Sending] = deque()
-
-    @property
-    def num_stages(self) -> int:
-        """Number of stages."""
-        return self._ranks.num_stages
+        self._arrived: SimpleQueue[bytes] = SimpleQueue()
+        self._wake: Callable[[], None] | None = None
+        self._listener = threading.Thread(target=self._listen, name="verdicts", daemon=True)
 
     def command(self, stage: int, data: bytes) -> None:
         """Sends a command from the first stage to another."""
@@ -74,12 +63,9 @@ class StageLink:
         return _receive(0, self._commands, timeout_seconds)
 
     def hand_on(self, number: int, hidden: torch.Tensor | None, failure: str) -> None:
-        """Gives the next stage what it goes on from.
+        """Gives the next stage what it goes on from in a pass, or why there is nothing.
 
-        Args:
-            number: Of the pass.
-            hidden: `[num_tokens, hidden_size]`; None if there is nothing to go on from.
-            failure: Why, else empty.
+        Hidden states are `[num_tokens, hidden_size]`.
         """
         following = self._ranks.rank + 1
         num_tokens = 0 if hidden is None else len(hidden)
@@ -95,14 +81,8 @@ class StageLink:
 
     def take_over(
         self, number: int, hidden_size: int, dtype: torch.dtype, device: torch.device
-    ) -> HandedOn:
-        """Waits for what the stage before hands on.
-
-        Args:
-            number: Of the pass.
-            hidden_size: Of the model.
-            dtype: Of the states.
-            device: Where they are wanted.
+    ) -> tuple[torch.Tensor | None, str]:
+        """Waits for what the stage before hands on in a pass, or how it or one before has failed.
 
         Raises:
             GroupError: The stage before is gone, or at another pass.
@@ -112,11 +92,11 @@ class StageLink:
         if given != number:
             raise GroupError(f"pass {given} of the stage before is pass {number} here")
         if failure:
-            return HandedOn(None, failure)
+            return None, failure
         hidden = torch.empty((num_tokens, hidden_size), dtype=dtype, device=device)
         with naming_the_cause():
             dist.recv(hidden, before)
-        return HandedOn(hidden, "")
+        return hidden, ""
 
     def send_verdict(self, data: bytes) -> None:
         """Sends what came of a plan from the last stage to the first."""
@@ -124,13 +104,34 @@ class StageLink:
         self.forget_all()
         self._send(data, 0, self._verdicts)
 
-    def next_verdict(self) -> bytes:
-        """Waits, in the first stage, for what came of the next plan.
+    def listen(self) -> None:
+        """Begins, in the first stage, to listen to the last one; the process ends with that one."""
+        self._listener.start()
 
-        Raises:
-            GroupError: The last stage is gone.
-        """
-        return _receive(self._ranks.num_stages - 1, self._verdicts, None)
+    @property
+    def has_verdict(self) -> bool:
+        """Whether a verdict has arrived at the first stage that was not taken."""
+        return not self._arrived.empty()
+
+    def take_verdict(self) -> bytes:
+        """Waits, in the first stage, for what came of the next plan."""
+        return self._arrived.get()
+
+    def on_verdict(self, wake: Callable[[], None] | None) -> None:
+        """Has something called, in the thread that listens, when a verdict has arrived."""
+        self._wake = wake
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                verdict = _receive(self._ranks.num_stages - 1, self._verdicts, None)
+            except GroupError as error:
+                end_process(f"the last stage is gone: {error}")
+            if not verdict:
+                return
+            self._arrived.put(verdict)
+            if (wake := self._wake) is not None:
+                wake()
 
     def forget_plan(self) -> None:
         """Lets go of what was sent for the oldest plan; its verdict is there."""
@@ -141,6 +142,11 @@ class StageLink:
         """Waits until all that was sent has arrived."""
         while self._sendings:
             self._forget()
+
+    def close(self) -> None:
+        """Waits, in the first stage, for the end, which the last announces by an empty verdict."""
+        self._listener.join()
+        self.forget_all()
 
     def _forget(self) -> _Sending:
         sending = self._sendings.popleft()
@@ -157,44 +163,3 @@ class StageLink:
 
 def _receive(stage: int, group: Any, timeout_seconds: float | None) -> bytes:
     return receive_message(lambda part: dist.irecv(part, stage, group=group), timeout_seconds)
-
-
-class VerdictInbox:
-    """A thread that always listens to the last stage; the process ends with that stage."""
-
-    def __init__(self, link: StageLink) -> None:
-        """Starts the thread."""
-        self._link = link
-        self._arrived: SimpleQueue[bytes] = SimpleQueue()
-        self._wake: Callable[[], None] | None = None
-        self._thread = threading.Thread(target=self._listen, name="verdicts", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing has arrived that was not taken."""
-        return self._arrived.empty()
-
-    def take(self) -> bytes:
-        """Waits for the next verdict."""
-        return self._arrived.get()
-
-    def on_arrival(self, wake: Callable[[], None] | None) -> None:
-        """Has something called, in the thread, when a verdict has arrived."""
-        self._wake = wake
-
-    def close(self) -> None:
-        """Waits for the end, which the last stage announces by an empty verdict."""
-        self._thread.join()
-
-    def _listen(self) -> None:
-        while True:
-            try:
-                verdict = self._link.next_verdict()
-            except GroupError as error:
-                end_process(f"the last stage is gone: {error}")
-            if not verdict:
-                return
-            self._arrived.put(verdict)
-            if (wake := self._wake) is not None:
-                wake()

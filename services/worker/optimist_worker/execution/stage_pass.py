@@ -65,7 +65,6 @@ class StagePass:
     """
 
     def __init__(self, model: Model, cut: StageCut) -> None:
-        """Hooks into the model."""
         self._model, self._place = model, cut.place
         module = model.module
         self.hidden_size = int(cut.outline.config.get_text_config().hidden_size)
@@ -79,11 +78,7 @@ class StagePass:
 
     @torch.inference_mode()
     def run(self, batch: FlatBatch, hidden: torch.Tensor | None) -> torch.Tensor:
-        """Runs a pass.
-
-        Args:
-            batch: The inputs, alike on all stages.
-            hidden: What the stage before has returned; None for the first.
+        """Runs a pass on what the stage before has returned, at first None; the batch is alike.
 
         Returns:
             Hidden states `[num_tokens, hidden_size]`; of the last stage the logits asked for,
@@ -191,9 +186,9 @@ class StageMasks:
     """
 
     def __init__(self, masks: Masks) -> None:
-        """Tries grammars with those of a model."""
         self._masks = masks
-        self._faults: dict[int, str] = {}
+        self.faults: dict[int, str] = {}
+        """Why grammars of the plan to be settled can be followed no further, by slot."""
 
     def open(self, admission: Admission) -> str | None:
         """Returns what is wrong with the grammar of a request, or None."""
@@ -204,13 +199,9 @@ class StageMasks:
     def close(self, slot: int) -> None:
         """Forgets a slot."""
 
-    def note_faults(self, faults: dict[int, str]) -> None:
-        """Notes which grammars of the plan to be settled can be followed no further."""
-        self._faults = faults
-
     def commit(self, slot: int, token_ids: list[int]) -> str | None:
         """Returns why a slot's grammar cannot be followed further, or None."""
-        return self._faults.get(slot)
+        return self.faults.get(slot)
 
     def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
         """Restricts nothing, because nothing is chosen here."""

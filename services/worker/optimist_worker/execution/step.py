@@ -34,7 +34,6 @@ from optimist_worker.drafters.drafter import (
     VerifiedStep,
     merge,
     spread,
-    trim,
 )
 from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.model.grammar import Masks
@@ -45,11 +44,8 @@ from optimist_worker.model.model import FeatureTap, Model
 class Stopwatch(Protocol):
     """Takes the time that drafting takes."""
 
-    def start(self) -> None:
-        """Drafting begins."""
-
-    def stop(self) -> None:
-        """Drafting ends."""
+    def mark(self) -> None:
+        """Drafting begins, or ends."""
 
 
 class StepTensors(NamedTuple):
@@ -81,14 +77,6 @@ class PreparedStep:
     """How the tokens of the batch belong to rows."""
 
 
-class JudgedStep(NamedTuple):
-    """What the target makes of a step."""
-
-    verdict: Verdict
-    scored: torch.Tensor | None
-    """See `StepTensors`."""
-
-
 class Step:
     """The state on the device, and the function that moves it on by a step.
 
@@ -108,7 +96,6 @@ class Step:
         rule: AcceptanceRule,
         synthetic_rate: float,
     ) -> None:
-        """Puts the parts together; see `Engine`."""
         self._model, self._pool, self._table = model, state.pool, state.table
         self._windows, self._sampling = state.windows, state.sampling
         self._rule, self._synthetic_rate = rule, synthetic_rate
@@ -124,21 +111,16 @@ class Step:
         masks: Masks | StageMasks,
         wanted: LogprobPlaces | None = None,
     ) -> StepTensors:
-        """Runs a step.
+        """Runs a step of which the host knows the bounds.
 
-        Args:
-            columns: Slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
-            bounds: What the host knows of them.
-            watch: Takes the time of the drafter.
-            masks: Of the grammars.
-            wanted: Which log-probabilities are wanted; None for none.
+        The columns are slots, known tokens and most drafts as planned, int64 `[3, num_rows]`.
         """
         prepared = self.prepare(columns, bounds, watch, wanted)
         if prepared.batch is None:
             return StepTensors(self.skip(prepared), None)
         logits = self._model.forward(prepared.batch)
-        judged = self.judge(prepared, logits, masks)
-        return StepTensors(self.settle(prepared, judged.verdict, watch), judged.scored)
+        verdict, scored = self.judge(prepared, logits, masks)
+        return StepTensors(self.settle(prepared, verdict, watch), scored)
 
     @torch.inference_mode()
     def prepare(
@@ -150,11 +132,11 @@ class Step:
     ) -> PreparedStep:
         """Drafts, and lays the pass out; see `run`. The rows' state stays as it is."""
         rows = fit_rows(self._table, *columns)
-        watch.start()
+        watch.mark()
         width = min(bounds.max_num_drafts, self._read(rows.limits, bounds.max_num_drafts))
         from_windows = self._draft_windows(rows, width, bounds)
         proposal = self._draft(rows, from_windows.drafts, width, bounds)
-        watch.stop()
+        watch.mark()
         drafts = proposal.drafts
         number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
@@ -171,8 +153,8 @@ class Step:
     @torch.inference_mode()
     def judge(
         self, prepared: PreparedStep, logits: torch.Tensor, masks: Masks | StageMasks
-    ) -> JudgedStep:
-        """Judges the drafts by the logits that the pass was asked for."""
+    ) -> tuple[Verdict, torch.Tensor | None]:
+        """Judges the drafts by the logits that the pass was asked for; see `StepTensors.scored`."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None
         if prepared.bounds.has_grammar:
@@ -195,12 +177,12 @@ class Step:
             )
         )
         if wanted is None:
-            return JudgedStep(verdict, None)
+            return verdict, None
         scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
         verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
         number = count_emitted(rows, verdict)
         scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
-        return JudgedStep(verdict, torch.cat([scored, scored_prompts]))
+        return verdict, torch.cat([scored, scored_prompts])
 
     @torch.inference_mode()
     def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
@@ -212,7 +194,7 @@ class Step:
             nodes = self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None and prepared.tokens is not None:
-            watch.start()
+            watch.mark()
             features = None if self._tap is None else self._tap.take()
             self._drafter.observe(
                 VerifiedStep(
@@ -225,7 +207,7 @@ class Step:
                     features,
                 )
             )
-            watch.stop()
+            watch.mark()
         return self._report(prepared, verdict, settled, nodes)
 
     @torch.inference_mode()
@@ -274,7 +256,9 @@ class Step:
         else:
             drafted = self._drafter.propose(wanting)
         merged = merge(proposal.drafts, drafted)
-        return trim(merged, self._read(merged.drafts.num_tokens, merged.drafts.width))
+        width = self._read(merged.drafts.num_tokens, merged.drafts.width)
+        fed = None if merged.fed is None else merged.fed[:, :width]
+        return Proposal(merged.drafts.trim(width), fed)
 
     def _judge(self, verify: VerifyPass) -> Verdict:
         if self._rule is AcceptanceRule.COUPLED:
@@ -284,11 +268,7 @@ class Step:
         return verify_synthetic(verify, self._synthetic_rate)
 
     def _report(
-        self,
-        prepared: PreparedStep,
-        verdict: Verdict,
-        settled: SettledRows,
-        nodes: torch.Tensor,
+        self, prepared: PreparedStep, verdict: Verdict, settled: SettledRows, nodes: torch.Tensor
     ) -> torch.Tensor:
         rows, drafts, number = prepared.rows, prepared.proposal.drafts, settled.num_emitted
         has_emitted, nothing_left = number > 0, torch.zeros_like(number)

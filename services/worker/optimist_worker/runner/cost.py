@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import MOST_WINDOW_NODES, Admission, Plan, StepResult, WindowUpdate
-from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.runner.runner import Runner
 
 
@@ -95,19 +94,19 @@ def measure_cost(
         sizes.num_blocks * sizes.block_size,
         sizes.max_model_len - 1,
     )
-    times: dict[int, float] = {}
-    begin, spent = clock(), 0.0
-    for size in pass_sizes(fitting):
-        # Twice the tokens take up to twice the time.
-        if clock() - begin + 2 * spent >= seconds:
-            break
-        size_begin = clock()
-        try:
-            times[size] = min(_time_pass(runner, size, clock) for _ in range(1 + _NUM_PASSES))
-        except _PassError as error:
-            logger.warning("a pass of %d tokens cannot be timed: %s", size, error)
-            break
-        spent = clock() - size_begin
+
+    def time_pass(num_tokens: int) -> float:
+        num_drafts = min(num_tokens - 1, MOST_WINDOW_NODES)
+        num_known = num_tokens - num_drafts
+        admit_alone(runner, [0] * num_known, [0] * num_drafts)
+        plan = plan_row(num_known, num_drafts, _blocks(runner, num_tokens))
+        start = clock()
+        _execute(runner, plan)
+        return clock() - start
+
+    # Twice the tokens take up to twice the time.
+    failure = "a pass of %d tokens cannot be timed: %s"
+    times = _best_times(failure, pass_sizes(fitting), 2, time_pass, seconds, clock)
     curve = fit_curve(times)
     if times:
         logger.info(
@@ -125,10 +124,10 @@ def measure_drafter(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[int]:
-    """Times the drafter on one row.
+    """Times the drafter on one row after a pass that has emitted.
 
     Inside a captured step nothing can be timed; there it is what the step takes longer than a pass
-    of as many tokens.
+    of as many tokens, which `passes` tells.
 
     Args:
         runner: The worker's, without requests.
@@ -140,56 +139,52 @@ def measure_drafter(
         Microseconds by the depth of the drafts, from 1 on, never decreasing; empty if there is no
         drafter or no time, or if it fails.
     """
-    drafter = runner.engine.drafter
-    if drafter is None:
+    if (drafter := runner.engine.drafter) is None:
         return []
+    most_tokens, most_depth = drafter.max_tokens, drafter.max_depth
+
+    def time_drafts(depth: int) -> float:
+        num_drafts = -(-depth * most_tokens // most_depth)
+        admit_alone(runner, [0])
+        _execute(runner, plan_row(1, 0, _blocks(runner, 2 + most_tokens)))
+        start = clock()
+        result = _execute(runner, plan_row(1, num_drafts))
+        seconds = clock() - start
+        if result.draft_ns or not passes.num_tokens:
+            return result.draft_ns / 1e9
+        verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
+        return max(0.0, seconds - float(verify))
+
+    depths, failure = range(1, most_depth + 1), "drafts of depth %d cannot be timed: %s"
+    times = _best_times(failure, depths, 0, time_drafts, seconds, clock)
+    curve = fit_curve(times)
+    if times:
+        logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
+    return curve.microseconds
+
+
+def _best_times(
+    failure: str,
+    sizes: Iterable[int],
+    growth: int,
+    measure: Callable[[int], float],
+    seconds: float,
+    clock: Callable[[], float],
+) -> dict[int, float]:
+    """Measures sizes in turn until one fails or, taking `growth` times the last, would be late."""
     times: dict[int, float] = {}
-    begin = clock()
-    for depth in range(1, drafter.max_depth + 1):
-        if clock() - begin >= seconds:
+    begin, spent = clock(), 0.0
+    for size in sizes:
+        size_begin = clock()
+        if size_begin - begin + growth * spent >= seconds:
             break
         try:
-            times[depth] = min(
-                _time_drafts(runner, drafter, depth, passes, clock) for _ in range(1 + _NUM_PASSES)
-            )
+            times[size] = min(measure(size) for _ in range(1 + _NUM_PASSES))
         except _PassError as error:
-            logger.warning("drafts of depth %d cannot be timed: %s", depth, error)
+            logger.warning(failure, size, error)
             break
-    if times:
-        curve = fit_curve(times)
-        logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
-        return curve.microseconds
-    return []
-
-
-def _time_pass(runner: Runner, num_tokens: int, clock: Callable[[], float]) -> float:
-    """Returns the time of one pass, in seconds, the choice of tokens included."""
-    num_drafts = min(num_tokens - 1, MOST_WINDOW_NODES)
-    _admit(runner, num_tokens - num_drafts, [0] * num_drafts)
-    plan = _plan(num_tokens - num_drafts, num_drafts, _blocks(runner, num_tokens))
-    start = clock()
-    _execute(runner, plan)
-    return clock() - start
-
-
-def _time_drafts(
-    runner: Runner,
-    drafter: Drafter,
-    depth: int,
-    passes: CostCurve,
-    clock: Callable[[], float],
-) -> float:
-    """Returns what drafts of some depth take after a pass that has emitted, in seconds."""
-    num_drafts = -(-depth * drafter.max_tokens // drafter.max_depth)
-    _admit(runner, 1, [])
-    _execute(runner, _plan(1, 0, _blocks(runner, 2 + drafter.max_tokens)))
-    start = clock()
-    result = _execute(runner, _plan(1, num_drafts, []))
-    seconds = clock() - start
-    if result.draft_ns or not passes.num_tokens:
-        return result.draft_ns / 1e9
-    verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
-    return max(0.0, seconds - float(verify))
+        spent = clock() - size_begin
+    return times
 
 
 def _execute(runner: Runner, plan: Plan) -> StepResult:
@@ -200,19 +195,19 @@ def _execute(runner: Runner, plan: Plan) -> StepResult:
     return result
 
 
-def _admit(runner: Runner, num_tokens: int, window: list[int]) -> None:
-    """Makes a new request of some tokens, the only one."""
-    runner.release_all()
-    admission = Admission(0, "cost", [0] * num_tokens, num_tokens, SamplingParams())
-    windows = [WindowUpdate(0, 0, window)] if window else []
-    runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
-
-
 def _blocks(runner: Runner, num_tokens: int) -> list[int]:
     return list(range(-(-num_tokens // runner.engine.state.sizes.block_size)))
 
 
-def _plan(num_known: int, num_drafts: int, blocks: list[int]) -> Plan:
+def admit_alone(runner: Runner, token_ids: list[int], window: Sequence[int] = ()) -> None:
+    """Makes a new request in slot 0, the only one, and sets its window, if any."""
+    runner.release_all()
+    admission = Admission(0, "check", token_ids, len(token_ids), SamplingParams())
+    windows = [WindowUpdate(0, 0, list(window))] if window else []
+    runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
+
+
+def plan_row(num_known: int, num_drafts: int, blocks: Sequence[int] = ()) -> Plan:
     """Returns a plan for some known tokens of the request and some drafts."""
     return Plan(
         sequence=0,

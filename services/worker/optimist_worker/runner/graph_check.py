@@ -2,12 +2,9 @@
 
 import logging
 
-import numpy as np
-
 from optimist_common.errors import SetupError
-from optimist_common.sampling import SamplingParams
-from optimist_worker.core.plan import Admission, Plan, WindowUpdate
 from optimist_worker.execution.executor import DeviceLostError
+from optimist_worker.runner.cost import admit_alone, plan_row
 from optimist_worker.runner.runner import Runner
 
 logger = logging.getLogger(__name__)
@@ -51,25 +48,14 @@ def check_graphs(runner: Runner) -> bool:
 
 def _run(runner: Runner, first: int) -> list[list[int] | dict[int, str]]:
     """Runs a request of its own: a prompt, drafts, and single tokens; returns what each brings."""
-    runner.release_all()
     vocab_size, block_size = runner.engine.model.vocab_size, runner.engine.state.sizes.block_size
     tokens = [(first * _NUM_TOKENS + index) % vocab_size for index in range(_NUM_TOKENS)]
-    admission = Admission(0, "check", tokens, _NUM_TOKENS, SamplingParams())
-    window = WindowUpdate(0, 0, [token % vocab_size for token in _DRAFTS])
-    runner.execute(Plan(sequence=0, admissions=[admission], windows=[window]))
+    admit_alone(runner, tokens, [token % vocab_size for token in _DRAFTS])
     found: list[list[int] | dict[int, str]] = []
     num_blocks = min(-(-2 * _NUM_TOKENS // block_size), runner.engine.state.sizes.num_blocks)
     blocks = list(range(num_blocks))
     for num_known, num_drafts in ((_NUM_TOKENS, len(_DRAFTS)), (1, 0), (1, 0)):
-        plan = Plan(
-            sequence=0,
-            slots=np.zeros(1, np.int32),
-            num_known_tokens=np.full(1, num_known, np.int32),
-            num_draft_tokens=np.full(1, num_drafts, np.int32),
-            num_new_blocks=np.full(1, len(blocks), np.int32),
-            new_blocks=np.array(blocks, np.int32),
-        )
-        result = runner.execute(plan)
+        result = runner.execute(plan_row(num_known, num_drafts, blocks))
         found.append(result.errors or result.token_ids.tolist())
         blocks = []
     return found

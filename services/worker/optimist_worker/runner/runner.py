@@ -25,7 +25,6 @@ from optimist_worker.core.plan import (
     Plan,
     PlanError,
     PlannedRow,
-    RowLogprobs,
     StepResult,
     WindowUpdate,
 )
@@ -46,15 +45,6 @@ class Engine:
         drafter: Drafter | None = None,
         rule: AcceptanceRule = AcceptanceRule.COUPLED,
     ) -> None:
-        """Puts an engine together.
-
-        Args:
-            model: The target.
-            state: Its slots.
-            executor: Runs the steps.
-            drafter: Drafts for rows whose window does not.
-            rule: How drafts are accepted.
-        """
         self.model, self.state, self.executor = model, state, executor
         self.masks, self.drafter, self.rule = executor.masks, drafter, rule
         self.drafter_us: list[int] = []
@@ -70,17 +60,12 @@ class Engine:
 
     @torch.inference_mode()
     def launch(
-        self,
-        columns: list[list[int]],
-        bounds: StepBounds,
-        wanted: LogprobPlaces | None = None,
+        self, columns: list[list[int]], bounds: StepBounds, wanted: LogprobPlaces | None = None
     ) -> RunningStep:
         """Launches a step; raises what `Executor.launch` does.
 
-        Args:
-            columns: Slots, known tokens and most drafts of the rows as planned.
-            bounds: What is known of them.
-            wanted: Which log-probabilities are wanted, on the host; None for none.
+        The columns are slots, known tokens and most drafts of the rows as planned. Places of wanted
+        log-probabilities are on the host.
         """
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
@@ -178,14 +163,15 @@ class Runner:
 
     def collect(self, launched: LaunchedPlan) -> StepResult:
         """Waits for a plan and returns what came of it."""
-        outputs, draft_ns = None, 0
+        outputs, scored, draft_ns = None, None, 0
         for slot in launched.rows if self._unsettled else ():
             self._unsettled.pop(slot, None)
         if launched.step is not None:
             try:
-                outputs = unpack(launched.step.wait())
+                packed, scored, draft_ns = launched.step.wait()
+                outputs = unpack(packed)
                 # Inside a captured step nothing is timed.
-                draft_ns = launched.step.draft_ns() or launched.expected_draft_ns
+                draft_ns = draft_ns or launched.expected_draft_ns
             except RuntimeError as error:
                 self._fail(launched, error)
         if outputs is None:
@@ -193,16 +179,12 @@ class Runner:
         self._note(launched, outputs)
         for sequence, window in launched.later_windows:
             self._set_window(sequence, window)
-        logprobs = self._read_logprobs(launched, outputs) if launched.wanted else ()
-        result = collect_result(
-            launched.plan,
-            list(launched.rows),
-            outputs,
-            launched.errors,
-            launched.idle,
-            draft_ns,
-            logprobs,
-        )
+        logprobs = [] if scored is None else read_logprobs(launched.wanted, scored, outputs)
+        for row in logprobs:
+            if has_nan(row):
+                launched.errors.setdefault(row.slot, "the model's logits are not finite")
+        plan, slots, errors = launched.plan, list(launched.rows), launched.errors
+        result = collect_result(plan, slots, outputs, errors, launched.idle, draft_ns, logprobs)
         self.engine.executor.finish(result)
         return result
 
@@ -309,24 +291,8 @@ class Runner:
                 held.error = self.engine.masks.commit(slot, emitted)
             first += number
 
-    def _read_logprobs(
-        self, launched: LaunchedPlan, outputs: Outputs[Int32Column]
-    ) -> list[RowLogprobs]:
-        """Returns the log-probabilities of rows; notes the rows that have none."""
-        if launched.step is None or (scored := launched.step.take_scored()) is None:
-            return []
-        found = read_logprobs(launched.wanted, scored, outputs)
-        for row in found:
-            if has_nan(row):
-                launched.errors.setdefault(row.slot, "the model's logits are not finite")
-        return found
-
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
-        """Notes that the step came to nothing.
-
-        Raises:
-            DeviceLostError: Nor will any other.
-        """
+        """Notes that the step came to nothing; raises DeviceLostError if nor will any other."""
         logger.error("plan %d: the forward pass failed", launched.plan.sequence, exc_info=error)
         self.engine.executor.check_device()
         reason = one_line(error)
@@ -337,11 +303,7 @@ class Runner:
         launched.step = None
 
     def _refuse(self, held: HeldSlot, what: str, error: RuntimeError | MemoryError) -> str:
-        """Returns why a request can run no more.
-
-        Raises:
-            DeviceLostError: Nor can any other.
-        """
+        """Returns why a request can run no more; raises DeviceLostError if nor can any other."""
         self.engine.executor.check_failure(error)
         logger.error("request %s: %s", held.request_id, what, exc_info=error)
         return f"{what}: {one_line(error)}"

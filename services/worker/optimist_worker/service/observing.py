@@ -1,7 +1,6 @@
 """What the worker shows of its steps: metrics, and spans of traced requests."""
 
 import time
-from collections.abc import Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -88,12 +87,7 @@ class RequestSpans:
     """The spans of the requests that hold a slot. It is the model thread's."""
 
     def __init__(self, tracer: Tracer = OFF, *, of_passes: bool = False) -> None:
-        """Traces nothing yet.
-
-        Args:
-            tracer: Starts the spans.
-            of_passes: Whether each pass of a traced request is a span too.
-        """
+        """Starts spans of a tracer; with `of_passes` each pass of a traced request is one too."""
         self._tracer, self._of_passes = tracer, of_passes
         self._spans: dict[int, Span] = {}
 
@@ -104,7 +98,17 @@ class RequestSpans:
                 self._end(slot)
         for admission in request.admissions:
             self._end(admission.slot)
-            if admission.trace_parent and (span := self._start(admission)) is not None:
+            if not admission.trace_parent:
+                continue
+            attributes: dict[str, str | int] = {
+                "optimist.request_id": admission.request_id,
+                "optimist.slot": admission.slot,
+                "optimist.num_prompt_tokens": admission.num_prompt_tokens,
+                **dict.fromkeys((*_COUNTS, "optimist.num_passes", "optimist.pass_seconds"), 0),
+            }
+            parent, name = admission.trace_parent, "worker request"
+            span = self._tracer.start(name, attributes, trace_parent=parent, kind="server")
+            if span is not None:
                 self._spans[admission.slot] = span
 
     def note(self, result: StepResult, step_ns: int) -> None:
@@ -127,32 +131,17 @@ class RequestSpans:
             span.add(counts, now)
             span.add({"optimist.num_passes": 1, "optimist.pass_seconds": step_ns / 1e9}, now)
             if self._of_passes:
-                self._add_pass(span, counts, now - step_ns)
+                parent, start = span.trace_parent, now - step_ns
+                of_pass = self._tracer.start(
+                    "worker pass", counts, trace_parent=parent, start_ns=start
+                )
+                if of_pass is not None:
+                    of_pass.end()
 
     def end_all(self) -> None:
         """Ends all spans: the stream is over."""
         for slot in list(self._spans):
             self._end(slot)
-
-    def _start(self, admission: worker_pb2.Admission) -> Span | None:
-        return self._tracer.start(
-            "worker request",
-            {
-                "optimist.request_id": admission.request_id,
-                "optimist.slot": admission.slot,
-                "optimist.num_prompt_tokens": admission.num_prompt_tokens,
-                **dict.fromkeys((*_COUNTS, "optimist.num_passes", "optimist.pass_seconds"), 0),
-            },
-            trace_parent=admission.trace_parent,
-            kind="server",
-        )
-
-    def _add_pass(self, parent: Span, counts: Mapping[str, int], start_ns: int) -> None:
-        span = self._tracer.start(
-            "worker pass", counts, trace_parent=parent.trace_parent, start_ns=start_ns
-        )
-        if span is not None:
-            span.end()
 
     def _end(self, slot: int) -> None:
         if (span := self._spans.pop(slot, None)) is not None:

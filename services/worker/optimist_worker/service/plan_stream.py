@@ -235,13 +235,7 @@ class _PlanLoop:
         """Finishes what has to be over before a plan is launched."""
 
     def _launch(self, plan: Plan, start_ns: int, idle_ns: int) -> None:
-        """Launches a plan.
-
-        Args:
-            plan: The plan.
-            start_ns: When it could have been launched.
-            idle_ns: How long nothing was there to launch before.
-        """
+        """Launches a plan that could be from `start_ns` on, after `idle_ns` without any."""
         self._running.append(_PlanRun(self._runner.launch(plan), start_ns, idle_ns))
 
     def _finish_oldest(self) -> tuple[Plan, StepResult]:
@@ -289,10 +283,7 @@ class _PipelineLoop(_PlanLoop):
             self._finish_oldest()
 
     def _make_way(self, plan: Plan) -> None:
-        """Finishes the plans that the plan needs a slot of as it will be then.
-
-        New windows are kept for it by the runner.
-        """
+        """Finishes the plans that it shares a slot with; the runner keeps new windows for them."""
         touched = {*plan.released_slots, *plan.slots.tolist()}
         touched.update(admission.slot for admission in plan.admissions)
         while any(not touched.isdisjoint(run.launched.rows) for run in self._running):

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import NoReturn
 
@@ -18,7 +17,7 @@ from optimist_worker.execution.commands import DIGEST_BYTES, Command, digest
 from optimist_worker.execution.group import Group, GroupError, Pulse, end_process, refuse_start
 from optimist_worker.execution.ranks import Ranks
 from optimist_worker.execution.stage import Stage, StagedStep
-from optimist_worker.execution.stage_pass import StageVerdict, read_verdict, write_verdict
+from optimist_worker.execution.stage_pass import read_verdict, write_verdict
 from optimist_worker.model.loading import choose_device
 from optimist_worker.runner.runner import LaunchedPlan, Runner
 from optimist_worker.service.process import build_runner, load_worker, serve
@@ -105,26 +104,14 @@ def _explain(group: Group, error: SetupError) -> NoReturn:
 
 
 def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
-    """Does what rank 0 says until it says that it ends.
-
-    Args:
-        group: The ranks.
-        runner: This rank's.
-        hang_seconds: How long rank 0 may take over a step.
+    """Does what rank 0 says, who may take some seconds over a step, until it says that it ends.
 
     Raises:
         GroupError: Another process is gone or came to something else.
     """
-    follower: _Follower
-    receive: Callable[[float | None], bytes] = group.receive
-    stage = runner.engine.executor
-    if not isinstance(stage, Stage):
-        follower = _Rank(group, runner)
-    else:
-        receive = stage.link.next_command
-        follower = (_LastStage if stage.place.is_last else _MiddleStage)(stage, runner)
+    follower = _Follower(group, runner)
     while True:
-        command = receive(hang_seconds if follower.is_at_work else None)
+        command = follower.receive(hang_seconds)
         kind, payload = Command(command[0]), command[1:]
         if kind is Command.END:
             follower.end()
@@ -133,124 +120,92 @@ def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
             runner.release_all()
         elif kind is Command.COLLECT:
             follower.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
+        elif kind is Command.REPEAT:
+            follower.launch(follower.next_repeat())
         else:
-            if kind is Command.REPEAT:
-                plan = follower.next_repeat()
-            else:
-                request = worker_pb2.ExecuteRequest.FromString(payload)
-                plan = decode_plan(request, runner.engine.state.sizes)
-            try:
-                launched = runner.launch(plan)
-            except PlanError:
-                # Rank 0 has met it too, reports it to the scheduler and collects nothing.
-                continue
-            follower.go_on(launched)
+            request = worker_pb2.ExecuteRequest.FromString(payload)
+            follower.launch(decode_plan(request, runner.engine.state.sizes))
 
 
 class _Follower:
-    """The plans of a process that have been launched and not been compared."""
+    """The plans of a rank or stage that have been launched and not been compared.
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self._running: deque[LaunchedPlan] = deque()
+    A rank has a part of every layer. The last stage judges the drafts of a plan and settles it at
+    once; the stages before it do when they are given its verdict.
+    """
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether rank 0 has to say soon how a plan went."""
-        return bool(self._running)
+    def __init__(self, group: Group, runner: Runner) -> None:
+        executor = runner.engine.executor
+        self._group, self._runner = group, runner
+        self._stage = executor if isinstance(executor, Stage) else None
+        self._running: deque[LaunchedPlan | StepResult] = deque()
+        self._last: tuple[Plan, StepResult] | None = None
+        """What a rank can run again."""
 
-    def go_on(self, launched: LaunchedPlan) -> None:
-        """Goes on after a plan has been launched."""
-        self._running.append(launched)
+    def receive(self, hang_seconds: float) -> bytes:
+        """Waits for a command; where rank 0 has to compare a result soon, for some seconds."""
+        timeout = hang_seconds if self._running else None
+        receive = self._group.receive if self._stage is None else self._stage.link.next_command
+        return receive(timeout)
 
-    def collect(self, expected: bytes, verdict: bytes) -> None:
-        """Compares the oldest plan's result with the digest of that of rank 0."""
-        raise NotImplementedError
+    def launch(self, plan: Plan) -> None:
+        try:
+            launched = self._runner.launch(plan)
+        except PlanError:
+            # Rank 0 has met it too, reports it to the scheduler and collects nothing.
+            return
+        stage = self._stage
+        if stage is not None and stage.place.is_last:
+            self._running.append(self._judge(stage, launched))
+        else:
+            self._running.append(launched)
 
     def next_repeat(self) -> Plan:
         """Returns the last plan as it is run again."""
-        raise GroupError("rank 0 repeats a plan that this process cannot repeat")
-
-    def end(self) -> None:
-        """Ends."""
-
-
-class _Rank(_Follower):
-    """Has a part of every layer."""
-
-    def __init__(self, group: Group, runner: Runner) -> None:
-        super().__init__(runner)
-        self._group = group
-        self._last: tuple[Plan, StepResult] | None = None
-
-    def next_repeat(self) -> Plan:
         again = None if self._last is None else plan_repeat(*self._last)
-        return super().next_repeat() if again is None else again
+        if again is None:
+            raise GroupError("rank 0 repeats a plan that this process cannot repeat")
+        return again
 
     def collect(self, expected: bytes, verdict: bytes) -> None:
+        """Compares the oldest plan's result with the digest of that of rank 0."""
         launched = self._running.popleft()
-        result = self._runner.collect(launched)
-        _compare(result, expected)
-        if result.errors:
-            self._group.wait_for_all()
-        self._last = launched.plan, result
-
-
-class _MiddleStage(_Follower):
-    """Settles plans when it is given their verdicts."""
-
-    def __init__(self, stage: Stage, runner: Runner) -> None:
-        super().__init__(runner)
-        self._stage = stage
-
-    def collect(self, expected: bytes, verdict: bytes) -> None:
-        launched = self._running.popleft()
-        if verdict:
+        if isinstance(launched, StepResult):
+            _compare(launched, expected)
+            return
+        if verdict and self._stage is not None:
             if not isinstance(launched.step, StagedStep):
                 number = launched.plan.sequence
                 raise GroupError(f"plan {number} has a pass at another stage, but not here")
             launched.step.verdict = read_verdict(verdict)
             self._stage.link.forget_plan()
-        _compare(self._runner.collect(launched), expected)
+        result = self._runner.collect(launched)
+        _compare(result, expected)
+        if self._stage is None:
+            if result.errors:
+                self._group.wait_for_all()
+            self._last = launched.plan, result
 
+    def end(self) -> None:
+        if self._stage is not None and self._stage.place.is_last:
+            self._stage.link.send_verdict(b"")
+            self._stage.link.forget_all()
 
-class _LastStage(_Follower):
-    """Judges the drafts of plans."""
-
-    def __init__(self, stage: Stage, runner: Runner) -> None:
-        super().__init__(runner)
-        self._stage = stage
-        self._results: deque[StepResult] = deque()
-
-    @property
-    def is_at_work(self) -> bool:
-        """Whether rank 0 has to compare a result soon."""
-        return bool(self._results)
-
-    def go_on(self, launched: LaunchedPlan) -> None:
+    def _judge(self, stage: Stage, launched: LaunchedPlan) -> StepResult:
+        """Settles a plan at the last stage and sends its verdict."""
         step, verdict = launched.step, None
         if isinstance(step, StagedStep) and step.has_pass:
             verdict = step.verdict
-        has_grammar = launched.has_grammar
+        has_grammar, rows = launched.has_grammar, dict(launched.rows)
         if verdict is not None and not has_grammar:
-            self._send(verdict)
-        rows = dict(launched.rows)
-        self._results.append(self._runner.collect(launched))
+            stage.link.send_verdict(write_verdict(verdict))
+        result = self._runner.collect(launched)
         if verdict is not None and has_grammar:
             # Whether a grammar can be followed further is known when the tokens are committed.
             faults = {slot: held.error for slot, held in rows.items() if held.has_grammar}
             verdict.faults = {slot: error for slot, error in faults.items() if error is not None}
-            self._send(verdict)
-
-    def collect(self, expected: bytes, verdict: bytes) -> None:
-        _compare(self._results.popleft(), expected)
-
-    def end(self) -> None:
-        self._stage.link.send_verdict(b"")
-        self._stage.link.forget_all()
-
-    def _send(self, verdict: StageVerdict) -> None:
-        self._stage.link.send_verdict(write_verdict(verdict))
+            stage.link.send_verdict(write_verdict(verdict))
+        return result
 
 
 def _compare(result: StepResult, expected: bytes) -> None:

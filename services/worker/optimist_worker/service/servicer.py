@@ -43,9 +43,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._executor = thread or ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
 
     async def Describe(  # noqa: N802
-        self,
-        request: worker_pb2.DescribeRequest,
-        context: grpc.aio.ServicerContext[Any, Any],
+        self, request: worker_pb2.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.DescribeResponse:
         """Describes the model and the memory."""
         engine, costs = self._runner.engine, self._costs
@@ -117,7 +115,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Runs a stream's plans; called on the model's thread, whoever still waits for answers."""
         self._at_work = stream
         try:
-            self._run_on_device(stream)
+            try:
+                run_plans(self._runner, stream, self._spans)
+            except RuntimeError:
+                # What a lost device refuses is not always a step.
+                self._runner.engine.executor.check_device()
+                raise
         except DeviceLostError as error:
             # Only a new process gets the device back; its supervisor starts one.
             logger.critical("the device is lost, the worker ends: %s", error)
@@ -125,11 +128,3 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise
         finally:
             self._at_work = None
-
-    def _run_on_device(self, stream: PlanStream) -> None:
-        try:
-            run_plans(self._runner, stream, self._spans)
-        except RuntimeError:
-            # What a lost device refuses is not always a step.
-            self._runner.engine.executor.check_device()
-            raise

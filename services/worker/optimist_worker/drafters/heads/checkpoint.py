@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 from optimist_common.errors import SetupError, one_line
 
@@ -26,11 +27,7 @@ class Checkpoint:
     weights: dict[str, torch.Tensor]
 
     def size(self, *fields: str) -> int:
-        """Returns the first of some fields of the config, a count of at least one.
-
-        Raises:
-            SetupError: None of them is there, or it is no such number.
-        """
+        """Returns the first of some fields of the config; raises SetupError if it is no count."""
         for field in fields:
             value = self.config.get(field)
             if value is not None:
@@ -45,10 +42,7 @@ class Checkpoint:
 
 
 def read_checkpoint(name: str) -> Checkpoint:
-    """Reads a head's directory, or its files from the hub; unpickles nothing.
-
-    Args:
-        name: A directory with config.json and *.safetensors, or a name on the hub.
+    """Reads a directory with config.json and *.safetensors, or both from the hub; no pickles.
 
     Raises:
         SetupError: It is missing, incomplete, damaged, or has pickled weights only.
@@ -101,6 +95,17 @@ def fit(
                 "it belongs to another target model or its config.json is wrong"
             )
     module.load_state_dict(dict(weights), assign=True)
+
+
+def write_checkpoint(
+    directory: Path, file_name: str, weights: Mapping[str, torch.Tensor], config: dict[str, Any]
+) -> None:
+    """Writes a head's weights, for everybody to read, and its config."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / file_name
+    save_file(dict(weights), file, metadata={"format": "pt"})
+    file.chmod(0o644)
+    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _directory(name: str) -> Path:

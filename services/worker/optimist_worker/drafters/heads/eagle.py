@@ -3,13 +3,11 @@
 EAGLE-1 and -2: Li et al., arXiv 2401.15077 and 2406.16858; EAGLE-3: arXiv 2503.01840.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig
@@ -23,8 +21,13 @@ from transformers.models.llama.modeling_llama import (
 
 from optimist_common.errors import one_line
 from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.core.attention.paged_attention import NAME, AttentionBatch
-from optimist_worker.drafters.heads.checkpoint import Checkpoint, fit, read_checkpoint
+from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.drafters.heads.checkpoint import (
+    Checkpoint,
+    fit,
+    read_checkpoint,
+    write_checkpoint,
+)
 from optimist_worker.model.division import whole
 from optimist_worker.model.loading import CONFIG_ERRORS
 from optimist_worker.model.model import Model
@@ -96,6 +99,7 @@ class EagleHead(nn.Module):
     """
 
     target_ids: torch.Tensor | None
+    """The target's token of each row of `lm_head`, int64; None: all, in order."""
 
     def __init__(
         self,
@@ -106,7 +110,6 @@ class EagleHead(nn.Module):
         *,
         norm: LlamaRMSNorm | None = None,
         target_layers: tuple[int, ...] | None = None,
-        target_ids: torch.Tensor | None = None,
         vocab_size: int,
     ) -> None:
         """Puts a head together.
@@ -119,7 +122,6 @@ class EagleHead(nn.Module):
             norm: Before `lm_head`; none if None.
             target_layers: Which of the target's decoder layers have the features as their output;
                 None: the feature is the last hidden state, after the final norm.
-            target_ids: The target's token of each row of `lm_head`, int64; None: all, in order.
             vocab_size: Of the target.
         """
         super().__init__()
@@ -131,7 +133,7 @@ class EagleHead(nn.Module):
         self.norm = nn.Identity() if norm is None else norm
         self.embed_tokens = nn.Parameter(embed_tokens, requires_grad=False)
         self.lm_head = nn.Parameter(lm_head, requires_grad=False)
-        self.register_buffer("target_ids", target_ids, persistent=False)
+        self.register_buffer("target_ids", None, persistent=False)
         # Not moved to a dtype with the weights: its frequencies stay in float32.
         self.rotary = LlamaRotaryEmbedding(config)
         self.set_attn_implementation(NAME)
@@ -147,23 +149,6 @@ class EagleHead(nn.Module):
         """Sets by which of transformers' attention functions the layers attend."""
         self.config._attn_implementation = name
 
-    def forward(
-        self,
-        token_ids: torch.Tensor,
-        positions: torch.Tensor,
-        features: torch.Tensor,
-        attention: AttentionBatch,
-    ) -> torch.Tensor:
-        """Runs a flat batch over KV blocks; returns the next features, `[T, hidden_size]`.
-
-        Args:
-            token_ids: Tokens at the positions after, `[T]`.
-            positions: `[T]`.
-            features: `[T, feature_size]` of the target, or `[T, hidden_size]` of earlier calls.
-            attention: Where the batch's keys and values lie.
-        """
-        return self.run(token_ids[None], positions[None], features[None], paged=attention)[0]
-
     def run(
         self,
         token_ids: torch.Tensor,
@@ -171,7 +156,11 @@ class EagleHead(nn.Module):
         features: torch.Tensor,
         **attention: Any,
     ) -> torch.Tensor:
-        """Does what `forward` does for `[batch, T]` with other keywords for the attention."""
+        """Returns the next features, `[batch, T, hidden_size]`.
+
+        It takes the tokens at the positions after, `[batch, T]`, features of the target,
+        `[batch, T, feature_size]`, or of earlier calls, and keywords of the attention.
+        """
         embeddings = functional.embedding(token_ids, self.embed_tokens)
         rotation = self.rotary(embeddings, positions)
         hidden: torch.Tensor = self.first(
@@ -229,6 +218,11 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     config = _config(checkpoint, weights)
     embedding = whole(target.module.get_input_embeddings().weight)
     output = whole(target.module.get_output_embeddings().weight)
+    if not is_third and config.hidden_size != output.shape[1]:
+        raise checkpoint.refuse(
+            f"its hidden_size is {config.hidden_size} and the target's {output.shape[1]}; "
+            "it belongs to another target model"
+        )
     weights.setdefault("embed_tokens", embedding)
     if offsets is None:
         weights.setdefault("lm_head", output)
@@ -238,7 +232,9 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     with torch.device("meta"):
         head = EagleHead(
             config,
-            _first(checkpoint, config, weights, output.shape[1], is_third=is_third),
+            MidLayer(config, _NUM_TARGET_LAYERS * output.shape[1])
+            if is_third
+            else FusedLayer(config, bias="first.fc.bias" in weights),
             torch.empty(embedding.shape[0], config.hidden_size),
             torch.empty(num_ids, config.hidden_size),
             norm=LlamaRMSNorm(config.hidden_size, config.rms_norm_eps) if is_third else None,
@@ -260,7 +256,6 @@ def save_eagle(head: EagleHead, directory: Path, dtype: torch.dtype) -> None:
 
     Matrices are stored as `dtype`, norms and biases in float32.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     names = {value: key for key, value in _TOP.items()}
     weights: Weights = {}
     for key, value in head.state_dict().items():
@@ -273,13 +268,10 @@ def save_eagle(head: EagleHead, directory: Path, dtype: torch.dtype) -> None:
             published = names.get(key, key.replace("first.layer.", "layers.0."))
         stored = dtype if value.dim() > 1 else torch.float32
         weights[published] = value.detach().to(stored, copy=True).contiguous()
-    file = directory / "model.safetensors"
-    save_file(weights, file, metadata={"format": "pt"})
-    file.chmod(0o644)
     config: dict[str, Any] = head.config.to_diff_dict()
     config |= {"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}
     config["bias"] = "fc.bias" in weights
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_checkpoint(directory, "model.safetensors", weights, config)
 
 
 def _name(key: str, *, is_third: bool) -> str:
@@ -308,24 +300,6 @@ def _config(checkpoint: Checkpoint, weights: Weights) -> LlamaConfig:
         reason = one_line(error)
         raise checkpoint.refuse(f"its config.json is not one of a Llama: {reason}") from None
     return config
-
-
-def _first(
-    checkpoint: Checkpoint,
-    config: LlamaConfig,
-    weights: Weights,
-    target_size: int,
-    *,
-    is_third: bool,
-) -> FusedLayer | MidLayer:
-    if is_third:
-        return MidLayer(config, _NUM_TARGET_LAYERS * target_size)
-    if config.hidden_size != target_size:
-        raise checkpoint.refuse(
-            f"its hidden_size is {config.hidden_size} and the target's {target_size}; "
-            "it belongs to another target model"
-        )
-    return FusedLayer(config, bias="first.fc.bias" in weights)
 
 
 def _target_layers(checkpoint: Checkpoint, target: Model) -> tuple[int, ...]:

@@ -1,18 +1,23 @@
 """Medusa heads: several tokens ahead from one hidden state (Cai et al., arXiv 2401.10774)."""
 
-import json
 import re
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
 
-from optimist_worker.drafters.heads.checkpoint import Checkpoint, fit, read_checkpoint
+from optimist_worker.drafters.heads.checkpoint import (
+    Checkpoint,
+    fit,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 _HEAD_WEIGHT = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
 _BLOCK_WEIGHT = re.compile(r"blocks\.(\d+)\.layers\.(\d+)\.(weight|bias)")
+_AROUND = re.compile(r"^(model\.)?(medusa_heads\.)?(medusa_head\.)?")
+"""Names of modules around the heads."""
 _LM_HEAD = re.compile(r"lm_heads?(?:\.(\d+))?\.weight")
 
 
@@ -34,12 +39,8 @@ class MedusaHeads(nn.Module):
     ) -> None:
         """Makes heads whose layers pass the hidden state on unchanged and whose outputs are zero.
 
-        Args:
-            num_heads: How many tokens beyond the target's own.
-            num_layers: Residual layers of each head.
-            hidden_size: The target's.
-            vocab_size: The target's.
-            share_lm_head: One output matrix for all heads.
+        Sizes are the target's; there are `num_layers` residual layers in each head, and with
+        `share_lm_head` one output matrix for all.
         """
         super().__init__()
         self.num_heads, self.num_layers = num_heads, num_layers
@@ -79,14 +80,7 @@ def load_medusa(
     below `medusa_head.`; the second `blocks.{head}.layers.{layer}.weight` and
     `lm_heads.{head}.weight`. One `lm_head.weight` is shared by all heads.
 
-    Args:
-        name: Directory or hub name.
-        hidden_size: The target's.
-        vocab_size: The target's.
-        dtype: To compute in.
-        device: To compute on.
-        lm_head: The target's output matrix, `[vocab_size, hidden_size]`, used where the
-            checkpoint has none.
+    A checkpoint without any takes `lm_head`, the target's, `[vocab_size, hidden_size]`.
 
     Raises:
         SetupError: It is no such checkpoint, or belongs to another target.
@@ -94,7 +88,7 @@ def load_medusa(
     checkpoint = read_checkpoint(name)
     num_heads = checkpoint.size("medusa_num_heads", "num_heads")
     num_layers = checkpoint.size("medusa_num_layers", "num_hidden_layers")
-    weights = {_plain(key): value.to(dtype) for key, value in checkpoint.weights.items()}
+    weights = {_AROUND.sub("", key): value.to(dtype) for key, value in checkpoint.weights.items()}
     truncated = checkpoint.config.get("truncated_vocab_size")
     if "token_map" in weights or truncated not in (None, checkpoint.config.get("vocab_size")):
         raise checkpoint.refuse("its heads know a reduced vocabulary (token_map)")
@@ -111,7 +105,6 @@ def load_medusa(
 
 def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None:
     """Writes heads in the layout of FasterDecoding/Medusa; a shared matrix as `lm_head.weight`."""
-    directory.mkdir(parents=True, exist_ok=True)
     weights: dict[str, torch.Tensor] = {}
     for head in range(heads.num_heads):
         for layer in range(heads.num_layers):
@@ -122,9 +115,6 @@ def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None
     if heads.lm_head.shape[0] == 1 and heads.num_heads > 1:
         weights["lm_head.weight"] = heads.lm_head[0]
     stored = {key: value.detach().to(dtype, copy=True) for key, value in weights.items()}
-    file = directory / "medusa_lm_head.safetensors"
-    save_file(stored, file, metadata={"format": "pt"})
-    file.chmod(0o644)
     config = {
         "model_type": "medusa",
         "medusa_num_heads": heads.num_heads,
@@ -132,18 +122,11 @@ def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None
         "hidden_size": heads.lm_head.shape[2],
         "vocab_size": heads.lm_head.shape[1],
     }
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_checkpoint(directory, "medusa_lm_head.safetensors", stored, config)
 
 
 Part = tuple[str, int, int]
 """What a weight is ("weight", "bias" or "lm_head"), its head and its layer."""
-
-
-def _plain(key: str) -> str:
-    """Returns a key without the names of modules around the heads."""
-    for prefix in ("model.", "medusa_heads.", "medusa_head."):
-        key = key.removeprefix(prefix)
-    return key
 
 
 def _parts(
@@ -193,16 +176,12 @@ def _stack(
             )
         return part
 
-    numbers = range(heads.num_heads)
-    layers = range(heads.num_layers)
+    def stack(kind: str, num_heads: int, layer: int = 0) -> torch.Tensor:
+        return torch.stack([collect(kind, head, layer) for head in range(num_heads)])
+
+    layers, number = range(heads.num_layers), heads.num_heads
     return {
-        "layer_weight": torch.stack(
-            [torch.stack([collect("weight", head, layer) for head in numbers]) for layer in layers]
-        ),
-        "layer_bias": torch.stack(
-            [torch.stack([collect("bias", head, layer) for head in numbers]) for layer in layers]
-        ),
-        "lm_head": torch.stack(
-            [collect("lm_head", head, 0) for head in range(heads.lm_head.shape[0])]
-        ),
+        "layer_weight": torch.stack([stack("weight", number, layer) for layer in layers]),
+        "layer_bias": torch.stack([stack("bias", number, layer) for layer in layers]),
+        "lm_head": stack("lm_head", heads.lm_head.shape[0]),
     }
