@@ -122,10 +122,7 @@ class Situation:
     """Requests `r<handle>` of one worker, step by step."""
 
     def __init__(
-        self,
-        costs: Sequence[tuple[int, int]] = (),
-        drafter_us: Sequence[int] = (),
-        **values: Any,
+        self, costs: Sequence[tuple[int, int]] = (), drafter_us: Sequence[int] = (), **values: Any
     ) -> None:
         self.config = config(**values)
         self.scheduler = Scheduler(self.config, costs, drafter_us)

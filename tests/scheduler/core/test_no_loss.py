@@ -62,11 +62,7 @@ def measure(
         prediction = [] if proposer is None else situation.foresee(prompt, NUM_TOKENS)
         is_followed = proposer is not None
         situation.add(
-            handle,
-            prompt,
-            NUM_TOKENS,
-            predicted_token_ids=prediction,
-            is_followed=is_followed,
+            handle, prompt, NUM_TOKENS, predicted_token_ids=prediction, is_followed=is_followed
         )
     drafter, time, num_tokens = situation.config.drafter, 0.0, 0
     while scheduler.num_running or scheduler.num_waiting:

@@ -100,10 +100,7 @@ async def test_what_speculation_is_expected_to_bring_is_shown(proposer_port: int
     servicer.worker.description.drafter_us = ints(300, 600, 900).tobytes()
     async with (
         serve_worker(servicer) as port,
-        serve_scheduler(port, [proposer_port]) as (
-            engine,
-            stub,
-        ),
+        serve_scheduler(port, [proposer_port]) as (engine, stub),
     ):
         await ask(stub, add(1, PROMPT), add(2, PROMPT, predicted=truth(PROMPT)))
         assert engine.scheduler.config.drafter == drafter

@@ -57,10 +57,7 @@ async def test_predictions_change_no_text_and_right_ones_save_passes(
 
 
 async def test_a_proposer_that_breaks_mid_answer_costs_no_text(
-    worker: FakeWorkerServicer,
-    worker_port: int,
-    proposer_port: int,
-    proposer: FakeProposerServicer,
+    worker: FakeWorkerServicer, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
     worker.step_seconds = 0.02
     proposer.break_at, proposer.window_tokens = {2}, 2
@@ -71,10 +68,7 @@ async def test_a_proposer_that_breaks_mid_answer_costs_no_text(
 
 
 async def test_a_proposer_that_lost_its_memory_is_sent_everything_again(
-    worker: FakeWorkerServicer,
-    worker_port: int,
-    proposer_port: int,
-    proposer: FakeProposerServicer,
+    worker: FakeWorkerServicer, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
     worker.step_seconds = 0.01
     proposer.window_tokens = 1
@@ -200,9 +194,7 @@ async def test_a_refused_request_is_followed_no_longer(
     proposer.refused = {"r1"}
     async with serve_scheduler(worker_port, [proposer_port], proposer_wait_ms=2000) as (_, stub):
         client = await ask(
-            stub,
-            add(1, PROMPT, predicted=truth(PROMPT)),
-            add(2, [7], predicted=truth([7])),
+            stub, add(1, PROMPT, predicted=truth(PROMPT)), add(2, [7], predicted=truth([7]))
         )
     assert client.tokens == {1: truth(PROMPT), 2: truth([7])}
     assert client.finished[1].num_passes == 20
@@ -255,10 +247,7 @@ async def test_windows_that_are_too_short_for_the_drafts_are_mentioned_once(
 
 
 async def test_what_waits_have_cost_is_reported(
-    worker: FakeWorkerServicer,
-    worker_port: int,
-    proposer_port: int,
-    proposer: FakeProposerServicer,
+    worker: FakeWorkerServicer, worker_port: int, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
     proposer.delay_seconds, proposer.window_tokens = 0.01, 4
     options: dict[str, Any] = {"proposer_wait_ms": 2000, "max_plans_in_flight": 1}

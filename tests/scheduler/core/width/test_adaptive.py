@@ -46,10 +46,7 @@ def test_a_slot_starts_anew() -> None:
     assert widths.choose(ints(0)).tolist() == [6]
 
 
-@given(
-    st.integers(0, 64),
-    st.lists(st.tuples(st.integers(0, 64), st.floats(0, 1)), max_size=80),
-)
+@given(st.integers(0, 64), st.lists(st.tuples(st.integers(0, 64), st.floats(0, 1)), max_size=80))
 def test_a_width_stays_within_its_bounds(limit: int, passes: list[tuple[int, float]]) -> None:
     widths = make_widths(limit)
     for drafted, share in passes:

@@ -27,11 +27,7 @@ def choose(rates: Float32Array, limits: Int32Array, base: int, curve: CostCurve)
 
 
 def choose_windows(
-    rates: Float32Array,
-    limits: Int32Array,
-    drafting: BoolArray,
-    base: int,
-    curve: CostCurve,
+    rates: Float32Array, limits: Int32Array, drafting: BoolArray, base: int, curve: CostCurve
 ) -> Int32Array:
     widths, levels, *_ = choose_goodput(rates, limits, drafting, base, curve)
     assert not levels.any()

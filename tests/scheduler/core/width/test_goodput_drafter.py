@@ -67,12 +67,7 @@ class Case:
 
 
 cases = st.builds(
-    Case,
-    row_sets,
-    st.integers(0, 12),
-    curves,
-    st.sampled_from([1.0, 1.5, 4.0, 12.0]),
-    draft_curves,
+    Case, row_sets, st.integers(0, 12), curves, st.sampled_from([1.0, 1.5, 4.0, 12.0]), draft_curves
 )
 
 

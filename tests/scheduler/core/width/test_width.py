@@ -142,10 +142,7 @@ def test_no_rows_is_no_widths(policy: DraftWidthPolicy) -> None:
     st.integers(0, 200),
 )
 def test_widths_are_within_the_limits_and_follow_from_what_was_observed(
-    policy: DraftWidthPolicy,
-    limits: list[int],
-    passes: list[tuple[int, int, float]],
-    choice: int,
+    policy: DraftWidthPolicy, limits: list[int], passes: list[tuple[int, int, float]], choice: int
 ) -> None:
     first, second = make_widths(policy, *limits), make_widths(policy, *limits)
     slots = np.arange(len(limits), dtype=np.int32)
