@@ -55,7 +55,8 @@ def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
         base=window.base,
         token_ids=to_bytes(window.tree.token_ids),
         parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
-        prediction_positions=to_bytes(window.positions),
+        prediction_positions=to_bytes(np.maximum(window.positions, -1)),
+        prompt_positions=to_bytes(np.maximum(-1 - window.positions, 0)),
         values=floats_to_bytes(window.values),
     )
 

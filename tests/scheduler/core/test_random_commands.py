@@ -6,7 +6,7 @@ Some runs are recorded, and replayed in the end.
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -29,7 +29,7 @@ from optimist_scheduler.core.base.values import FinishReason, RejectionError, St
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.core.windows.window import Window, WindowError
+from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.journal import OFF, Journal
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
@@ -38,7 +38,14 @@ from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
 from tests.scheduler.core.expected import VOCAB_SIZE, Expected, TokenPath
 from tests.scheduler.fake_worker import FakeWorker, expected_output
-from tests.scheduler.situation import check_slots, make_window, rows, window_message, window_of
+from tests.scheduler.situation import (
+    check_slots,
+    columns,
+    make_window,
+    rows,
+    window_message,
+    window_of,
+)
 
 MAX_LENGTH = 40
 DRAFTERS = [
@@ -51,17 +58,21 @@ DRAFTERS = [
     Drafter(DraftSource.EAGLE, 5, 3),
 ]
 
-FAULTS: dict[str, Callable[[int], Window]] = {
-    "token": lambda base: window_of(base, [(VOCAB_SIZE, -1, -1)]),
-    "position": lambda base: window_of(base, [(1, -1, 99)]),
-    "parent": lambda base: window_of(base, [(1, -1, -1), (2, 1, -1)]),
-    "twice": lambda base: window_of(base, [(1, -1, -1), (1, -1, -1)]),
-    "rising": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5, 0.6]),
-    "no chance": lambda base: window_of(base, [(1, -1, -1)], [1.5]),
-    "no number": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [1.0, float("nan")]),
-    "values": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5]),
-    "size": lambda base: window_of(base, [(1, node - 1, -1) for node in range(257)]),
-}
+Node = tuple[int, int, int]
+FAULTS: list[tuple[str, list[Node], list[float]]] = [
+    ("token_ids: must be from", [(VOCAB_SIZE, -1, -1)], []),
+    ("token_ids: must be from", [(-1, -1, -1)], []),
+    ("token_ids: must be at most", [(1, node - 1, -1) for node in range(257)], []),
+    ("prediction_positions", [(1, -1, 99)], []),
+    ("prompt_positions", [(1, -1, -99)], []),
+    ("parents: 1 is not", [(1, -1, -1), (2, 1, -1)], []),
+    ("parents: siblings", [(1, -1, -1), (1, -1, -1)], []),
+    ("values: must be", [(1, -1, -1), (1, 0, -1)], [0.5, 0.6]),
+    ("values: must be", [(1, -1, -1)], [1.5]),
+    ("values: must be", [(1, -1, -1), (1, 0, -1)], [1.0, float("nan")]),
+    ("values: 1 of 2", [(1, -1, -1), (1, 0, -1)], [0.5]),
+]
+"""What a window is refused for, its nodes and values."""
 SIZES = st.fixed_dictionaries(
     {
         "block_size": st.sampled_from([1, 2, 3, 4, 5, 16]),
@@ -299,7 +310,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         output, truth = expected.output, expected.truth
         base = data.draw(st.integers(0, len(output) + 1))
         random, most = Random(seed), len(expected.new.predicted_token_ids)
-        nodes: list[tuple[int, int, int]] = []
+        least = -1 - len(expected.new.prompt_token_ids)
+        nodes: list[Node] = []
         paths: list[TokenPath] = []
         for _ in range(num_nodes):
             last = len(paths) - 1
@@ -311,7 +323,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if (*before, token) in paths:
                 continue
             paths.append((*before, token))
-            nodes.append((token, parent, random.randrange(-1, most)))
+            nodes.append((token, parent, random.randrange(least, most)))
         # Mostly so small that they promise less than a token.
         values = sorted((random.random() ** 4 for _ in nodes), reverse=True) if has_values else []
         window = window_of(base, nodes, values)
@@ -330,12 +342,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             expected.follow(base, dict(zip(paths, positions, strict=True)))
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), fault=st.sampled_from(sorted(FAULTS)))
-    def set_bad_window(self, data: Any, fault: str) -> None:
+    @rule(data=st.data(), fault=st.sampled_from(FAULTS))
+    def set_bad_window(self, data: Any, fault: tuple[str, list[Node], list[float]]) -> None:
         expected = self.draw_live(data)
-        window = FAULTS[fault](max(expected.base, 0))
-        with pytest.raises(WindowError):
-            self.dispatcher.take_window(window_message(expected.new.request_id, window))
+        message, nodes, values = fault
+        window = window_message(
+            expected.new.request_id, window_of(max(expected.base, 0), nodes, values)
+        )
+        with pytest.raises(WindowError, match=f"^{message}"):
+            self.dispatcher.take_window(window)
+        window.base = -1
+        if expected.base < 0:
+            with pytest.raises(WindowError, match="^base: must be at least 0, not -1"):
+                self.dispatcher.take_window(window)
+        else:
+            assert not self.dispatcher.take_window(window)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), rests=st.booleans())
@@ -382,6 +403,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         expected.check_account(finished)
         assert self.dispatcher.abort(request_id) is None
         assert not self.dispatcher.set_priority(request_id, 1)
+        window = window_of(99, [(1, -1, -1)])
+        assert not self.dispatcher.take_window(window_message(request_id, window))
         del self.live[request_id]
 
     @precondition(lambda self: self.live)
@@ -509,12 +532,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS, data=st.data())
     def receive_again(self, number: int, data: Any) -> None:
         worker = self.choose(number, lambda worker: bool(worker.settled))
-        stats = worker.scheduler.stats
-        num_late = stats.num_late_results
+        scheduler = worker.scheduler
+        before, stats = columns(scheduler), asdict(scheduler.stats)
+        costs = scheduler._state.costs.cost([1, 5, 20]).tolist()
         result = data.draw(st.sampled_from(worker.settled))
+        result.step_ns = 10**12
         outputs = worker.settle(step_result(result), result)
         assert len(outputs.handles) == len(outputs.ended) == 0
-        assert stats.num_late_results == num_late + 1
+        late = stats["num_late_results"] + 1
+        assert asdict(scheduler.stats) == {**stats, "num_late_results": late}
+        assert np.array_equal(columns(scheduler), before)
+        assert scheduler._state.costs.cost([1, 5, 20]).tolist() == costs
 
     @can(lambda worker: True)
     @rule(number=NUMBERS, is_run=st.booleans(), comes_back=st.booleans(), chance=st.integers(0, 5))
@@ -567,9 +595,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert reported.owner == 3
             self.requests[f"r{reported.handle}"].reported.add(reported.logprobs)
         positions = {reported.handle: reported.positions.tolist() for reported in outputs.positions}
-        columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
+        counted = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
         texts = rows(outputs)
-        for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
+        for handle, source, accepted in zip(*(each.tolist() for each in counted), strict=True):
             path = drafted.get(f"r{handle}", {})
             self.live[f"r{handle}"].take(
                 texts[handle], source, accepted, path, positions.pop(handle, None)

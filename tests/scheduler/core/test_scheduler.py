@@ -1,11 +1,8 @@
 """What the scheduler does in one situation after another."""
 
-from dataclasses import replace
-
 import pytest
 
-from optimist_scheduler.core.windows.window import Window, WindowError
-from tests.scheduler.situation import Situation, make_window, rows, window_of
+from tests.scheduler.situation import Situation, make_window, rows
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
@@ -63,38 +60,6 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
     plan = situation.send()
     assert [slot for slot, _ in plan.windows] == plan.slots.tolist()
     situation.finish()
-
-
-@pytest.mark.parametrize(
-    ("window", "field"),
-    [
-        (make_window(-1, 0, [1]), "base"),
-        (make_window(0, 2, [1, 1]), "prediction_positions"),
-        (window_of(0, [(1, -1, -4)]), "prompt_positions"),
-        (make_window(0, 0, [50]), "token_ids"),
-        (make_window(0, 0, [-1]), "token_ids"),
-        (make_window(0, 0, [1], [1.1]), "values"),
-        (make_window(0, 0, [1, 2], [0.5, 0.6]), "values"),
-    ],
-)
-def test_a_window_that_cannot_be_of_the_request_is_refused(window: Window, field: str) -> None:
-    situation = Situation()
-    situation.add(0, [1, 2], 10, predicted_token_ids=[1, 2, 3])
-    set_window = situation.scheduler.set_window
-    assert set_window("r0", window_of(0, [(1, -1, -3), (2, 0, -2)]))
-    assert set_window("r0", make_window(0, 0, [1, 2, 3]))
-    if window.base < 0:
-        assert not set_window("r0", window)
-        situation.add(1, [1], 10)
-        with pytest.raises(WindowError, match=f"^{field}"):
-            situation.scheduler.set_window("r1", replace(window, base=-1))
-    else:
-        with pytest.raises(WindowError, match=f"^{field}"):
-            set_window("r0", window)
-    assert situation.send().num_draft_tokens.tolist()[0] == 3
-    assert not set_window("unknown", make_window(0, 0, []))
-    situation.finish()
-    assert not set_window("r0", make_window(0, 0, []))
 
 
 @pytest.mark.parametrize("at", [0, 2])

@@ -12,9 +12,8 @@ from optimist_scheduler.core.base.values import BoolArray, Int32Array
 from optimist_scheduler.core.width.acceptance import MIN_HAZARD, expected_accepted
 from optimist_scheduler.core.width.drafter import DrafterRows
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
-from tests.scheduler.core.width.test_goodput import curves, line
+from tests.scheduler.core.width.test_goodput import curves, line, rates
 
-rates = st.floats(0, 1, width=32)
 draft_curves = st.builds(
     lambda start, rises: CostCurve(
         range(1, len(rises) + 2), [start, *(start + int(rise) for rise in np.cumsum(rises))]
@@ -87,11 +86,6 @@ def test_no_other_levels_are_more_than_2_percent_better(case: Case, has_drafter:
     assert case.goodput(chosen) >= plain * (MIN_GAIN * 0.9999 if chosen.any() else 1)
 
 
-def alike(num_rows: int, rate: float, limit: int, weight: float, drafting: CostCurve) -> Case:
-    curve = line(1000, 4)
-    return Case([(0.5, 0, False, rate, limit)] * num_rows, 0, curve, weight, drafting)
-
-
 @pytest.mark.parametrize("num_rows", [1, 16, 256])
 @pytest.mark.parametrize("rate", [0.4, 0.7, 0.95])
 @pytest.mark.parametrize("weight", [1.0, 8.0])
@@ -100,15 +94,11 @@ def test_large_batches_of_equal_rows_draft_as_deep_as_is_best(
     num_rows: int, rate: float, weight: float, step_us: int
 ) -> None:
     drafting = CostCurve(range(1, 9), [100 + step_us * depth for depth in range(8)])
-    case = alike(num_rows, rate, 8, weight, drafting)
+    rows: list[Row] = [(0.5, 0, False, rate, 8)] * num_rows
+    case = Case(rows, 0, line(1000, 4), weight, drafting)
     uniform = np.repeat(np.arange(9, dtype=np.int32)[:, None], num_rows, axis=1)
     best = case.goodput(uniform).max()
     assert case.goodput(case.choose()[1]) >= best / 1.0205
-
-
-def test_a_drafter_that_takes_too_long_is_off() -> None:
-    slow = CostCurve(range(1, 9), [2000 * depth for depth in range(1, 9)])
-    assert not alike(4, 0.9, 8, 1.0, slow).choose()[1].any()
 
 
 def test_a_row_whose_window_breaks_joins_those_that_draft_with_the_drafter() -> None:
