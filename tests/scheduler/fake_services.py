@@ -24,6 +24,14 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    server: GrpcServer
+    """The last one that served it."""
+    port: int
+
+    async def stop(self) -> None:
+        """Ends its server."""
+        await self.server.server.stop(0)
+
     def __init__(self, worker: FakeWorker) -> None:
         self.worker = worker
         self.step_seconds = 0.0
@@ -43,10 +51,6 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.may_run = asyncio.Event()
         """Holds plans up while it is not set."""
         self.may_run.set()
-        self.port = 0
-        """Set by who serves it, if it is of use."""
-        self.server: GrpcServer | None = None
-        """Where it is served."""
 
     async def Describe(  # noqa: N802
         self, request: worker_pb2.DescribeRequest, context: _Context
@@ -112,6 +116,14 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
     Without a prediction that is the prompt.
     """
 
+    server: GrpcServer
+    """The last one that served it."""
+    port: int
+
+    async def stop(self) -> None:
+        """Ends its server."""
+        await self.server.server.stop(0)
+
     def __init__(self) -> None:
         self.observed: list[tuple[str, int]] = []
         """Requests that were observed, and how many tokens came at once."""
@@ -127,10 +139,9 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         self.delay_seconds = 0.0
         self.break_at: set[int] = set()
         self.window_tokens = 8
-        self.server: GrpcServer | None = None
-        """Where it is served."""
 
     def forget(self) -> None:
+        """Loses its memory."""
         self.predictions.clear()
         self.outputs.clear()
 
@@ -212,7 +223,8 @@ async def serve_worker(
     server = servicer.server = GrpcServer(host, port)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     try:
-        yield await server.start()
+        servicer.port = await server.start()
+        yield servicer.port
     finally:
         await server.server.stop(0)
     assert servicer.faults == []
@@ -225,9 +237,9 @@ async def serve_proposer(
     server = servicer.server = GrpcServer(host, port)
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(servicer, server.server)
     try:
-        bound = await server.start()
+        servicer.port = await server.start()
         await server.set_serving(serving=True)
-        yield bound
+        yield servicer.port
     finally:
         await server.server.stop(0)
 
@@ -257,18 +269,26 @@ async def serve_fleet(
         **values,
     )
     fleet = Fleet(settings)
-    server = GrpcServer("127.0.0.1", 0)
-    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
-        SchedulerServicer(fleet), server.server
-    )
-    port = await server.start()
     running = asyncio.create_task(fleet.run())
-    await asyncio.wait_for(fleet.until_reached(), 20)
+    async with serve(fleet) as stub:
+        try:
+            await asyncio.wait_for(fleet.until_reached(), 20)
+            yield fleet, stub
+        finally:
+            assert not running.done(), running.result()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serve(fleet: Fleet) -> AsyncIterator["scheduler_pb2_grpc.SchedulerServiceAsyncStub"]:
+    """Serves what may not run yet; yields a client."""
+    server = GrpcServer("127.0.0.1", 0)
+    servicer = SchedulerServicer(fleet)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(servicer, server.server)
+    port = await server.start()
     try:
         async with open_channel(f"127.0.0.1:{port}") as channel:
-            yield fleet, scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            yield scheduler_pb2_grpc.SchedulerServiceStub(channel)
     finally:
-        assert not running.done(), running.result()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
         await server.server.stop(0)

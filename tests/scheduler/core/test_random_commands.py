@@ -353,7 +353,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.dispatcher.take_window(window)
         window.base = -1
         if expected.base < 0:
-            with pytest.raises(WindowError, match="^base: must be at least 0"):
+            with pytest.raises(WindowError, match=r"^base: must be at least 0, not -1"):
                 self.dispatcher.take_window(window)
         else:
             assert not self.dispatcher.take_window(window)

@@ -90,12 +90,12 @@ class Pool:
         return Client(self.stub)
 
     async def begin_by_name(self, *workers: FakeWorkerServicer, **options: Any) -> Client:
-        """The same for workers.test, which begins as 127.0.0.1 and so on."""
+        """The same for name.test, which begins as 127.0.0.1 and so on."""
         await self.serve(workers[0])
         self.port = workers[0].port
         for number, worker in enumerate(workers[1:], 2):
             await self.serve(worker, self.port, f"127.0.0.{number}")
-        return await self.begin(*workers, workers=[f"workers.test:{self.port}"], **options)
+        return await self.begin(*workers, workers=[f"name.test:{self.port}"], **options)
 
     async def end(self) -> None:
         for engine in self.fleet.engines:
@@ -329,20 +329,6 @@ async def test_a_hanging_worker_is_given_up_while_there_is_another(pool: Pool) -
 # Workers of a name.
 
 
-@pytest.fixture
-def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses of workers.test; it is looked up again and again."""
-    addresses = ["127.0.0.1"]
-
-    async def resolve(host: str) -> Sequence[str]:
-        assert host == "workers.test"
-        return addresses
-
-    monkeypatch.setattr("optimist_common.network.endpoints.resolve_host", resolve)
-    monkeypatch.setattr("optimist_common.network.endpoints.RESOLVE_SECONDS", 0.05)
-    return addresses
-
-
 async def test_workers_come_and_go_by_name(pool: Pool, addresses: list[str]) -> None:
     workers = [new_worker(0.01) for _ in range(3)]
     addresses.append("127.0.0.2")
@@ -406,7 +392,7 @@ async def test_requests_wait_for_the_only_worker_to_come_back_at_another_address
 def test_a_log_that_cannot_be_written_ends_the_start_of_workers_by_name(tmp_path: Path) -> None:
     log = str(tmp_path / "no" / "log")
     with pytest.raises(SetupError, match="--replay-log: cannot write"):
-        Fleet(SchedulerSettings(workers=["workers.test:1"], insecure=True, replay_log=log))
+        Fleet(SchedulerSettings(workers=["name.test:1"], insecure=True, replay_log=log))
 
 
 async def test_workers_that_come_and_go_come_out_again_from_the_log(

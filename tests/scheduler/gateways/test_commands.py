@@ -18,7 +18,8 @@ from tests.scheduler.client import (
     resume,
     truth,
 )
-from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler
+from tests.scheduler.conftest import Start
+from tests.scheduler.fake_services import FakeWorkerServicer
 
 
 def set_priority(handle: int, priority: int) -> Command:
@@ -32,7 +33,7 @@ def set_named_priority(name: str, priority: int, command_id: int = 6000) -> Comm
 
 
 async def test_what_cannot_be_carried_out_is_answered_with_the_field_and_ends_nothing(
-    worker: FakeWorkerServicer, worker_port: int
+    start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.01
     commands = [
@@ -57,111 +58,104 @@ async def test_what_cannot_be_carried_out_is_answered_with_the_field_and_ends_no
         (set_priority(1, -5), ""),
     ]
     commands[14][0].add.prompt_token_ids = b"123"
-    async with serve_scheduler(worker_port, [], policy="priority") as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT, max_tokens=50))
-        for number, (command, error) in enumerate(commands, 100):
-            if command.add.handle == 2:
-                # Each request is refused once; what was refused is over.
-                command.add.handle = number
-            command.command_id = number
-            replied = (await client.reply(command)).error
-            assert replied.startswith(error), error
-            assert error or not replied
-            if command.add.handle == number:
-                assert client.finished[number].message == replied
-        await client.read_until(lambda: 1 in client.finished)
+    _, client = await start(policy="priority")
+    await client.send(add(1, PROMPT, max_tokens=50))
+    for number, (command, error) in enumerate(commands, 100):
+        if command.add.handle == 2:
+            # Each request is refused once; what was refused is over.
+            command.add.handle = number
+        command.command_id = number
+        replied = (await client.reply(command)).error
+        assert replied.startswith(error), error
+        assert error or not replied
+        if command.add.handle == number:
+            assert client.finished[number].message == replied
+    await client.read_until(lambda: 1 in client.finished)
     assert client.replies[1].error == ""
     assert client.tokens == {1: truth(PROMPT, 50)}
 
 
-async def test_no_priority_is_ignored(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT, names=["n"]))
-        reply = await client.reply(add(2, PROMPT, priority=1))
-        assert reply.error == "priority: must be 0 with the policy fcfs, not 1"
-        for command in (set_priority(1, -5), set_named_priority("n", -5)):
-            reply = await client.reply(command)
-            assert reply.error == "set_priority.priority: has no effect with the policy fcfs"
-        described = await stub.Describe(scheduler_pb2.DescribeRequest())
+async def test_no_priority_is_ignored(start: Start) -> None:
+    _, client = await start()
+    await client.send(add(1, PROMPT, names=["n"]))
+    reply = await client.reply(add(2, PROMPT, priority=1))
+    assert reply.error == "priority: must be 0 with the policy fcfs, not 1"
+    for command in (set_priority(1, -5), set_named_priority("n", -5)):
+        reply = await client.reply(command)
+        assert reply.error == "set_priority.priority: has no effect with the policy fcfs"
+    described = await client.stub.Describe(scheduler_pb2.DescribeRequest())
     assert described.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_aborted_request_says_nothing_more_but_its_account_if_that_is_wanted(
-    mode: str, worker: FakeWorkerServicer, worker_port: int
+    start: Start, mode: str, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.01
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (_, stub):
-        client = Client(stub)
-        for handle, wants_finished in ((1, False), (2, True)):
-            await client.send(add(handle, [1], max_tokens=50))
-            await client.read_until(lambda: handle in client.tokens)  # noqa: B023
-            assert (await client.reply(abort(handle, wants_finished=wants_finished))).error == ""
-        reported = {handle: list(tokens) for handle, tokens in client.tokens.items()}
-        await client.send(add(3, PROMPT))
-        await client.read_until(lambda: 3 in client.finished)
+    _, client = await start(**MODES[mode])
+    for handle, wants_finished in ((1, False), (2, True)):
+        await client.send(add(handle, [1], max_tokens=50))
+        await client.read_until(lambda: handle in client.tokens)  # noqa: B023
+        assert (await client.reply(abort(handle, wants_finished=wants_finished))).error == ""
+    reported = {handle: list(tokens) for handle, tokens in client.tokens.items()}
+    await client.send(add(3, PROMPT))
+    await client.read_until(lambda: 3 in client.finished)
     assert client.tokens == reported | {3: truth(PROMPT)}
     assert list(client.finished) == [2, 3]
     assert client.finished[2].reason == scheduler_pb2.FINISH_REASON_ABORTED
     assert client.finished[2].num_passes == len(client.tokens[2])
 
 
-async def test_the_most_urgent_request_goes_first(
-    worker: FakeWorkerServicer, worker_port: int
-) -> None:
+async def test_the_most_urgent_request_goes_first(start: Start, worker: FakeWorkerServicer) -> None:
     worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, [], policy="priority", max_num_seqs=1) as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT, priority=-9))
-        await client.read_until(lambda: 1 in client.tokens)
-        await client.send(*(add(handle, [handle], priority=handle) for handle in (2, 3, 4)))
-        assert (await client.reply(set_priority(4, -1))).error == ""
-        await client.until_finished(4)
+    _, client = await start(policy="priority", max_num_seqs=1)
+    await client.send(add(1, PROMPT, priority=-9))
+    await client.read_until(lambda: 1 in client.tokens)
+    await client.send(*(add(handle, [handle], priority=handle) for handle in (2, 3, 4)))
+    assert (await client.reply(set_priority(4, -1))).error == ""
+    await client.until_finished(4)
     assert list(client.finished) == [1, 4, 2, 3]
 
 
 async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
-    worker: FakeWorkerServicer, worker_port: int
+    start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.005
-    async with serve_scheduler(worker_port, [], policy="priority", max_num_seqs=1) as (_, stub):
-        described = await stub.Describe(scheduler_pb2.DescribeRequest())
-        assert described.policy == scheduler_pb2.SCHEDULING_POLICY_PRIORITY
-        client, other = Client(stub), Client(stub)
-        await client.send(add(1, PROMPT, priority=-9))
-        await client.read_until(lambda: 1 in client.tokens)
-        waiting = [add(handle, [handle], names=[f"n{handle % 2}"]) for handle in (2, 3, 4, 5)]
-        await client.send(*waiting)
-        await client.read_until(lambda: 5 in client.replies)
-        reply = await other.reply(set_named_priority("n1", -1))
-        assert (reply.error, reply.num_requests) == ("", 2)
-        assert other.priorities == []
-        reply = await client.reply(set_named_priority("n0", 1))
-        assert (reply.error, reply.num_requests) == ("", 2)
-        await client.until_finished(5)
-        # What has ended has no priority.
-        assert (await client.reply(set_named_priority("n0", 1, 9))).num_requests == 0
+    _, client = await start(policy="priority", max_num_seqs=1)
+    described = await client.stub.Describe(scheduler_pb2.DescribeRequest())
+    assert described.policy == scheduler_pb2.SCHEDULING_POLICY_PRIORITY
+    other = Client(client.stub)
+    await client.send(add(1, PROMPT, priority=-9))
+    await client.read_until(lambda: 1 in client.tokens)
+    waiting = [add(handle, [handle], names=[f"n{handle % 2}"]) for handle in (2, 3, 4, 5)]
+    await client.send(*waiting)
+    await client.read_until(lambda: 5 in client.replies)
+    reply = await other.reply(set_named_priority("n1", -1))
+    assert (reply.error, reply.num_requests) == ("", 2)
+    assert other.priorities == []
+    reply = await client.reply(set_named_priority("n0", 1))
+    assert (reply.error, reply.num_requests) == ("", 2)
+    await client.until_finished(5)
+    # What has ended has no priority.
+    assert (await client.reply(set_named_priority("n0", 1, 9))).num_requests == 0
     assert [(one.handle, one.priority) for one in client.priorities] == [(3, -1), (5, -1)]
     assert list(client.finished) == [1, 3, 5, 2, 4]
 
 
 async def test_statistics_are_reported_and_change_nothing(
-    worker: FakeWorkerServicer, worker_port: int
+    start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.005
     options = {"max_num_seqs": 1, "max_plans_in_flight": 1}
-    async with serve_scheduler(worker_port, [], **options) as (_, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT), add(2, [8]))
-        await client.read_until(lambda: 1 in client.tokens)
-        first = (await client.reply(get_stats())).stats
-        command_id = 4000
-        while len(client.finished) < 2:
-            command_id += 1
-            await client.reply(get_stats(command_id))
-        last = (await client.reply(get_stats(5000))).stats
+    _, client = await start(**options)
+    await client.send(add(1, PROMPT), add(2, [8]))
+    await client.read_until(lambda: 1 in client.tokens)
+    first = (await client.reply(get_stats())).stats
+    command_id = 4000
+    while len(client.finished) < 2:
+        command_id += 1
+        await client.reply(get_stats(command_id))
+    last = (await client.reply(get_stats(5000))).stats
     assert (first.num_running, first.num_waiting, first.num_blocks) == (1, 1, 32)
     assert first.num_free_blocks < 32
     assert first.num_plans_in_flight == 1
@@ -174,35 +168,33 @@ async def test_statistics_are_reported_and_change_nothing(
 
 @pytest.mark.parametrize(("salt", "num_hits"), [("a", 8), ("b", 0)])
 async def test_requests_of_one_salt_share_blocks(
-    salt: str, num_hits: int, worker: FakeWorkerServicer, worker_port: int
+    start: Start, salt: str, num_hits: int, worker: FakeWorkerServicer
 ) -> None:
     prompt = list(range(10))
-    async with serve_scheduler(worker_port, [], enable_prefix_caching=True) as (_, stub):
-        await ask(stub, add(1, prompt, cache_salt="a"))
-        client = Client(stub)
-        await client.send(add(2, prompt, cache_salt=salt))
-        await client.read_until(lambda: 2 in client.finished)
-        stats = (await client.reply(get_stats())).stats
+    _, client = await start(enable_prefix_caching=True)
+    await ask(client.stub, add(1, prompt, cache_salt="a"))
+    await client.send(add(2, prompt, cache_salt=salt))
+    await client.read_until(lambda: 2 in client.finished)
+    stats = (await client.reply(get_stats())).stats
     assert client.tokens == {2: truth(prompt)}
     assert worker.worker.num_cached_tokens == stats.num_prefix_hits == num_hits
     assert stats.num_prefix_queries >= 10
 
 
-async def test_numbers_as_large_as_may_be_end_nothing(worker_port: int) -> None:
+async def test_numbers_as_large_as_may_be_end_nothing(start: Start) -> None:
     most = 2**31 - 1
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        large = add(most, PROMPT, max_tokens=most, min_tokens=most, max_draft_tokens=most)
-        client = await ask(stub, large, add(2, PROMPT))
+    _, client = await start()
+    large = add(most, PROMPT, max_tokens=most, min_tokens=most, max_draft_tokens=most)
+    await client.ask(large, add(2, PROMPT))
     assert client.tokens[2] == truth(PROMPT)
     assert client.tokens[most][:20] == truth(PROMPT)
     assert client.finished[most].reason == scheduler_pb2.FINISH_REASON_LENGTH
 
 
-async def test_commands_come_no_faster_than_their_replies_are_read(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        commands = [get_stats(command_id) for command_id in range(1, 4001)]
-        sending = asyncio.create_task(client.send(*commands))
-        await asyncio.sleep(0.3)
-        await client.read_until(lambda: len(client.replies) == len(commands))
-        await sending
+async def test_commands_come_no_faster_than_their_replies_are_read(start: Start) -> None:
+    _, client = await start()
+    commands = [get_stats(command_id) for command_id in range(1, 4001)]
+    sending = asyncio.create_task(client.send(*commands))
+    await asyncio.sleep(0.3)
+    await client.read_until(lambda: len(client.replies) == len(commands))
+    await sending

@@ -8,6 +8,7 @@ from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.observing import metrics
 from tests.scheduler.client import PROMPT, add, ask, truth, until
+from tests.scheduler.conftest import Start
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 from tests.scheduler.situation import ints
@@ -20,7 +21,7 @@ def read(*names: str, **labels: str) -> list[float]:
 
 
 async def test_what_happens_is_counted(
-    worker: FakeWorkerServicer, worker_port: int, proposer_port: int
+    start: Start, worker: FakeWorkerServicer, proposer_port: int
 ) -> None:
     worker.step_seconds = 0.002
     outcomes = ("hit", "repaired", "discarded")
@@ -39,14 +40,14 @@ async def test_what_happens_is_counted(
         "max_plans_in_flight": 2,
         "proposer_wait_ms": 2000,
     }
-    async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
-        for handle in (1, 2):
-            await ask(stub, add(handle, PROMPT, predicted=truth(PROMPT)))
-        stats = engine.scheduler.stats
-        labels = {"worker": f"127.0.0.1:{worker_port}"}
-        await until(lambda: read("plans_in_flight", **labels) == [0])
-        assert read("connected", "running", "waiting", **labels) == [1, 0, 0]
-        assert read("free_blocks", "blocks", **labels) == [32, 32]
+    engine, client = await start(proposer_port, **options)
+    for handle in (1, 2):
+        await ask(client.stub, add(handle, PROMPT, predicted=truth(PROMPT)))
+    stats = engine.scheduler.stats
+    labels = {"worker": f"127.0.0.1:{worker_port}"}
+    await until(lambda: read("plans_in_flight", **labels) == [0])
+    assert read("connected", "running", "waiting", **labels) == [1, 0, 0]
+    assert read("free_blocks", "blocks", **labels) == [32, 32]
     tokens, steps, queries, hits, plans = (
         after - value for after, value in zip(read(*totals), before, strict=True)
     )

@@ -14,8 +14,8 @@ from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.workers.translate import plan_message
-from tests.scheduler.client import PROMPT, Client, add, ask, get_stats
-from tests.scheduler.fake_services import serve_scheduler
+from tests.scheduler.client import PROMPT, add, get_stats
+from tests.scheduler.conftest import Start
 from tests.scheduler.situation import Situation
 from tests.tracing.collector import Collector, running_collector
 
@@ -89,21 +89,20 @@ def test_a_span_goes_from_add_to_end(collector: Collector) -> None:
     assert span.attributes["optimist.num_passes"] == 3
 
 
-async def test_the_gateway_learns_how_long_a_request_waited(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = await ask(stub, add(1, PROMPT))
+async def test_the_gateway_learns_how_long_a_request_waited(start: Start) -> None:
+    _, client = await start()
+    await client.ask(add(1, PROMPT))
     assert client.finished[1].queue_us > 0
 
 
-async def test_the_figures_of_drafts_come_with_the_others(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        before = (await client.reply(get_stats(1))).stats
-        metrics.DRAFTS.observe(
-            np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
-        )
-        after = (await client.reply(get_stats(2))).stats
-        client.close()
+async def test_the_figures_of_drafts_come_with_the_others(start: Start) -> None:
+    _, client = await start()
+    before = (await client.reply(get_stats(1))).stats
+    metrics.DRAFTS.observe(
+        np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
+    )
+    after = (await client.reply(get_stats(2))).stats
+    client.close()
     assert after.num_drafts - before.num_drafts == 1
     assert after.num_drafted_tokens - before.num_drafted_tokens == 5
     assert after.num_accepted_tokens - before.num_accepted_tokens == 3

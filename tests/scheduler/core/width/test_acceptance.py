@@ -4,11 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_scheduler.core.width.acceptance import (
-    Acceptance,
-    AdaptiveWidths,
-    expected_accepted,
-)
+from optimist_scheduler.core.width.acceptance import Acceptance, AdaptiveWidths, expected_accepted
 from optimist_scheduler.core.windows.window import WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
