@@ -107,6 +107,7 @@ class Client:
 
     async def reply(self, command: Command) -> scheduler_pb2.Reply:
         """Sends a command and waits for its reply."""
+        assert command.command_id not in self.replies
         await self.send(command)
         await self.read_until(lambda: command.command_id in self.replies)
         return self.replies[command.command_id]

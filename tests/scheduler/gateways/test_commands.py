@@ -1,6 +1,8 @@
 """Commands and their replies over real sockets, with a fake worker."""
 
 import asyncio
+import itertools
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,6 @@ from tests.scheduler.client import (
     Command,
     abort,
     add,
-    ask,
     get_stats,
     pause,
     resume,
@@ -22,14 +23,10 @@ from tests.scheduler.conftest import Start
 from tests.scheduler.fake_services import FakeWorkerServicer
 
 
-def set_priority(handle: int, priority: int) -> Command:
-    change = scheduler_pb2.SetPriority(handle=handle, priority=priority)
-    return Command(command_id=2000 + handle, set_priority=change)
-
-
-def set_named_priority(name: str, priority: int, command_id: int = 6000) -> Command:
-    change = scheduler_pb2.SetPriority(name=name, priority=priority)
-    return Command(command_id=command_id, set_priority=change)
+def set_priority(handle: int, priority: int, name: str = "", command_id: int = 0) -> Command:
+    """Changes that of a request, or of all with a name."""
+    change = scheduler_pb2.SetPriority(handle=handle, priority=priority, name=name)
+    return Command(command_id=command_id or 2000 + handle, set_priority=change)
 
 
 async def test_what_cannot_be_carried_out_is_answered_with_the_field_and_ends_nothing(
@@ -80,7 +77,7 @@ async def test_no_priority_is_ignored(start: Start) -> None:
     await client.send(add(1, PROMPT, names=["n"]))
     reply = await client.reply(add(2, PROMPT, priority=1))
     assert reply.error == "priority: must be 0 with the policy fcfs, not 1"
-    for command in (set_priority(1, -5), set_named_priority("n", -5)):
+    for command in (set_priority(1, -5), set_priority(0, -5, "n")):
         reply = await client.reply(command)
         assert reply.error == "set_priority.priority: has no effect with the policy fcfs"
     described = await client.stub.Describe(scheduler_pb2.DescribeRequest())
@@ -130,14 +127,14 @@ async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
     waiting = [add(handle, [handle], names=[f"n{handle % 2}"]) for handle in (2, 3, 4, 5)]
     await client.send(*waiting)
     await client.read_until(lambda: 5 in client.replies)
-    reply = await other.reply(set_named_priority("n1", -1))
+    reply = await other.reply(set_priority(0, -1, "n1"))
     assert (reply.error, reply.num_requests) == ("", 2)
     assert other.priorities == []
-    reply = await client.reply(set_named_priority("n0", 1))
+    reply = await client.reply(set_priority(0, 1, "n0"))
     assert (reply.error, reply.num_requests) == ("", 2)
     await client.until_finished(5)
     # What has ended has no priority.
-    assert (await client.reply(set_named_priority("n0", 1, 9))).num_requests == 0
+    assert (await client.reply(set_priority(0, 1, "n0", 9))).num_requests == 0
     assert [(one.handle, one.priority) for one in client.priorities] == [(3, -1), (5, -1)]
     assert list(client.finished) == [1, 3, 5, 2, 4]
 
@@ -146,39 +143,29 @@ async def test_statistics_are_reported_and_change_nothing(
     start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.005
-    options = {"max_num_seqs": 1, "max_plans_in_flight": 1}
-    _, client = await start(**options)
-    await client.send(add(1, PROMPT), add(2, [8]))
+    options: dict[str, Any] = {"max_num_seqs": 1, "enable_prefix_caching": True}
+    _, client = await start(max_plans_in_flight=1, **options)
+    prompt = list(range(10))
+    # The second shares blocks with the first, and the third has another salt.
+    await client.send(*(add(handle, prompt, cache_salt="aab"[handle - 1]) for handle in (1, 2, 3)))
     await client.read_until(lambda: 1 in client.tokens)
     first = (await client.reply(get_stats())).stats
-    command_id = 4000
-    while len(client.finished) < 2:
-        command_id += 1
+    for command_id in itertools.count(4000):
+        if len(client.finished) == 3:
+            break
         await client.reply(get_stats(command_id))
-    last = (await client.reply(get_stats(5000))).stats
-    assert (first.num_running, first.num_waiting, first.num_blocks) == (1, 1, 32)
+    last = (await client.reply(get_stats(3001))).stats
+    assert client.tokens == dict.fromkeys((1, 2, 3), truth(prompt))
+    assert (first.num_running, first.num_waiting, first.num_blocks) == (1, 2, 32)
     assert first.num_free_blocks < 32
     assert first.num_plans_in_flight == 1
     assert (last.num_running, last.num_waiting, last.num_free_blocks) == (0, 0, 32)
-    assert last.num_plans == worker.worker.num_steps == 40
-    assert last.num_preschedule_hits >= 30
-    assert last.num_preschedule_discards <= 2
+    assert last.num_plans == worker.worker.num_steps == 60
+    assert last.num_preschedule_hits >= 45
+    assert last.num_preschedule_discards <= 3
+    assert worker.worker.num_cached_tokens == last.num_prefix_hits == 8
+    assert last.num_prefix_queries >= 30
     assert not last.is_paused
-
-
-@pytest.mark.parametrize(("salt", "num_hits"), [("a", 8), ("b", 0)])
-async def test_requests_of_one_salt_share_blocks(
-    start: Start, salt: str, num_hits: int, worker: FakeWorkerServicer
-) -> None:
-    prompt = list(range(10))
-    _, client = await start(enable_prefix_caching=True)
-    await ask(client.stub, add(1, prompt, cache_salt="a"))
-    await client.send(add(2, prompt, cache_salt=salt))
-    await client.read_until(lambda: 2 in client.finished)
-    stats = (await client.reply(get_stats())).stats
-    assert client.tokens == {2: truth(prompt)}
-    assert worker.worker.num_cached_tokens == stats.num_prefix_hits == num_hits
-    assert stats.num_prefix_queries >= 10
 
 
 async def test_numbers_as_large_as_may_be_end_nothing(start: Start) -> None:
