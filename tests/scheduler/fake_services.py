@@ -26,7 +26,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     server: GrpcServer
     """The last one that served it."""
-    port: int
+    port = 0
 
     async def stop(self) -> None:
         """Ends its server."""

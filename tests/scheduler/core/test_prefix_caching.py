@@ -155,3 +155,19 @@ def test_an_abort_in_flight_shares_what_was_computed_right(depth: int) -> None:
     situation.add(1, [*BEGINNING, 1, 2], 9)
     assert cached_blocks(situation) == 4
     situation.finish()
+
+
+def test_the_account_reports_what_the_prefix_cache_held_of_the_prompt() -> None:
+    situation = caching(max_num_batched_tokens=32)
+    prompt = [*range(10)]
+    situation.add(1, prompt, 8)
+    situation.drain()
+    situation.add(2, prompt, 8)
+    situation.add(3, prompt, 8, output_token_ids=situation.text(1)[:7])
+    situation.add(4, [9, *prompt], 2)
+    situation.drain()
+    # Blocks of 4; output that is in the cache as well does not count.
+    counts = [situation.finished(handle).num_cached_tokens for handle in (1, 2, 3, 4)]
+    assert counts == [0, 8, 10, 0]
+    situation.add(5, prompt, 8)
+    assert situation.abort(5).num_cached_tokens == 0

@@ -7,20 +7,25 @@ from typing import Any
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.drafts import DraftSource
 from tests.scheduler.client import (
     MODES,
+    PATIENT,
     PROMPT,
     Client,
     Command,
     abort,
     add,
+    ask,
     get_stats,
     pause,
     resume,
     truth,
+    until,
 )
 from tests.scheduler.conftest import Start
-from tests.scheduler.fake_services import FakeWorkerServicer
+from tests.scheduler.fake_services import FakeProposerServicer, FakeWorkerServicer
 
 
 def set_priority(handle: int, priority: int, name: str = "", command_id: int = 0) -> Command:
@@ -185,3 +190,35 @@ async def test_commands_come_no_faster_than_their_replies_are_read(start: Start)
     await asyncio.sleep(0.3)
     await client.read_until(lambda: len(client.replies) == len(commands))
     await sending
+
+
+# Requests that go on after output which their owner has already.
+
+GIVEN = {1: 1, 2: 7, 3: 19}
+"""How much of its output each request has."""
+REST = {handle: truth(PROMPT)[number:] for handle, number in GIVEN.items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_only_what_comes_after_it_is_delivered_and_a_proposer_knows_it_from_the_start(
+    start: Start, mode: str, proposer_port: int, proposer: FakeProposerServicer
+) -> None:
+    _, first = await start(proposer_port, **PATIENT, **MODES[mode])
+    for predicted in ([], truth(PROMPT)):
+        most: dict[str, Any] = {"predicted": predicted} if predicted else {"max_draft_tokens": 0}
+        given = {handle: to_bytes(truth(PROMPT)[:number]) for handle, number in GIVEN.items()}
+        commands = [add(each, PROMPT, output_token_ids=given[each], **most) for each in given]
+        client = await ask(first.stub, *commands)
+        assert client.tokens == REST
+        for handle, end in client.finished.items():
+            by_source = from_bytes(end.num_tokens_by_source).tolist()
+            assert sum(by_source) == len(REST[handle])
+            assert by_source[DraftSource.PREDICTION] == end.accepted_prediction_tokens
+            assert end.num_passes + sum(by_source[1:]) == len(REST[handle])
+            if predicted:
+                # The first pass emits a token of its own.
+                assert end.accepted_prediction_tokens >= max(len(REST[handle]) - 4, 0) // 2
+            else:
+                assert by_source[DraftSource.TARGET] == len(REST[handle])
+    await until(lambda: sorted(proposer.closed) == ["r1", "r2", "r3"])
+    assert proposer.num_gaps == 0
