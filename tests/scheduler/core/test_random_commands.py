@@ -73,6 +73,7 @@ FAULTS: list[tuple[str, list[Node], list[float]]] = [
     ("values: 1 of 2", [(1, -1, -1), (1, 0, -1)], [0.5]),
 ]
 """What a window is refused for, its nodes and values."""
+UP_TO_3 = st.integers(1, 3)
 SIZES = st.fixed_dictionaries(
     {
         "block_size": st.sampled_from([1, 2, 3, 4, 5, 16]),
@@ -91,13 +92,26 @@ OPTIONS = st.fixed_dictionaries(
         "draft_width": st.sampled_from(["fixed", "goodput", "adaptive", "crossover"]),
         "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
         "drafter": st.sampled_from(DRAFTERS),
+        "is_eager": st.booleans(),
     }
 )
 DEPTHS = st.one_of(
-    st.fixed_dictionaries(
-        {"max_plans_in_flight": st.integers(1, 3), "multi_step_count": st.integers(1, 3)}
-    ),
+    st.fixed_dictionaries(dict.fromkeys(("max_plans_in_flight", "multi_step_count"), UP_TO_3)),
     st.fixed_dictionaries({"num_pipeline_stages": st.integers(2, 3)}),
+)
+VALUES = st.fixed_dictionaries(
+    {
+        "max_tokens": st.integers(1, 30),
+        "min_tokens": st.integers(0, 5),
+        "priority": st.integers(0, 2),
+        "max_draft_tokens": st.sampled_from([None, 0, 2]),
+        "wants_prediction_positions": st.booleans(),
+    }
+)
+SAMPLINGS = st.builds(
+    SamplingParams,
+    num_logprobs=st.sampled_from([None, None, 0, 2]),
+    num_prompt_logprobs=st.sampled_from([None, None, 0, 3]),
 )
 NUMBERS = st.integers(0, 5)
 """Which of the workers that can."""
@@ -142,13 +156,10 @@ def can(condition: Callable[[DrivenWorker], bool]) -> Any:
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        sizes=st.one_of(
-            st.lists(SIZES, min_size=1, max_size=1), st.lists(SIZES, min_size=1, max_size=3)
-        ),
+        sizes=st.one_of(st.lists(SIZES, min_size=1, max_size=size) for size in (1, 3)),
         num_blocks=st.one_of(st.none(), st.integers(4, 30)),
         options=OPTIONS,
         depth=DEPTHS,
-        is_eager=st.booleans(),
         is_always_ahead=st.booleans(),
         is_recorded=st.sampled_from([False, False, True]),
     )
@@ -158,15 +169,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks: int | None,
         options: dict[str, Any],
         depth: dict[str, int],
-        is_eager: bool,
         is_always_ahead: bool,
         is_recorded: bool,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         if is_always_ahead:
             self.patch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)
-        self.is_eager = is_eager
-        self.drafter = options.pop("drafter")
+        self.is_eager, self.drafter = options.pop("is_eager"), options.pop("drafter")
         chosen = SchedulerSettings(max_num_waiting=5, starvation_seconds=3, **options, **depth)
         self.log: Path | None = None
         self.journal = OFF
@@ -192,15 +201,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.mode: PauseMode | None = None
 
     def fake_of(self, size: dict[str, int]) -> FakeWorker:
-        num_blocks = -(-MAX_LENGTH // size["block_size"]) + size["num_extra_blocks"]
+        size = dict(size)
+        least = -(-MAX_LENGTH // size["block_size"]) + size.pop("num_extra_blocks")
+        num_blocks = self.num_blocks or least
         fake = FakeWorker(
-            VOCAB_SIZE,
-            MAX_LENGTH,
-            size["block_size"],
-            self.num_blocks or num_blocks,
-            size["max_num_seqs"],
-            size["max_num_batched_tokens"],
-            drafter=self.drafter,
+            VOCAB_SIZE, MAX_LENGTH, num_blocks=num_blocks, drafter=self.drafter, **size
         )
         fake.failing = self.failing
         return fake
@@ -222,17 +227,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
         follows=st.integers(0, 9),
-        max_tokens=st.integers(1, 30),
         num_given=st.sampled_from([0, 0, 0, 1, 5]),
         stops=st.lists(st.integers(0, 6), max_size=1),
-        min_tokens=st.integers(0, 5),
         is_predicted=st.booleans(),
         is_followed=st.booleans(),
-        priority=st.integers(0, 2),
-        max_draft_tokens=st.sampled_from([None, 0, 2]),
-        num_logprobs=st.sampled_from([None, None, 0, 2]),
-        num_prompt_logprobs=st.sampled_from([None, None, 0, 3]),
-        wants_prediction_positions=st.booleans(),
+        sampling=SAMPLINGS,
+        values=VALUES,
     )
     def add(
         self,
@@ -242,9 +242,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         stops: list[int],
         is_predicted: bool,
         is_followed: bool,
-        num_logprobs: int | None,
-        num_prompt_logprobs: int | None,
-        **values: Any,
+        sampling: SamplingParams,
+        values: dict[str, Any],
     ) -> None:
         handle = len(self.requests) + 1
         if follows in range(1, handle):
@@ -255,9 +254,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         limit = min(len(prompt) + values["max_tokens"], self.max_length)
         text = expected_output(prompt, VOCAB_SIZE, limit, set(stops), values["min_tokens"])
         given = text[: min(num_given, max(len(text) - 1, 0))]
-        sampling = SamplingParams(
-            num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
-        )
         values["priority"] *= self.workers[0].scheduler.config.policy == "priority"
         message = scheduler_pb2.Add(
             handle=handle,
@@ -447,8 +443,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @can(lambda worker: True)
     @rule(number=NUMBERS)
     def prepare(self, number: int) -> None:
-        worker = self.choose(number, lambda worker: True)
-        worker.prepare()
+        self.choose(number, lambda worker: True).prepare()
 
     @can(lambda worker: worker.scheduler.can_send)
     @rule(number=NUMBERS)
