@@ -137,7 +137,6 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         self.num_batches = 0
         self.num_gaps = 0
         self.delay_seconds = 0.0
-        self.break_at: set[int] = set()
         self.window_tokens = 8
 
     def forget(self) -> None:
@@ -152,8 +151,6 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             self.num_batches += 1
             response = self.answer(request)
             await asyncio.sleep(self.delay_seconds)
-            if self.num_batches in self.break_at:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
             yield response
 
     def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:

@@ -113,16 +113,18 @@ def start(**values: Any) -> bytes:
     return packed(entry.SerializeToString())
 
 
-def find(entries: list[Entry], is_it: Callable[[Entry], bool], first: int = 200) -> int:
-    """Returns the index of the first such entry that is not one of the first."""
-    return next(index for index, entry in enumerate(entries) if index >= first and is_it(entry))
+def flip(message: Any, name: str, row: int = 0) -> tuple[str, str]:
+    """Changes a number, or one of a column; returns what it is now and what it was."""
+    value = getattr(message, name)
+    numbers = from_bytes(value).copy() if isinstance(value, bytes) else [value]
+    numbers[row] ^= 1
+    setattr(message, name, to_bytes(numbers) if isinstance(value, bytes) else numbers[row])
+    return str(numbers[row]), str(numbers[row] ^ 1)
 
 
-def changed(column: bytes, row: int) -> bytes:
-    """Returns a column with one number changed."""
-    values = from_bytes(column).copy()
-    values[row] ^= 1
-    return to_bytes(values)
+def add_plan(entry: Entry) -> tuple[str, str]:
+    entry.plan.SetInParent()
+    return "a plan", "None"
 
 
 def test_the_report_may_be_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,72 +142,69 @@ def test_the_summary_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) ->
     assert line.endswith(", identical\n")
 
 
-@pytest.mark.parametrize("name", ["token_ids", "lengths", "num_accepted_tokens"])
-def test_a_changed_number_of_a_result_is_found(log: Path, name: str) -> None:
-    entries = read(log)
-    index = find(entries, lambda entry: len(entry.result.token_ids) > 0)
-    result = entries[index].result
-    setattr(result, name, changed(getattr(result, name), 0))
-    write(log, entries)
-    difference = replayed(log).difference
-    assert difference is not None
-    assert (difference.entry, difference.event) == (index + 1, "result")
+Change = tuple[Callable[[Entry], Any], Callable[[Entry], tuple[str, str]], str]
+"""Which entry is changed, what is in the log then and what comes out, and where it is found."""
+CHANGES: list[Change] = [
+    (
+        lambda entry: entry.result.token_ids,
+        lambda entry: flip(entry.result, "token_ids"),
+        "outcome",
+    ),
+    (lambda entry: entry.result.token_ids, lambda entry: flip(entry.result, "lengths"), "outcome"),
+    (
+        lambda entry: entry.result.slots,
+        lambda entry: flip(entry.result, "num_accepted_tokens"),
+        "outcome",
+    ),
+    *(
+        (
+            lambda entry: len(entry.plan.slots) > 4,
+            lambda entry, name=name: flip(entry.plan, name, 1),  # type: ignore[misc]
+            f"plan.{name}[1]",
+        )
+        for name in ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks")
+    ),
+    (
+        lambda entry: entry.plan.admissions,
+        lambda entry: flip(entry.plan.admissions[0], "max_length"),
+        "plan.admissions[0].max_length",
+    ),
+    (lambda entry: entry.HasField("scheduled") and not entry.HasField("plan"), add_plan, "plan"),
+    (lambda entry: entry.HasField("closed"), lambda entry: flip(entry, "outcome"), "outcome"),
+]
 
 
-@pytest.mark.parametrize(
-    "name", ["slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks"]
-)
-def test_a_changed_row_of_a_plan_is_found(
-    log: Path, name: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("is_it", "change", "field"), CHANGES)
+def test_what_was_changed_is_found(
+    log: Path,
+    is_it: Callable[[Entry], Any],
+    change: Callable[[Entry], tuple[str, str]],
+    field: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     entries = read(log)
-    index = find(entries, lambda entry: len(entry.plan.slots) > 4)
-    plan = entries[index].plan
-    before = from_bytes(getattr(plan, name))[1]
-    setattr(plan, name, changed(getattr(plan, name), 1))
+    # None of the first.
+    place = next(place for place in range(200, len(entries)) if is_it(entries[place]))
+    expected, got = change(entries[place])
     write(log, entries)
     assert main([str(log)]) == 1
-    said = capsys.readouterr().out
-    where = f"entry {index + 1}, scheduled, plan.{name}[1]"
-    assert f"{where}: expected {before ^ 1}, got {before} " in said
-
-
-def test_a_changed_admission_is_found(log: Path) -> None:
-    entries = read(log)
-    index = find(entries, lambda entry: len(entry.plan.admissions) > 0)
-    entries[index].plan.admissions[0].max_length += 1
-    write(log, entries)
     difference = replayed(log).difference
     assert difference is not None
-    assert difference.field == "plan.admissions[0].max_length"
-
-
-def test_a_missing_plan_is_found(log: Path) -> None:
-    entries = read(log)
-    index = find(entries, lambda entry: entry.HasField("scheduled") and not entry.HasField("plan"))
-    other = find(entries, lambda entry: entry.HasField("plan"))
-    entries[index].plan.CopyFrom(entries[other].plan)
-    write(log, entries)
-    difference = replayed(log).difference
-    assert difference is not None
-    assert (difference.entry, difference.expected, difference.got) == (index + 1, "a plan", "None")
+    event = str(entries[place].WhichOneof("event"))
+    found = (difference.entry, difference.event, difference.field)
+    assert found == (place + 1, event, field)
+    # Of what is no plan a checksum is in the log.
+    if event == "scheduled":
+        where = f"entry {place + 1}, {event}, {field}: expected {expected}, got {got} "
+        assert where in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("event", ["added", "reached"])
 def test_a_missing_entry_is_found(log: Path, event: str) -> None:
     entries = read(log)
-    index = find(entries, lambda entry: entry.WhichOneof("event") == event, first=0)
-    write(log, entries[:index] + entries[index + 1 :])
-    assert replayed(log).difference is not None
-
-
-def test_changed_totals_are_found(log: Path) -> None:
-    entries = read(log)
-    entries[-1].outcome ^= 1
+    entries.remove(next(entry for entry in entries if entry.WhichOneof("event") == event))
     write(log, entries)
-    difference = replayed(log).difference
-    assert difference is not None
-    assert (difference.event, difference.field) == ("closed", "outcome")
+    assert replayed(log).difference is not None
 
 
 @pytest.mark.parametrize("num_bytes", [1, 10])

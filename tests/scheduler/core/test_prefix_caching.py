@@ -46,17 +46,6 @@ def test_a_second_request_computes_only_what_is_its_own(depth: int) -> None:
     assert situation.worker.num_cached_tokens == 16
 
 
-def test_the_last_token_is_always_computed() -> None:
-    situation = caching()
-    situation.add(0, BEGINNING, 5)
-    situation.step()
-    situation.add(1, BEGINNING, 5)
-    assert cached_blocks(situation) == 3
-    situation.answer()
-    situation.finish()
-    assert situation.text(0) == situation.text(1)
-
-
 @pytest.mark.parametrize("depth", [2, 3])
 def test_a_prompt_in_chunks_is_shared_chunk_by_chunk(depth: int) -> None:
     situation = caching(max_num_batched_tokens=10, max_plans_in_flight=depth)
@@ -124,24 +113,6 @@ def test_a_preempted_request_finds_its_own_blocks_again(depth: int) -> None:
     # Prompt and output, but for the block that was not full.
     assert situation.scheduler.stats.num_prefix_hits >= 24
     assert situation.worker.num_cached_tokens == situation.scheduler.stats.num_prefix_hits
-
-
-@DEPTHS
-@pytest.mark.parametrize("num_batched", [8, 64])
-@pytest.mark.parametrize("is_aborted", [False, True])
-def test_an_error_is_not_shared(depth: int, num_batched: int, is_aborted: bool) -> None:
-    situation = caching(max_plans_in_flight=depth, max_num_batched_tokens=num_batched)
-    situation.add(0, [*BEGINNING, 1], 9)
-    situation.worker.failing.add("r0")
-    situation.fill()
-    if is_aborted:
-        situation.abort(0)
-    else:
-        del situation.expected[0]
-    situation.settle()
-    situation.add(1, [*BEGINNING, 1], 9)
-    assert cached_blocks(situation) == 0
-    situation.finish()
 
 
 @DEPTHS

@@ -9,15 +9,6 @@ from tests.scheduler.situation import NOW, Situation, config, make_window, rows
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
 
-def test_at_depth_two_chunks_of_a_prompt_follow_each_other_without_a_result() -> None:
-    situation = Situation(max_plans_in_flight=3)
-    situation.add(0, list(range(40)), 3)
-    assert [situation.send().num_known_tokens.tolist() for _ in range(3)] == [[16], [16], [8]]
-    assert [rows(situation.answer()) for _ in range(2)] == [{}, {}]
-    assert rows(situation.answer()) == {0: situation.expected[0][:1]}
-    situation.finish()
-
-
 @pytest.mark.parametrize(("max_tokens", "num_drafts"), [(10, 4), (3, 2)])
 def test_the_last_prefill_chunk_drafts_no_further_than_the_request_may_go(
     max_tokens: int, num_drafts: int

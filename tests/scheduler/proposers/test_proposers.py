@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes, to_bytes
 from tests.scheduler.client import (
     MODES,
@@ -46,17 +45,6 @@ async def test_predictions_change_no_text_and_right_ones_save_passes(
     assert client.tokens[9] == truth(PROMPT)
     assert client.finished[9].accepted_prediction_tokens >= 14
     assert client.finished[9].rejected_prediction_tokens == 0
-
-
-async def test_a_proposer_that_breaks_mid_answer_costs_no_text(
-    start: Start, worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    worker.step_seconds = 0.02
-    proposer.break_at, proposer.window_tokens = {2}, 2
-    _, client = await start(proposer_port)
-    await client.ask(predict())
-    assert client.tokens[1] == truth(PROMPT)
-    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_LENGTH
 
 
 async def test_a_proposer_that_lost_its_memory_is_sent_everything_again(
