@@ -285,6 +285,20 @@ def columns(scheduler: Scheduler) -> np.ndarray:
     )
 
 
+def state(scheduler: Scheduler) -> list[Any]:
+    """Returns copies of all that a plan could change."""
+    inner = scheduler._state
+    waiting = [request.request_id for request in inner.waiting.requests], inner.waiting.version
+    blocks = inner.blocks.num_blocks.tolist(), inner.blocks.num_free
+    sent = (
+        list(inner.unsent_windows),
+        list(inner.released_slots),
+        len(inner.in_flight),
+        inner.num_plans,
+    )
+    return [columns(scheduler).tolist(), waiting, blocks, sent, inner.running.tolist()]
+
+
 def check_slots(scheduler: Scheduler) -> None:
     """Checks that counters are exact, and that blocks are there for all that is in flight."""
     scheduler.check_integrity()

@@ -30,7 +30,9 @@ from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.core.windows.window import WindowError
+from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.journal import OFF, Journal
+from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
@@ -40,9 +42,9 @@ from tests.scheduler.core.expected import VOCAB_SIZE, Expected, TokenPath
 from tests.scheduler.fake_worker import FakeWorker, expected_output
 from tests.scheduler.situation import (
     check_slots,
-    columns,
     make_window,
     rows,
+    state,
     window_message,
     window_of,
 )
@@ -443,7 +445,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @can(lambda worker: True)
     @rule(number=NUMBERS)
     def prepare(self, number: int) -> None:
-        self.choose(number, lambda worker: True).prepare()
+        """Neither this nor reading changes anything."""
+        worker = self.choose(number, lambda worker: True)
+        scheduler, before = worker.scheduler, state(worker.scheduler)
+        worker.prepare()
+        stats_message([scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
+        scheduler.find_unaligned()
+        scheduler.compute_schedule()
+        assert state(scheduler) == before
 
     @can(lambda worker: worker.scheduler.can_send)
     @rule(number=NUMBERS)
@@ -528,7 +537,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def receive_again(self, number: int, data: Any) -> None:
         worker = self.choose(number, lambda worker: bool(worker.settled))
         scheduler = worker.scheduler
-        before, stats = columns(scheduler), asdict(scheduler.stats)
+        before, stats = state(scheduler), asdict(scheduler.stats)
         costs = scheduler._state.costs.cost([1, 5, 20]).tolist()
         result = data.draw(st.sampled_from(worker.settled))
         result.step_ns = 10**12
@@ -536,7 +545,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(outputs.handles) == len(outputs.ended) == 0
         late = stats["num_late_results"] + 1
         assert asdict(scheduler.stats) == {**stats, "num_late_results": late}
-        assert np.array_equal(columns(scheduler), before)
+        assert state(scheduler) == before
         assert scheduler._state.costs.cost([1, 5, 20]).tolist() == costs
 
     @can(lambda worker: True)
