@@ -21,6 +21,7 @@ from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.fake_worker import FakeWorker
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_Plans = asyncio.Queue[worker_pb2.ExecuteRequest | None]
 
 
 class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -63,7 +64,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.num_streams += 1
         stream = self.num_streams
         self.worker.restart()
-        plans: asyncio.Queue[worker_pb2.ExecuteRequest | None] = asyncio.Queue()
+        plans: _Plans = asyncio.Queue()
         self.num_plans = 0
         reader = asyncio.create_task(self._read(request_iterator, plans))
         try:
@@ -99,9 +100,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return response
 
     async def _read(
-        self,
-        requests: AsyncIterator[worker_pb2.ExecuteRequest],
-        plans: "asyncio.Queue[worker_pb2.ExecuteRequest | None]",
+        self, requests: AsyncIterator[worker_pb2.ExecuteRequest], plans: _Plans
     ) -> None:
         async for plan in requests:
             self.num_plans += 1
@@ -195,17 +194,10 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         if prediction[:base] != output:
             return
         tokens = prediction[base : base + self.window_tokens]
-        response.windows.add(
-            request_id=request_id,
-            base=base,
-            token_ids=to_bytes(tokens),
-            prediction_positions=to_bytes(
-                range(base, base + len(tokens))
-                if self.is_predicted[request_id]
-                else [-1] * len(tokens)
-            ),
-            values=floats_to_bytes([0.99**place for place in range(1, len(tokens) + 1)]),
-        )
+        is_predicted, places = self.is_predicted[request_id], range(len(tokens))
+        window = response.windows.add(request_id=request_id, base=base, token_ids=to_bytes(tokens))
+        window.prediction_positions = to_bytes([base + i if is_predicted else -1 for i in places])
+        window.values = floats_to_bytes([0.99 ** (place + 1) for place in places])
 
 
 def check_integrity(engine: Engine) -> None:

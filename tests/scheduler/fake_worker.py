@@ -4,6 +4,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.width.drafter import Drafter
 
-COLUMNS = ("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens")
+SIZES: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4, "num_blocks": 32}
+SIZES |= {"max_num_seqs": 4, "max_num_batched_tokens": 16}
+COLUMNS: tuple[str, ...] = ("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens")
 COLUMNS += ("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes")
 """Of a result, besides its slots."""
 
@@ -151,27 +154,17 @@ class FakeWorker:
 
     def __init__(
         self,
-        vocab_size: int = 50,
-        max_model_len: int = 64,
-        block_size: int = 4,
-        num_blocks: int = 32,
-        max_num_seqs: int = 4,
-        max_num_batched_tokens: int = 16,
         eos_token_ids: tuple[int, ...] = (),
         costs: tuple[tuple[int, int], ...] = (),
         drafter: Drafter | None = None,
+        **sizes: int,
     ) -> None:
         self.description = worker_pb2.DescribeResponse(
             model="fake",
-            vocab_size=vocab_size,
-            max_model_len=max_model_len,
-            block_size=block_size,
-            num_blocks=num_blocks,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
             eos_token_ids=to_bytes(eos_token_ids),
             cost_num_tokens=to_bytes([num_tokens for num_tokens, _ in costs]),
             cost_us=to_bytes([microseconds for _, microseconds in costs]),
+            **{**SIZES, **sizes},
         )
         self._drafter = drafter
         if drafter is not None:
@@ -317,8 +310,9 @@ class FakeWorker:
                 if source > DraftSource.PREDICTION and self._drafter is not None:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))
                     deepest = max(deepest, int(levels[0]))
-            counted = [len(row.token_ids)], [len(new)], new, counts[:1], counts[1:], [source]
-            for name, values in zip(COLUMNS, (*counted, nodes[:1], nodes[1:]), strict=True):
+            told: list[Sequence[int]] = [[len(row.token_ids)], [len(new)], new, counts[:1]]
+            told += counts[1:], [source], nodes[:1], nodes[1:]
+            for name, values in zip(COLUMNS, told, strict=True):
                 columns[name] += values
         if DraftSource.PREDICTION not in columns["draft_sources"]:
             del columns["window_nodes"], columns["accepted_nodes"]

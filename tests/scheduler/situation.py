@@ -18,7 +18,7 @@ from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.workers.translate import plan_message, step_result
-from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.fake_worker import SIZES, FakeWorker, expected_output
 
 NOW = 0.0
 
@@ -66,31 +66,10 @@ def ints(*values: int) -> Int32Array:
 
 
 def config(**values: Any) -> EngineConfig:
-    sizes: dict[str, Any] = {
-        "vocab_size": 50,
-        "max_model_len": 64,
-        "block_size": 4,
-        "num_blocks": 32,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 16,
-        "max_num_waiting": 8,
-        "num_speculative_tokens": 4,
-        "draft_width": "fixed",
-        "max_plans_in_flight": 1,
-    }
-    return EngineConfig(**{**sizes, **values})
-
-
-def fake_worker(bounds: EngineConfig) -> FakeWorker:
-    return FakeWorker(
-        bounds.vocab_size,
-        bounds.max_model_len,
-        bounds.block_size,
-        bounds.num_blocks,
-        bounds.max_num_seqs,
-        bounds.max_num_batched_tokens,
-        drafter=bounds.drafter,
-    )
+    sizes: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4}
+    sizes |= {"num_blocks": 32, "max_num_seqs": 4, "max_num_batched_tokens": 16}
+    sizes |= {"max_num_waiting": 8, "num_speculative_tokens": 4, "draft_width": "fixed"}
+    return EngineConfig(**{**sizes, "max_plans_in_flight": 1, **values})
 
 
 def rows(outputs: StepOutputs) -> dict[int, list[int]]:
@@ -127,7 +106,8 @@ class Situation:
     ) -> None:
         self.config = config(**values)
         self.scheduler = Scheduler(self.config, costs, drafter_us)
-        self.worker = fake_worker(self.config)
+        sizes = {name: getattr(self.config, name) for name in SIZES}
+        self.worker = FakeWorker(drafter=self.config.drafter, **sizes)
         self.sent: list[Plan] = []
         """Plans that the worker has not run."""
         self.got = Collected()

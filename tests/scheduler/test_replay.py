@@ -7,7 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +121,22 @@ def flip(message: Any, name: str, row: int = 0) -> tuple[str, str]:
     return str(numbers[row]), str(numbers[row] ^ 1)
 
 
-def add_plan(entry: Entry) -> tuple[str, str]:
-    entry.plan.SetInParent()
-    return "a plan", "None"
+def change(entry: Entry, path: str) -> tuple[str, str] | None:
+    """Changes what has a path, if it is there; returns what it is now and what it was."""
+    name = path.partition(".")[2]
+    match path:
+        case "outcome" if entry.HasField("closed"):
+            return flip(entry, "outcome")
+        case "plan" if entry.HasField("scheduled") and not entry.HasField("plan"):
+            entry.plan.SetInParent()
+            return "a plan", "None"
+        case "plan.admissions[0].max_length" if entry.plan.admissions:
+            return flip(entry.plan.admissions[0], "max_length")
+    if path.startswith("result.") and entry.result.token_ids:
+        return flip(entry.result, name)
+    if path.endswith("[1]") and len(entry.plan.slots) > 4:
+        return flip(entry.plan, name.removesuffix("[1]"), row=1)
+    return None
 
 
 def test_the_report_may_be_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,60 +154,31 @@ def test_the_summary_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) ->
     assert line.endswith(", identical\n")
 
 
-Change = tuple[Callable[[Entry], Any], Callable[[Entry], tuple[str, str]], str]
-"""Which entry is changed, what is in the log then and what comes out, and where it is found."""
-CHANGES: list[Change] = [
-    (
-        lambda entry: entry.result.token_ids,
-        lambda entry: flip(entry.result, "token_ids"),
-        "outcome",
-    ),
-    (lambda entry: entry.result.token_ids, lambda entry: flip(entry.result, "lengths"), "outcome"),
-    (
-        lambda entry: entry.result.slots,
-        lambda entry: flip(entry.result, "num_accepted_tokens"),
-        "outcome",
-    ),
-    *(
-        (
-            lambda entry: len(entry.plan.slots) > 4,
-            lambda entry, name=name: flip(entry.plan, name, 1),  # type: ignore[misc]
-            f"plan.{name}[1]",
-        )
-        for name in ("slots", "num_known_tokens", "num_draft_tokens", "num_new_blocks")
-    ),
-    (
-        lambda entry: entry.plan.admissions,
-        lambda entry: flip(entry.plan.admissions[0], "max_length"),
-        "plan.admissions[0].max_length",
-    ),
-    (lambda entry: entry.HasField("scheduled") and not entry.HasField("plan"), add_plan, "plan"),
-    (lambda entry: entry.HasField("closed"), lambda entry: flip(entry, "outcome"), "outcome"),
-]
-
-
-@pytest.mark.parametrize(("is_it", "change", "field"), CHANGES)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("result.token_ids", "result.lengths", "result.num_accepted_tokens", "outcome"),
+        *("plan.slots[1]", "plan.num_known_tokens[1]", "plan.num_draft_tokens[1]"),
+        *("plan.num_new_blocks[1]", "plan.admissions[0].max_length", "plan"),
+    ],
+)
 def test_what_was_changed_is_found(
-    log: Path,
-    is_it: Callable[[Entry], Any],
-    change: Callable[[Entry], tuple[str, str]],
-    field: str,
-    capsys: pytest.CaptureFixture[str],
+    log: Path, path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entries = read(log)
     # None of the first.
-    place = next(place for place in range(200, len(entries)) if is_it(entries[place]))
-    expected, got = change(entries[place])
+    changes = ((place, change(entries[place], path)) for place in range(200, len(entries)))
+    place, changed = next((place, changed) for place, changed in changes if changed)
     write(log, entries)
     assert main([str(log)]) == 1
-    difference = replayed(log).difference
+    difference, event = replayed(log).difference, entries[place].WhichOneof("event")
     assert difference is not None
-    event = str(entries[place].WhichOneof("event"))
-    found = (difference.entry, difference.event, difference.field)
+    field = path if event == "scheduled" else "outcome"
+    found = difference.entry, difference.event, difference.field
     assert found == (place + 1, event, field)
     # Of what is no plan a checksum is in the log.
     if event == "scheduled":
-        where = f"entry {place + 1}, {event}, {field}: expected {expected}, got {got} "
+        where = f"entry {place + 1}, {event}, {field}: expected {changed[0]}, got {changed[1]} "
         assert where in capsys.readouterr().out
 
 

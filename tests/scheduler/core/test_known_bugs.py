@@ -1,11 +1,13 @@
 """Bugs of other engines, each provoked here; `Situation` checks texts, counters and blocks.
 
-Those of placeholders, preemption and ends in flight are in test_random_commands.py.
+Those of placeholders, preemption, stages, late results, and ends in flight or in the middle of a
+window are in test_random_commands.py.
 Not here: grammar, log-probabilities, sampling (the worker's tests), draft models (the drafters'),
 CR LF, content parts, n > 1 and stop strings (the gateway's): this scheduler knows token ids only.
 """
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,13 +91,8 @@ def test_an_abort_in_flight_keeps_the_slot_and_frees_the_id(depth: int) -> None:
 
 @pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
 def test_vllm_49548_prefills_beside_do_not_bring_the_widths_down(policy: str) -> None:
-    situation = Situation(
-        draft_width=policy,
-        max_model_len=600,
-        num_blocks=600,
-        max_num_batched_tokens=64,
-        max_num_waiting=99,
-    )
+    sizes: dict[str, Any] = {"max_model_len": 600, "num_blocks": 600, "max_num_batched_tokens": 64}
+    situation = Situation(draft_width=policy, max_num_waiting=99, **sizes)
     situation.add_predicted(0, PROMPT, 400)
     for handle in range(1, 60):
         situation.add(handle, [handle % 50] * 90, 1)

@@ -30,11 +30,12 @@ def cached_blocks(situation: Situation) -> int:
 
 @DEPTHS
 def test_a_second_request_computes_only_what_is_its_own(depth: int) -> None:
-    situation = caching(max_plans_in_flight=depth)
-    situation.add(0, [*BEGINNING, 1, 2], 20)
+    # There is no room for both without what they share.
+    situation = caching(max_plans_in_flight=depth, num_blocks=9)
+    situation.add(0, [*BEGINNING, 1, 2], 5)
     assert cached_blocks(situation) == 0
     situation.answer()
-    situation.add(1, [*BEGINNING, 5, 6, 7], 20)
+    situation.add(1, [*BEGINNING, 5, 6, 7], 5)
     num_free = situation.scheduler.num_free_blocks
     assert cached_blocks(situation) == 4
     assert situation.sent[-1].num_known_tokens.tolist() == [1, 3]

@@ -61,6 +61,7 @@ DRAFTERS = [
 ]
 
 Node = tuple[int, int, int]
+ONE, CHAIN = [(1, -1, -1)], [(1, -1, -1), (1, 0, -1)]
 FAULTS: list[tuple[str, list[Node], list[float]]] = [
     ("token_ids: must be from", [(VOCAB_SIZE, -1, -1)], []),
     ("token_ids: must be from", [(-1, -1, -1)], []),
@@ -68,11 +69,10 @@ FAULTS: list[tuple[str, list[Node], list[float]]] = [
     ("prediction_positions", [(1, -1, 99)], []),
     ("prompt_positions", [(1, -1, -99)], []),
     ("parents: 1 is not", [(1, -1, -1), (2, 1, -1)], []),
-    ("parents: siblings", [(1, -1, -1), (1, -1, -1)], []),
-    ("values: must be", [(1, -1, -1), (1, 0, -1)], [0.5, 0.6]),
-    ("values: must be", [(1, -1, -1)], [1.5]),
-    ("values: must be", [(1, -1, -1), (1, 0, -1)], [1.0, float("nan")]),
-    ("values: 1 of 2", [(1, -1, -1), (1, 0, -1)], [0.5]),
+    ("parents: siblings", [*ONE, *ONE], []),
+    *(("values: must be", CHAIN, values) for values in ([0.5, 0.6], [1.0, float("nan")])),
+    ("values: must be", ONE, [1.5]),
+    ("values: 1 of 2", CHAIN, [0.5]),
 ]
 """What a window is refused for, its nodes and values."""
 UP_TO_3 = st.integers(1, 3)
@@ -158,7 +158,7 @@ def can(condition: Callable[[DrivenWorker], bool]) -> Any:
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        sizes=st.one_of(st.lists(SIZES, min_size=1, max_size=size) for size in (1, 3)),
+        sizes=st.one_of(*(st.lists(SIZES, min_size=1, max_size=size) for size in (1, 3))),
         num_blocks=st.one_of(st.none(), st.integers(4, 30)),
         options=OPTIONS,
         depth=DEPTHS,
@@ -203,12 +203,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.mode: PauseMode | None = None
 
     def fake_of(self, size: dict[str, int]) -> FakeWorker:
-        size = dict(size)
-        least = -(-MAX_LENGTH // size["block_size"]) + size.pop("num_extra_blocks")
+        sizes: dict[str, Any] = dict(size)
+        least = -(-MAX_LENGTH // size["block_size"]) + sizes.pop("num_extra_blocks")
         num_blocks = self.num_blocks or least
-        fake = FakeWorker(
-            VOCAB_SIZE, MAX_LENGTH, num_blocks=num_blocks, drafter=self.drafter, **size
-        )
+        sizes |= {"vocab_size": VOCAB_SIZE, "max_model_len": MAX_LENGTH, "num_blocks": num_blocks}
+        fake = FakeWorker(drafter=self.drafter, **sizes)
         fake.failing = self.failing
         return fake
 

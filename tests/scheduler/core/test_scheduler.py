@@ -9,6 +9,15 @@ from tests.scheduler.situation import NOW, Situation, config, make_window, rows
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
 
+def test_prompts_get_all_that_is_left_of_a_pass_chunk_after_chunk_without_a_result() -> None:
+    situation = Situation(max_plans_in_flight=3)
+    for handle, length in ((0, 15), (1, 20)):
+        situation.add(handle, list(range(length)), 3)
+    plans = [situation.send().num_known_tokens.tolist() for _ in range(3)]
+    assert plans == [[15, 1], [1, 15], [1, 4]]
+    situation.finish()
+
+
 @pytest.mark.parametrize(("max_tokens", "num_drafts"), [(10, 4), (3, 2)])
 def test_the_last_prefill_chunk_drafts_no_further_than_the_request_may_go(
     max_tokens: int, num_drafts: int

@@ -6,7 +6,6 @@ import grpc
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import from_bytes
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.gateways import delivery as gateway_delivery
 from optimist_scheduler.settings import SchedulerSettings
@@ -84,14 +83,6 @@ async def test_a_worker_repeats_plans_while_no_newer_one_comes(
     # The last runs may have been of no use; their results are on their way still.
     await until(lambda: stats.num_repeats + stats.num_late_results == worker.num_repeats)
     assert worker.num_repeats > 0
-
-
-async def test_describe_reports_model_and_limits(start: Start) -> None:
-    _, client = await start()
-    response = await client.stub.Describe(scheduler_pb2.DescribeRequest())
-    assert (response.model, response.vocab_size, response.max_model_len) == ("fake", 50, 64)
-    assert response.kv_capacity_tokens == 32 * 4
-    assert from_bytes(response.eos_token_ids).tolist() == [2]
 
 
 async def test_a_stream_that_is_not_read_ends_with_an_error(

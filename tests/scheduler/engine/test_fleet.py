@@ -136,7 +136,8 @@ async def test_what_a_lost_worker_had_goes_on_at_the_other(
     workers[0].break_at, workers[1].break_at = {4, 20, 33}, {9, 26}
     options = {**PATIENT, "replay_log": str(tmp_path / "log"), **MODES[mode]}
     client = await pool.begin(*workers, proposers=[proposer_port], **options)
-    await client.ask(*(add(*each, predicted=truth(each[1])[: each[0]]) for each in PROMPTS.items()))
+    predicted = {handle: truth(prompt)[:handle] for handle, prompt in PROMPTS.items()}
+    await client.ask(*(add(each, PROMPTS[each], predicted=predicted[each]) for each in PROMPTS))
     stats = (await client.reply(get_stats())).stats
     assert pool.fleet.dispatcher.num_moved == stats.num_moved_requests > 0
     await until(lambda: sorted(proposer.closed) == sorted({*proposer.outputs, *proposer.closed}))
@@ -361,24 +362,6 @@ async def test_a_worker_keeps_its_requests_while_its_name_gets_another_address(
     assert [one for one in caplog.messages if "lost the worker" in one and "127.0.0.1" in one] == []
 
 
-async def test_requests_wait_for_the_only_worker_to_come_back_at_another_address(
-    pool: Pool, addresses: list[str]
-) -> None:
-    first = new_worker()
-    first.may_run.clear()
-    client = await pool.begin_by_name(first)
-    await client.send(*requests(4))
-    await until(lambda: pool.num_requests == 4)
-    first.may_run.set()
-    await pool.stop(first)
-    await pool.connected(0)
-    addresses[:] = ["127.0.0.2"]
-    await pool.serve(new_worker(), pool.port, "127.0.0.2")
-    await client.until_finished(4)
-    await until(lambda: pool.targets == [f"127.0.0.2:{pool.port}"])
-    assert client.tokens == answers(4)
-
-
 def test_a_log_that_cannot_be_written_ends_the_start_of_workers_by_name(tmp_path: Path) -> None:
     log = str(tmp_path / "no" / "log")
     with pytest.raises(SetupError, match="--replay-log: cannot write"):
@@ -404,9 +387,11 @@ async def test_workers_that_come_and_go_come_out_again_from_the_log(
     assert {"reached", "lost", "left", "closed"} < replayed(log)
 
 
-async def test_workers_that_are_reached_together_take_over_from_one_that_vanished(
-    pool: Pool, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("are_reached", [False, True])
+async def test_others_take_over_from_the_only_worker_whenever_they_come(
+    are_reached: bool, pool: Pool, addresses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One comes after it is lost; or two have been reached together, and begin then."""
     connect, num_reached, may_begin = WorkerLink.connect, 0, asyncio.Event()
     may_begin.set()
 
@@ -417,21 +402,27 @@ async def test_workers_that_are_reached_together_take_over_from_one_that_vanishe
         await may_begin.wait()
         return description
 
+    async def come() -> None:
+        addresses[:] = ["127.0.0.2", "127.0.0.3"][: 1 + are_reached]
+        for address in addresses:
+            await pool.serve(new_worker(), pool.port, address)
+
     monkeypatch.setattr(WorkerLink, "connect", connect_and_wait)
     first = new_worker()
     first.may_run.clear()
     client = await pool.begin_by_name(first)
     await client.send(*requests(4))
     await until(lambda: pool.num_requests == 4)
-    may_begin.clear()
-    addresses[:] = ["127.0.0.2", "127.0.0.3"]
-    for address in addresses:
-        await pool.serve(new_worker(), pool.port, address)
-    await until(lambda: num_reached == 3)
+    if are_reached:
+        may_begin.clear()
+        await come()
+        await until(lambda: num_reached == 3)
     first.may_run.set()
     await pool.stop(first)
     await pool.connected(0)
+    if not are_reached:
+        await come()
     may_begin.set()
     await client.until_finished(4)
-    await until(lambda: len(pool.fleet.engines) == 2)
+    await until(lambda: pool.targets == [f"{address}:{pool.port}" for address in addresses])
     assert client.tokens == answers(4)

@@ -87,6 +87,9 @@ async def test_no_priority_is_ignored(start: Start) -> None:
         assert reply.error == "set_priority.priority: has no effect with the policy fcfs"
     described = await client.stub.Describe(scheduler_pb2.DescribeRequest())
     assert described.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS
+    assert (described.model, described.vocab_size, described.max_model_len) == ("fake", 50, 64)
+    assert described.kv_capacity_tokens == 32 * 4
+    assert from_bytes(described.eos_token_ids).tolist() == [2]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -108,18 +111,7 @@ async def test_an_aborted_request_says_nothing_more_but_its_account_if_that_is_w
     assert client.finished[2].num_passes == len(client.tokens[2])
 
 
-async def test_the_most_urgent_request_goes_first(start: Start, worker: FakeWorkerServicer) -> None:
-    worker.step_seconds = 0.005
-    _, client = await start(policy="priority", max_num_seqs=1)
-    await client.send(add(1, PROMPT, priority=-9))
-    await client.read_until(lambda: 1 in client.tokens)
-    await client.send(*(add(handle, [handle], priority=handle) for handle in (2, 3, 4)))
-    assert (await client.reply(set_priority(4, -1))).error == ""
-    await client.until_finished(4)
-    assert list(client.finished) == [1, 4, 2, 3]
-
-
-async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
+async def test_priorities_are_changed_by_handle_and_by_name_whichever_stream_a_request_is_of(
     start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.005
@@ -130,18 +122,19 @@ async def test_a_priority_is_changed_by_name_whichever_stream_a_request_is_of(
     await client.send(add(1, PROMPT, priority=-9))
     await client.read_until(lambda: 1 in client.tokens)
     waiting = [add(handle, [handle], names=[f"n{handle % 2}"]) for handle in (2, 3, 4, 5)]
-    await client.send(*waiting)
-    await client.read_until(lambda: 5 in client.replies)
+    await client.send(*waiting, *(add(handle, [1], priority=12 - handle) for handle in (6, 7)))
+    await client.read_until(lambda: 7 in client.replies)
     reply = await other.reply(set_priority(0, -1, "n1"))
     assert (reply.error, reply.num_requests) == ("", 2)
     assert other.priorities == []
     reply = await client.reply(set_priority(0, 1, "n0"))
     assert (reply.error, reply.num_requests) == ("", 2)
-    await client.until_finished(5)
+    assert (await client.reply(set_priority(4, 0))).error == ""
+    await client.until_finished(7)
     # What has ended has no priority.
     assert (await client.reply(set_priority(0, 1, "n0", 9))).num_requests == 0
     assert [(one.handle, one.priority) for one in client.priorities] == [(3, -1), (5, -1)]
-    assert list(client.finished) == [1, 3, 5, 2, 4]
+    assert list(client.finished) == [1, 3, 5, 4, 2, 7, 6]
 
 
 async def test_statistics_are_reported_and_change_nothing(

@@ -18,6 +18,12 @@ async def until_linked(engine: Engine) -> None:
     await until(lambda: all(link.is_open for link in engine._proposers._links))
 
 
+def has_window(engine: Engine) -> bool:
+    """Whether there is a window before the result of the first pass."""
+    assert isinstance(engine.scheduler, Scheduler)
+    return bool(engine.scheduler._state.unsent_windows)
+
+
 def repeating_prompt() -> list[int]:
     """Returns a prompt after which the model says its first two tokens."""
     for each in product(range(VOCAB_SIZE), repeat=3):
@@ -63,11 +69,8 @@ async def test_drafts_from_the_prompt_are_own_text(
     worker.may_run.clear()
     engine, client = await start(proposer_port, max_plans_in_flight=1)
     await until_linked(engine)
-    scheduler = engine.scheduler
-    assert isinstance(scheduler, Scheduler)
     await client.send(add(1, prompt))
-    # The window is there before the result of the first pass.
-    await until(lambda: bool(scheduler._state.unsent_windows))
+    await until(lambda: has_window(engine))
     worker.may_run.set()
     await client.until_finished(1)
     assert client.tokens[1] == truth(prompt)
@@ -83,9 +86,13 @@ async def test_what_rests_is_sent_seldom_and_again_where_a_proposer_has_lost_it(
 ) -> None:
     # Room for outputs that are long enough to come to rest.
     worker.worker = FakeWorker(max_model_len=300, num_blocks=100)
-    engine, client = await start(proposer_port)
+    worker.may_run.clear()
+    engine, client = await start(proposer_port, max_plans_in_flight=1)
     await until_linked(engine)
-    await client.ask(add(1, PROMPT, max_tokens=150))
+    await client.send(add(1, PROMPT, max_tokens=150))
+    await until(lambda: has_window(engine))
+    worker.may_run.set()
+    await client.until_finished(1)
     assert engine.scheduler.stats.num_rested == 1
     assert min(number for _, number in proposer.observed[-3:]) >= 8
     assert proposer.num_gaps == 0

@@ -18,7 +18,7 @@ from optimist_scheduler.core.width.acceptance import (
 from optimist_scheduler.core.width.drafter import DrafterRows
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
-from tests.scheduler.situation import Situation, ints, make_window
+from tests.scheduler.situation import ints
 
 rates = st.floats(0, 1, width=32)
 # No row is taken to be certain, and one that is gains more than what is found.
@@ -34,14 +34,16 @@ curves = st.builds(
 )
 
 
-def choose(rates: Float32Array, limits: Int32Array, base: int, curve: CostCurve) -> Int32Array:
-    return choose_windows(rates, limits, np.ones(len(rates), np.bool_), base, curve)
-
-
-def choose_windows(
-    rates: Float32Array, limits: Int32Array, drafting: BoolArray, base: int, curve: CostCurve
+def choose(
+    rates: Float32Array,
+    limits: Int32Array,
+    base: int,
+    curve: CostCurve,
+    drafting: BoolArray | None = None,
 ) -> Int32Array:
-    widths, levels, *_ = choose_goodput(rates, limits, drafting, base, curve)
+    """Returns the widths of windows, of all rows if not only some are drafting."""
+    every = np.ones(len(rates), np.bool_) if drafting is None else drafting
+    widths, levels, *_ = choose_goodput(rates, limits, every, base, curve)
     assert not levels.any()
     return widths
 
@@ -93,7 +95,7 @@ def test_higher_agreement_never_gives_a_smaller_width_than_another_row_s(
 ) -> None:
     row_rates, drafting = np.sort(np.array(rates, np.float32)), np.full(len(rates), is_drafting)
     limits = np.full(len(rates), limit, np.int32)
-    widths = choose_windows(row_rates, limits, drafting, len(rates), curve)
+    widths = choose(row_rates, limits, len(rates), curve, drafting)
     # Of equal rows that draft some may get one more.
     compared = (np.diff(row_rates) > 0) | (not is_drafting)
     assert (np.diff(widths)[compared] >= 0).all()
@@ -122,7 +124,7 @@ def test_widths_stay_within_the_limits_and_rows_without_drafts_take_nothing_from
     limits = np.array([limit for _, limit, _ in rows], np.int32)
     drafting = np.array([present for _, _, present in rows], np.bool_)
     base = len(rows) + num_prefill_tokens
-    widths = choose_windows(rates, limits, drafting, base, curve)
+    widths = choose(rates, limits, base, curve, drafting)
     without = choose(rates, np.where(drafting, limits, 0).astype(np.int32), base, curve)
     for each in (widths, without):
         assert each.dtype == np.int32
@@ -135,10 +137,10 @@ def test_a_row_that_comes_back_pays_the_price_at_the_size_of_the_pass() -> None:
     curve = CostCurve([64, 128, 256], [1000, 2000, 4000])
     rates, limits = np.full(33, 0.9, np.float32), np.full(33, 16, np.int32)
     last = np.arange(33) == 32
-    assert choose_windows(rates, limits, ~last, 33, curve)[32] <= 1
-    assert choose_windows(rates, limits, ~last, 33, CostCurve())[32] == 16
+    assert choose(rates, limits, 33, curve, ~last)[32] <= 1
+    assert choose(rates, limits, 33, CostCurve(), ~last)[32] == 16
     limits[:32] = 0
-    assert choose_windows(rates, limits, ~last, 33, curve)[32] == 16
+    assert choose(rates, limits, 33, curve, ~last)[32] == 16
 
 
 def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
@@ -146,9 +148,9 @@ def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
     curve = line(1000, 10)
     rates, limits = np.array([1, 0.9], np.float32), np.array([64, 64], np.int32)
     first = np.array([True, False])
-    beside_drafts = choose_windows(rates, limits, first, 2, curve)[1]
+    beside_drafts = choose(rates, limits, 2, curve, first)[1]
     limits[0] = 0
-    assert beside_drafts < choose_windows(rates, limits, first, 2, curve)[1]
+    assert beside_drafts < choose(rates, limits, 2, curve, first)[1]
 
 
 # With a drafter.
@@ -254,29 +256,6 @@ def test_a_row_whose_window_breaks_joins_those_that_draft_with_the_drafter() -> 
 
 
 # By what windows say of their chances, and how far that is believed.
-
-
-DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
-"""A pass of 1 ms, and 0.1 ms for each token."""
-
-
-def test_drafts_end_where_they_are_not_worth_their_cost() -> None:
-    sizes = {"max_num_batched_tokens": 64, "num_blocks": 200, "max_model_len": 200}
-    situation = Situation(DEAR, draft_width="goodput", num_speculative_tokens=16, **sizes)
-    situation.step_ns = lambda num_tokens: 1000 * (1000 + 100 * num_tokens)
-    truth = situation.add(9, [1, 2], 60)
-    situation.drain()
-    situation.add(0, [1, 2], 60, predicted_token_ids=truth)
-    situation.step()
-    # Six that are nearly certain, and then hardly any chance.
-    chances = [0.99**place for place in range(1, 7)] + [0.02] * 20
-    situation.scheduler.set_window("r0", make_window(1, 1, truth[1:27], chances))
-    assert situation.send().num_draft_tokens.tolist() == [6]
-    situation.answer()
-    # What is left behind seven tokens has a chance of its own, once it is what comes.
-    assert situation.send().num_draft_tokens.tolist() == [16]
-    situation.answer()
-    situation.drain()
 
 
 @given(
