@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.windows.window import Window
@@ -55,6 +56,31 @@ def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
     assert tree.find_hazards().tolist() == pytest.approx(expected)
     chain = window_of(0, [(1, -1, 0), (2, 0, 1)], [0.5, 0])
     assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+@pytest.mark.parametrize("at", [0, 1, 3, 7])
+@pytest.mark.usefixtures("always_ahead")
+def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> None:
+    sizes: dict[str, Any] = {"num_blocks": 200, "max_model_len": 200, "max_num_batched_tokens": 64}
+    situation = Situation(num_speculative_tokens=6, max_plans_in_flight=depth, **sizes)
+    truth = situation.foresee([1, 2], 60)
+    # The likeliest path is wrong from a position on, and so is one alternative of two. What the
+    # model says is 60 tokens later in the prediction.
+    wrong = [(token + 1) % 50 for token in truth[at:]]
+    prediction = [*truth[:at], *wrong, *truth]
+    situation.add(0, [1, 2], 60, predicted_token_ids=prediction)
+    nodes = [(token, index - 1, index) for index, token in enumerate(truth[:at])]
+    for index in range(at, 60):
+        parents = range(len(nodes) - 3, len(nodes)) if index > at else [at - 1] * 3
+        tokens = [(truth[index] + shift) % 50 for shift in (1, 2, 0)]
+        nodes += zip(tokens, parents, (index, 0, 60 + index), strict=True)
+    assert situation.scheduler.set_window("r0", window_of(0, nodes))
+    situation.finish()
+    finished = situation.finished(0)
+    # Without the alternative the rest would come one by one.
+    assert finished.num_passes < 30
+    assert finished.num_tokens_by_source[DraftSource.PREDICTION] > 30
 
 
 # What results report of the windows that rows have drafted from.
