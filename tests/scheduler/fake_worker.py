@@ -310,9 +310,9 @@ class FakeWorker:
                 if source > DraftSource.PREDICTION and self._drafter is not None:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))
                     deepest = max(deepest, int(levels[0]))
-            told: list[Sequence[int]] = [[len(row.token_ids)], [len(new)], new, counts[:1]]
-            told += counts[1:], [source], nodes[:1], nodes[1:]
-            for name, values in zip(COLUMNS, told, strict=True):
+            parts: list[Sequence[int]] = [[len(row.token_ids)], [len(new)], new, counts[:1]]
+            parts += counts[1:], [source], nodes[:1], nodes[1:]
+            for name, values in zip(COLUMNS, parts, strict=True):
                 columns[name] += values
         if DraftSource.PREDICTION not in columns["draft_sources"]:
             del columns["window_nodes"], columns["accepted_nodes"]

@@ -37,8 +37,8 @@ class Received:
         widths += [reported.num_candidates] * (number - reported.num_prompt_tokens)
         assert sum(widths) == len(reported.candidate_token_ids) == len(reported.candidate_logprobs)
         first = 0
-        told = zip(reported.logprobs.tolist(), widths, strict=True)
-        for place, (logprob, width) in enumerate(told):
+        pairs = zip(reported.logprobs.tolist(), widths, strict=True)
+        for place, (logprob, width) in enumerate(pairs):
             part = slice(first, first + width)
             ids, logprobs = reported.candidate_token_ids[part], reported.candidate_logprobs[part]
             is_prompt = place < reported.num_prompt_tokens
