@@ -40,12 +40,8 @@ RULES = (
     *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "report_logprobs"),
     # Windows, and who drafted.
     *("follow_windows", "RequestTable.move_tree", "_learn_windows", "_learn_drafter"),
-    *(
-        "DraftAccounts._count",
-        "DraftAccounts.open",
-        "WorkerWindows.find_drafted",
-        "find_draft_nodes",
-    ),
+    *("DraftAccounts._count", "DraftAccounts.open"),
+    *("WorkerWindows.find_drafted", "find_draft_nodes"),
 )
 SURVIVORS = Path(__file__).with_name("survivors.txt")
 _TESTS = REPOSITORY / "tests" / "scheduler" / "core"
@@ -130,37 +126,23 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of names of functions")
     parser.add_argument("--list", action="store_true", help="write survivors.txt")
     options = parser.parse_args()
-    names = [
-        name for name in RULES if not options.names or any(map(name.__contains__, options.names))
-    ]
-    runner = MutantRunner(find_functions(tuple(names)))
+    parts = options.names or [""]
+    names = tuple(name for name in RULES if any(part in name for part in parts))
+    runner = MutantRunner(find_functions(names))
     # Whoever fails need not be shrunk.
+    phases = [hypothesis.Phase.generate]
     hypothesis.settings.register_profile(
-        "mutants",
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[hypothesis.Phase.generate],
+        "mutants", deadline=None, derandomize=True, database=None, phases=phases
     )
-    words = [
-        "-q",
-        "-W",
-        "ignore::pytest.PytestAssertRewriteWarning",
-        "--hypothesis-profile",
-        "mutants",
-        "-p",
-        "no:cacheprovider",
-        str(_TESTS),
-    ]
-    pytest.main(words, plugins=[runner])
+    words = ["-q", "-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider"]
+    pytest.main([*words, "--hypothesis-profile", "mutants", str(_TESTS)], plugins=[runner])
+    survivors = runner.survivors
     known = SURVIVORS.read_text().splitlines()
     if options.list:
-        SURVIVORS.write_text("".join(f"{name}\n" for name in sorted(runner.survivors)))
-    new = sorted(set(runner.survivors) - set(known))
-    sys.stdout.write(
-        f"{runner.num_mutants} mutants, {len(runner.survivors)} survive, {len(new)} new\n"
-    )
-    return int(bool(new))
+        SURVIVORS.write_text("".join(f"{name}\n" for name in sorted(survivors)))
+    num_new = len(set(survivors) - set(known))
+    sys.stdout.write(f"{runner.num_mutants} mutants, {len(survivors)} survive, {num_new} new\n")
+    return int(num_new > 0)
 
 
 if __name__ == "__main__":

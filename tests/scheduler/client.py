@@ -1,7 +1,7 @@
 """A gateway's side of a stream to the scheduler."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -32,6 +32,12 @@ def add(handle: int, prompt: list[int], **values: Any) -> Command:
     )
 
 
+def predict(handle: int = 1, prompt: Sequence[int] = PROMPT, max_tokens: int = 20) -> Command:
+    """Adds a request whose prediction is right."""
+    predicted = truth(list(prompt), max_tokens)
+    return add(handle, list(prompt), predicted=predicted, max_tokens=max_tokens)
+
+
 def abort(handle: int, **values: Any) -> Command:
     command = scheduler_pb2.Abort(handle=handle, **values)
     return Command(command_id=1000 + handle, abort=command)
@@ -54,6 +60,7 @@ class Client:
     """Collects what a stream says."""
 
     def __init__(self, stub: Any) -> None:
+        self.stub = stub
         self._call = stub.Connect()
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, scheduler_pb2.Finished] = {}
@@ -64,8 +71,11 @@ class Client:
         for command in commands:
             await self._call.write(command)
 
-    async def done_sending(self) -> None:
+    async def read_to_the_end(self) -> None:
+        """Sends nothing more, and reads all that comes."""
         await self._call.done_writing()
+        while await self.read():
+            pass
 
     async def read(self) -> bool:
         """Reads one response; returns whether there was one."""
@@ -97,9 +107,16 @@ class Client:
 
     async def reply(self, command: Command) -> scheduler_pb2.Reply:
         """Sends a command and waits for its reply."""
+        assert command.command_id not in self.replies
         await self.send(command)
         await self.read_until(lambda: command.command_id in self.replies)
         return self.replies[command.command_id]
+
+    async def ask(self, *commands: Command) -> None:
+        """Adds requests and waits for their ends."""
+        number = len(self.finished) + len(commands)
+        await self.send(*commands)
+        await self.until_finished(number)
 
     def close(self) -> None:
         self._call.cancel()
@@ -108,8 +125,7 @@ class Client:
 async def ask(stub: Any, *commands: Command) -> Client:
     """Adds requests on a stream of their own and waits for their ends."""
     client = Client(stub)
-    await client.send(*commands)
-    await client.until_finished(len(commands))
+    await client.ask(*commands)
     client.close()
     return client
 
@@ -131,3 +147,5 @@ MODES = {
     "prefix cache": {"max_plans_in_flight": 2, "enable_prefix_caching": True},
 }
 """Settings under which the same things must come out."""
+PATIENT: dict[str, Any] = {"proposer_wait_ms": 2000}
+"""For those who count what predictions save."""

@@ -21,9 +21,18 @@ from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.fake_worker import FakeWorker
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+_Plans = asyncio.Queue[worker_pb2.ExecuteRequest | None]
 
 
 class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    server: GrpcServer
+    """The last one that served it."""
+    port = 0
+
+    async def stop(self) -> None:
+        """Ends its server."""
+        await self.server.server.stop(0)
+
     def __init__(self, worker: FakeWorker) -> None:
         self.worker = worker
         self.step_seconds = 0.0
@@ -43,10 +52,6 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.may_run = asyncio.Event()
         """Holds plans up while it is not set."""
         self.may_run.set()
-        self.port = 0
-        """Set by who serves it, if it is of use."""
-        self.server: GrpcServer | None = None
-        """Where it is served."""
 
     async def Describe(  # noqa: N802
         self, request: worker_pb2.DescribeRequest, context: _Context
@@ -59,7 +64,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.num_streams += 1
         stream = self.num_streams
         self.worker.restart()
-        plans: asyncio.Queue[worker_pb2.ExecuteRequest | None] = asyncio.Queue()
+        plans: _Plans = asyncio.Queue()
         self.num_plans = 0
         reader = asyncio.create_task(self._read(request_iterator, plans))
         try:
@@ -95,9 +100,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return response
 
     async def _read(
-        self,
-        requests: AsyncIterator[worker_pb2.ExecuteRequest],
-        plans: "asyncio.Queue[worker_pb2.ExecuteRequest | None]",
+        self, requests: AsyncIterator[worker_pb2.ExecuteRequest], plans: _Plans
     ) -> None:
         async for plan in requests:
             self.num_plans += 1
@@ -112,6 +115,14 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
     Without a prediction that is the prompt.
     """
 
+    server: GrpcServer
+    """The last one that served it."""
+    port: int
+
+    async def stop(self) -> None:
+        """Ends its server."""
+        await self.server.server.stop(0)
+
     def __init__(self) -> None:
         self.observed: list[tuple[str, int]] = []
         """Requests that were observed, and how many tokens came at once."""
@@ -125,12 +136,10 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         self.num_batches = 0
         self.num_gaps = 0
         self.delay_seconds = 0.0
-        self.break_at: set[int] = set()
         self.window_tokens = 8
-        self.server: GrpcServer | None = None
-        """Where it is served."""
 
     def forget(self) -> None:
+        """Loses its memory."""
         self.predictions.clear()
         self.outputs.clear()
 
@@ -141,8 +150,6 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             self.num_batches += 1
             response = self.answer(request)
             await asyncio.sleep(self.delay_seconds)
-            if self.num_batches in self.break_at:
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
             yield response
 
     def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:
@@ -187,17 +194,10 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         if prediction[:base] != output:
             return
         tokens = prediction[base : base + self.window_tokens]
-        response.windows.add(
-            request_id=request_id,
-            base=base,
-            token_ids=to_bytes(tokens),
-            prediction_positions=to_bytes(
-                range(base, base + len(tokens))
-                if self.is_predicted[request_id]
-                else [-1] * len(tokens)
-            ),
-            values=floats_to_bytes([0.99**place for place in range(1, len(tokens) + 1)]),
-        )
+        is_predicted, places = self.is_predicted[request_id], range(len(tokens))
+        window = response.windows.add(request_id=request_id, base=base, token_ids=to_bytes(tokens))
+        window.prediction_positions = to_bytes([base + i if is_predicted else -1 for i in places])
+        window.values = floats_to_bytes([0.99 ** (place + 1) for place in places])
 
 
 def check_integrity(engine: Engine) -> None:
@@ -212,7 +212,8 @@ async def serve_worker(
     server = servicer.server = GrpcServer(host, port)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     try:
-        yield await server.start()
+        servicer.port = await server.start()
+        yield servicer.port
     finally:
         await server.server.stop(0)
     assert servicer.faults == []
@@ -225,9 +226,9 @@ async def serve_proposer(
     server = servicer.server = GrpcServer(host, port)
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(servicer, server.server)
     try:
-        bound = await server.start()
+        servicer.port = await server.start()
         await server.set_serving(serving=True)
-        yield bound
+        yield servicer.port
     finally:
         await server.server.stop(0)
 
@@ -257,18 +258,26 @@ async def serve_fleet(
         **values,
     )
     fleet = Fleet(settings)
-    server = GrpcServer("127.0.0.1", 0)
-    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
-        SchedulerServicer(fleet), server.server
-    )
-    port = await server.start()
     running = asyncio.create_task(fleet.run())
-    await asyncio.wait_for(fleet.until_reached(), 20)
+    async with serve(fleet) as stub:
+        try:
+            await asyncio.wait_for(fleet.until_reached(), 20)
+            yield fleet, stub
+        finally:
+            assert not running.done(), running.result()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def serve(fleet: Fleet) -> AsyncIterator["scheduler_pb2_grpc.SchedulerServiceAsyncStub"]:
+    """Serves what may not run yet; yields a client."""
+    server = GrpcServer("127.0.0.1", 0)
+    servicer = SchedulerServicer(fleet)
+    scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(servicer, server.server)
+    port = await server.start()
     try:
         async with open_channel(f"127.0.0.1:{port}") as channel:
-            yield fleet, scheduler_pb2_grpc.SchedulerServiceStub(channel)
+            yield scheduler_pb2_grpc.SchedulerServiceStub(channel)
     finally:
-        assert not running.done(), running.result()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
         await server.server.stop(0)

@@ -4,14 +4,22 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
+from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
 from optimist_scheduler.core.width.drafter import Drafter
+
+SIZES: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4, "num_blocks": 32}
+SIZES |= {"max_num_seqs": 4, "max_num_batched_tokens": 16}
+COLUMNS: tuple[str, ...] = ("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens")
+COLUMNS += ("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes")
+"""Of a result, besides its slots."""
 
 
 def prefix_hash(token_ids: Sequence[int], of_prefix: int = 0) -> int:
@@ -65,8 +73,7 @@ class Row:
     """Nodes of its window, each as the path of tokens that leads to it from its base on."""
     ended: bool = False
     """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
-    num_logprobs: int | None = None
-    num_prompt_logprobs: int | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     _hashes: list[int] = field(default_factory=list)
     """Of its tokens up to each."""
 
@@ -87,23 +94,20 @@ class Row:
             num_computed: Tokens that were computed before it.
             num_emitted: Tokens that it brought, which the row has.
         """
-        end = min(self.num_computed, self.num_prompt_tokens - 1) + 1
-        wanted = self.num_prompt_logprobs is not None
-        of_prompt = range(num_computed + 1, end if wanted else num_computed + 1)
-        length = len(self.token_ids)
-        of_output = range(length - num_emitted if self.num_logprobs is not None else length, length)
+        of_prompt, of_output = self.sampling.num_prompt_logprobs, self.sampling.num_logprobs
+        end, length = min(self.num_computed, self.num_prompt_tokens - 1) + 1, len(self.token_ids)
+        widths = dict.fromkeys(range(num_computed + 1, end), of_prompt)
+        num_prompt_tokens = len(widths) if of_prompt is not None else 0
+        widths |= dict.fromkeys(range(length - num_emitted, length), of_output)
         message = worker_pb2.RowLogprobs(
             slot=slot,
             first_prompt_position=num_computed + 1,
-            num_prompt_tokens=len(of_prompt),
-            num_prompt_candidates=self.num_prompt_logprobs or 0,
-            num_candidates=self.num_logprobs or 0,
+            num_prompt_tokens=num_prompt_tokens,
+            num_prompt_candidates=of_prompt or 0,
+            num_candidates=of_output or 0,
         )
-        for places, width in (
-            (of_prompt, message.num_prompt_candidates),
-            (of_output, message.num_candidates),
-        ):
-            for place in places:
+        for place, width in widths.items():
+            if width is not None:
                 sequence = self.token_ids[: place + 1]
                 ids, logprobs = candidates_of(sequence, width, vocab_size)
                 message.logprobs += floats_to_bytes([logprob_of(sequence)])
@@ -150,27 +154,17 @@ class FakeWorker:
 
     def __init__(
         self,
-        vocab_size: int = 50,
-        max_model_len: int = 64,
-        block_size: int = 4,
-        num_blocks: int = 32,
-        max_num_seqs: int = 4,
-        max_num_batched_tokens: int = 16,
         eos_token_ids: tuple[int, ...] = (),
         costs: tuple[tuple[int, int], ...] = (),
         drafter: Drafter | None = None,
+        **sizes: int,
     ) -> None:
         self.description = worker_pb2.DescribeResponse(
             model="fake",
-            vocab_size=vocab_size,
-            max_model_len=max_model_len,
-            block_size=block_size,
-            num_blocks=num_blocks,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
             eos_token_ids=to_bytes(eos_token_ids),
             cost_num_tokens=to_bytes([num_tokens for num_tokens, _ in costs]),
             cost_us=to_bytes([microseconds for _, microseconds in costs]),
+            **{**SIZES, **sizes},
         )
         self._drafter = drafter
         if drafter is not None:
@@ -179,8 +173,6 @@ class FakeWorker:
             self.description.max_drafter_depth = drafter.max_depth
         self.drafted: list[tuple[str, tuple[int, ...], list[tuple[int, ...]]]] = []
         """Request, its output and the nodes behind of each look at a window."""
-        self.draft_sources: set[int] = set()
-        """Where drafts have come from."""
         self.admitted: list[str] = []
         self.failing: set[str] = set()
         self.num_steps = 0
@@ -258,9 +250,7 @@ class FakeWorker:
             len(cached) * self.description.block_size,
             cached,
         )
-        sampling = read_sampling(admission.sampling)
-        row.num_logprobs = sampling.num_logprobs
-        row.num_prompt_logprobs = sampling.num_prompt_logprobs
+        row.sampling = read_sampling(admission.sampling)
         assert 0 < row.num_prompt_tokens <= len(tokens) < row.max_length
         assert row.max_length <= self.description.max_model_len
         # The last token at least is computed, for its logits.
@@ -300,8 +290,7 @@ class FakeWorker:
         drafts = from_bytes(plan.num_draft_tokens).tolist()
         assert sum(known) + sum(drafts) <= self.description.max_num_batched_tokens
 
-        lengths, emitted, drafted, accepted, sources = [], [], [], [], []
-        tokens, window_nodes, accepted_nodes = list[int](), list[int](), list[int]()
+        columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
         num_fed = deepest = 0
         response = worker_pb2.ExecuteResponse(
             sequence=plan.sequence, repeat=self._num_repeated, slots=plan.slots
@@ -321,23 +310,14 @@ class FakeWorker:
                 if source > DraftSource.PREDICTION and self._drafter is not None:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))
                     deepest = max(deepest, int(levels[0]))
-            lengths.append(len(row.token_ids))
-            emitted.append(len(new))
-            tokens += new
-            drafted.append(counts[0])
-            accepted.append(counts[1])
-            sources.append(source)
-            window_nodes.append(nodes[0])
-            accepted_nodes += nodes[1:]
-        response.lengths, response.num_emitted_tokens = to_bytes(lengths), to_bytes(emitted)
-        response.token_ids = to_bytes(tokens)
-        response.num_drafted_tokens = to_bytes(drafted)
-        response.num_accepted_tokens = to_bytes(accepted)
-        response.draft_sources = to_bytes(sources)
-        if DraftSource.PREDICTION in sources:
-            response.window_nodes = to_bytes(window_nodes)
-            response.accepted_nodes = to_bytes(accepted_nodes)
-        self.draft_sources.update(sources)
+            parts: list[Sequence[int]] = [[len(row.token_ids)], [len(new)], new, counts[:1]]
+            parts += counts[1:], [source], nodes[:1], nodes[1:]
+            for name, values in zip(COLUMNS, parts, strict=True):
+                columns[name] += values
+        if DraftSource.PREDICTION not in columns["draft_sources"]:
+            del columns["window_nodes"], columns["accepted_nodes"]
+        for name, column in columns.items():
+            setattr(response, name, to_bytes(column))
         response.num_tokens, response.draft_ns = num_fed, 2000 * deepest
         response.step_ns = 1000 * (10 + num_fed) + response.draft_ns
         return response

@@ -18,7 +18,7 @@ from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
 from optimist_scheduler.workers.translate import plan_message, step_result
-from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.fake_worker import SIZES, FakeWorker, expected_output
 
 NOW = 0.0
 
@@ -55,7 +55,8 @@ def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
         base=window.base,
         token_ids=to_bytes(window.tree.token_ids),
         parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
-        prediction_positions=to_bytes(window.positions),
+        prediction_positions=to_bytes(np.maximum(window.positions, -1)),
+        prompt_positions=to_bytes(np.maximum(-1 - window.positions, 0)),
         values=floats_to_bytes(window.values),
     )
 
@@ -65,31 +66,10 @@ def ints(*values: int) -> Int32Array:
 
 
 def config(**values: Any) -> EngineConfig:
-    sizes: dict[str, Any] = {
-        "vocab_size": 50,
-        "max_model_len": 64,
-        "block_size": 4,
-        "num_blocks": 32,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 16,
-        "max_num_waiting": 8,
-        "num_speculative_tokens": 4,
-        "draft_width": "fixed",
-        "max_plans_in_flight": 1,
-    }
-    return EngineConfig(**{**sizes, **values})
-
-
-def fake_worker(bounds: EngineConfig) -> FakeWorker:
-    return FakeWorker(
-        bounds.vocab_size,
-        bounds.max_model_len,
-        bounds.block_size,
-        bounds.num_blocks,
-        bounds.max_num_seqs,
-        bounds.max_num_batched_tokens,
-        drafter=bounds.drafter,
-    )
+    sizes: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4}
+    sizes |= {"num_blocks": 32, "max_num_seqs": 4, "max_num_batched_tokens": 16}
+    sizes |= {"max_num_waiting": 8, "num_speculative_tokens": 4, "draft_width": "fixed"}
+    return EngineConfig(**{**sizes, "max_plans_in_flight": 1, **values})
 
 
 def rows(outputs: StepOutputs) -> dict[int, list[int]]:
@@ -122,14 +102,12 @@ class Situation:
     """Requests `r<handle>` of one worker, step by step."""
 
     def __init__(
-        self,
-        costs: Sequence[tuple[int, int]] = (),
-        drafter_us: Sequence[int] = (),
-        **values: Any,
+        self, costs: Sequence[tuple[int, int]] = (), drafter_us: Sequence[int] = (), **values: Any
     ) -> None:
         self.config = config(**values)
         self.scheduler = Scheduler(self.config, costs, drafter_us)
-        self.worker = fake_worker(self.config)
+        sizes = {name: getattr(self.config, name) for name in SIZES}
+        self.worker = FakeWorker(drafter=self.config.drafter, **sizes)
         self.sent: list[Plan] = []
         """Plans that the worker has not run."""
         self.got = Collected()
@@ -285,6 +263,20 @@ def columns(scheduler: Scheduler) -> np.ndarray:
     return np.concatenate(
         [part.ravel() for part in (*parts, table.token_ids, table.windows.expected)]
     )
+
+
+def state(scheduler: Scheduler) -> list[Any]:
+    """Returns copies of all that a plan could change."""
+    inner = scheduler._state
+    waiting = [request.request_id for request in inner.waiting.requests], inner.waiting.version
+    blocks = inner.blocks.num_blocks.tolist(), inner.blocks.num_free
+    sent = (
+        list(inner.unsent_windows),
+        list(inner.released_slots),
+        len(inner.in_flight),
+        inner.num_plans,
+    )
+    return [columns(scheduler).tolist(), waiting, blocks, sent, inner.running.tolist()]
 
 
 def check_slots(scheduler: Scheduler) -> None:

@@ -19,8 +19,8 @@ Place = tuple[float, list[int], list[float]]
 class Received:
     """Collects what is reported to one request, position by position."""
 
-    def __init__(self, new: NewRequest, vocab_size: int = 7) -> None:
-        self._new, self._vocab_size = new, vocab_size
+    def __init__(self, new: NewRequest) -> None:
+        self._new = new
         self.of_prompt: list[Place] = []
         """From the second token of the prompt on."""
         self.of_output: list[Place] = []
@@ -37,9 +37,8 @@ class Received:
         widths += [reported.num_candidates] * (number - reported.num_prompt_tokens)
         assert sum(widths) == len(reported.candidate_token_ids) == len(reported.candidate_logprobs)
         first = 0
-        for place, (logprob, width) in enumerate(
-            zip(reported.logprobs.tolist(), widths, strict=True)
-        ):
+        pairs = zip(reported.logprobs.tolist(), widths, strict=True)
+        for place, (logprob, width) in enumerate(pairs):
             part = slice(first, first + width)
             ids, logprobs = reported.candidate_token_ids[part], reported.candidate_logprobs[part]
             is_prompt = place < reported.num_prompt_tokens
@@ -61,14 +60,10 @@ class Received:
         self, sequence: list[int], first: int, end: int, width: int | None, found: list[Place]
     ) -> None:
         assert len(found) == (0 if width is None else end - first)
-        new = (
-            range(first + self._num_checked[found is self.of_prompt], end)
-            if width is not None
-            else ()
-        )
-        for place in new:
+        num_checked = self._num_checked[found is self.of_prompt]
+        for place in range(first + num_checked, end if width is not None else 0):
             tokens = sequence[: place + 1]
-            expected = logprob_of(tokens), *candidates_of(tokens, width or 0, self._vocab_size)
+            expected = logprob_of(tokens), *candidates_of(tokens, width or 0, VOCAB_SIZE)
             assert found[place - first] == expected
         self._num_checked[found is self.of_prompt] = len(found)
 

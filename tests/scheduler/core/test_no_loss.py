@@ -28,16 +28,9 @@ def situation_of(
     num_rows: int, us_per_token: int, draft_us: Sequence[int] = (), **values: Any
 ) -> Situation:
     costs = [(2**i, pass_us(2**i, us_per_token)) for i in range(9)]
-    sizes = {"max_num_seqs": num_rows, "max_num_batched_tokens": 256, "max_num_waiting": 64}
-    return Situation(
-        costs,
-        draft_us,
-        max_model_len=200,
-        num_blocks=2000,
-        draft_width="goodput",
-        **sizes,
-        **values,
-    )
+    values |= {"max_num_seqs": num_rows, "max_num_batched_tokens": 256, "max_num_waiting": 64}
+    sizes = {"max_model_len": 200, "num_blocks": 2000}
+    return Situation(costs, draft_us, draft_width="goodput", **sizes, **values)
 
 
 def measure(
@@ -62,11 +55,7 @@ def measure(
         prediction = [] if proposer is None else situation.foresee(prompt, NUM_TOKENS)
         is_followed = proposer is not None
         situation.add(
-            handle,
-            prompt,
-            NUM_TOKENS,
-            predicted_token_ids=prediction,
-            is_followed=is_followed,
+            handle, prompt, NUM_TOKENS, predicted_token_ids=prediction, is_followed=is_followed
         )
     drafter, time, num_tokens = situation.config.drafter, 0.0, 0
     while scheduler.num_running or scheduler.num_waiting:

@@ -1,7 +1,5 @@
 """Pipeline stages, each with a plan of its own, and plans that the worker may run again."""
 
-from typing import Any
-
 import pytest
 
 from optimist_scheduler.core.scheduler import PauseMode
@@ -28,21 +26,11 @@ def test_stages_share_the_rows_evenly(stages: int, num_requests: int, sizes: lis
             assert sorted(len(plan.slots) for plan in situation.sent) == sizes
         situation.scheduler.prepare()
         situation.answer()
+    assert situation.scheduler.stats.num_prescheduled > 0
     situation.finish()
 
 
 # Plans that are run again.
-
-
-def lease(count: int, **values: Any) -> Situation:
-    """Two requests that decode, their last plan settled and still with the worker."""
-    situation = Situation(multi_step_count=count, **values)
-    for handle in (0, 1):
-        situation.add_predicted(handle, [handle, 1], 40)
-    situation.step()
-    situation.step()
-    assert situation.worker.can_repeat
-    return situation
 
 
 @COUNTS
@@ -73,7 +61,11 @@ def test_a_plan_covers_as_many_steps_as_it_may_be_run(
 
 @COUNTS
 def test_blocks_for_every_repeat_are_reserved_with_the_plan(count: int) -> None:
-    situation = lease(count, num_speculative_tokens=3)
+    situation = Situation(multi_step_count=count, num_speculative_tokens=3)
+    for handle in (0, 1):
+        situation.add_predicted(handle, [handle, 1], 40)
+    situation.step()
+    situation.step()
     # The prompt and the first token, and all that the runs of the plan may add.
     length = 1 + 4 + 4 * count
     assert situation.scheduler._state.blocks.num_blocks[:2].tolist() == [-(-length // 4)] * 2
@@ -100,20 +92,6 @@ def test_nothing_is_repeated_beside_a_prompt_or_while_somebody_waits() -> None:
     assert [situation.step().num_repeats for _ in range(3)] == [0, 0, 3]
     situation.add(2, [3], 4)
     assert situation.step().num_repeats == 0
-    situation.finish()
-
-
-@COUNTS
-@DEPTHS
-def test_a_newer_result_ends_the_lease(count: int, depth: int) -> None:
-    situation = Situation(multi_step_count=count, max_plans_in_flight=depth)
-    situation.add(0, [1], 40)
-    for _ in range(5):
-        situation.fill()
-        situation.answer()
-    situation.fill()
-    # All that is in flight is leased, and the last one that was settled.
-    assert situation.table.num_lease_tokens[0] == (depth + 1) * (count - 1)
     situation.finish()
 
 

@@ -25,6 +25,14 @@ def choose(*places: Candidate[str], wanted: int = 20, **values: Any) -> str:
     return Placement[str]().choose(places, 10, wanted, **values)
 
 
+def choose_of_two(
+    chooser: Placement[str], loads: tuple[int, int], prompt: list[int], salt: str = ""
+) -> str:
+    """Chooses of "a" and "b" by what each has to do."""
+    places = [place("a", loads[0]), place("b", loads[1])]
+    return chooser.choose(places, 10, 20, hash_beginning(prompt, salt))
+
+
 def test_the_least_loaded_for_its_size_is_chosen() -> None:
     assert choose(place("a", 3), place("b", 2)) == "b"
     assert choose(place("a", 3), place("b", 2, max_num_seqs=5)) == "a"
@@ -60,45 +68,39 @@ def test_one_is_chosen_that_a_request_fits_to_its_end() -> None:
 
 def test_a_beginning_goes_where_it_was_until_the_load_is_clearly_more() -> None:
     chooser = Placement[str]()
-    places = [place("a"), place("b")]
-    first = chooser.choose(places, 10, 20, hash_beginning(LONG, ""))
-    other = chooser.choose(places, 10, 20, hash_beginning(LONG[1:], ""))
-    assert (first, other) == ("a", "b")
+    assert choose_of_two(chooser, (0, 0), LONG) == "a"
+    assert choose_of_two(chooser, (0, 0), LONG[1:]) == "b"
     for num_tokens, load in ((64, 5), (130, 5), (300, 5), (300, 0)):
-        loaded = [place("a", load), place("b")]
-        assert chooser.choose(loaded, 10, 20, hash_beginning(LONG[:num_tokens], "")) == "a"
+        assert choose_of_two(chooser, (load, 0), LONG[:num_tokens]) == "a"
     # Shorter than a chunk, or of somebody else, it is no beginning.
     for prompt, salt in ((LONG[:63], ""), (LONG, "salt")):
-        loaded = [place("a", 5), place("b")]
-        assert chooser.choose(loaded, 10, 20, hash_beginning(prompt, salt)) == "b"
-    assert chooser.choose([place("a", 6), place("b")], 10, 20, hash_beginning(LONG, "")) == "b"
+        assert choose_of_two(chooser, (5, 0), prompt, salt) == "b"
+    assert choose_of_two(chooser, (6, 0), LONG) == "b"
 
 
 def test_the_longest_known_beginning_counts() -> None:
     chooser = Placement[str]()
     fork = [*LONG[:128], *range(1000, 1200)]
-    assert chooser.choose([place("a"), place("b", 1)], 10, 20, hash_beginning(LONG, "")) == "a"
-    assert chooser.choose([place("a", 9), place("b")], 10, 20, hash_beginning(fork, "")) == "b"
-    assert chooser.choose([place("a", 3), place("b")], 10, 20, hash_beginning(LONG, "")) == "a"
-    assert chooser.choose([place("a"), place("b", 3)], 10, 20, hash_beginning(fork, "")) == "b"
+    assert choose_of_two(chooser, (0, 1), LONG) == "a"
+    assert choose_of_two(chooser, (9, 0), fork) == "b"
+    assert choose_of_two(chooser, (3, 0), LONG) == "a"
+    assert choose_of_two(chooser, (0, 3), fork) == "b"
 
 
 def test_what_a_lost_worker_held_is_forgotten() -> None:
-    chooser, key = Placement[str](), hash_beginning(LONG, "")
-    assert chooser.choose([place("a"), place("b")], 10, 20, key) == "a"
+    chooser = Placement[str]()
+    assert choose_of_two(chooser, (0, 0), LONG) == "a"
     chooser.forget("a")
-    assert chooser.choose([place("a", 1), place("b")], 10, 20, key) == "b"
+    assert choose_of_two(chooser, (1, 0), LONG) == "b"
 
 
 def test_no_more_is_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "MAX_BEGINNINGS", 4)
-    chooser, busy = Placement[str](), [place("a", 1), place("b")]
-    assert chooser.choose([place("a"), place("b", 1)], 10, 20, hash_beginning(LONG, "")) == "a"
+    chooser = Placement[str]()
+    assert choose_of_two(chooser, (0, 1), LONG) == "a"
     for number in range(3):
-        key = hash_beginning([number] * 64, "")
-        chooser.choose([place("a"), place("b", 9)], 10, 20, key)
-    assert chooser.choose(busy, 10, 20, hash_beginning(LONG, "")) == "a"
+        choose_of_two(chooser, (0, 9), [number] * 64)
+    assert choose_of_two(chooser, (1, 0), LONG) == "a"
     for number in range(4):
-        key = hash_beginning([number] * 64, "x")
-        chooser.choose([place("a"), place("b", 9)], 10, 20, key)
-    assert chooser.choose(busy, 10, 20, hash_beginning(LONG, "")) == "b"
+        choose_of_two(chooser, (0, 9), [number] * 64, "x")
+    assert choose_of_two(chooser, (1, 0), LONG) == "b"

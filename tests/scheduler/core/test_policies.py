@@ -15,6 +15,14 @@ def admitted(situation: Situation) -> list[int]:
     return [int(name[1:]) for name in situation.worker.admitted]
 
 
+def urgent(max_num_seqs: int, *requests: tuple[int, int], **values: Any) -> Situation:
+    """Requests that need a slot, by priority and output length."""
+    situation = Situation(policy="priority", max_num_seqs=max_num_seqs, **values)
+    for handle, (priority, max_tokens) in enumerate(requests):
+        situation.add(handle, [handle + 1], max_tokens, priority=priority)
+    return situation
+
+
 # Order.
 
 
@@ -108,8 +116,7 @@ def test_nobody_gives_way_if_it_would_not_help() -> None:
 
 @DEPTHS
 def test_a_waiting_request_that_becomes_urgent_takes_a_slot(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, max_num_seqs=1, policy="priority")
-    situation.add(0, [1], 30, priority=4)
+    situation = urgent(1, (4, 30), max_plans_in_flight=depth)
     situation.fill()
     situation.add(1, [2], 3, priority=6)
     situation.add(2, [3], 3, priority=5)
@@ -121,9 +128,7 @@ def test_a_waiting_request_that_becomes_urgent_takes_a_slot(depth: int) -> None:
 
 @DEPTHS
 def test_a_running_request_that_becomes_less_urgent_gives_way(depth: int) -> None:
-    situation = Situation(max_plans_in_flight=depth, max_num_seqs=2, policy="priority")
-    for handle in (0, 1):
-        situation.add(handle, [handle], 30, priority=0)
+    situation = urgent(2, (0, 30), (0, 30), max_plans_in_flight=depth)
     situation.fill()
     situation.answer()
     situation.add(2, [3], 3, priority=1)
@@ -135,25 +140,19 @@ def test_a_running_request_that_becomes_less_urgent_gives_way(depth: int) -> Non
 # Starvation.
 
 
-def starving(now: float) -> Situation:
-    """A request of low priority that one of high priority overtook, at a time."""
-    situation = Situation(policy="priority", max_num_seqs=1, starvation_seconds=10.0)
-    situation.add(0, [1], 2, priority=9, now=0.0)
-    situation.add(1, [2], 3, priority=0, now=1.0)
-    situation.step(now=1.0)
-    for handle in (2, 3):
-        situation.add(handle, [3], 3, priority=0, now=2.0)
-    situation.step(now=now)
-    situation.step(now=now)
-    assert situation.finished(1).reason is FinishReason.LENGTH
-    return situation
-
-
 @pytest.mark.parametrize(("now", "order"), [(10.0, [1, 2]), (10.1, [1, 0, 2, 3])])
 def test_a_request_that_was_overtaken_goes_first_after_its_patience(
     now: float, order: list[int]
 ) -> None:
-    situation = starving(now=5.0)
+    # One of low priority that one of high priority overtakes at 1.0.
+    situation = urgent(1, (9, 2), starvation_seconds=10.0)
+    situation.add(1, [2], 3, priority=0, now=1.0)
+    situation.step(now=1.0)
+    for handle in (2, 3):
+        situation.add(handle, [3], 3, priority=0, now=2.0)
+    situation.step(now=5.0)
+    situation.step(now=5.0)
+    assert situation.finished(1).reason is FinishReason.LENGTH
     assert situation.scheduler.stats.num_starved == 0
     situation.step(now=now)
     assert situation.scheduler.stats.num_starved == (now > 10)
@@ -164,11 +163,7 @@ def test_a_request_that_was_overtaken_goes_first_after_its_patience(
 
 @DEPTHS
 def test_a_starved_request_takes_a_slot_and_is_not_preempted_again(depth: int) -> None:
-    situation = Situation(
-        policy="priority", max_num_seqs=1, starvation_seconds=10.0, max_plans_in_flight=depth
-    )
-    situation.add(0, [1], 3, priority=9)
-    situation.add(1, [2], 30, priority=0)
+    situation = urgent(1, (9, 3), (0, 30), starvation_seconds=10.0, max_plans_in_flight=depth)
     situation.step(now=1.0)
     situation.scheduler.schedule(20.0)
     situation.add(2, [3], 3, priority=-5, now=20.0)

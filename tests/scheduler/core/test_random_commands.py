@@ -6,7 +6,7 @@ Some runs are recorded, and replayed in the end.
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -16,13 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
@@ -35,8 +29,10 @@ from optimist_scheduler.core.base.values import FinishReason, RejectionError, St
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
 from optimist_scheduler.core.width.drafter import Drafter
-from optimist_scheduler.core.windows.window import Window, WindowError
+from optimist_scheduler.core.windows.window import WindowError
+from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.journal import OFF, Journal
+from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
@@ -44,7 +40,14 @@ from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
 from tests.scheduler.core.expected import VOCAB_SIZE, Expected, TokenPath
 from tests.scheduler.fake_worker import FakeWorker, expected_output
-from tests.scheduler.situation import check_slots, make_window, rows, window_message, window_of
+from tests.scheduler.situation import (
+    check_slots,
+    make_window,
+    rows,
+    state,
+    window_message,
+    window_of,
+)
 
 MAX_LENGTH = 40
 DRAFTERS = [
@@ -57,17 +60,22 @@ DRAFTERS = [
     Drafter(DraftSource.EAGLE, 5, 3),
 ]
 
-FAULTS: dict[str, Callable[[int], Window]] = {
-    "token": lambda base: window_of(base, [(VOCAB_SIZE, -1, -1)]),
-    "position": lambda base: window_of(base, [(1, -1, 99)]),
-    "parent": lambda base: window_of(base, [(1, -1, -1), (2, 1, -1)]),
-    "twice": lambda base: window_of(base, [(1, -1, -1), (1, -1, -1)]),
-    "rising": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5, 0.6]),
-    "no chance": lambda base: window_of(base, [(1, -1, -1)], [1.5]),
-    "no number": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [1.0, float("nan")]),
-    "values": lambda base: window_of(base, [(1, -1, -1), (1, 0, -1)], [0.5]),
-    "size": lambda base: window_of(base, [(1, node - 1, -1) for node in range(257)]),
-}
+Node = tuple[int, int, int]
+ONE, CHAIN = [(1, -1, -1)], [(1, -1, -1), (1, 0, -1)]
+FAULTS: list[tuple[str, list[Node], list[float]]] = [
+    ("token_ids: must be from", [(VOCAB_SIZE, -1, -1)], []),
+    ("token_ids: must be from", [(-1, -1, -1)], []),
+    ("token_ids: must be at most", [(1, node - 1, -1) for node in range(257)], []),
+    ("prediction_positions", [(1, -1, 99)], []),
+    ("prompt_positions", [(1, -1, -99)], []),
+    ("parents: 1 is not", [(1, -1, -1), (2, 1, -1)], []),
+    ("parents: siblings", [*ONE, *ONE], []),
+    *(("values: must be", CHAIN, values) for values in ([0.5, 0.6], [1.0, float("nan")])),
+    ("values: must be", ONE, [1.5]),
+    ("values: 1 of 2", CHAIN, [0.5]),
+]
+"""What a window is refused for, its nodes and values."""
+UP_TO_3 = st.integers(1, 3)
 SIZES = st.fixed_dictionaries(
     {
         "block_size": st.sampled_from([1, 2, 3, 4, 5, 16]),
@@ -86,13 +94,26 @@ OPTIONS = st.fixed_dictionaries(
         "draft_width": st.sampled_from(["fixed", "goodput", "adaptive", "crossover"]),
         "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
         "drafter": st.sampled_from(DRAFTERS),
+        "is_eager": st.booleans(),
     }
 )
 DEPTHS = st.one_of(
-    st.fixed_dictionaries(
-        {"max_plans_in_flight": st.integers(1, 3), "multi_step_count": st.integers(1, 3)}
-    ),
+    st.fixed_dictionaries(dict.fromkeys(("max_plans_in_flight", "multi_step_count"), UP_TO_3)),
     st.fixed_dictionaries({"num_pipeline_stages": st.integers(2, 3)}),
+)
+VALUES = st.fixed_dictionaries(
+    {
+        "max_tokens": st.integers(1, 30),
+        "min_tokens": st.integers(0, 5),
+        "priority": st.integers(0, 2),
+        "max_draft_tokens": st.sampled_from([None, 0, 2]),
+        "wants_prediction_positions": st.booleans(),
+    }
+)
+SAMPLINGS = st.builds(
+    SamplingParams,
+    num_logprobs=st.sampled_from([None, None, 0, 2]),
+    num_prompt_logprobs=st.sampled_from([None, None, 0, 3]),
 )
 NUMBERS = st.integers(0, 5)
 """Which of the workers that can."""
@@ -137,13 +158,10 @@ def can(condition: Callable[[DrivenWorker], bool]) -> Any:
 
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
-        sizes=st.one_of(
-            st.lists(SIZES, min_size=1, max_size=1), st.lists(SIZES, min_size=1, max_size=3)
-        ),
+        sizes=st.one_of(*(st.lists(SIZES, min_size=1, max_size=size) for size in (1, 3))),
         num_blocks=st.one_of(st.none(), st.integers(4, 30)),
         options=OPTIONS,
         depth=DEPTHS,
-        is_eager=st.booleans(),
         is_always_ahead=st.booleans(),
         is_recorded=st.sampled_from([False, False, True]),
     )
@@ -153,15 +171,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks: int | None,
         options: dict[str, Any],
         depth: dict[str, int],
-        is_eager: bool,
         is_always_ahead: bool,
         is_recorded: bool,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         if is_always_ahead:
             self.patch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)
-        self.is_eager = is_eager
-        self.drafter = options.pop("drafter")
+        self.is_eager, self.drafter = options.pop("is_eager"), options.pop("drafter")
         chosen = SchedulerSettings(max_num_waiting=5, starvation_seconds=3, **options, **depth)
         self.log: Path | None = None
         self.journal = OFF
@@ -187,16 +203,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.mode: PauseMode | None = None
 
     def fake_of(self, size: dict[str, int]) -> FakeWorker:
-        num_blocks = -(-MAX_LENGTH // size["block_size"]) + size["num_extra_blocks"]
-        fake = FakeWorker(
-            VOCAB_SIZE,
-            MAX_LENGTH,
-            size["block_size"],
-            self.num_blocks or num_blocks,
-            size["max_num_seqs"],
-            size["max_num_batched_tokens"],
-            drafter=self.drafter,
-        )
+        sizes: dict[str, Any] = dict(size)
+        least = -(-MAX_LENGTH // size["block_size"]) + sizes.pop("num_extra_blocks")
+        num_blocks = self.num_blocks or least
+        sizes |= {"vocab_size": VOCAB_SIZE, "max_model_len": MAX_LENGTH, "num_blocks": num_blocks}
+        fake = FakeWorker(drafter=self.drafter, **sizes)
         fake.failing = self.failing
         return fake
 
@@ -217,17 +228,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
         follows=st.integers(0, 9),
-        max_tokens=st.integers(1, 30),
         num_given=st.sampled_from([0, 0, 0, 1, 5]),
         stops=st.lists(st.integers(0, 6), max_size=1),
-        min_tokens=st.integers(0, 5),
         is_predicted=st.booleans(),
         is_followed=st.booleans(),
-        priority=st.integers(0, 2),
-        max_draft_tokens=st.sampled_from([None, 0, 2]),
-        num_logprobs=st.sampled_from([None, None, 0, 2]),
-        num_prompt_logprobs=st.sampled_from([None, None, 0, 3]),
-        wants_prediction_positions=st.booleans(),
+        sampling=SAMPLINGS,
+        values=VALUES,
     )
     def add(
         self,
@@ -237,9 +243,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         stops: list[int],
         is_predicted: bool,
         is_followed: bool,
-        num_logprobs: int | None,
-        num_prompt_logprobs: int | None,
-        **values: Any,
+        sampling: SamplingParams,
+        values: dict[str, Any],
     ) -> None:
         handle = len(self.requests) + 1
         if follows in range(1, handle):
@@ -250,9 +255,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         limit = min(len(prompt) + values["max_tokens"], self.max_length)
         text = expected_output(prompt, VOCAB_SIZE, limit, set(stops), values["min_tokens"])
         given = text[: min(num_given, max(len(text) - 1, 0))]
-        sampling = SamplingParams(
-            num_logprobs=num_logprobs, num_prompt_logprobs=num_prompt_logprobs
-        )
         values["priority"] *= self.workers[0].scheduler.config.policy == "priority"
         message = scheduler_pb2.Add(
             handle=handle,
@@ -305,7 +307,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         output, truth = expected.output, expected.truth
         base = data.draw(st.integers(0, len(output) + 1))
         random, most = Random(seed), len(expected.new.predicted_token_ids)
-        nodes: list[tuple[int, int, int]] = []
+        least = -1 - len(expected.new.prompt_token_ids)
+        nodes: list[Node] = []
         paths: list[TokenPath] = []
         for _ in range(num_nodes):
             last = len(paths) - 1
@@ -317,7 +320,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if (*before, token) in paths:
                 continue
             paths.append((*before, token))
-            nodes.append((token, parent, random.randrange(-1, most)))
+            nodes.append((token, parent, random.randrange(least, most)))
         # Mostly so small that they promise less than a token.
         values = sorted((random.random() ** 4 for _ in nodes), reverse=True) if has_values else []
         window = window_of(base, nodes, values)
@@ -336,12 +339,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             expected.follow(base, dict(zip(paths, positions, strict=True)))
 
     @precondition(lambda self: self.live)
-    @rule(data=st.data(), fault=st.sampled_from(sorted(FAULTS)))
-    def set_bad_window(self, data: Any, fault: str) -> None:
+    @rule(data=st.data(), fault=st.sampled_from(FAULTS))
+    def set_bad_window(self, data: Any, fault: tuple[str, list[Node], list[float]]) -> None:
         expected = self.draw_live(data)
-        window = FAULTS[fault](max(expected.base, 0))
-        with pytest.raises(WindowError):
-            self.dispatcher.take_window(window_message(expected.new.request_id, window))
+        message, nodes, values = fault
+        window = window_message(
+            expected.new.request_id, window_of(max(expected.base, 0), nodes, values)
+        )
+        with pytest.raises(WindowError, match=f"^{message}"):
+            self.dispatcher.take_window(window)
+        window.base = -1
+        if expected.base < 0:
+            with pytest.raises(WindowError, match=r"^base: must be at least 0, not -1"):
+                self.dispatcher.take_window(window)
+        else:
+            assert not self.dispatcher.take_window(window)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), rests=st.booleans())
@@ -388,6 +400,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         expected.check_account(finished)
         assert self.dispatcher.abort(request_id) is None
         assert not self.dispatcher.set_priority(request_id, 1)
+        window = window_of(99, [(1, -1, -1)])
+        assert not self.dispatcher.take_window(window_message(request_id, window))
         del self.live[request_id]
 
     @precondition(lambda self: self.live)
@@ -430,8 +444,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @can(lambda worker: True)
     @rule(number=NUMBERS)
     def prepare(self, number: int) -> None:
+        """Neither this nor reading changes anything."""
         worker = self.choose(number, lambda worker: True)
+        scheduler, before = worker.scheduler, state(worker.scheduler)
         worker.prepare()
+        stats_message([scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
+        scheduler.find_unaligned()
+        scheduler.compute_schedule()
+        assert state(scheduler) == before
 
     @can(lambda worker: worker.scheduler.can_send)
     @rule(number=NUMBERS)
@@ -515,12 +535,17 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS, data=st.data())
     def receive_again(self, number: int, data: Any) -> None:
         worker = self.choose(number, lambda worker: bool(worker.settled))
-        stats = worker.scheduler.stats
-        num_late = stats.num_late_results
+        scheduler = worker.scheduler
+        before, stats = state(scheduler), asdict(scheduler.stats)
+        costs = scheduler._state.costs.cost([1, 5, 20]).tolist()
         result = data.draw(st.sampled_from(worker.settled))
+        result.step_ns = 10**12
         outputs = worker.settle(step_result(result), result)
         assert len(outputs.handles) == len(outputs.ended) == 0
-        assert stats.num_late_results == num_late + 1
+        late = stats["num_late_results"] + 1
+        assert asdict(scheduler.stats) == {**stats, "num_late_results": late}
+        assert state(scheduler) == before
+        assert scheduler._state.costs.cost([1, 5, 20]).tolist() == costs
 
     @can(lambda worker: True)
     @rule(number=NUMBERS, is_run=st.booleans(), comes_back=st.booleans(), chance=st.integers(0, 5))
@@ -573,9 +598,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert reported.owner == 3
             self.requests[f"r{reported.handle}"].reported.add(reported.logprobs)
         positions = {reported.handle: reported.positions.tolist() for reported in outputs.positions}
-        columns = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
+        counted = outputs.handles, outputs.draft_sources, outputs.num_accepted_tokens
         texts = rows(outputs)
-        for handle, source, accepted in zip(*(each.tolist() for each in columns), strict=True):
+        for handle, source, accepted in zip(*(each.tolist() for each in counted), strict=True):
             path = drafted.get(f"r{handle}", {})
             self.live[f"r{handle}"].take(
                 texts[handle], source, accepted, path, positions.pop(handle, None)

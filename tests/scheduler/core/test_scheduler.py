@@ -1,21 +1,20 @@
 """What the scheduler does in one situation after another."""
 
-from dataclasses import replace
-
 import pytest
 
-from optimist_scheduler.core.windows.window import Window, WindowError
-from tests.scheduler.situation import Situation, make_window, rows, window_of
+from optimist_scheduler.core.base.values import FinishReason
+from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
+from tests.scheduler.situation import NOW, Situation, config, make_window, rows
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
 
-def test_at_depth_two_chunks_of_a_prompt_follow_each_other_without_a_result() -> None:
+def test_prompts_get_all_that_is_left_of_a_pass_chunk_after_chunk_without_a_result() -> None:
     situation = Situation(max_plans_in_flight=3)
-    situation.add(0, list(range(40)), 3)
-    assert [situation.send().num_known_tokens.tolist() for _ in range(3)] == [[16], [16], [8]]
-    assert [rows(situation.answer()) for _ in range(2)] == [{}, {}]
-    assert rows(situation.answer()) == {0: situation.expected[0][:1]}
+    for handle, length in ((0, 15), (1, 20)):
+        situation.add(handle, list(range(length)), 3)
+    plans = [situation.send().num_known_tokens.tolist() for _ in range(3)]
+    assert plans == [[15, 1], [1, 15], [1, 4]]
     situation.finish()
 
 
@@ -65,38 +64,6 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
     situation.finish()
 
 
-@pytest.mark.parametrize(
-    ("window", "field"),
-    [
-        (make_window(-1, 0, [1]), "base"),
-        (make_window(0, 2, [1, 1]), "prediction_positions"),
-        (window_of(0, [(1, -1, -4)]), "prompt_positions"),
-        (make_window(0, 0, [50]), "token_ids"),
-        (make_window(0, 0, [-1]), "token_ids"),
-        (make_window(0, 0, [1], [1.1]), "values"),
-        (make_window(0, 0, [1, 2], [0.5, 0.6]), "values"),
-    ],
-)
-def test_a_window_that_cannot_be_of_the_request_is_refused(window: Window, field: str) -> None:
-    situation = Situation()
-    situation.add(0, [1, 2], 10, predicted_token_ids=[1, 2, 3])
-    set_window = situation.scheduler.set_window
-    assert set_window("r0", window_of(0, [(1, -1, -3), (2, 0, -2)]))
-    assert set_window("r0", make_window(0, 0, [1, 2, 3]))
-    if window.base < 0:
-        assert not set_window("r0", window)
-        situation.add(1, [1], 10)
-        with pytest.raises(WindowError, match=f"^{field}"):
-            situation.scheduler.set_window("r1", replace(window, base=-1))
-    else:
-        with pytest.raises(WindowError, match=f"^{field}"):
-            set_window("r0", window)
-    assert situation.send().num_draft_tokens.tolist()[0] == 3
-    assert not set_window("unknown", make_window(0, 0, []))
-    situation.finish()
-    assert not set_window("r0", make_window(0, 0, []))
-
-
 @pytest.mark.parametrize("at", [0, 2])
 def test_no_draft_is_planned_once_the_output_has_left_the_window(at: int) -> None:
     situation = Situation()
@@ -122,4 +89,51 @@ def test_drafts_share_budget_and_blocks_with_every_row() -> None:
     plan = situation.send()
     assert plan.num_known_tokens.tolist() == [1, 1]
     assert plan.num_draft_tokens.tolist() == [1, 0]
+    situation.finish()
+
+
+# Requests that leave one scheduler and go on at another, and what losses end.
+
+
+def test_a_request_that_is_shortened_by_a_small_worker_is_not_so_by_the_next() -> None:
+    large = Situation()
+    large.add(1, [1, 2, 3], 40)
+    large.step()
+    (request,) = large.scheduler.evacuate()
+    small = Scheduler(config(num_blocks=4))
+    assert small.adopt(request) is None
+    assert request.max_length == 16
+    (request,) = small.evacuate()
+    assert large.scheduler.adopt(request) is None
+    assert request.max_length == 43
+    large.worker.restart()
+    large.finish()
+
+
+def test_a_request_that_ends_every_worker_ends_itself() -> None:
+    situation = Situation()
+    schedulers = [Scheduler(situation.config) for _ in range(2)]
+    situation.add(1, [1, 2], 9)
+    situation.step()
+    (request,) = situation.scheduler.evacuate()
+    for number in range(MAX_LOSSES):
+        scheduler = schedulers[number % 2]
+        assert scheduler.adopt(request) is None
+        assert scheduler.schedule(NOW) is not None
+        (request,) = scheduler.evacuate()
+    ended = schedulers[1].adopt(request)
+    assert ended is not None
+    assert ended.finished.reason is FinishReason.ERROR
+    assert ended.finished.message.startswith("the worker was lost 5 times while it worked on this")
+    assert sum(ended.finished.num_tokens_by_source) == 1
+
+
+def test_new_tokens_make_losses_forgotten_and_who_waits_has_none() -> None:
+    situation = Situation(max_num_seqs=1)
+    situation.add(1, [1, 2], 9)
+    situation.add(2, [3], 9)
+    for _ in range(MAX_LOSSES + 2):
+        situation.step()
+        situation.send()
+        situation.lose_worker()
     situation.finish()

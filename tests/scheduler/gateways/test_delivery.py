@@ -1,4 +1,3 @@
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,16 +6,12 @@ from optimist_scheduler.core.base.values import (
     Ended,
     Finished,
     FinishReason,
-    Int32Array,
     StepOutputs,
 )
 from optimist_scheduler.gateways.delivery import split_by_owner
+from tests.scheduler.situation import ints
 
 Row = tuple[int, list[int], bool]
-
-
-def ints(values: list[int]) -> Int32Array:
-    return np.array(values, np.int32)
 
 
 def outputs_of(rows: list[Row], extra: list[int]) -> StepOutputs:
@@ -24,12 +19,12 @@ def outputs_of(rows: list[Row], extra: list[int]) -> StepOutputs:
     ends = [(owner, handle) for handle, (owner, _, ends) in enumerate(rows) if ends]
     ends += [(owner, 100 + index) for index, owner in enumerate(extra)]
     return StepOutputs(
-        ints([owner for owner, _, _ in rows]),
-        ints(list(range(len(rows)))),
-        ints([len(tokens) for _, tokens, _ in rows]),
-        ints([token for _, tokens, _ in rows for token in tokens]),
-        ints([len(tokens) - 1 for _, tokens, _ in rows]),
-        ints([owner for owner, _, _ in rows]),
+        ints(*[owner for owner, _, _ in rows]),
+        ints(*range(len(rows))),
+        ints(*[len(tokens) for _, tokens, _ in rows]),
+        ints(*[token for _, tokens, _ in rows for token in tokens]),
+        ints(*[len(tokens) - 1 for _, tokens, _ in rows]),
+        ints(*[owner for owner, _, _ in rows]),
         NO_OUTPUTS.observed_rows,
         [],
         {},

@@ -7,7 +7,7 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.observing import metrics
-from tests.scheduler.client import PROMPT, add, ask, truth, until
+from tests.scheduler.client import PATIENT, PROMPT, add, ask, predict, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker
 from tests.scheduler.fake_worker import FakeWorker
 from tests.scheduler.situation import ints
@@ -23,44 +23,29 @@ async def test_what_happens_is_counted(
     worker: FakeWorkerServicer, worker_port: int, proposer_port: int
 ) -> None:
     worker.step_seconds = 0.002
-    outcomes = ("hit", "repaired", "discarded")
-    totals = (
-        "tokens_total",
-        "steps_total",
-        "prefix_queries_total",
-        "prefix_hits_total",
-        "draft_width_count",
-    )
-    before = read(*totals)
-    decisions = [read("preschedules_total", outcome=outcome)[0] for outcome in outcomes]
-    (saved,) = read("preschedule_saved_seconds_count")
-    options: dict[str, Any] = {
-        "enable_prefix_caching": True,
-        "max_plans_in_flight": 2,
-        "proposer_wait_ms": 2000,
-    }
+    outcomes, labels = ("hit", "repaired", "discarded"), {"worker": f"127.0.0.1:{worker_port}"}
+    totals = ["tokens_total", "steps_total", "prefix_queries_total", "prefix_hits_total"]
+    totals += ["draft_width_count", "preschedule_saved_seconds_count"]
+
+    def count() -> list[float]:
+        kept = (read("preschedules_total", outcome=outcome)[0] for outcome in outcomes)
+        return [*read(*totals), *kept]
+
+    before = count()
+    options: dict[str, Any] = {"enable_prefix_caching": True, "max_plans_in_flight": 2, **PATIENT}
     async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
         for handle in (1, 2):
-            await ask(stub, add(handle, PROMPT, predicted=truth(PROMPT)))
+            await ask(stub, predict(handle))
         stats = engine.scheduler.stats
-        labels = {"worker": f"127.0.0.1:{worker_port}"}
         await until(lambda: read("plans_in_flight", **labels) == [0])
         assert read("connected", "running", "waiting", **labels) == [1, 0, 0]
         assert read("free_blocks", "blocks", **labels) == [32, 32]
-    tokens, steps, queries, hits, plans = (
-        after - value for after, value in zip(read(*totals), before, strict=True)
-    )
-    assert tokens == 40
-    assert steps == worker.worker.num_steps
-    assert (queries, hits) == (stats.num_prefix_queries, stats.num_prefix_hits)
-    assert hits == 4
-    assert plans == stats.num_plans
-    discards = stats.preschedule_discards.total()
-    assert [
-        read("preschedules_total", outcome=outcome)[0] - value
-        for outcome, value in zip(outcomes, decisions, strict=True)
-    ] == [stats.num_preschedule_hits, stats.num_preschedule_repairs, discards]
-    assert read("preschedule_saved_seconds_count")[0] - saved == stats.num_preschedule_hits
+    assert stats.num_prefix_hits == 4
+    hits, repairs = stats.num_preschedule_hits, stats.num_preschedule_repairs
+    assert [after - value for after, value in zip(count(), before, strict=True)] == [
+        *(40, worker.worker.num_steps, stats.num_prefix_queries, 4, stats.num_plans, hits),
+        *(hits, repairs, stats.preschedule_discards.total()),
+    ]
     assert REGISTRY.get_sample_value(PREFIX + "connected", labels) is None
 
 
@@ -100,12 +85,9 @@ async def test_what_speculation_is_expected_to_bring_is_shown(proposer_port: int
     servicer.worker.description.drafter_us = ints(300, 600, 900).tobytes()
     async with (
         serve_worker(servicer) as port,
-        serve_scheduler(port, [proposer_port]) as (
-            engine,
-            stub,
-        ),
+        serve_scheduler(port, [proposer_port]) as (engine, stub),
     ):
-        await ask(stub, add(1, PROMPT), add(2, PROMPT, predicted=truth(PROMPT)))
+        await ask(stub, add(1, PROMPT), predict(2))
         assert engine.scheduler.config.drafter == drafter
     for source in ("prediction", "quantised"):
         assert read("effective_speedup", source=source)[0] > 0

@@ -14,8 +14,8 @@ from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.workers.translate import plan_message
-from tests.scheduler.client import PROMPT, Client, add, ask, get_stats
-from tests.scheduler.fake_services import serve_scheduler
+from tests.scheduler.client import PROMPT, add, get_stats
+from tests.scheduler.conftest import Start
 from tests.scheduler.situation import Situation
 from tests.tracing.collector import Collector, running_collector
 
@@ -58,17 +58,12 @@ def test_the_wait_ends_with_the_first_slot() -> None:
     assert REGISTRY.get_sample_value(f"{name}_sum") == pytest.approx(total + 0.25)
 
 
-def test_a_request_without_a_slot_has_not_waited_for_one() -> None:
-    watch = RequestWatch(OFF)
-    watch.add(new_request(), "", now=10.0)
-    assert watch.end(ended()) == 0
-    assert watch.end(ended()) == 0
-
-
-def test_without_tracing_nobody_gets_a_span() -> None:
+def test_a_request_without_a_slot_has_not_waited_for_one_nor_a_span_without_tracing() -> None:
     watch = RequestWatch(OFF)
     watch.add(new_request(), TRACE_PARENT, now=10.0)
     assert watch.trace_parents == {}
+    assert watch.end(ended()) == 0
+    assert watch.end(ended()) == 0
 
 
 def test_a_span_goes_from_add_to_end(collector: Collector) -> None:
@@ -89,21 +84,17 @@ def test_a_span_goes_from_add_to_end(collector: Collector) -> None:
     assert span.attributes["optimist.num_passes"] == 3
 
 
-async def test_the_gateway_learns_how_long_a_request_waited(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = await ask(stub, add(1, PROMPT))
+async def test_the_gateway_learns_how_long_a_request_waited_and_what_came_of_drafts(
+    start: Start,
+) -> None:
+    _, client = await start()
+    await client.ask(add(1, PROMPT))
     assert client.finished[1].queue_us > 0
-
-
-async def test_the_figures_of_drafts_come_with_the_others(worker_port: int) -> None:
-    async with serve_scheduler(worker_port, []) as (_, stub):
-        client = Client(stub)
-        before = (await client.reply(get_stats(1))).stats
-        metrics.DRAFTS.observe(
-            np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
-        )
-        after = (await client.reply(get_stats(2))).stats
-        client.close()
+    before = (await client.reply(get_stats(3))).stats
+    metrics.DRAFTS.observe(
+        np.array([DraftSource.PREDICTION], np.int32), *np.array([[5], [3], [4]], np.int32)
+    )
+    after = (await client.reply(get_stats(4))).stats
     assert after.num_drafts - before.num_drafts == 1
     assert after.num_drafted_tokens - before.num_drafted_tokens == 5
     assert after.num_accepted_tokens - before.num_accepted_tokens == 3

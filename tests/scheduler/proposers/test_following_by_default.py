@@ -1,7 +1,6 @@
 """Which requests are followed, over real sockets, with a fake worker and a fake proposer."""
 
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -9,26 +8,20 @@ from optimist_common.columns import from_bytes
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import Engine
-from tests.scheduler.client import PROMPT, Client, add, ask, truth, until
-from tests.scheduler.fake_services import (
-    FakeProposerServicer,
-    FakeWorkerServicer,
-    serve_scheduler,
-    serve_worker,
-)
+from tests.scheduler.client import PROMPT, VOCAB_SIZE, add, predict, truth, until
+from tests.scheduler.conftest import Start
+from tests.scheduler.fake_services import FakeProposerServicer, FakeWorkerServicer
 from tests.scheduler.fake_worker import FakeWorker, next_token
-
-VOCAB_SIZE = 50
-
-
-@pytest.fixture
-def long_worker() -> FakeWorkerServicer:
-    """A worker with room for outputs that are long enough to come to rest."""
-    return FakeWorkerServicer(FakeWorker(max_model_len=300, num_blocks=100))
 
 
 async def until_linked(engine: Engine) -> None:
     await until(lambda: all(link.is_open for link in engine._proposers._links))
+
+
+def has_window(engine: Engine) -> bool:
+    """Whether there is a window before the result of the first pass."""
+    assert isinstance(engine.scheduler, Scheduler)
+    return bool(engine.scheduler._state.unsent_windows)
 
 
 def repeating_prompt() -> list[int]:
@@ -43,23 +36,15 @@ def repeating_prompt() -> list[int]:
 
 @pytest.mark.parametrize(("follow", "opened"), [("all", ["r1", "r2"]), ("predictions", ["r2"])])
 async def test_what_wants_drafts_is_followed_unless_the_server_follows_predictions_alone(
-    follow: str,
-    opened: list[str],
-    worker_port: int,
-    proposer_port: int,
-    proposer: FakeProposerServicer,
+    start: Start, follow: str, opened: list[str], proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
-    options: dict[str, Any] = {"follow": follow} if follow != "all" else {}
-    async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
-        await until_linked(engine)
-        commands = [
-            add(1, PROMPT),
-            add(2, PROMPT, predicted=truth(PROMPT)),
-            add(3, PROMPT, max_draft_tokens=0),
-            add(4, PROMPT, predicted=truth(PROMPT), max_draft_tokens=0),
-        ]
-        client = await ask(stub, *commands)
-        await until(lambda: sorted(proposer.closed) == opened)
+    options = {"follow": follow} if follow != "all" else {}
+    engine, client = await start(proposer_port, **options)
+    await until_linked(engine)
+    refusing = add(3, PROMPT, max_draft_tokens=0), predict(4)
+    refusing[1].add.max_draft_tokens = 0
+    await client.ask(add(1, PROMPT), predict(2), *refusing)
+    await until(lambda: sorted(proposer.closed) == opened)
     assert sorted(proposer.opened) == opened
     by_id = {opening.request_id: opening for opening in proposer.openings}
     if follow == "all":
@@ -69,33 +54,25 @@ async def test_what_wants_drafts_is_followed_unless_the_server_follows_predictio
     assert client.finished[3].num_passes == client.finished[4].num_passes == 20
 
 
-async def test_without_a_proposer_nothing_is_opened_later(
-    worker_port: int, proposer: FakeProposerServicer
-) -> None:
-    async with serve_scheduler(worker_port, [1]) as (engine, stub):
-        client = Client(stub)
-        await client.send(add(1, PROMPT), add(2, PROMPT, predicted=truth(PROMPT)))
-        await until(lambda: "r2" in engine._proposers._followed)
-        assert "r1" not in engine._proposers._followed
-        await client.until_finished(2)
+async def test_without_a_proposer_nothing_is_opened_later(start: Start) -> None:
+    engine, client = await start(1)
+    await client.send(add(1, PROMPT), predict(2))
+    await until(lambda: "r2" in engine._proposers._followed)
+    assert "r1" not in engine._proposers._followed
+    await client.until_finished(2)
 
 
 async def test_drafts_from_the_prompt_are_own_text(
-    worker: FakeWorkerServicer, worker_port: int, proposer_port: int
+    start: Start, worker: FakeWorkerServicer, proposer_port: int
 ) -> None:
     prompt = repeating_prompt()
     worker.may_run.clear()
-    options: dict[str, Any] = {"max_plans_in_flight": 1}
-    async with serve_scheduler(worker_port, [proposer_port], **options) as (engine, stub):
-        await until_linked(engine)
-        scheduler = engine.scheduler
-        assert isinstance(scheduler, Scheduler)
-        client = Client(stub)
-        await client.send(add(1, prompt))
-        # The window is there before the result of the first pass.
-        await until(lambda: bool(scheduler._state.unsent_windows))
-        worker.may_run.set()
-        await client.until_finished(1)
+    engine, client = await start(proposer_port, max_plans_in_flight=1)
+    await until_linked(engine)
+    await client.send(add(1, prompt))
+    await until(lambda: has_window(engine))
+    worker.may_run.set()
+    await client.until_finished(1)
     assert client.tokens[1] == truth(prompt)
     end = client.finished[1]
     by_source = from_bytes(end.num_tokens_by_source).tolist()
@@ -104,35 +81,25 @@ async def test_drafts_from_the_prompt_are_own_text(
     assert by_source[DraftSource.TARGET] + by_source[DraftSource.NGRAM] == 20
 
 
-async def test_what_gains_nothing_is_sent_seldom(
-    long_worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
+async def test_what_rests_is_sent_seldom_and_again_where_a_proposer_has_lost_it(
+    start: Start, worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:
-    async with (
-        serve_worker(long_worker) as worker_port,
-        serve_scheduler(worker_port, [proposer_port]) as (engine, stub),
-    ):
-        await until_linked(engine)
-        client = await ask(stub, add(1, PROMPT, max_tokens=150))
-        assert engine.scheduler.stats.num_rested == 1
-    assert client.tokens[1] == truth(PROMPT, 150)
-    seldom = [number for _, number in proposer.observed[-3:]]
-    assert min(seldom) >= 8
+    # Room for outputs that are long enough to come to rest.
+    worker.worker = FakeWorker(max_model_len=300, num_blocks=100)
+    worker.may_run.clear()
+    engine, client = await start(proposer_port, max_plans_in_flight=1)
+    await until_linked(engine)
+    await client.send(add(1, PROMPT, max_tokens=150))
+    await until(lambda: has_window(engine))
+    worker.may_run.set()
+    await client.until_finished(1)
+    assert engine.scheduler.stats.num_rested == 1
+    assert min(number for _, number in proposer.observed[-3:]) >= 8
     assert proposer.num_gaps == 0
-
-
-async def test_what_a_proposer_lost_of_a_resting_request_is_sent_again(
-    long_worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
-) -> None:
-    long_worker.step_seconds = 0.001
-    async with (
-        serve_worker(long_worker) as worker_port,
-        serve_scheduler(worker_port, [proposer_port]) as (engine, stub),
-    ):
-        await until_linked(engine)
-        client = Client(stub)
-        await client.send(add(1, PROMPT, max_tokens=200))
-        await client.read_until(lambda: len(client.tokens.get(1, [])) > 60)
-        proposer.forget()
-        await client.until_finished(1)
-    assert proposer.opened == ["r1", "r1"]
-    assert client.tokens[1] == truth(PROMPT, 200)
+    worker.step_seconds = 0.001
+    await client.send(add(2, PROMPT, max_tokens=200))
+    await client.read_until(lambda: len(client.tokens.get(2, [])) > 60)
+    proposer.forget()
+    await client.until_finished(2)
+    assert proposer.opened == ["r1", "r2", "r2"]
+    assert client.tokens == {1: truth(PROMPT, 150), 2: truth(PROMPT, 200)}

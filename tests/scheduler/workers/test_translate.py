@@ -1,5 +1,7 @@
 """What messages say; that of requests, windows and plans is in test_random_commands.py."""
 
+from typing import Any
+
 import pytest
 
 from optimist.common.v1 import sampling_pb2
@@ -13,6 +15,7 @@ from optimist_scheduler.workers.translate import (
     plan_message,
     step_result,
 )
+from tests.scheduler.client import add
 from tests.scheduler.situation import NOW, Situation
 
 
@@ -25,15 +28,7 @@ def test_a_length_below_which_stop_tokens_do_not_end_is_an_int32() -> None:
 
 def test_a_request_keeps_its_salt_and_its_sampling() -> None:
     sampling = sampling_pb2.SamplingParams(temperature=0.5, seed=7)
-    add = scheduler_pb2.Add(
-        handle=4,
-        request_id="r4",
-        prompt_token_ids=to_bytes([1]),
-        max_tokens=9,
-        sampling=sampling,
-        cache_salt="salt",
-    )
-    new = new_request(add, 8)
+    new = new_request(add(4, [1], sampling=sampling, cache_salt="salt").add, 8)
     assert (new.owner, new.handle, new.cache_salt) == (8, 4, "salt")
     assert new.sampling == SamplingParams(temperature=0.5, seed=7)
     assert new.sampling_message == sampling
@@ -44,41 +39,30 @@ def test_a_request_keeps_its_salt_and_its_sampling() -> None:
 
 
 def test_a_result_is_read_with_all_its_fields() -> None:
-    message = worker_pb2.ExecuteResponse(
-        sequence=7,
-        slots=to_bytes([3, 1]),
-        lengths=to_bytes([9, 5]),
-        num_emitted_tokens=to_bytes([2, 0]),
-        token_ids=to_bytes([4, 6]),
-        num_drafted_tokens=to_bytes([3, 0]),
-        num_accepted_tokens=to_bytes([1, 0]),
-        errors=[worker_pb2.RowError(slot=1, message="wrong")],
-        step_ns=1_000,
-        repeat=2,
-        num_tokens=5,
-        idle_ns=70,
-        draft_sources=to_bytes([4, 0]),
-        draft_ns=300,
-    )
-    result = step_result(worker_pb2.ExecuteResponse.FromString(message.SerializeToString()))
-    assert (result.sequence, result.repeat, result.num_tokens) == (7, 2, 5)
-    assert (result.step_ns, result.idle_ns, result.draft_ns) == (1_000, 70, 300)
-    assert result.errors == {1: "wrong"}
     columns = {
         "slots": [3, 1],
         "lengths": [9, 5],
         "num_emitted_tokens": [2, 0],
         "token_ids": [4, 6],
-        "num_drafted_tokens": [3, 0],
-        "num_accepted_tokens": [1, 0],
-        "draft_sources": [4, 0],
     }
+    columns |= {"num_drafted_tokens": [3, 0], "num_accepted_tokens": [1, 0]}
+    columns |= {"draft_sources": [4, 0]}
+    packed: dict[str, Any] = {name: to_bytes(values) for name, values in columns.items()}
+    errors = [worker_pb2.RowError(slot=1, message="wrong")]
+    message = worker_pb2.ExecuteResponse(
+        sequence=7, repeat=2, num_tokens=5, errors=errors, step_ns=1_000, idle_ns=70, **packed
+    )
+    message.draft_ns = 300
+    result = step_result(worker_pb2.ExecuteResponse.FromString(message.SerializeToString()))
+    assert (result.sequence, result.repeat, result.num_tokens) == (7, 2, 5)
+    assert (result.step_ns, result.idle_ns, result.draft_ns) == (1_000, 70, 300)
+    assert result.errors == {1: "wrong"}
     assert {name: getattr(result, name).tolist() for name in columns} == columns
 
 
 @pytest.mark.parametrize("name", ["prompt_token_ids", "predicted_token_ids", "stop_token_ids"])
 def test_a_column_that_is_none_is_named(name: str) -> None:
-    add = scheduler_pb2.Add()
-    setattr(add, name, b"12345")
+    message = scheduler_pb2.Add()
+    setattr(message, name, b"12345")
     with pytest.raises(MalformedError, match=f"^{name}: 5 bytes are no int32 column$"):
-        new_request(add, 1)
+        new_request(message, 1)

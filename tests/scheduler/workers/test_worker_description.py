@@ -7,16 +7,16 @@ from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.drafter import Drafter
 from optimist_scheduler.settings import SchedulerSettings
-from optimist_scheduler.workers.description import describe_worker
+from optimist_scheduler.workers.description import WorkerDescription, describe_worker
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 50,
-    "max_model_len": 64,
-    "block_size": 4,
-    "num_blocks": 32,
-    "max_num_seqs": 8,
-    "max_num_batched_tokens": 16,
-}
+SIZES: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4, "num_blocks": 32}
+SIZES |= {"max_num_seqs": 8, "max_num_batched_tokens": 16}
+
+
+def describe(settings: dict[str, Any] | None = None, /, **values: Any) -> WorkerDescription:
+    """Reads what a worker says that has these values besides its sizes, or instead of them."""
+    message = worker_pb2.DescribeResponse(**{**SIZES, **values})
+    return describe_worker(message, SchedulerSettings(**(settings or {})))
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,8 @@ SIZES: dict[str, Any] = {
 def test_the_smaller_of_settings_and_worker_holds(
     settings: dict[str, Any], sizes: tuple[int, int]
 ) -> None:
-    message = worker_pb2.DescribeResponse(model="m", eos_token_ids=to_bytes([2]), **SIZES)
     options = {"policy": "priority", "num_speculative_tokens": 7, **settings}
-    description = describe_worker(message, SchedulerSettings(**options))
+    description = describe(options, model="m", eos_token_ids=to_bytes([2]))
     config = description.config
     assert (config.max_num_seqs, config.max_num_batched_tokens) == sizes
     assert (config.policy, config.num_speculative_tokens) == ("priority", 7)
@@ -43,24 +42,19 @@ def test_the_smaller_of_settings_and_worker_holds(
 
 
 def test_settings_that_cannot_take_effect_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
-    values = SIZES | {"drafter": DraftSource.EAGLE, "max_drafter_tokens": 40}
-    message = worker_pb2.DescribeResponse(max_drafter_depth=5, **values)
-    config = describe_worker(message, SchedulerSettings(num_speculative_tokens=30)).config
+    drafter = {"drafter": DraftSource.EAGLE, "max_drafter_tokens": 40, "max_drafter_depth": 5}
+    config = describe({"num_speculative_tokens": 30}, **drafter).config
     assert config.max_draft_tokens == 15
     assert list(config.find_cuts()) == [
         "num_speculative_tokens=30: max_num_batched_tokens=16 cuts the drafts to 15",
         "num_speculative_tokens=30 cuts the drafter_tokens=40 of the worker's drafter to 30",
     ]
-    wide = SIZES | {"max_num_batched_tokens": 512}
-    config = describe_worker(
-        worker_pb2.DescribeResponse(**wide), SchedulerSettings(num_speculative_tokens=65)
-    ).config
+    config = describe({"num_speculative_tokens": 65}, max_num_batched_tokens=512).config
     assert list(config.find_cuts()) == [
         "num_speculative_tokens=65: of a window with branches a pass verifies at most 64 drafts"
     ]
-    settings = SchedulerSettings(num_speculative_tokens=15, max_num_seqs=9)
-    sizes = worker_pb2.DescribeResponse(**SIZES)
-    assert not list(describe_worker(sizes, settings).config.find_cuts())
+    config = describe({"num_speculative_tokens": 15, "max_num_seqs": 9}).config
+    assert not list(config.find_cuts())
     assert caplog.messages == ["max_num_seqs=9: the worker's max_num_seqs=8 is less and applies"]
 
 
@@ -71,9 +65,8 @@ def test_more_drafts_than_a_window_holds_are_refused() -> None:
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_size_that_is_none_is_named(name: str) -> None:
-    message = worker_pb2.DescribeResponse(**{**SIZES, name: 0})
     with pytest.raises(ValueError, match=f"^it says {name} is 0$"):
-        describe_worker(message, SchedulerSettings())
+        describe(**{name: 0})
 
 
 @pytest.mark.parametrize(
@@ -82,44 +75,34 @@ def test_a_size_that_is_none_is_named(name: str) -> None:
 def test_the_worker_tells_its_pipeline_stages_unless_they_are_set(
     asked: int, reported: int, stages: int
 ) -> None:
-    message = worker_pb2.DescribeResponse(num_pipeline_stages=reported, **SIZES)
-    settings = SchedulerSettings(num_pipeline_stages=asked, max_plans_in_flight=1)
-    config = describe_worker(message, settings).config
+    settings = {"num_pipeline_stages": asked, "max_plans_in_flight": 1}
+    config = describe(settings, num_pipeline_stages=reported).config
     assert (config.num_pipeline_stages, config.plan_depth) == (stages, stages)
 
 
 def test_stages_that_cannot_be_used_are_refused() -> None:
-    message = worker_pb2.DescribeResponse(num_pipeline_stages=2, **SIZES)
     with pytest.raises(ValueError, match="with which --multi-step-count must be 1, not 4"):
-        describe_worker(message, SchedulerSettings(multi_step_count=4))
-    message.num_pipeline_stages = 17
+        describe({"multi_step_count": 4}, num_pipeline_stages=2)
     with pytest.raises(ValueError, match="it says num_pipeline_stages is 17"):
-        describe_worker(message, SchedulerSettings())
+        describe(num_pipeline_stages=17)
 
 
 def test_the_cost_of_passes_is_read() -> None:
-    message = worker_pb2.DescribeResponse(
-        cost_num_tokens=to_bytes([1, 64]), cost_us=to_bytes([900, 1500]), **SIZES
-    )
-    description = describe_worker(message, SchedulerSettings())
+    description = describe(cost_num_tokens=to_bytes([1, 64]), cost_us=to_bytes([900, 1500]))
     assert description.costs == ((1, 900), (64, 1500))
 
 
 def test_the_drafter_is_read() -> None:
-    shape: dict[str, Any] = {
-        "drafter": DraftSource.MEDUSA.value,
-        "max_drafter_tokens": 8,
-        "max_drafter_depth": 2,
-    }
-    message = worker_pb2.DescribeResponse(
-        drafter_us=to_bytes([90, 95]), is_synthetic=True, **shape, **SIZES
-    )
-    description = describe_worker(message, SchedulerSettings())
+    shape = {"drafter": DraftSource.MEDUSA, "max_drafter_tokens": 8, "max_drafter_depth": 2}
+    description = describe(drafter_us=to_bytes([90, 95]), is_synthetic=True, **shape)
     assert description.config.drafter == Drafter(DraftSource.MEDUSA, 8, 2)
     assert description.drafter_us == (90, 95)
     assert description.is_synthetic
-    plain = describe_worker(worker_pb2.DescribeResponse(**SIZES), SchedulerSettings())
+    plain = describe()
     assert (plain.config.drafter, plain.drafter_us, plain.is_synthetic) == (None, (), False)
+    # That of a later worker is not used.
+    later = describe(drafter_us=to_bytes([90, 95]), **{**shape, "drafter": 77})
+    assert later.config.drafter is None
 
 
 @pytest.mark.parametrize(
@@ -131,27 +114,15 @@ def test_the_drafter_is_read() -> None:
         ({"max_drafter_tokens": -1}, "max_drafter_depth"),
         ({"drafter_us": to_bytes([5, 6, 7])}, "3 values of drafter_us"),
         ({"drafter_us": to_bytes([5, 0])}, "drafter_us that are below 1"),
+        *(
+            ({"cost_num_tokens": to_bytes(num_tokens), "cost_us": to_bytes(us)}, "cost_")
+            for num_tokens, us in (([1, 2], [5]), ([2, 1], [5, 6]), ([1, 1], [5, 5]), ([1], [0]))
+        ),
     ],
 )
-def test_a_drafter_that_is_none_is_refused(values: dict[str, Any], reported: str) -> None:
+def test_a_drafter_or_costs_that_are_none_are_refused(
+    values: dict[str, Any], reported: str
+) -> None:
     shape = {"drafter": 4, "max_drafter_tokens": 8, "max_drafter_depth": 2}
-    message = worker_pb2.DescribeResponse(**{**SIZES, **shape, **values})
-    with pytest.raises(ValueError, match=f"^it says {reported}|^it says .*{reported}"):
-        describe_worker(message, SchedulerSettings())
-
-
-@pytest.mark.parametrize(
-    ("num_tokens", "microseconds"), [([1, 2], [5]), ([2, 1], [5, 6]), ([1, 1], [5, 5]), ([1], [0])]
-)
-def test_costs_that_are_none_are_refused(num_tokens: list[int], microseconds: list[int]) -> None:
-    message = worker_pb2.DescribeResponse(
-        cost_num_tokens=to_bytes(num_tokens), cost_us=to_bytes(microseconds), **SIZES
-    )
-    with pytest.raises(ValueError, match=r"^it says .* cost_"):
-        describe_worker(message, SchedulerSettings())
-
-
-def test_a_later_workers_drafter_is_not_used() -> None:
-    shape: dict[str, Any] = {"drafter": 77, "max_drafter_tokens": 8, "max_drafter_depth": 2}
-    message = worker_pb2.DescribeResponse(drafter_us=to_bytes([90, 95]), **shape, **SIZES)
-    assert describe_worker(message, SchedulerSettings()).config.drafter is None
+    with pytest.raises(ValueError, match=f"^it says {reported}|^it says .* {reported}"):
+        describe(**{**shape, **values})

@@ -1,17 +1,16 @@
 """A worker that breaks, goes away or fails, over real sockets."""
 
 import logging
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.scheduler.client import MODES, PROMPT, Client, add, ask, truth, until
+from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until
+from tests.scheduler.conftest import Start
 from tests.scheduler.fake_services import (
     FakeWorkerServicer,
     check_integrity,
-    serve_scheduler,
     serve_worker,
 )
 from tests.scheduler.fake_worker import FakeWorker
@@ -27,63 +26,58 @@ SPOILS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_stream_that_breaks_or_brings_what_fits_no_plan_is_a_pause(
-    mode: str, worker: FakeWorkerServicer, worker_port: int
+    start: Start, mode: str, worker: FakeWorkerServicer
 ) -> None:
     worker.break_at = {3, 9}
     prompts = {handle: [handle, 7, handle] for handle in range(6)}
-    async with serve_scheduler(worker_port, [], **MODES[mode]) as (engine, stub):
-        for spoil in SPOILS:
-            worker.spoil_at, worker.spoil = {worker.worker.num_steps + 14}, spoil
-            num_streams = worker.num_streams
-            client = await ask(stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
-            assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
-            assert worker.num_streams == num_streams + (4 if num_streams == 0 else 1)
-        check_integrity(engine)
+    engine, first = await start(**MODES[mode])
+    for spoil in SPOILS:
+        worker.spoil_at, worker.spoil = {worker.worker.num_steps + 14}, spoil
+        num_streams = worker.num_streams
+        client = await ask(first.stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
+        assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
+        assert worker.num_streams == num_streams + (4 if num_streams == 0 else 1)
+    check_integrity(engine)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 async def test_a_worker_that_is_lost_with_all_its_plans_is_found_again(
-    depth: int, worker: FakeWorkerServicer
+    start: Start, depth: int, worker: FakeWorkerServicer
 ) -> None:
     worker.step_seconds = 0.01
     smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1, eos_token_ids=(2,)))
-    async with AsyncExitStack() as stack:
-        async with serve_worker(worker) as port:
-            scheduler = serve_scheduler(port, [], max_plans_in_flight=depth)
-            engine, stub = await stack.enter_async_context(scheduler)
-            client = Client(stub)
-            await client.send(add(1, PROMPT))
-            await client.read_until(lambda: 1 in client.tokens)
-            worker.may_run.clear()
-            await until(lambda: worker.num_plans == depth)
-        async with serve_worker(smaller, port):
-            await client.read_until(lambda: 1 in client.finished)
-            client.close()
-            check_integrity(engine)
-    assert client.tokens[1] == truth(PROMPT)
-    assert smaller.num_streams == 1
+    engine, client = await start(max_plans_in_flight=depth)
+    await client.send(add(1, PROMPT))
+    await client.read_until(lambda: 1 in client.tokens)
+    worker.may_run.clear()
+    await until(lambda: worker.num_plans == depth)
+    await worker.stop()
+    async with serve_worker(smaller, worker.port):
+        await client.until_finished(1)
+        check_integrity(engine)
+        assert client.tokens[1] == truth(PROMPT)
+        assert smaller.num_streams == 1
 
 
 async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler(
-    worker: FakeWorkerServicer, worker_port: int
+    start: Start, worker: FakeWorkerServicer
 ) -> None:
     worker.spoil_at = set(range(1, 6))
-    async with serve_scheduler(worker_port, [], max_plans_in_flight=1) as (_, stub):
-        client = await ask(stub, add(1, PROMPT))
-        assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
-        client = await ask(stub, add(2, PROMPT))
+    _, client = await start(max_plans_in_flight=1)
+    await client.ask(add(1, PROMPT))
+    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
+    await client.ask(add(2, PROMPT))
     assert client.tokens[2] == truth(PROMPT)
 
 
 async def test_the_configuration_is_logged_in_one_line(
-    worker: FakeWorkerServicer, worker_port: int, caplog: pytest.LogCaptureFixture
+    start: Start, worker: FakeWorkerServicer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     worker.break_at = {3}
-    settings = {"max_num_batched_tokens": 3, "max_plans_in_flight": 2}
-    async with serve_scheduler(worker_port, [], **settings) as (engine, stub):
-        await ask(stub, add(1, PROMPT))
-        config = engine.scheduler.config
+    engine, client = await start(max_num_batched_tokens=3, max_plans_in_flight=2)
+    await client.ask(add(1, PROMPT))
+    config = engine.scheduler.config
     (line,) = [text for text in caplog.messages if text.startswith("engine: ")]
     fields = dict(field.split("=") for field in line.removeprefix("engine: ").split())
     assert fields == {name: str(value) for name, value in config.model_dump().items()}

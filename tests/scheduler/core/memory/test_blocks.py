@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,40 +19,22 @@ def fill(pool: BlockPool, slot: int, known: list[bytes]) -> list[int]:
     return [int(block) for block in ids]
 
 
-def test_a_table_does_not_grow_into_the_next_one() -> None:
+def test_misuse_is_refused_and_changes_nothing() -> None:
     pool = BlockPool(8, 2, 3)
-    pool.allocate(ints(0), ints(2))
-    with pytest.raises(IndexError, match="4 blocks for one slot, at most 3 fit"):
-        pool.allocate(ints(1, 0), ints(1, 2))
-    assert pool.num_blocks.tolist() == [2, 0]
-    assert pool.num_free == 6
-    pool.check_integrity()
-
-
-@pytest.mark.parametrize(("first_index", "count"), [(0, 3), (2, 1), (-1, 1)])
-def test_blocks_that_a_slot_does_not_have_are_not_registered(first_index: int, count: int) -> None:
-    pool = BlockPool(8, 2, 4)
-    pool.allocate(ints(0), ints(2))
-    with pytest.raises(IndexError, match="slot 0 has 2 blocks"):
-        pool.register(0, first_index, hashes(count))
-    assert pool.match(hashes(3)).tolist() == []
-
-
-def test_a_cached_block_does_not_get_another_hash() -> None:
-    pool = BlockPool(8, 2, 4)
-    fill(pool, 0, hashes(1))
-    with pytest.raises(ValueError, match="block 0 is cached by another hash"):
-        pool.register(0, 0, hashes(1, "other"))
-    pool.check_integrity()
-
-
-def test_a_slot_with_blocks_takes_no_beginning() -> None:
-    pool = BlockPool(8, 2, 4)
     ids = fill(pool, 0, hashes(2))
     pool.allocate(ints(1), ints(1))
+    with pytest.raises(IndexError, match="4 blocks for one slot, at most 3 fit"):
+        pool.allocate(ints(1, 0), ints(1, 2))
+    for first_index, count in ((0, 3), (2, 1), (-1, 1)):
+        with pytest.raises(IndexError, match="slot 0 has 2 blocks"):
+            pool.register(0, first_index, hashes(count))
+    with pytest.raises(ValueError, match=f"block {ids[0]} is cached by another hash"):
+        pool.register(0, 0, hashes(1, "other"))
     with pytest.raises(ValueError, match="slot 1 has 1 blocks already"):
         pool.take(1, ints(*ids))
     pool.check_integrity()
+    assert (pool.num_blocks.tolist(), pool.num_free) == ([2, 1], 5)
+    assert pool.match(hashes(3)).tolist() == ids
 
 
 def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
@@ -69,69 +49,53 @@ def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
     pool.check_integrity()
 
 
-def name_twice(pool: BlockPool) -> None:
-    pool.table(1)[0] = pool.table(0)[0]
-
-
-def name_twice_in_one_table(pool: BlockPool) -> None:
-    pool.table(0)[1] = pool.table(0)[0]
-    pool._num_references[pool.table(0)[0]] = 2
-
-
-def miscount(pool: BlockPool) -> None:
-    pool.num_blocks[0] -= 1
-
-
-def lose(pool: BlockPool) -> None:
-    pool._num_stacked -= 1
-
-
-def free_twice(pool: BlockPool) -> None:
-    pool._push(ints(int(pool.table(0)[0])))
-
-
-def share_uncached(pool: BlockPool) -> None:
-    block = int(pool.table(1)[0])
-    pool._tables[0, 2] = block
-    pool.num_blocks[0] += 1
-    pool._num_references[block] = 2
-
-
-def stack_cached(pool: BlockPool) -> None:
-    block, _ = pool._evictable.popitem()
-    pool._push(ints(block))
-
-
-def forget_hash(pool: BlockPool) -> None:
-    del pool._hash_of[int(pool.table(0)[0])]
-
-
-def unmark(pool: BlockPool) -> None:
-    pool._is_cached[pool.table(0)[0]] = False
+def damage(pool: BlockPool, kind: str) -> None:
+    """Spoils what a pool knows of the two cached blocks of slot 0, and the one of slot 1."""
+    first, own = int(pool.table(0)[0]), int(pool.table(1)[0])
+    match kind:
+        case "named twice":
+            pool.table(1)[0] = first
+        case "named twice in one table":
+            pool.table(0)[1], pool._num_references[first] = first, 2
+        case "miscounted":
+            pool.num_blocks[0] -= 1
+        case "lost":
+            pool._num_stacked -= 1
+        case "free twice":
+            pool._push(ints(first))
+        case "shared and not cached":
+            pool._tables[0, 2], pool._num_references[own] = own, 2
+            pool.num_blocks[0] += 1
+        case "cached on the stack":
+            pool._push(ints(pool._evictable.popitem()[0]))
+        case "without its hash":
+            del pool._hash_of[first]
+        case "unmarked":
+            pool._is_cached[first] = False
 
 
 @pytest.mark.parametrize(
-    ("damage", "complaint"),
+    ("kind", "complaint"),
     [
-        (name_twice, "not referenced as often"),
-        (name_twice_in_one_table, "names a block twice|not referenced as often"),
-        (miscount, "longer or shorter"),
-        (lose, "lost, or in two states"),
-        (free_twice, "lost, or in two states"),
-        (share_uncached, "not cached is shared"),
-        (stack_cached, "on the stack is cached"),
-        (forget_hash, "hashes disagree"),
-        (unmark, "not marked as cached"),
+        ("named twice", "not referenced as often"),
+        ("named twice in one table", "names a block twice|not referenced as often"),
+        ("miscounted", "longer or shorter"),
+        ("lost", "lost, or in two states"),
+        ("free twice", "lost, or in two states"),
+        ("shared and not cached", "not cached is shared"),
+        ("cached on the stack", "on the stack is cached"),
+        ("without its hash", "hashes disagree"),
+        ("unmarked", "not marked as cached"),
     ],
 )
-def test_damage_is_found(damage: Callable[[BlockPool], None], complaint: str) -> None:
+def test_damage_is_found(kind: str, complaint: str) -> None:
     pool = BlockPool(8, 3, 4)
     fill(pool, 0, hashes(2))
     pool.allocate(ints(1), ints(1))
     fill(pool, 2, hashes(1, "released"))
     pool.release(2)
     pool.check_integrity()
-    damage(pool)
+    damage(pool, kind)
     with pytest.raises(AssertionError, match=complaint):
         pool.check_integrity()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -20,7 +21,6 @@ from optimist_scheduler.core.base.values import (
     ReportedLogprobs,
     ReportedPositions,
 )
-from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.results.deliver import MISSING
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.gateways.delivery import split_by_owner
@@ -30,7 +30,7 @@ from optimist_scheduler.workers.translate import (
     plan_message,
     step_result,
 )
-from tests.scheduler.situation import Situation, run_plan
+from tests.scheduler.situation import Situation, ints, run_plan
 
 TELLING = SamplingParams(num_logprobs=2, num_prompt_logprobs=3)
 PROMPT = [7, 3, 9, 1] * 4
@@ -74,31 +74,19 @@ def test_a_worker_that_tells_nothing_fails_those_who_asked(
     situation.add(1, PROMPT, max_tokens, sampling=sampling)
     situation.add(2, PROMPT, 5)
     situation.drain()
-    assert (situation.finished(1).reason, situation.finished(1).message) == (
-        FinishReason.ERROR,
-        MISSING,
-    )
+    finished = situation.finished(1)
+    assert (finished.reason, finished.message) == (FinishReason.ERROR, MISSING)
     assert situation.finished(2).reason is FinishReason.LENGTH
     assert situation.text(2) == situation.expected[2]
 
 
+def floats(*values: float) -> npt.NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
 def reported(**changes: Any) -> Logprobs:
-    whole = Logprobs(
-        1,
-        2,
-        1,
-        2,
-        np.array([-1, -2, -3], np.float32),
-        np.array([5, 6, 7, 8], np.int32),
-        np.array([-1, -1.5, -2, -2.5], np.float32),
-    )
-    return replace(whole, **changes)
-
-
-def first_plan() -> tuple[Situation, Plan]:
-    situation = Situation(max_num_batched_tokens=64)
-    situation.add(1, [4, 5, 6], 8, sampling=SamplingParams(num_logprobs=2, num_prompt_logprobs=1))
-    return situation, situation.send()
+    ids, logprobs = ints(5, 6, 7, 8), floats(-1, -1.5, -2, -2.5)
+    return replace(Logprobs(1, 2, 1, 2, floats(-1, -2, -3), ids, logprobs), **changes)
 
 
 @pytest.mark.parametrize(
@@ -113,20 +101,21 @@ def first_plan() -> tuple[Situation, Plan]:
         {"num_prompt_candidates": 2},
         {"num_candidates": 51},
         {"num_candidates": 1},
-        {"logprobs": np.zeros(1, np.float32)},
-        {"logprobs": np.zeros(4, np.float32)},
-        {"logprobs": np.array([0, 0, np.nan], np.float32)},
-        {"candidate_token_ids": np.array([5, 6, 7], np.int32)},
-        {"candidate_token_ids": np.array([5, 6, 7, 50], np.int32)},
-        {"candidate_token_ids": np.array([5, 6, 7, -1], np.int32)},
-        {"candidate_logprobs": np.zeros(3, np.float32)},
-        {"candidate_logprobs": np.array([0, 0, 0, np.nan], np.float32)},
+        {"logprobs": floats(0)},
+        {"logprobs": floats(0, 0, 0, 0)},
+        {"logprobs": floats(0, 0, np.nan)},
+        {"candidate_token_ids": ints(5, 6, 7)},
+        {"candidate_token_ids": ints(5, 6, 7, 50)},
+        {"candidate_token_ids": ints(5, 6, 7, -1)},
+        {"candidate_logprobs": floats(0, 0, 0)},
+        {"candidate_logprobs": floats(0, 0, 0, np.nan)},
     ],
 )
 def test_logprobs_that_cannot_be_of_the_row_are_refused(changes: dict[str, Any]) -> None:
-    situation, plan = first_plan()
+    situation = Situation(max_num_batched_tokens=64)
+    situation.add(1, [4, 5, 6], 8, sampling=SamplingParams(num_logprobs=2, num_prompt_logprobs=1))
+    slot = int(situation.send().slots[0])
     result = run_plan(situation)
-    slot = int(plan.slots[0])
     with pytest.raises(ResultError, match=r"logprobs|candidate_"):
         situation.scheduler.settle(replace(result, logprobs={slot: reported(**changes)}))
     with pytest.raises(ResultError, match="not in the plan"):
@@ -136,18 +125,14 @@ def test_logprobs_that_cannot_be_of_the_row_are_refused(changes: dict[str, Any])
 
 
 def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
-    places = np.array([3, -1, -5], np.int32)
     outputs = replace(
         NO_OUTPUTS,
         logprobs=[ReportedLogprobs(1, 10, reported()), ReportedLogprobs(2, 20, reported())],
-        positions=[ReportedPositions(3, 30, places)],
+        positions=[ReportedPositions(3, 30, ints(3, -1, -5))],
     )
     parts = dict(split_by_owner(outputs))
-    assert {owner: [one.handle for one in part.logprobs] for owner, part in parts.items()} == {
-        1: [10],
-        2: [20],
-        3: [],
-    }
+    handles = {owner: [one.handle for one in part.logprobs] for owner, part in parts.items()}
+    assert handles == {1: [10], 2: [20], 3: []}
     message = outputs_message(parts[3], {})
     assert [one.handle for one in message.prediction_positions] == [30]
     assert from_bytes(message.prediction_positions[0].positions).tolist() == [3, -1, -1]
@@ -162,10 +147,9 @@ def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
 
 
 def test_a_request_says_whether_it_wants_positions() -> None:
-    assert new_request(
-        scheduler_pb2.Add(wants_prediction_positions=True), 1
-    ).wants_prediction_positions
-    assert not new_request(scheduler_pb2.Add(), 1).wants_prediction_positions
+    for wanted in (True, False):
+        add = scheduler_pb2.Add(wants_prediction_positions=wanted)
+        assert new_request(add, 1).wants_prediction_positions == wanted
 
 
 def test_a_slot_that_is_reported_twice_is_refused() -> None:

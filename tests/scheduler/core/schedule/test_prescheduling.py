@@ -1,27 +1,27 @@
 """Decisions made ahead of a result: kept, repaired row by row, or thrown away, never wrong."""
 
-from typing import Any
-
 import pytest
 
 from optimist_scheduler.core.base.values import SchedulerStats
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.gateways.commands import stats_message
-from optimist_scheduler.proposers.links import WindowWaits
-from tests.scheduler.situation import NOW, Situation, columns
+from optimist_scheduler.core.scheduler import PauseMode
+from tests.scheduler.situation import NOW, Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
 
 
 def decode(
-    num_requests: int = 3, max_tokens: int = 40, *, is_predicted: bool = False, **values: Any
+    num_requests: int = 3, max_tokens: int = 40, num_drafts: int = 1, depth: int = 1
 ) -> Situation:
     """Requests that decode, with as many plans in flight as may be."""
-    sizes = {"max_model_len": 260, "num_blocks": 400, "num_speculative_tokens": 1}
-    situation = Situation(**{**sizes, **values})
+    situation = Situation(
+        max_model_len=260,
+        num_blocks=400,
+        num_speculative_tokens=num_drafts,
+        max_plans_in_flight=depth,
+    )
     for handle in range(num_requests):
-        add = situation.add_predicted if is_predicted else situation.add
+        add = situation.add_predicted if num_drafts > 1 else situation.add
         add(handle, [handle, 1], max_tokens)
     situation.fill()
     situation.answer()
@@ -50,9 +50,7 @@ def prepared(situation: Situation) -> SchedulerStats:
 
 @DEPTHS
 def test_a_rejection_is_no_reason_to_decide_anew(depth: int) -> None:
-    situation = decode(
-        3, 90, max_plans_in_flight=depth, is_predicted=True, num_speculative_tokens=4
-    )
+    situation = decode(3, 90, 4, depth)
     for number in range(1, 11):
         situation.propose(1, wrong_at=2)
         turn(situation)
@@ -67,41 +65,6 @@ def test_preparing_twice_keeps_the_first() -> None:
     situation.scheduler.prepare()
     assert situation.scheduler._prepared.decision is first
     assert situation.scheduler.stats.num_prescheduled == 1
-    situation.finish()
-
-
-def state(scheduler: Scheduler) -> tuple[Any, ...]:
-    """Returns copies of all that a plan could change."""
-    inner = scheduler._state
-    return (
-        columns(scheduler).tolist(),
-        inner.blocks.num_blocks.tolist(),
-        inner.blocks.num_free,
-        [request.request_id for request in inner.waiting.requests],
-        inner.waiting.version,
-        inner.running.tolist(),
-        list(inner.unsent_windows),
-        list(inner.released_slots),
-        len(inner.in_flight),
-        inner.num_plans,
-    )
-
-
-@DEPTHS
-def test_neither_preparing_nor_reading_changes_the_state(depth: int) -> None:
-    situation = decode(max_plans_in_flight=depth, is_predicted=True, max_num_seqs=4)
-    situation.add_predicted(3, [7] * 30, 30)
-    situation.add(4, [8], 30)
-    situation.propose(0)
-    situation.abort(1)
-    before = state(situation.scheduler)
-    prepared(situation)
-    assert state(situation.scheduler) == before
-    stats_message([situation.scheduler], WindowWaits(0.0, pays_always=False), 1, 0)
-    situation.scheduler.find_unaligned()
-    situation.scheduler.compute_schedule()
-    situation.scheduler.check_integrity()
-    assert state(situation.scheduler) == before
     situation.finish()
 
 
@@ -122,12 +85,13 @@ def test_nothing_is_prepared_if_nothing_is_in_flight_or_it_is_not_wanted(
 
 @DEPTHS
 def test_a_new_window_repairs_its_row_alone(depth: int) -> None:
-    situation = decode(max_plans_in_flight=depth, is_predicted=True, num_speculative_tokens=4)
+    situation = decode(num_drafts=4, depth=depth)
     situation.scheduler._state.table.window_end[1] = 0
     turn(situation)
     stats = prepared(situation)
-    slots = situation.scheduler._prepared.decision.rows.slots.tolist()  # type: ignore[union-attr]
-    drafts = situation.scheduler._prepared.decision.rows.num_draft_tokens.tolist()  # type: ignore[union-attr]
+    decision = situation.scheduler._prepared.decision
+    assert decision is not None
+    slots, drafts = decision.rows.slots.tolist(), decision.rows.num_draft_tokens.tolist()
     assert dict(zip(slots, drafts, strict=True)) == {0: 4, 1: 0, 2: 4}
     situation.propose(1)
     situation.answer()
@@ -148,7 +112,7 @@ def changed(stats: SchedulerStats) -> tuple[int, int, int]:
 @DEPTHS
 @pytest.mark.parametrize("is_error", [False, True])
 def test_an_abort_or_an_error_drops_its_row_alone(depth: int, is_error: bool) -> None:
-    situation = decode(max_plans_in_flight=depth)
+    situation = decode(depth=depth)
     stats = prepared(situation)
     if is_error:
         situation.worker.failing.add("r1")
@@ -166,7 +130,7 @@ def test_an_abort_or_an_error_drops_its_row_alone(depth: int, is_error: bool) ->
 def test_a_new_request_joins_the_prepared_rows_and_falls_away_with_its_end(
     depth: int, is_prepared: bool
 ) -> None:
-    situation = decode(max_plans_in_flight=depth)
+    situation = decode(depth=depth)
     if is_prepared:
         situation.add(3, [9, 9, 9], 5)
     stats = prepared(situation)

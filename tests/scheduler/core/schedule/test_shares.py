@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.situation import NOW, Situation
+from tests.scheduler.situation import NOW, Situation, make_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
@@ -94,6 +94,8 @@ def test_a_prompt_that_is_cut_off_takes_no_drafts_from_others() -> None:
 
 
 MILLISECOND = 1_000_000
+DEAR = [(2**power, 1000 + 100 * 2**power) for power in range(9)]
+"""A pass of 1 ms, and 0.1 ms for each token."""
 FLAT = [(num_tokens, 1000) for num_tokens in (1, 2, 4, 8, 16)]
 
 
@@ -103,9 +105,8 @@ def widths(situation: Situation, num_steps: int) -> list[int]:
 
 
 def test_the_adaptive_policy_narrows_what_is_rejected_and_widens_what_is_not() -> None:
-    situation = Situation(
-        draft_width="adaptive", num_speculative_tokens=12, max_model_len=260, num_blocks=80
-    )
+    sizes: dict[str, Any] = {"num_speculative_tokens": 12, "max_model_len": 260, "num_blocks": 80}
+    situation = Situation(draft_width="adaptive", **sizes)
     situation.add_predicted(0, [1, 2], 250)
     for _ in range(24):
         situation.propose(0, wrong_at=0)
@@ -135,3 +136,22 @@ def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back(policy: s
     situation.step_ns = lambda num_tokens: 20 * MILLISECOND
     assert 4 in widths(situation, 33)
     situation.finish()
+
+
+def test_drafts_end_where_they_are_not_worth_their_cost() -> None:
+    sizes: dict[str, Any] = {"max_num_batched_tokens": 64, "num_blocks": 200, "max_model_len": 200}
+    situation = Situation(DEAR, draft_width="goodput", num_speculative_tokens=16, **sizes)
+    situation.step_ns = lambda num_tokens: 1000 * (1000 + 100 * num_tokens)
+    truth = situation.add(9, [1, 2], 60)
+    situation.drain()
+    situation.add(0, [1, 2], 60, predicted_token_ids=truth)
+    situation.step()
+    # Six that are nearly certain, and then hardly any chance.
+    chances = [0.99**place for place in range(1, 7)] + [0.02] * 20
+    situation.scheduler.set_window("r0", make_window(1, 1, truth[1:27], chances))
+    assert situation.send().num_draft_tokens.tolist() == [6]
+    situation.answer()
+    # What is left behind seven tokens has a chance of its own, once it is what comes.
+    assert situation.send().num_draft_tokens.tolist() == [16]
+    situation.answer()
+    situation.drain()

@@ -23,27 +23,22 @@ def choose(
 
 
 @pytest.mark.parametrize(
-    ("rate", "num_drafts", "draft", "verify", "plain", "avg_accepted", "speedup"),
+    ("question", "avg_accepted", "speedup"),
+    # Rate and number of drafts; times of a draft, of verification and of a plain pass.
     [
         # 0.8 + 0.64 + 0.512; (1 + 1.952) / (3 * 2 + 30) * 25
-        (0.8, 3, 2.0, 30.0, 25.0, 1.952, 2.05),
+        ((0.8, 3, 2.0, 30.0, 25.0), 1.952, 2.05),
         # 0.5 + 0.25; (1 + 0.75) / (2 * 5 + 10) * 10
-        (0.5, 2, 5.0, 10.0, 10.0, 0.75, 0.875),
-        (1.0, 4, 0.0, 10.0, 10.0, 4.0, 5.0),
-        (0.0, 4, 0.0, 10.0, 10.0, 0.0, 1.0),
-        (0.9, 0, 1.0, 10.0, 10.0, 0.0, 1.0),
+        ((0.5, 2, 5.0, 10.0, 10.0), 0.75, 0.875),
+        ((1.0, 4, 0.0, 10.0, 10.0), 4.0, 5.0),
+        ((0.0, 4, 0.0, 10.0, 10.0), 0.0, 1.0),
+        ((0.9, 0, 1.0, 10.0, 10.0), 0.0, 1.0),
     ],
 )
 def test_numbers_worked_out_by_hand(
-    rate: float,
-    num_drafts: int,
-    draft: float,
-    verify: float,
-    plain: float,
-    avg_accepted: float,
-    speedup: float,
+    question: tuple[float, int, float, float, float], avg_accepted: float, speedup: float
 ) -> None:
-    crossover = should_use_speculation(rate, num_drafts, draft, verify, plain)
+    crossover = should_use_speculation(*question)
     assert float(crossover.avg_accepted) == pytest.approx(avg_accepted, abs=1e-6)
     assert float(crossover.speedup) == pytest.approx(speedup, abs=1e-6)
 

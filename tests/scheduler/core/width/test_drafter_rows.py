@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.width.drafter import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
@@ -21,9 +20,8 @@ def drafting(drafter: Drafter = CHAIN, **values: Any) -> Situation:
     return Situation(drafter=drafter, num_blocks=200, **values)
 
 
-def planned(situation: Situation) -> list[int]:
-    drafts: list[int] = situation.send().num_draft_tokens.tolist()
-    return drafts
+def planned(situation: Situation) -> Any:
+    return situation.send().num_draft_tokens.tolist()
 
 
 def test_drafts_end_at_the_length_limit() -> None:
@@ -109,10 +107,11 @@ def test_a_drafter_that_is_off_for_a_row_is_no_reason_to_send_ahead() -> None:
     situation.finish()
 
 
-def spoiled(situation: Situation, **values: Any) -> StepResult:
-    result = run_plan(situation)
+def settle_spoiled(situation: Situation, values: dict[str, list[int]], fault: str) -> None:
+    """Settles a result some of whose columns cannot be."""
     columns: dict[str, Any] = {name: np.array(each, np.int32) for name, each in values.items()}
-    return replace(result, **columns)
+    with pytest.raises(ResultError, match=fault):
+        situation.scheduler.settle(replace(run_plan(situation), **columns))
 
 
 @pytest.mark.parametrize(
@@ -137,10 +136,7 @@ def test_a_result_that_no_drafter_can_have_made_is_refused(
     situation.propose(0, wrong_at=0)
     situation.step()
     situation.send()
-    result = spoiled(situation, **values)
-    assert values.keys() & {"draft_sources"} or result.draft_sources.tolist() == [4]
-    with pytest.raises(ResultError, match=column):
-        situation.scheduler.settle(result)
+    settle_spoiled(situation, values, column)
 
 
 def test_without_a_drafter_nothing_else_may_draft() -> None:
@@ -148,8 +144,7 @@ def test_without_a_drafter_nothing_else_may_draft() -> None:
     situation.add_predicted(0, [1, 2], 30)
     situation.send()
     fault = r"^draft_sources: neither the prediction nor the worker's drafter$"
-    with pytest.raises(ResultError, match=fault):
-        situation.scheduler.settle(spoiled(situation, draft_sources=[2]))
+    settle_spoiled(situation, {"draft_sources": [2]}, fault)
 
 
 def test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass() -> None:

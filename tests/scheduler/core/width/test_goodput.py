@@ -1,3 +1,7 @@
+"""Widths by goodput, without and with a drafter, against every other choice there is."""
+
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,8 +9,16 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
-from optimist_scheduler.core.width.acceptance import MIN_HAZARD, expected_accepted
-from optimist_scheduler.core.width.goodput import choose_goodput
+from optimist_scheduler.core.width.acceptance import (
+    MIN_HAZARD,
+    Acceptance,
+    Calibration,
+    expected_accepted,
+)
+from optimist_scheduler.core.width.drafter import DrafterRows
+from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
+from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
+from tests.scheduler.situation import ints
 
 rates = st.floats(0, 1, width=32)
 # No row is taken to be certain, and one that is gains more than what is found.
@@ -22,18 +34,16 @@ curves = st.builds(
 )
 
 
-def choose(rates: Float32Array, limits: Int32Array, base: int, curve: CostCurve) -> Int32Array:
-    return choose_windows(rates, limits, np.ones(len(rates), np.bool_), base, curve)
-
-
-def choose_windows(
+def choose(
     rates: Float32Array,
     limits: Int32Array,
-    drafting: BoolArray,
     base: int,
     curve: CostCurve,
+    drafting: BoolArray | None = None,
 ) -> Int32Array:
-    widths, levels, *_ = choose_goodput(rates, limits, drafting, base, curve)
+    """Returns the widths of windows, of all rows if not only some are drafting."""
+    every = np.ones(len(rates), np.bool_) if drafting is None else drafting
+    widths, levels, *_ = choose_goodput(rates, limits, every, base, curve)
     assert not levels.any()
     return widths
 
@@ -46,23 +56,6 @@ def goodput(rates: Float32Array, widths: Int32Array, base: int, curve: CostCurve
 def line(fixed_us: float, us_per_token: float) -> CostCurve:
     sizes = [2**i for i in range(13)]
     return CostCurve(sizes, [round(fixed_us + us_per_token * size) for size in sizes])
-
-
-def full(num_rows: int, rate: float, limit: int) -> tuple[Float32Array, Int32Array]:
-    return np.full(num_rows, rate, np.float32), np.full(num_rows, limit, np.int32)
-
-
-@given(st.lists(st.tuples(rates, st.integers(0, 64)), max_size=60), st.integers(0, 600), curves)
-def test_widths_stay_within_the_limits_and_follow_from_the_question(
-    rows: list[tuple[float, int]], num_prefill_tokens: int, curve: CostCurve
-) -> None:
-    rates = np.array([rate for rate, _ in rows], np.float32)
-    limits = np.array([limit for _, limit in rows], np.int32)
-    base = len(rows) + num_prefill_tokens
-    widths = choose(rates, limits, base, curve)
-    assert widths.dtype == np.int32
-    assert ((widths >= 0) & (widths <= limits)).all()
-    assert choose(rates.copy(), limits.copy(), base, curve).tolist() == widths.tolist()
 
 
 @pytest.mark.parametrize("num_rows", [16, 64, 256])
@@ -96,14 +89,16 @@ def test_no_uniform_width_is_better_by_more_than_the_gain_that_is_asked_for(
         assert chosen >= uniform * (0.995 if widths.any() else 1 / 1.0205)
 
 
-@given(st.lists(rates, min_size=2, max_size=64), st.integers(1, 64), curves)
+@given(st.lists(rates, min_size=1, max_size=64), st.integers(1, 64), st.booleans(), curves)
 def test_higher_agreement_never_gives_a_smaller_width_than_another_row_s(
-    rates: list[float], limit: int, curve: CostCurve
+    rates: list[float], limit: int, is_drafting: bool, curve: CostCurve
 ) -> None:
-    row_rates = np.sort(np.array(rates, np.float32))
-    widths = choose(row_rates, np.full(len(rates), limit, np.int32), len(rates), curve)
-    distinct = np.diff(row_rates) > 0
-    assert (np.diff(widths)[distinct] >= 0).all()
+    row_rates, drafting = np.sort(np.array(rates, np.float32)), np.full(len(rates), is_drafting)
+    limits = np.full(len(rates), limit, np.int32)
+    widths = choose(row_rates, limits, len(rates), curve, drafting)
+    # Of equal rows that draft some may get one more.
+    compared = (np.diff(row_rates) > 0) | (not is_drafting)
+    assert (np.diff(widths)[compared] >= 0).all()
 
 
 @pytest.mark.parametrize("spread", [0, 0.02])
@@ -118,43 +113,34 @@ def test_a_step_in_the_cost_is_filled_up_to_its_edge_with_the_better_rows(spread
 
 
 @given(
-    st.lists(st.tuples(rates, st.integers(0, 64), st.booleans()), min_size=1, max_size=40), curves
+    st.lists(st.tuples(rates, st.integers(0, 64), st.booleans()), max_size=60),
+    st.integers(0, 600),
+    curves,
 )
-def test_rows_without_drafts_take_nothing_from_the_others(
-    rows: list[tuple[float, int, bool]], curve: CostCurve
+def test_widths_stay_within_the_limits_and_rows_without_drafts_take_nothing_from_the_others(
+    rows: list[tuple[float, int, bool]], num_prefill_tokens: int, curve: CostCurve
 ) -> None:
     rates = np.array([rate for rate, _, _ in rows], np.float32)
     limits = np.array([limit for _, limit, _ in rows], np.int32)
-    drafting = np.array([present for _, _, present in rows])
-    widths = choose_windows(rates, limits, drafting, len(rows), curve)
-    without = choose(rates, np.where(drafting, limits, 0).astype(np.int32), len(rows), curve)
-    assert (widths <= limits).all()
+    drafting = np.array([present for _, _, present in rows], np.bool_)
+    base = len(rows) + num_prefill_tokens
+    widths = choose(rates, limits, base, curve, drafting)
+    without = choose(rates, np.where(drafting, limits, 0).astype(np.int32), base, curve)
+    for each in (widths, without):
+        assert each.dtype == np.int32
+        assert ((each >= 0) & (each <= limits)).all()
     assert widths[drafting].tolist() == without[drafting].tolist()
-
-
-@given(st.lists(rates, min_size=1, max_size=20), st.integers(1, 64), curves)
-def test_among_rows_without_drafts_the_better_never_get_less(
-    rates: list[float], limit: int, curve: CostCurve
-) -> None:
-    row_rates = np.sort(np.array(rates, np.float32))
-    limits, nobody = np.full(len(rates), limit, np.int32), np.zeros(len(rates), np.bool_)
-    assert (np.diff(choose_windows(row_rates, limits, nobody, len(rates), curve)) >= 0).all()
-
-
-def test_a_row_that_comes_back_gets_its_limit_if_drafts_are_free() -> None:
-    rates, limits = full(2, 0.98, 16)
-    widths = choose_windows(rates, limits, np.array([True, False]), 2, CostCurve())
-    assert widths.tolist() == [16, 16]
 
 
 def test_a_row_that_comes_back_pays_the_price_at_the_size_of_the_pass() -> None:
     # Free up to 64 tokens, then in proportion: dear only where the others fill the first 64.
     curve = CostCurve([64, 128, 256], [1000, 2000, 4000])
-    rates, limits = full(33, 0.9, 16)
+    rates, limits = np.full(33, 0.9, np.float32), np.full(33, 16, np.int32)
     last = np.arange(33) == 32
-    assert choose_windows(rates, limits, ~last, 33, curve)[32] <= 1
+    assert choose(rates, limits, 33, curve, ~last)[32] <= 1
+    assert choose(rates, limits, 33, CostCurve(), ~last)[32] == 16
     limits[:32] = 0
-    assert choose_windows(rates, limits, ~last, 33, curve)[32] == 16
+    assert choose(rates, limits, 33, curve, ~last)[32] == 16
 
 
 def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
@@ -162,6 +148,176 @@ def test_a_row_that_comes_back_is_held_to_the_goodput_of_the_others() -> None:
     curve = line(1000, 10)
     rates, limits = np.array([1, 0.9], np.float32), np.array([64, 64], np.int32)
     first = np.array([True, False])
-    beside_drafts = choose_windows(rates, limits, first, 2, curve)[1]
+    beside_drafts = choose(rates, limits, 2, curve, first)[1]
     limits[0] = 0
-    assert beside_drafts < choose_windows(rates, limits, first, 2, curve)[1]
+    assert beside_drafts < choose(rates, limits, 2, curve, first)[1]
+
+
+# With a drafter.
+
+
+draft_curves = st.builds(
+    lambda start, rises: CostCurve(
+        range(1, len(rises) + 2), [start, *(start + int(rise) for rise in np.cumsum(rises))]
+    ),
+    st.integers(1, 4000),
+    st.lists(st.integers(0, 1500), max_size=4),
+)
+# Per row: rate and limit of the window, whether it has one, rate and limit of the drafter.
+row_sets = st.lists(
+    st.tuples(rates, st.integers(0, 4), st.booleans(), rates, st.integers(0, 4)),
+    min_size=1,
+    max_size=4,
+)
+Row = tuple[float, int, bool, float, int]
+
+
+class Case:
+    """Rows, and what their passes cost."""
+
+    def __init__(
+        self, rows: list[Row], base: int, curve: CostCurve, weight: float, drafting: CostCurve
+    ) -> None:
+        columns = list(zip(*rows, strict=True))
+        self.rates, drafter_rates = (np.array(columns[i], np.float32) for i in (0, 3))
+        self.limits, drafter_limits = (np.array(columns[i], np.int32) for i in (1, 4))
+        self.has_window: BoolArray = np.array(columns[2])
+        self.base, self.curve = len(rows) + base, curve
+        self.drafter = DrafterRows(drafter_rates, drafter_limits, weight, drafting)
+
+    def choose(self, *, has_drafter: bool = True) -> tuple[Int32Array, Int32Array]:
+        arguments = self.rates, self.limits, self.has_window, self.base, self.curve
+        widths, levels, *_ = choose_goodput(*arguments, self.drafter if has_drafter else None)
+        return widths, levels
+
+    def goodput(self, levels: Int32Array) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Returns tokens per time where rows draft so many levels [..., num_rows]."""
+        chances = np.where(self.has_window, self.rates, self.drafter.rates)
+        tokens = len(self.rates) + expected_accepted(chances, levels).sum(axis=-1)
+        weights = np.where(self.has_window, 1.0, self.drafter.tokens_per_level)
+        deepest = (levels * ~self.has_window).max(axis=-1)
+        ns = self.curve.cost(self.base + (levels * weights).sum(axis=-1))
+        return np.asarray(tokens / (ns + self.drafter.cost(deepest)))
+
+    def own(self, widths: Int32Array, levels: Int32Array) -> Int32Array:
+        return np.where(self.has_window, widths, levels).astype(np.int32)
+
+    def every(self) -> Int32Array:
+        limits = self.own(self.limits, self.drafter.limits).tolist()
+        return np.array(list(itertools.product(*(range(limit + 1) for limit in limits))), np.int32)
+
+
+cases = st.builds(
+    Case, row_sets, st.integers(0, 12), curves, st.sampled_from([1.0, 1.5, 4.0, 12.0]), draft_curves
+)
+
+
+@given(cases, st.booleans())
+def test_no_other_levels_are_more_than_2_percent_better(case: Case, has_drafter: bool) -> None:
+    if not has_drafter:
+        # No row is taken to be certain, and one that is gains more than what is found.
+        case.rates = np.minimum(case.rates, np.exp(np.float32(-MIN_HAZARD)))
+        case.has_window[:] = True
+    widths, levels = case.choose(has_drafter=has_drafter)
+    assert ((widths >= 0) & (widths <= case.limits)).all()
+    assert ((levels >= 0) & (levels <= case.drafter.limits)).all()
+    chosen = case.own(widths, levels)
+    assert case.goodput(chosen) >= case.goodput(case.every()).max() / 1.0206
+    # Nor is it worse than no speculation.
+    plain = case.goodput(np.zeros_like(chosen))
+    assert case.goodput(chosen) >= plain * (MIN_GAIN * 0.9999 if chosen.any() else 1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 16, 256])
+@pytest.mark.parametrize("rate", [0.4, 0.7, 0.95])
+@pytest.mark.parametrize("weight", [1.0, 8.0])
+@pytest.mark.parametrize("step_us", [0, 30, 200])
+def test_large_batches_of_equal_rows_draft_as_deep_as_is_best(
+    num_rows: int, rate: float, weight: float, step_us: int
+) -> None:
+    drafting = CostCurve(range(1, 9), [100 + step_us * depth for depth in range(8)])
+    rows: list[Row] = [(0.5, 0, False, rate, 8)] * num_rows
+    case = Case(rows, 0, line(1000, 4), weight, drafting)
+    uniform = np.repeat(np.arange(9, dtype=np.int32)[:, None], num_rows, axis=1)
+    best = case.goodput(uniform).max()
+    assert case.goodput(case.choose()[1]) >= best / 1.0205
+
+
+def test_a_row_whose_window_breaks_joins_those_that_draft_with_the_drafter() -> None:
+    drafting = CostCurve([1, 2, 4], [200, 200, 200])
+    rows: list[Row] = [(0.9, 8, True, 0.8, 4)] + [(0.9, 8, False, 0.8, 4)] * 8
+    widths, levels = Case(rows, 0, line(1000, 4), 1.0, drafting).choose()
+    assert levels[0] > 0
+    assert widths[1:].min() > 0
+    slow = CostCurve([1, 2, 4], [90_000, 90_000, 90_000])
+    widths, levels = Case(rows, 0, line(1000, 4), 1.0, slow).choose()
+    assert levels.tolist() == [0] * 9
+    assert widths[0] > 0
+
+
+# By what windows say of their chances, and how far that is believed.
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0.125, 6, width=32), min_size=1, max_size=5), min_size=1, max_size=4
+    ),
+    st.integers(1, 800),
+)
+def test_no_other_thresholds_bring_more(rows: list[list[float]], us_per_token: int) -> None:
+    most = 5
+    hazards = np.full((len(rows), most), np.inf, np.float32)
+    for row, steps in enumerate(rows):
+        hazards[row, : len(steps)] = np.cumsum(steps)
+    curve = CostCurve(*zip(*[(2**i, 1000 + us_per_token * 2**i) for i in range(8)], strict=True))
+    num_rows = len(rows)
+    limits = np.full(num_rows, most, np.int32)
+    choice = choose_goodput(
+        np.full(num_rows, 0.5), limits, np.ones(num_rows, np.bool_), num_rows, curve, None, hazards
+    )
+    order = np.sort(hazards[np.isfinite(hazards)])
+    tokens = num_rows + np.concatenate([[0], np.cumsum(np.exp(-order.astype(np.float64)))])
+    goodputs = tokens / curve.cost(num_rows + np.arange(len(tokens)))
+    chosen = int(choice.widths.sum())
+    assert goodputs[chosen] >= goodputs.max() / 1.0201
+    if chosen:
+        # Between two choices, drafts are those up to this depth.
+        assert ((hazards <= choice.depths[:, None]).sum(axis=1) >= choice.widths).all()
+    assert (choice.depths > 0).all() == (chosen > 0)
+
+
+def observe(
+    calibration: Calibration, agreed: int, examined: int, hazard: float, times: int = 1
+) -> None:
+    for _ in range(times):
+        estimated = np.array([hazard * examined], np.float32)
+        calibration.observe(ints(0), ints(agreed), ints(examined), estimated, np.ones(1, np.bool_))
+
+
+@given(st.lists(st.tuples(st.integers(0, 64), st.booleans()), max_size=60))
+def test_windows_without_values_are_believed_by_what_they_did(
+    passes: list[tuple[int, bool]],
+) -> None:
+    calibration, acceptance = Calibration(1), Acceptance(1, WINDOW_PRIOR)
+    for agreed, is_rejected in passes:
+        examined = ints(agreed + is_rejected)
+        acceptance.observe(ints(0), ints(agreed), examined)
+        estimated = examined * np.float32(PRIOR_HAZARD)
+        calibration.observe(ints(0), ints(agreed), examined, estimated, np.zeros(1, np.bool_))
+    rate = acceptance.rate(ints(0))
+    assert calibration.rate(ints(0)) == pytest.approx(rate, rel=1e-5)
+    hazard = max(-float(np.log(rate[0])), 1 / 1024)
+    assert calibration.scale(ints(0))[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
+    assert calibration.common_scale == pytest.approx(1)
+
+
+def test_a_window_that_promises_too_much_is_soon_doubted() -> None:
+    calibration = Calibration(2)
+    observe(calibration, 0, 1, LEAST_HAZARD, times=16)
+    assert np.exp(-calibration.scale(ints(0))[0] * LEAST_HAZARD) < 0.7
+    observe(calibration, 0, 1, LEAST_HAZARD, times=200)
+    assert np.exp(-calibration.scale(ints(0))[0] * LEAST_HAZARD) < 0.05
+    # Others do not suffer for it, but those that come next are believed less.
+    assert calibration.scale(ints(1))[0] == pytest.approx(1, rel=1e-4)
+    calibration.reset(1)
+    assert calibration.scale(ints(1))[0] > 10

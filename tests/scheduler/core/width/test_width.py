@@ -1,3 +1,6 @@
+"""How much rows draft, of windows and with the drafter: what is learnt, chosen and probed."""
+
+from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
@@ -7,28 +10,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.width.widths import PROBE_PERIOD, DraftWidthPolicy, DraftWidths
+from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance
+from optimist_scheduler.core.width.crossover import choose_crossover
+from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
+from optimist_scheduler.core.width.widths import (
+    PROBE_PERIOD,
+    PROBE_SHARE,
+    DraftWidthPolicy,
+    DraftWidths,
+)
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
 POLICIES: tuple[DraftWidthPolicy, ...] = get_args(DraftWidthPolicy)
+MEASURING = pytest.mark.parametrize("policy", ["goodput", "crossover"])
+CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
+TREE = Drafter(DraftSource.EAGLE, 12, 3)
 # 1 ms, and 1 ms more per 64 tokens.
-DEAR = CostCurve([1, 64, 1024], [1016, 2000, 17000])
+CURVE = CostCurve([1, 64, 1024], [1016, 2000, 17000])
+FAST = CostCurve(range(1, 5), [50, 100, 150, 200])
+SLOW = CostCurve(range(1, 5), [2000, 4000, 6000, 8000])
 NO_PROBE = 1
 """A choice in which none of the first slots is probed."""
 
 
-def make_widths(policy: DraftWidthPolicy, *limits: int) -> DraftWidths:
-    widths = DraftWidths(policy, len(limits))
+def make_widths(
+    policy: DraftWidthPolicy, *limits: int, drafter: Drafter | None = None
+) -> DraftWidths:
+    widths = DraftWidths(policy, len(limits), drafter)
     for slot, limit in enumerate(limits):
         widths.admit(slot, limit)
     return widths
 
 
-def choose(widths: DraftWidths, slots: npt.NDArray[np.int32], choice: int = NO_PROBE) -> list[int]:
-    drafting = np.ones(len(slots), np.bool_)
-    chosen = widths.choose(slots, drafting, len(slots), DEAR, CostCurve(), choice)
+def choose(
+    widths: DraftWidths, has_draft: Sequence[bool], choice: int = NO_PROBE, curve: CostCurve = CURVE
+) -> list[int]:
+    """Returns what rows get of their windows, which only some have now."""
+    slots, drafting = np.arange(len(has_draft), dtype=np.int32), np.array(has_draft, np.bool_)
+    chosen = widths.choose(slots, drafting, len(slots), curve, CostCurve(), choice)
     return [int(width) for width in chosen.windows]
+
+
+def choose_drafter(
+    widths: DraftWidths, num_rows: int, times: CostCurve = FAST, choice: int = NO_PROBE
+) -> list[int]:
+    """Returns what rows without windows get of the drafter."""
+    slots, nobody = np.arange(num_rows, dtype=np.int32), np.zeros(num_rows, np.bool_)
+    chosen = widths.choose(slots, nobody, num_rows, CURVE, times, choice)
+    return [int(width) for width in chosen.drafter]
 
 
 def observe(
@@ -48,65 +79,49 @@ def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
         widths.observe_drafts(ints(slot), ints(1), ints(0))
 
 
+def teach(widths: DraftWidths, slot: int, accepted: int, drafted: int = 4, times: int = 60) -> None:
+    for _ in range(times):
+        widths.observe_drafter(ints(slot), ints(drafted), ints(accepted))
+
+
 @pytest.mark.parametrize(
     ("policy", "width"), [("fixed", 40), ("goodput", 40), ("crossover", 40), ("adaptive", 5)]
 )
 def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -> None:
-    widths = DraftWidths(policy, 3)
-    assert widths.admit(1, 40) == (width, 0)
-    assert widths.admit(2, 0) == (0, 0)
+    assert make_widths(policy, 1, 1).admit(1, 40) == (width, 0)
+    widths = make_widths(policy, 1, 1, drafter=TREE)
+    assert [widths.admit(1, limit) for limit in (40, 0)] == [(width, 12), (0, 0)]
+    # Smaller limits get smaller trees.
+    assert [widths.admit(1, limit)[1] for limit in (1, 5)] == [1, 5]
 
 
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_a_row_that_is_rejected_is_switched_off_and_the_others_stay(
+@MEASURING
+def test_a_row_is_switched_off_alone_and_comes_back_through_what_is_compared_for_free(
     policy: DraftWidthPolicy,
 ) -> None:
     widths = make_widths(policy, 8, 8, 8)
+    disappoint(widths, 1, times=1)
+    assert min(choose(widths, [True] * 3)) > 0
     disappoint(widths, 1)
-    chosen = choose(widths, ints(0, 1, 2))
-    assert chosen[1] == 0
-    assert min(chosen[0], chosen[2]) > 0
-
-
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_one_rejection_does_not_switch_off(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, 16)
-    disappoint(widths, 0, times=1)
-    assert choose(widths, ints(0))[0] > 0
-
-
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_a_row_comes_back_through_the_tokens_that_are_compared_for_free(
-    policy: DraftWidthPolicy,
-) -> None:
-    widths = make_widths(policy, 8, 8)
-    disappoint(widths, 0)
-    assert choose(widths, ints(0, 1))[0] == 0
+    # Nor is a row trusted anew that has lost its draft.
+    for has_draft in ([True] * 3, [True, False, False]):
+        chosen = choose(widths, has_draft)
+        assert chosen[1] == 0
+        assert min(chosen[0], chosen[2]) > 0
     for _ in range(200):
-        observe(widths, ints(0), ints(1), ints(1))
-    assert choose(widths, ints(0, 1))[0] > 0
+        observe(widths, ints(1), ints(1), ints(1))
+    assert choose(widths, [True] * 3)[1] > 0
 
 
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
+@MEASURING
 def test_a_row_that_is_off_is_probed_once_in_so_many_choices(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 8, 8, 0)
     for slot in range(3):
         disappoint(widths, slot)
-    chosen = np.array([choose(widths, ints(0, 1, 2), i) for i in range(2 * PROBE_PERIOD)])
+    chosen = np.array([choose(widths, [True] * 3, i) for i in range(2 * PROBE_PERIOD)])
     assert chosen.sum(axis=0).tolist() == [2, 2, 0]
     assert chosen.max() == 1
     assert chosen.sum(axis=1).max() == 1
-
-
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_a_row_that_has_lost_its_draft_is_not_trusted_anew(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, 16, 16, 16)
-    disappoint(widths, 1)
-    chosen = widths.choose(
-        ints(0, 1, 2), np.array([True, False, False]), 3, DEAR, CostCurve(), NO_PROBE
-    ).windows
-    assert chosen[1] == 0
-    assert min(chosen[0], chosen[2]) > 0
 
 
 def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
@@ -114,46 +129,126 @@ def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
     widths = make_widths("goodput", 32)
     for _ in range(100):
         observe(widths, ints(0), ints(32), ints(3))
-    free = widths.choose(
-        ints(0), np.ones(1, np.bool_), 1, CostCurve([1, 64], [1000, 1100]), CostCurve(), 0
-    ).windows
-    assert free[0] >= 4
+    assert choose(widths, [True], 0, CostCurve([1, 64], [1000, 1100]))[0] >= 4
 
 
 @pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
 def test_a_new_request_in_the_slot_starts_anew(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 8, 8)
-    fresh = choose(widths, ints(0, 1))
+    fresh = choose(widths, [True] * 2)
     disappoint(widths, 0)
-    assert choose(widths, ints(0, 1)) != fresh
+    assert choose(widths, [True] * 2) != fresh
     widths.admit(0, 8)
-    assert choose(widths, ints(0, 1)) == fresh
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_no_rows_is_no_widths(policy: DraftWidthPolicy) -> None:
-    assert choose(DraftWidths(policy, 4), ints()) == []
+    assert choose(widths, [True] * 2) == fresh
 
 
 @given(
     st.sampled_from(POLICIES),
-    st.lists(st.integers(0, 64), min_size=1, max_size=20),
+    st.lists(st.integers(0, 64), max_size=20),
     st.lists(st.tuples(st.integers(0, 19), st.integers(0, 64), st.floats(0, 1)), max_size=60),
     st.integers(0, 200),
 )
 def test_widths_are_within_the_limits_and_follow_from_what_was_observed(
-    policy: DraftWidthPolicy,
-    limits: list[int],
-    passes: list[tuple[int, int, float]],
-    choice: int,
+    policy: DraftWidthPolicy, limits: list[int], passes: list[tuple[int, int, float]], choice: int
 ) -> None:
     first, second = make_widths(policy, *limits), make_widths(policy, *limits)
-    slots = np.arange(len(limits), dtype=np.int32)
-    for number, drafted, share in passes:
+    has_draft = [True] * len(limits)
+    for number, drafted, share in passes if limits else []:
         row = ints(number % len(limits)), ints(drafted), ints(int(drafted * share))
         for widths in (first, second):
             observe(widths, *row)
             widths.observe_drafts(*row)
-        chosen = choose(first, slots, choice)
+        chosen = choose(first, has_draft, choice)
         assert all(0 <= width <= limit for width, limit in zip(chosen, limits, strict=True))
-    assert choose(first, slots, choice) == choose(second, slots, choice)
+    assert choose(first, has_draft, choice) == choose(second, has_draft, choice)
+
+
+# The worker's drafter.
+
+
+def test_fixed_is_the_smaller_of_the_limits_whatever_happens() -> None:
+    widths = make_widths("fixed", 7, 0, 40, drafter=TREE)
+    teach(widths, 2, 0)
+    assert choose_drafter(widths, 3, SLOW) == [7, 0, 12]
+
+
+@MEASURING
+def test_a_drafter_that_is_too_slow_is_off(policy: DraftWidthPolicy) -> None:
+    widths = make_widths(policy, 40, 40, drafter=CHAIN)
+    assert min(choose_drafter(widths, 2)) > 0
+    assert choose_drafter(widths, 2, SLOW) == [0, 0]
+
+
+@pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
+def test_rows_that_are_rejected_get_less_and_the_others_stay(policy: DraftWidthPolicy) -> None:
+    widths = make_widths(policy, 40, 40, drafter=CHAIN)
+    for _ in range(60):
+        teach(widths, 0, 4, times=1)
+        teach(widths, 1, 0, times=1)
+    chosen = choose_drafter(widths, 2)
+    assert chosen[1] < chosen[0] == 4
+
+
+def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:
+    widths = make_widths("goodput", 40, drafter=TREE)
+    # Two of three levels each pass: two of the three examined ones agreed.
+    teach(widths, 0, accepted=2, drafted=12, times=200)
+    assert widths.rate_of_drafter(ints(0))[0] == pytest.approx(2 / 3, abs=0.01)
+    # All of a tree that was cut to one level.
+    teach(widths, 0, accepted=1, drafted=4, times=200)
+    assert widths.rate_of_drafter(ints(0))[0] > 0.95
+
+
+def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
+    acceptance = Acceptance(3, DRAFTER_PRIOR)
+    assert acceptance.rate(ints(2))[0] == pytest.approx(DRAFTER_PRIOR)
+    for _ in range(200):
+        acceptance.observe(ints(0, 1), ints(1, 0), ints(5, 5))
+    acceptance.reset(2)
+    assert acceptance.rate(ints(2))[0] == pytest.approx(0.1, abs=0.01)
+    for _ in range(200):
+        acceptance.observe(ints(0, 1), ints(5, 4), ints(5, 5))
+    acceptance.reset(2)
+    assert acceptance.rate(ints(2))[0] == pytest.approx(0.9, abs=0.02)
+
+
+def test_new_requests_begin_with_what_the_others_have() -> None:
+    widths = make_widths("goodput", 40, 40, drafter=CHAIN)
+    slots, nobody = ints(0, 1), np.zeros(2, np.bool_)
+    widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, SLOW, NO_PROBE), nobody)
+    assert widths.admit(0, 40)[1] == 0
+    widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, FAST, NO_PROBE), nobody)
+    assert widths.admit(0, 40)[1] > 0
+
+
+def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> None:
+    num_rows = 32
+    widths = make_widths("goodput", *[40] * num_rows, drafter=TREE)
+    for slot in range(num_rows):
+        teach(widths, slot, 0, 12, times=300)
+    choices = range(PROBE_PERIOD * PROBE_SHARE)
+    cheap = CostCurve([1, 2, 4], [10, 20, 30])
+    chosen = np.array([choose_drafter(widths, num_rows, cheap, choice) for choice in choices])
+    assert set(chosen.ravel().tolist()) == {0, 4}
+    assert (chosen > 0).sum(axis=0).tolist() == [1] * num_rows
+    assert (chosen.any(axis=1)).sum() == PROBE_SHARE
+    # The more the drafter takes, the less often: no more than a hundredth of the time.
+    costs = [
+        float(CURVE.cost(num_rows + row.sum()) + SLOW.cost(1) * bool(row.any()))
+        for row in (
+            np.array(choose_drafter(widths, num_rows, SLOW, choice)) for choice in range(4000)
+        )
+    ]
+    assert sum(costs) <= 4000 * float(CURVE.cost(num_rows)) * 1.011
+
+
+def test_crossover_leaves_the_drafter_out_where_windows_alone_bring_more() -> None:
+    # The drafter would pay for its rows, at a price that the rows with windows pay as well.
+    rates, limits = np.array([0.9, 0.9, 0.9, 0.5]), ints(8, 8, 8, 8)
+    has_window = np.array([True, True, True, False])
+    drafter = DrafterRows(np.full(4, 0.8), ints(4, 4, 4, 4), 1.0, CostCurve([1], [1500]))
+    widths, levels = choose_crossover(rates, limits, has_window, 4, CURVE, drafter)
+    assert widths[:3].tolist() == [8, 8, 8]
+    assert levels[3] == 0
+    nobody = np.zeros(4, np.bool_)
+    assert choose_crossover(rates, limits, nobody, 4, CURVE, drafter)[1].tolist() == [4] * 4

@@ -16,10 +16,6 @@ NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7
 VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
 
 
-def wrong(tokens: list[int], vocab_size: int = 50) -> list[int]:
-    return [(token + 1) % vocab_size for token in tokens]
-
-
 def follow(window: Window, output: list[int]) -> Window | None:
     return window.follow(np.array([7, 7, *output], np.int32), 2)
 
@@ -37,12 +33,8 @@ def test_what_is_left_behind_a_path_is_a_tree_with_chances_of_its_own() -> None:
     assert follow(window, []) is None
     assert follow(window, [9]) is window
     left = follow(window, [9, 1])
-    assert columns(left) == (
-        [2, 3, 5, 6, 7],
-        [-1, -1, 1, 0, 2],
-        [6, -1, 7, 8, -1],
-        [0.5, 0.5, 0.25, 0.125, 0.125],
-    )
+    chances = [0.5, 0.5, 0.25, 0.125, 0.125]
+    assert columns(left) == ([2, 3, 5, 6, 7], [-1, -1, 1, 0, 2], [6, -1, 7, 8, -1], chances)
     assert left is not None
     assert left.base == 2
     chain = follow(window, [9, 1, 3])
@@ -66,21 +58,17 @@ def test_hazards_add_up_along_paths_and_no_step_is_certain() -> None:
     assert chain.find_hazards().tolist() == pytest.approx([np.log(2), 7 * np.log(10)])
 
 
-@pytest.mark.parametrize("max_plans_in_flight", [1, 2, 3])
+@pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("at", [0, 1, 3, 7])
 @pytest.mark.usefixtures("always_ahead")
-def test_an_alternative_that_agrees_becomes_the_window(at: int, max_plans_in_flight: int) -> None:
-    situation = Situation(
-        num_blocks=200,
-        max_model_len=200,
-        max_num_batched_tokens=64,
-        num_speculative_tokens=6,
-        max_plans_in_flight=max_plans_in_flight,
-    )
+def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> None:
+    sizes: dict[str, Any] = {"num_blocks": 200, "max_model_len": 200, "max_num_batched_tokens": 64}
+    situation = Situation(num_speculative_tokens=6, max_plans_in_flight=depth, **sizes)
     truth = situation.foresee([1, 2], 60)
     # The likeliest path is wrong from a position on, and so is one alternative of two. What the
     # model says is 60 tokens later in the prediction.
-    prediction = [*truth[:at], *wrong(truth[at:]), *truth]
+    wrong = [(token + 1) % 50 for token in truth[at:]]
+    prediction = [*truth[:at], *wrong, *truth]
     situation.add(0, [1, 2], 60, predicted_token_ids=prediction)
     nodes = [(token, index - 1, index) for index, token in enumerate(truth[:at])]
     for index in range(at, 60):
