@@ -11,7 +11,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.sampling_message import read_sampling
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 
 
 def prefix_hash(token_ids: Sequence[int], of_prefix: int = 0) -> int:

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Int32Array
-from optimist_scheduler.core.width.acceptance import MIN_HAZARD, expected_accepted
-from optimist_scheduler.core.width.drafter import DrafterRows
+from optimist_scheduler.core.width.acceptance import MIN_HAZARD, DrafterRows, expected_accepted
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
 from tests.scheduler.core.width.test_goodput import curves, line
 
