@@ -104,19 +104,19 @@ class CostCurve:
         self._fit = None
 
     def _know(self, knot: int, ns: float) -> int:
-        """Returns the place of a knot.
+        """Returns the index of a knot.
 
         One that is not there yet is added on the present curve or, if there is none, at `ns`.
         """
-        place = bisect_left(self._tokens, knot)
-        if place < len(self._tokens) and self._tokens[place] == knot:
-            return place
+        index = bisect_left(self._tokens, knot)
+        if index < len(self._tokens) and self._tokens[index] == knot:
+            return index
         value = float(self.cost(knot)) if self._tokens else ns
-        self._tokens.insert(place, knot)
-        self._ns.insert(place, value)
-        self._variances.insert(place, GUESS)
+        self._tokens.insert(index, knot)
+        self._ns.insert(index, value)
+        self._variances.insert(index, GUESS)
         self._fit = None
-        return place
+        return index
 
     def _fitted(self) -> tuple[FloatArray, FloatArray]:
         """Returns knots, their non-decreasing times, and a point far beyond [num_knots + 1].

@@ -75,7 +75,7 @@ class AutoReference:
 
 
 class AutoFollower:
-    """An output, the places it stands at, and what may come next."""
+    """An output, the offsets it stands at, and what may come next."""
 
     def __init__(self, reference: AutoReference) -> None:
         self._reference = reference
@@ -144,7 +144,7 @@ class AutoFollower:
         for each in candidates:
             longest = max(longest, each.length)
         if run < CERTAIN_RUN and longest < LONG_LENGTH:
-            taken = {each.place for each in candidates if each.place < self._start}
+            taken = {each.offset for each in candidates if each.offset < self._start}
             candidates += find_skipped(view, taken)
             candidates += guess_template(view)
             if view.is_rewrite:

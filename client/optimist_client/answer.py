@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PredictionPlace:
-    """A place in one of the predictions."""
+    """A span of one of the predictions."""
 
     index: int
     """Which of the predictions, from 0."""
@@ -18,7 +18,7 @@ class PredictionPlace:
 
 @dataclass(frozen=True)
 class PromptPlace:
-    """A place in the prompt."""
+    """A span of the prompt."""
 
     message: int | None
     """Which message of a chat, from 0; None where it stands in no message's content."""
@@ -50,7 +50,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Log-probability of one token in its place."""
+    """Log-probability of one token at its position."""
 
     token_id: int
     text: str
@@ -58,7 +58,7 @@ class TokenLogprob:
     logprob: float
     """Natural logarithm, of the model's own distribution."""
     top: tuple["TokenLogprob", ...] = ()
-    """The likeliest tokens in this place, the likeliest first."""
+    """The likeliest tokens at this position, the likeliest first."""
 
 
 @dataclass(frozen=True)

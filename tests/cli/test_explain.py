@@ -150,7 +150,7 @@ summary
   20 tokens in 7 steps: 2.86 a step
   accepted 13 (65%): 11 predicted, 0 from the prompt, 2 own text
   6 windows; 10 tokens proposed in vain, 0.77 for each accepted
-  5 alignments; found its place again 3 times: 1 forward, 1 back, 1 within the line
+  5 alignments; found its position again 3 times: 1 forward, 1 back, 1 within the line
   proposer's time 6 µs (median), 31 µs (p99)
 """  # noqa: RUF001
 

@@ -7,8 +7,8 @@ import pytest
 
 from optimist_aligner.text.sources import INT32
 from optimist_common.observing.tracing import Tracer
+from optimist_proposer.batch import RequestSpans
 from optimist_proposer.core.messages import Answer, Observation, Open
-from optimist_proposer.observing.request_spans import RequestSpans
 from tests.tracing.collector import Collector, running_collector
 
 TRACE_PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

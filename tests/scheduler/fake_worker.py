@@ -13,7 +13,7 @@ from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 
 SIZES: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4, "num_blocks": 32}
 SIZES |= {"max_num_seqs": 4, "max_num_batched_tokens": 16}

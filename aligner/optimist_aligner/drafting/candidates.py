@@ -41,20 +41,20 @@ class Candidate:
         token_id: The token.
         kind: See `layout.py`.
         length: Tokens before it that agree.
-        place: Where it stands in the text; NOWHERE if nowhere in particular.
-        stop: Place at which the text goes on elsewhere; NO_STOP if it does not.
+        offset: Where it stands in the text; NOWHERE if nowhere in particular.
+        stop: Offset at which the text goes on elsewhere; NO_STOP if it does not.
         resume: Where it goes on then.
         features: Its own, besides those of its kind.
     """
 
-    __slots__ = ("features", "kind", "length", "place", "resume", "stop", "token_id")
+    __slots__ = ("features", "kind", "length", "offset", "resume", "stop", "token_id")
 
     def __init__(
         self,
         token_id: int,
         kind: int,
         length: int,
-        place: int,
+        offset: int,
         stop: int,
         resume: int,
         features: tuple[int, ...],
@@ -62,7 +62,7 @@ class Candidate:
         self.token_id = token_id
         self.kind = kind
         self.length = length
-        self.place = place
+        self.offset = offset
         self.stop = stop
         self.resume = resume
         self.features = features
@@ -76,12 +76,12 @@ class View:
         start: Where the output begins.
         num_output: Tokens of the output.
         num_context: Tokens of the text that the output goes on, and of the output.
-        num_aligned: Places that the cursor walks through.
+        num_aligned: Offsets that the cursor walks through.
         is_rewrite: Whether the output is expected to be a changed text.
         last_class: Class of its last token.
         rate, runs: Buckets of how the output was as predicted, see Alignment.
         followed: Bucket of how many tokens in a row were as predicted.
-        rejected: The token that was expected where the place was lost; -1 if it is not lost.
+        rejected: The token that was expected where the offset was lost; -1 if it is not lost.
     """
 
     __slots__ = (
@@ -129,9 +129,9 @@ class View:
         if alignment.num_lost and alignment.lost_at < self.num_aligned:
             self.rejected = text[alignment.lost_at]
 
-    def compare_classes(self, place: int, num_lost: int) -> int:
-        """Returns 2 if what stands at a lost place is of the class of what was said, 1 if not."""
-        expected = self.text[place] if 0 <= place < len(self.text) else -1
+    def compare_classes(self, offset: int, num_lost: int) -> int:
+        """Returns 2 if what stands at a lost offset is of the class of what was said, 1 if not."""
+        expected = self.text[offset] if 0 <= offset < len(self.text) else -1
         if not num_lost or expected < 0:
             return 0
         said = self.text[-min(num_lost, self.num_output)]

@@ -43,21 +43,21 @@ def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
     return candidates
 
 
-def _make(view: View, places: Sequence[int], order: int, *, is_own: bool) -> list[Candidate]:
-    """Returns the latest place of each token that stands at some places."""
+def _make(view: View, offsets: Sequence[int], order: int, *, is_own: bool) -> list[Candidate]:
+    """Returns the latest offset of each token that stands at some offsets."""
     text, end = view.text, len(view.text)
-    latest = {text[place]: place for place in places if place < end and text[place] >= 0}
-    following = [text[place] for place in places if place < end]
+    latest = {text[offset]: offset for offset in offsets if offset < end and text[offset] >= 0}
+    following = [text[offset] for offset in offsets if offset < end]
     first = _FURTHER + ((order - 2) * 2 + is_own) * NUM_SHARES
     return [
         Candidate(
             token_id,
             OWN,
             order,
-            place,
+            offset,
             NO_STOP,
             NO_STOP,
             (first + share_bucket(following.count(token_id), len(following)),),
         )
-        for token_id, place in latest.items()
+        for token_id, offset in latest.items()
     ]

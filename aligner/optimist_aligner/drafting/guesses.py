@@ -1,4 +1,4 @@
-"""Candidates without agreeing tokens before them: near a lost place, frequent and common ones."""
+"""Candidates without agreeing tokens before them: near a lost offset, frequent and common ones."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -46,20 +46,20 @@ def guess_beginning(view: View, starts: list[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
     row = class_row(EXPECTED, view.last_class)
     candidates: list[Candidate] = []
-    for place in starts:
-        token_id = view.text[place]
+    for offset in starts:
+        token_id = view.text[offset]
         if token_id >= 0:
             features = _AHEAD + AHEAD[0], _SAME_CLASS, row + view.classes[token_id]
-            candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
+            candidates.append(Candidate(token_id, EXPECTED, 0, offset, NO_STOP, NO_STOP, features))
     return candidates
 
 
 def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
-    """Returns what stands where the place in the prediction was lost, and after it.
+    """Returns what stands where the offset in the prediction was lost, and after it.
 
     Args:
         view: What is looked at.
-        taken: Places that are candidates already.
+        taken: Offsets that are candidates already.
     """
     alignment, text = view.alignment, view.text
     candidates: list[Candidate] = []
@@ -73,14 +73,14 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
     for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, view.num_aligned)]):
         if token_id < 0:
             break
-        place = start + ahead
-        if token_id not in seen and place not in taken:
+        offset = start + ahead
+        if token_id not in seen and offset not in taken:
             features = (
                 aheads + AHEAD[ahead],
                 nears + NEAR[ahead] * NUM_LOST * 3,
                 row + classes[token_id],
             )
-            candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
+            candidates.append(Candidate(token_id, EXPECTED, 0, offset, NO_STOP, NO_STOP, features))
         seen.add(token_id)
     if view.last_class == NEWLINE:
         candidates += _guess_lines(view, taken)
@@ -88,7 +88,7 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
 
 
 def guess_template(view: View) -> list[Candidate]:
-    """Returns what stands where the place in the earlier output was lost, and after it."""
+    """Returns what stands where the offset in the earlier output was lost, and after it."""
     template, text = view.template, view.text
     candidates: list[Candidate] = []
     if not template.num_lost or template.lost_at < 0:
@@ -97,8 +97,8 @@ def guess_template(view: View) -> list[Candidate]:
     same = view.compare_classes(start, template.num_lost)
     row = class_row(TEMPLATE, view.last_class)
     seen = set()
-    for place in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(text))):
-        token_id, ahead = text[place], place - start
+    for offset in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(text))):
+        token_id, ahead = text[offset], offset - start
         if token_id in seen:
             continue
         seen.add(token_id)
@@ -107,7 +107,7 @@ def guess_template(view: View) -> list[Candidate]:
             _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
             row + view.classes[token_id],
         )
-        candidates.append(Candidate(token_id, TEMPLATE, 0, place, NO_STOP, NO_STOP, features))
+        candidates.append(Candidate(token_id, TEMPLATE, 0, offset, NO_STOP, NO_STOP, features))
     return candidates
 
 
@@ -129,14 +129,14 @@ def guess_frequent(
     classes, output = view.classes, view.output
     candidates: list[Candidate] = []
     for token_id in dict.fromkeys([*reversed(recent), *frequent]):
-        place = latest.get(token_id, NOWHERE)
+        offset = latest.get(token_id, NOWHERE)
         count = (counts.get(token_id, 0) + output.count(token_id)).bit_length()
         features = (
             _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1),
-            _AGE + (end - place).bit_length() if place != NOWHERE else _AGE,
+            _AGE + (end - offset).bit_length() if offset != NOWHERE else _AGE,
             row + classes[token_id],
         )
-        candidates.append(Candidate(token_id, FREQUENT, 0, place, NO_STOP, NO_STOP, features))
+        candidates.append(Candidate(token_id, FREQUENT, 0, offset, NO_STOP, NO_STOP, features))
     return candidates
 
 
@@ -151,30 +151,30 @@ def guess_common(view: View, common: Common) -> list[Candidate]:
 
 
 def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:
-    """Returns the beginnings of the next lines after the place of the loss."""
+    """Returns the beginnings of the next lines after the offset of the loss."""
     alignment = view.alignment
     lost = lost_bucket(alignment.num_lost)
     row = class_row(EXPECTED, view.last_class)
     candidates: list[Candidate] = []
-    place = alignment.lost_at
+    offset = alignment.lost_at
     for number in range(_MOST_LINES):
-        place = _find_line(view, place)
-        if place < 0:
+        offset = _find_line(view, offset)
+        if offset < 0:
             break
-        token_id = view.text[place]
-        if place not in taken:
+        token_id = view.text[offset]
+        if offset not in taken:
             features = (
                 _NEXT_LINE + number * NUM_LOST + lost,
                 row + view.classes[token_id],
             )
-            candidates.append(Candidate(token_id, EXPECTED, 0, place, NO_STOP, NO_STOP, features))
+            candidates.append(Candidate(token_id, EXPECTED, 0, offset, NO_STOP, NO_STOP, features))
     return candidates
 
 
-def _find_line(view: View, place: int) -> int:
-    """Returns the place after the next line end; -1 if no prediction goes on there."""
+def _find_line(view: View, offset: int) -> int:
+    """Returns the offset after the next line end; -1 if no prediction goes on there."""
     text, classes = view.text, view.classes
-    for after in range(place, min(place + _MOST_LINE_TOKENS, view.num_aligned - 1)):
+    for after in range(offset, min(offset + _MOST_LINE_TOKENS, view.num_aligned - 1)):
         if text[after] < 0:
             return -1
         if classes[text[after]] == NEWLINE:

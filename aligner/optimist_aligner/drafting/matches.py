@@ -25,7 +25,7 @@ from optimist_aligner.model.layout import (
     TOTAL,
     share_bucket,
 )
-from optimist_aligner.text.context_index import MOST_ORDER, Places, context_key
+from optimist_aligner.text.context_index import MOST_ORDER, Offsets, context_key
 
 _RULE_PASSED: Final = START["rule_passed"]
 _LATEST: Final = START["latest"]
@@ -38,7 +38,7 @@ _MOST_CONVERSATION_PLACES: Final = (3, 4, 5)
 _MOST_OWN_PLACES: Final = (3, 4, 6)
 _ENOUGH_OWN_PLACES: Final = 8
 _MOST_AMBIGUOUS: Final = 20
-"""Places after the same three tokens that are looked at more closely."""
+"""Offsets after the same three tokens that are looked at more closely."""
 LONG_LENGTH: Final = 8
 _MOST_SKIPPED: Final = 4
 _MOST_OWN_SKIPPED: Final = 3
@@ -50,18 +50,18 @@ def find_matches(view: View) -> list[Candidate]:
         context_key(view.text, order) for order in range(1, min(MOST_ORDER, view.num_context) + 1)
     ]
     text, end = view.text, len(view.text)
-    places = {
-        place: features
-        for place, features in _find_places(view, keys).items()
-        if place < end and text[place] >= 0
+    offsets = {
+        offset: features
+        for offset, features in _find_offsets(view, keys).items()
+        if offset < end and text[offset] >= 0
     }
-    aligned = {place: each for place, each in places.items() if place < view.num_aligned}
+    aligned = {offset: each for offset, each in offsets.items() if offset < view.num_aligned}
     candidates = make_predicted(view, aligned)
-    if len(aligned) < len(places):
-        prompted = [place for place in places if place >= view.num_aligned]
+    if len(aligned) < len(offsets):
+        prompted = [offset for offset in offsets if offset >= view.num_aligned]
         candidates += make_own(view, dict.fromkeys(prompted, ()), is_prompt=True)
     if view.alignment.run < CERTAIN_RUN:
-        candidates += make_own(view, _find_own_places(view, keys))
+        candidates += make_own(view, _find_own_offsets(view, keys))
     return _apply_rules(view, candidates)
 
 
@@ -70,85 +70,87 @@ def find_skipped(view: View, taken: set[int]) -> list[Candidate]:
 
     Args:
         view: What is looked at.
-        taken: Places of the sources that are candidates already; found ones are added.
+        taken: Offsets of the sources that are candidates already; found ones are added.
     """
     if view.num_context < MOST_ORDER:
         return []
     text, end, last = view.text, len(view.text), view.text[-1]
     key = context_key(text[-MOST_ORDER:-1], 2)
     found = []
-    places = view.contexts.find(2, key)
-    if places is not None:
-        for before in places.nearest(view.alignment.lost_at - 1, _MOST_SKIPPED):
-            place = before + 1
-            if place >= view.start or place in taken or min(text[before], text[place]) < 0:
+    offsets = view.contexts.find(2, key)
+    if offsets is not None:
+        for before in offsets.nearest(view.alignment.lost_at - 1, _MOST_SKIPPED):
+            offset = before + 1
+            if offset >= view.start or offset in taken or min(text[before], text[offset]) < 0:
                 continue
             if text[before] != last:
-                taken.add(place)
-                found.append(make_skipped(view, place))
+                taken.add(offset)
+                found.append(make_skipped(view, offset))
     latest = view.output.find(2, key)[-_MOST_AMBIGUOUS:]
     own = [before + 1 for before in latest if before + 1 < end and text[before] != last]
-    for rank, place in enumerate(own[: -_MOST_OWN_SKIPPED - 1 : -1]):
-        found.append(make_own_skipped(view, place, rank))
+    for rank, offset in enumerate(own[: -_MOST_OWN_SKIPPED - 1 : -1]):
+        found.append(make_own_skipped(view, offset, rank))
     return found
 
 
-def _find_places(view: View, keys: list[int]) -> dict[int, tuple[int, ...]]:
-    """Returns places of the sources, the cursor first, each with features of its context."""
+def _find_offsets(view: View, keys: list[int]) -> dict[int, tuple[int, ...]]:
+    """Returns offsets of the sources, the cursor first, each with features of its context."""
     alignment = view.alignment
-    places: dict[int, tuple[int, ...]] = {}
+    offsets: dict[int, tuple[int, ...]] = {}
     if alignment.is_found and alignment.pending is None:
-        places[alignment.place] = ()
+        offsets[alignment.offset] = ()
     if alignment.run < CERTAIN_RUN:
         for order in range(len(keys), 0, -1):
             found = view.contexts.find(order, keys[order - 1])
             if found is not None:
                 chosen = _choose(view, found, order)
                 if view.is_rewrite:
-                    places.update(dict.fromkeys(chosen, ()))
+                    offsets.update(dict.fromkeys(chosen, ()))
                 else:
                     measured = _measure(view, found, chosen, order)
-                    places.update((each, measured[each]) for each in chosen if not places.get(each))
+                    offsets.update(
+                        (each, measured[each]) for each in chosen if not offsets.get(each)
+                    )
                 if order == MOST_ORDER and _agrees_long(view, chosen):
                     break
-    return places
+    return offsets
 
 
-def _choose(view: View, places: Places, order: int) -> Sequence[int]:
+def _choose(view: View, offsets: Offsets, order: int) -> Sequence[int]:
     near = view.alignment.lost_at
     most = (_MOST_PLACES if view.is_rewrite else _MOST_CONVERSATION_PLACES)[order - 1]
-    if order == MOST_ORDER and places.end - places.start > most:
-        ambiguous: Sequence[int] = places.nearest(near, _MOST_AMBIGUOUS)
+    if order == MOST_ORDER and offsets.end - offsets.start > most:
+        ambiguous: Sequence[int] = offsets.nearest(near, _MOST_AMBIGUOUS)
         if not view.is_rewrite:
-            ambiguous = _merge(places.latest(_MOST_AMBIGUOUS), ambiguous)
+            ambiguous = _merge(offsets.latest(_MOST_AMBIGUOUS), ambiguous)
         return choose_longest(view.text, ambiguous, view.num_context, near, most)
     if view.is_rewrite:
-        return places.nearest(near, most)
-    return _merge(places.latest(most - most // 2), places.nearest(near, most // 2))
+        return offsets.nearest(near, most)
+    return _merge(offsets.latest(most - most // 2), offsets.nearest(near, most // 2))
 
 
 def _measure(
-    view: View, found: Places, chosen: Sequence[int], order: int
+    view: View, found: Offsets, chosen: Sequence[int], order: int
 ) -> dict[int, tuple[int, ...]]:
-    """Returns features of places: how late they are, and how many others go on as they do."""
+    """Returns features of offsets: how late they are, and how many others go on as they do."""
     latest = _LATEST + (order - 1) * NUM_LATEST
     shares = _find_shares(view, found.latest(MOST_COUNTED), chosen, order, _SHARE)
     return {
-        place: (latest + LATEST[min(found.rank(place), MOST_RANK)], share)
-        for place, share in zip(chosen, shares, strict=True)
+        offset: (latest + LATEST[min(found.rank(offset), MOST_RANK)], share)
+        for offset, share in zip(chosen, shares, strict=True)
     }
 
 
 def _find_shares(
     view: View, counted: Sequence[int], chosen: Sequence[int], order: int, start: int
 ) -> list[int]:
-    """Returns for each place the feature of how many of the counted ones go on as it does."""
+    """Returns for each offset the feature of how many of the counted ones go on as it does."""
     text, end = view.text, len(view.text)
-    following = [text[place] for place in counted if place < end]
+    following = [text[offset] for offset in counted if offset < end]
     total, count = len(following), following.count
     first = start + ((order - 1) * NUM_TOTALS + TOTAL[total]) * NUM_SHARES
     return [
-        first + share_bucket(count(text[place]) if place < end else 0, total) for place in chosen
+        first + share_bucket(count(text[offset]) if offset < end else 0, total) for offset in chosen
     ]
 
 
@@ -156,50 +158,50 @@ def _merge(latest: Sequence[int], nearest: Sequence[int]) -> Sequence[int]:
     return list(dict.fromkeys((*latest, *nearest)))
 
 
-def _find_own_places(view: View, keys: list[int]) -> dict[int, tuple[int, ...]]:
-    """Returns places of the output, those after more equal tokens first, then the latest.
+def _find_own_offsets(view: View, keys: list[int]) -> dict[int, tuple[int, ...]]:
+    """Returns offsets of the output, those after more equal tokens first, then the latest.
 
     Each with features of its context.
     """
-    places: dict[int, tuple[int, ...]] = {}
+    offsets: dict[int, tuple[int, ...]] = {}
     end = len(view.text)
     for order in range(len(keys), 0, -1):
-        most = len(places) + _MOST_OWN_PLACES[order - 1]
+        most = len(offsets) + _MOST_OWN_PLACES[order - 1]
         new: list[int] = []
-        for place in _find_latest(view, order, keys[order - 1]):
-            if place < end and place not in places:
-                new.append(place)
-                if len(places) + len(new) == most:
+        for offset in _find_latest(view, order, keys[order - 1]):
+            if offset < end and offset not in offsets:
+                new.append(offset)
+                if len(offsets) + len(new) == most:
                     break
         if view.is_rewrite:
-            places.update(dict.fromkeys(new, ()))
+            offsets.update(dict.fromkeys(new, ()))
         elif new:
             counted = view.output.find(order, keys[order - 1])[-MOST_COUNTED:]
             shares = _find_shares(view, counted, new, order, _OWN_SHARE)
-            places.update((place, (share,)) for place, share in zip(new, shares, strict=True))
-        if len(places) >= _ENOUGH_OWN_PLACES:
+            offsets.update((offset, (share,)) for offset, share in zip(new, shares, strict=True))
+        if len(offsets) >= _ENOUGH_OWN_PLACES:
             break
-        if order == MOST_ORDER and _agrees_long(view, places):
+        if order == MOST_ORDER and _agrees_long(view, offsets):
             break
-    return places
+    return offsets
 
 
-def _agrees_long(view: View, places: Iterable[int]) -> bool:
+def _agrees_long(view: View, offsets: Iterable[int]) -> bool:
     """Returns whether as many tokens agree somewhere that few would be no evidence beside them."""
     if view.num_context < LONG_LENGTH:
         return False
     text, tail = view.text, view.text[-LONG_LENGTH:]
-    return any(text[place - LONG_LENGTH : place] == tail for place in places)
+    return any(text[offset - LONG_LENGTH : offset] == tail for offset in offsets)
 
 
 def _find_latest(view: View, order: int, key: int) -> Sequence[int]:
-    """Returns places of the output after a context: the latest, or the longest to agree, first."""
-    places = view.output.find(order, key)
+    """Returns offsets of the output after a context: the latest, or the longest to agree, first."""
+    offsets = view.output.find(order, key)
     most = _MOST_OWN_PLACES[order - 1] + 1
-    if order < MOST_ORDER or len(places) <= most:
-        return places[: -most - 1 : -1]
+    if order < MOST_ORDER or len(offsets) <= most:
+        return offsets[: -most - 1 : -1]
     end = len(view.text)
-    ambiguous = [place for place in places[-_MOST_AMBIGUOUS:] if place < end]
+    ambiguous = [offset for offset in offsets[-_MOST_AMBIGUOUS:] if offset < end]
     return choose_longest(view.text, ambiguous, view.num_context, end, most)
 
 
@@ -209,13 +211,13 @@ def _apply_rules(view: View, candidates: list[Candidate]) -> list[Candidate]:
     length = min(alignment.run, MOST_LENGTH)
     if alignment.pending is not None:
         rule, num_said, resume = alignment.pending
-        candidate = make_ruled(view, rule, rule.place + num_said, resume, length)
+        candidate = make_ruled(view, rule, rule.offset + num_said, resume, length)
         return [candidate, *candidates]
-    if not alignment.is_found or view.text[alignment.place] < 0:
+    if not alignment.is_found or view.text[alignment.offset] < 0:
         return candidates
-    for rule in alignment.rules.find(view.text, alignment.place)[:1]:
+    for rule in alignment.rules.find(view.text, alignment.offset)[:1]:
         passed = _RULE_PASSED + rule.sightings
-        resume = alignment.place + len(rule.replaced)
+        resume = alignment.offset + len(rule.replaced)
         candidates[0].features += (passed,)
-        candidates.append(make_ruled(view, rule, rule.place, resume, length))
+        candidates.append(make_ruled(view, rule, rule.offset, resume, length))
     return candidates

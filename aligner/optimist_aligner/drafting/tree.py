@@ -55,7 +55,7 @@ class TreeGrower:
         self._num_aligned, self._rules = view.num_aligned, alignment.rules
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.is_found:
-            self._cursor = alignment.place
+            self._cursor = alignment.offset
         self._weights, self._positions = weights, positions
         self._next_terms = weights.next_terms[view.rate][view.runs]
         self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
@@ -104,18 +104,18 @@ class TreeGrower:
         if len(seeds) > MOST_PATHS:
             seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
         for candidate, logit in seeds:
-            kind, place = candidate.kind, candidate.place
+            kind, offset = candidate.kind, candidate.offset
             slope, of_rate, of_runs = self._next_terms[kind]
             if logit > MOST_LOGIT:
                 logit = MOST_LOGIT
             factor = exp(slope * logit + of_rate + of_runs)
             factors = self._weights.continuations[kind]
-            if place == self._cursor:
+            if offset == self._cursor:
                 factors = self._weights.cursor
             agreed = candidate.length if kind in (PREDICTED, OWN) else 0
-            path = Path(factor, factors, agreed, place, candidate.stop, candidate.resume)
+            path = Path(factor, factors, agreed, offset, candidate.stop, candidate.resume)
             branch.paths.append(path)
-            branch.position = _prefer(branch.position, self._find_position(place))
+            branch.position = _prefer(branch.position, self._find_position(offset))
         return branch
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
@@ -158,15 +158,15 @@ class TreeGrower:
         weights, factors = self._weights, self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
         for candidate in find_further(self._view, drafted[::-1]):
-            token_id, place = candidate.token_id, candidate.place
+            token_id, offset = candidate.token_id, candidate.offset
             logit = weights.weigh(candidate.features)
             branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
             branch.weight += exp(min(logit, _MOST_EXPONENT))
-            if place != NOWHERE and len(branch.paths) < MOST_PATHS:
+            if offset != NOWHERE and len(branch.paths) < MOST_PATHS:
                 factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
                 agreed = candidate.length - step
-                branch.paths.append(Path(factor, factors, agreed, place - step))
-                branch.position = _prefer(branch.position, self._find_position(place))
+                branch.paths.append(Path(factor, factors, agreed, offset - step))
+                branch.position = _prefer(branch.position, self._find_position(offset))
         self._push_all(list(branches.values()), value, len(nodes) - 1, step)
 
     def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
@@ -186,14 +186,14 @@ class TreeGrower:
         if self._heap and least < -self._heap[0][0]:
             least = -self._heap[0][0]
         num_positions, positions = len(self._positions), self._positions
-        text, place, node = self._text, first + step, len(nodes) - 1
-        end = min(place + self._max_tokens - 1 - node, first + MOST_STEPS, len(text))
+        text, offset, node = self._text, first + step, len(nodes) - 1
+        end = min(offset + self._max_tokens - 1 - node, first + MOST_STEPS, len(text))
         row = classes[branch.token_id] * NUM_CLASSES
-        while place < end:
-            token_id = text[place]
+        while offset < end:
+            token_id = text[offset]
             if token_id in by_token:
                 return step, value
-            if place == stop or token_id == SEPARATOR:
+            if offset == stop or token_id == SEPARATOR:
                 break
             agreed = length + step
             klass = classes[token_id]
@@ -204,7 +204,7 @@ class TreeGrower:
                 * pairs[row + klass]
             )
             next_value = value * (weight / (1.0 + weight))
-            position = positions[place] if place < num_positions else NO_POSITION
+            position = positions[offset] if offset < num_positions else NO_POSITION
             if next_value < least:
                 branch.token_id, branch.weight, branch.position = token_id, weight, position
                 self._push(branch, next_value, node, step)
@@ -214,7 +214,7 @@ class TreeGrower:
             branch.token_id, row = token_id, klass * NUM_CLASSES
             node += 1
             step += 1
-            place += 1
+            offset += 1
         return step, value
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
@@ -235,16 +235,16 @@ class TreeGrower:
 
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
         """Returns what may come after a branch, `step` nodes after the output."""
-        text, num_places, classes = self._text, len(self._text), self._classes
+        text, num_tokens, classes = self._text, len(self._text), self._classes
         by_token = self._rules.by_token
         branches: list[Branch] = []
         row = classes[branch.token_id] * NUM_CLASSES
         for path in branch.paths:
-            place = path.first + step
-            if place == path.stop:
-                place = path.resume
-                path = Path(path.factor, path.factors, path.agreed, place - step)
-            token_id = text[place] if place < num_places else SEPARATOR
+            offset = path.first + step
+            if offset == path.stop:
+                offset = path.resume
+                path = Path(path.factor, path.factors, path.agreed, offset - step)
+            token_id = text[offset] if offset < num_tokens else SEPARATOR
             if token_id == SEPARATOR:
                 continue
             _, lengths, steps, pairs = path.factors
@@ -256,14 +256,14 @@ class TreeGrower:
                 * pairs[row + classes[token_id]]
             )
             if token_id in by_token and path.stop == NO_STOP:
-                weight = self._replace(branches, path, place, step, weight)
-            self._add(branches, token_id, weight, place, path)
+                weight = self._replace(branches, path, offset, step, weight)
+            self._add(branches, token_id, weight, offset, path)
         return branches
 
     def _add(
-        self, branches: list[Branch], token_id: int, weight: float, place: int, path: Path
+        self, branches: list[Branch], token_id: int, weight: float, offset: int, path: Path
     ) -> None:
-        position = self._find_position(place)
+        position = self._find_position(offset)
         for branch in branches:
             if branch.token_id == token_id:
                 branch.weight += weight
@@ -272,24 +272,24 @@ class TreeGrower:
                 return
         branches.append(Branch(token_id, weight, position, [path]))
 
-    def _find_position(self, place: int) -> int:
-        return self._positions[place] if place < len(self._positions) else NO_POSITION
+    def _find_position(self, offset: int) -> int:
+        return self._positions[offset] if offset < len(self._positions) else NO_POSITION
 
     def _replace(
-        self, branches: list[Branch], path: Path, place: int, step: int, weight: float
+        self, branches: list[Branch], path: Path, offset: int, step: int, weight: float
     ) -> float:
-        """Adds what a rule puts in a place; returns the weight of what stands there."""
-        if place >= self._num_aligned:
+        """Adds what a rule puts there; returns the weight of what stands there."""
+        if offset >= self._num_aligned:
             return weight
-        rules = self._rules.find(self._text, place)
+        rules = self._rules.find(self._text, offset)
         if not rules:
             return weight
         rule = rules[0]
         factors = self._weights.continuations[path.factors.kind]
-        stop, resume = rule.place + rule.length, place + len(rule.replaced)
-        replaced = Path(path.factor, factors, path.agreed, rule.place - step, stop, resume)
+        stop, resume = rule.offset + rule.length, offset + len(rule.replaced)
+        replaced = Path(path.factor, factors, path.agreed, rule.offset - step, stop, resume)
         ruled = weight * self._weights.next_rule[rule.sightings]
-        self._add(branches, self._text[rule.place], ruled, rule.place, replaced)
+        self._add(branches, self._text[rule.offset], ruled, rule.offset, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]
 
 
@@ -306,7 +306,7 @@ def _add_up(seeds: list[Seed], none_logit: float) -> list[First]:
             first = firsts[candidate.token_id] = First(candidate.token_id, weight)
         else:
             first.odds += weight
-        if candidate.place != NOWHERE:
+        if candidate.offset != NOWHERE:
             first.seeds.append((candidate, logit))
     ordered = sorted(firsts.values(), key=attrgetter("odds"), reverse=True)
     for first in ordered:

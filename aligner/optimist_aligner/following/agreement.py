@@ -1,4 +1,4 @@
-"""How far what stands before a place agrees with what the output ends with."""
+"""How far what stands before an offset agrees with what the output ends with."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,57 +8,57 @@ from optimist_aligner.model.layout import MOST_LENGTH
 _LENGTHS: Final = (MOST_LENGTH, 16, 8, 5)
 
 
-def count_equal(text: list[int], place: int, num_output: int) -> int:
-    """Returns how many tokens before a place are those that the text ends with.
+def count_equal(text: list[int], offset: int, num_output: int) -> int:
+    """Returns how many tokens before an offset are those that the text ends with.
 
     Args:
         text: Sources and output.
-        place: In the text.
+        offset: In the text.
         num_output: Tokens of the output; no others are compared with.
     """
     end = len(text)
-    most = min(MOST_LENGTH, place, num_output)
-    if text[place - most : place] == text[end - most :]:
+    most = min(MOST_LENGTH, offset, num_output)
+    if text[offset - most : offset] == text[end - most :]:
         return most
     length = 0
     while (
         length + 4 <= most
-        and text[place - length - 4 : place - length] == text[end - length - 4 : end - length]
+        and text[offset - length - 4 : offset - length] == text[end - length - 4 : end - length]
     ):
         length += 4
-    while length < most and text[place - length - 1] == text[end - length - 1]:
+    while length < most and text[offset - length - 1] == text[end - length - 1]:
         length += 1
     return length
 
 
 def choose_longest(
-    text: list[int], places: Sequence[int], num_output: int, near: int, most: int
+    text: list[int], offsets: Sequence[int], num_output: int, near: int, most: int
 ) -> list[int]:
-    """Returns the places that agree the longest, among equals the nearest; going back counts twice.
+    """Returns the offsets that agree longest, among equals the nearest; going back counts twice.
 
     Lengths are distinguished roughly, by `_LENGTHS`.
 
     Args:
         text: Sources and output.
-        places: To choose from.
+        offsets: To choose from.
         num_output: Tokens of the output.
         near: Where the text is expected to go on.
         most: How many to return.
     """
 
-    def measure(place: int) -> int:
-        return place - near if place >= near else 2 * (near - place)
+    def measure(offset: int) -> int:
+        return offset - near if offset >= near else 2 * (near - offset)
 
     chosen: list[int] = []
-    rest = places
+    rest = offsets
     for length in _LENGTHS:
         if length > num_output:
             continue
         tail = text[-length:]
-        agreeing = [place for place in rest if text[place - length : place] == tail]
+        agreeing = [offset for offset in rest if text[offset - length : offset] == tail]
         if agreeing:
             chosen += sorted(agreeing, key=measure)
             if len(chosen) >= most:
                 return chosen[:most]
-            rest = [place for place in rest if place not in agreeing]
+            rest = [offset for offset in rest if offset not in agreeing]
     return (chosen + sorted(rest, key=measure))[:most]

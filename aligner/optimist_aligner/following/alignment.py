@@ -8,18 +8,18 @@ from optimist_aligner.model.layout import NUM_RUNS, run_bucket
 from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex, context_key
 
 SURE_RUN: Final = 3
-"""So many tokens as predicted, and the place is taken to be right."""
+"""So many tokens as predicted, and the offset counts as right."""
 CERTAIN_RUN: Final = 16
 """With so many, nothing else has to be looked at."""
 _NEAR: Final = 6
-"""A single token is looked for so far after the place of the loss."""
+"""A single token is looked for so far after the offset of the loss."""
 _BEHIND: Final = 64
 _AHEAD: Final = 256
 """Two tokens are believed so far from there."""
 _MOST_AMBIGUOUS: Final = 24
-"""Places after the same tokens that are compared."""
+"""Offsets after the same tokens that are compared."""
 _MOST_HUNK: Final = 12
-"""Tokens of the output between a loss and the next place that may make a rule."""
+"""Tokens of the output between a loss and the next offset that may make a rule."""
 _FIRST_TOKENS: Final = 8
 """With fewer the rate of losses says nothing."""
 
@@ -37,13 +37,13 @@ class Alignment:
     """The cursor in what is repeated: the predictions, or the prompt; a fold over the output.
 
     Attributes:
-        place: Where the next token is predicted.
+        offset: Where the next token is predicted.
         run: Tokens in a row that were as predicted.
-        lost_at: Where it was last sure and then lost; `place` while it is sure.
+        lost_at: Where it was last sure and then lost; `offset` while it is sure.
         num_lost: Tokens since then; 0 while it is sure.
         pending: What is being said in place of the prediction.
         rules: What was said in place of it.
-        num_searches: How often the place was searched for.
+        num_searches: How often the offset was searched for.
     """
 
     def __init__(
@@ -53,23 +53,23 @@ class Alignment:
 
         Args:
             text: What the output is appended to.
-            num_aligned: Places of it that the cursor walks through.
+            num_aligned: Offsets of it that the cursor walks through.
             context_start: Where the text begins that the output goes on.
             index: Of the text.
         """
         self._text, self._num_aligned, self._index = text, num_aligned, index
         self._start, self._context_start = len(text), context_start
-        self.place = self.run = self.lost_at = self.num_lost = 0
+        self.offset = self.run = self.lost_at = self.num_lost = 0
         self.pending: Pending | None = None
         self.rules = Rules()
         self.num_searches = 0
         self._num_losses = self._last_run = self._run_before = 0
-        self._hunk_start = self._hunk_place = 0
+        self._hunk_start = self._hunk_offset = 0
 
     @property
     def is_found(self) -> bool:
         """Whether a token is predicted next."""
-        return self.run > 0 and self.place < self._num_aligned
+        return self.run > 0 and self.offset < self._num_aligned
 
     @property
     def rate(self) -> int:
@@ -90,14 +90,14 @@ class Alignment:
         """Takes the token that was just appended to the text."""
         if self.pending is not None:
             self._go_on_replacing(self.pending, token_id)
-        elif self.place < self._num_aligned and self._text[self.place] == token_id:
-            for rule in self.rules.find(self._text, self.place):
+        elif self.offset < self._num_aligned and self._text[self.offset] == token_id:
+            for rule in self.rules.find(self._text, self.offset):
                 rule.num_passed += 1
             is_back = self.num_lost > 0 and not self.run
-            self.place += 1
+            self.offset += 1
             self._count()
             if is_back:
-                self._learn(self.place)
+                self._learn(self.offset)
         else:
             self._diverge(token_id)
 
@@ -105,8 +105,8 @@ class Alignment:
         """Returns how many tokens go on as predicted and have no rule; 0 while one is pending."""
         if self.pending is not None:
             return 0
-        end = min(self.place + len(token_ids), self._num_aligned)
-        predicted, by_token = self._text[self.place : end], self.rules.by_token
+        end = min(self.offset + len(token_ids), self._num_aligned)
+        predicted, by_token = self._text[self.offset : end], self.rules.by_token
         if by_token or predicted != token_ids:
             for count, (expected, token_id) in enumerate(zip(predicted, token_ids, strict=False)):
                 if expected != token_id or token_id in by_token:
@@ -115,20 +115,20 @@ class Alignment:
 
     def follow(self, num_tokens: int) -> None:
         """Takes tokens that `count_following` has counted."""
-        self.place += num_tokens
+        self.offset += num_tokens
         self.run += num_tokens
-        self.lost_at, self.num_lost = self.place, 0
+        self.lost_at, self.num_lost = self.offset, 0
 
     def _count(self) -> None:
         self.run += 1
         if self.run >= SURE_RUN:
-            self.lost_at, self.num_lost = self.place, 0
+            self.lost_at, self.num_lost = self.offset, 0
         elif self.num_lost:
             self.num_lost += 1
 
     def _go_on_replacing(self, pending: Pending, token_id: int) -> None:
         rule, num_said, resume = pending
-        if self._text[rule.place + num_said] != token_id:
+        if self._text[rule.offset + num_said] != token_id:
             rule.num_passed += 1
             self.pending = None
             self._lose(num_said + 1)
@@ -144,7 +144,7 @@ class Alignment:
     def _replace(self, rule: Rule, resume: int) -> None:
         rule.num_sightings += 1
         self.pending = None
-        self.place = self.lost_at = resume
+        self.offset = self.lost_at = resume
         self.num_lost = 0
 
     def _diverge(self, token_id: int) -> None:
@@ -152,7 +152,7 @@ class Alignment:
             rule = self._find_rule(token_id)
             if rule is not None:
                 self.run += 1
-                resume = self.place + len(rule.replaced)
+                resume = self.offset + len(rule.replaced)
                 if rule.length == 1:
                     self._replace(rule, resume)
                 else:
@@ -166,61 +166,61 @@ class Alignment:
         self._search(token_id)
 
     def _find_rule(self, token_id: int) -> Rule | None:
-        if self.place >= self._num_aligned:
+        if self.offset >= self._num_aligned:
             return None
-        for rule in self.rules.find(self._text, self.place):
-            if self._text[rule.place] == token_id:
+        for rule in self.rules.find(self._text, self.offset):
+            if self._text[rule.offset] == token_id:
                 return rule
         return None
 
     def _lose(self, num_tokens: int) -> None:
-        """Notes that the last tokens are not what is predicted at `place`."""
+        """Notes that the last tokens are not what is predicted at `offset`."""
         self._num_losses += 1
-        self.run, self.num_lost, self.lost_at = 0, 1, self.place
-        self._hunk_start, self._hunk_place = self.place, len(self._text) - num_tokens
+        self.run, self.num_lost, self.lost_at = 0, 1, self.offset
+        self._hunk_start, self._hunk_offset = self.offset, len(self._text) - num_tokens
 
     def _search(self, token_id: int) -> None:
-        """Goes to the place that the last tokens speak for, or back to where it was lost."""
+        """Goes to the offset that the last tokens speak for, or back to where it was lost."""
         self.num_searches += 1
-        place = self._find_place(token_id)
-        if not 0 <= place < self._num_aligned:
-            self.place = self.lost_at
+        offset = self._find_offset(token_id)
+        if not 0 <= offset < self._num_aligned:
+            self.offset = self.lost_at
             return
-        self.place, self.run = place, 1
-        if self._num_losses and place >= self._hunk_start:
-            self._learn(place)
+        self.offset, self.run = offset, 1
+        if self._num_losses and offset >= self._hunk_start:
+            self._learn(offset)
 
-    def _find_place(self, token_id: int) -> int:
+    def _find_offset(self, token_id: int) -> int:
         text, num_tokens = self._text, len(self._text) - self._context_start
         for order in range(min(MOST_ORDER, num_tokens), 1, -1):
-            places = self._index.find(order, context_key(text, order))
-            if places is None:
+            offsets = self._index.find(order, context_key(text, order))
+            if offsets is None:
                 continue
-            near = places.nearest(self.lost_at, _MOST_AMBIGUOUS)
-            predicted = [place for place in near if place < self._num_aligned]
+            near = offsets.nearest(self.lost_at, _MOST_AMBIGUOUS)
+            predicted = [offset for offset in near if offset < self._num_aligned]
             if not predicted:
                 continue
-            place = predicted[0]
+            offset = predicted[0]
             if len(predicted) > 1:
-                (place,) = choose_longest(text, predicted, num_tokens, self.lost_at, 1)
-            if order > 2 or -_BEHIND <= place - self.lost_at <= _AHEAD:
-                return place
+                (offset,) = choose_longest(text, predicted, num_tokens, self.lost_at, 1)
+            if order > 2 or -_BEHIND <= offset - self.lost_at <= _AHEAD:
+                return offset
         end = min(self.lost_at + _NEAR, self._num_aligned)
-        for place in range(self.lost_at, end):
-            if text[place] == token_id:
-                return place + 1
+        for offset in range(self.lost_at, end):
+            if text[offset] == token_id:
+                return offset + 1
         return -1
 
-    def _learn(self, place: int) -> None:
-        """Learns what was said between the last loss and a place found again."""
+    def _learn(self, offset: int) -> None:
+        """Learns what was said between the last loss and an offset found again."""
         text, end, same = self._text, len(self._text), 0
         while (
             same <= SURE_RUN
-            and place - same > self._hunk_start
-            and end - same > self._hunk_place
-            and text[place - same - 1] == text[end - same - 1]
+            and offset - same > self._hunk_start
+            and end - same > self._hunk_offset
+            and text[offset - same - 1] == text[end - same - 1]
         ):
             same += 1
-        if same and end - self._hunk_place <= _MOST_HUNK:
-            hunk = self._hunk_start, place - same, self._hunk_place, end - same
+        if same and end - self._hunk_offset <= _MOST_HUNK:
+            hunk = self._hunk_start, offset - same, self._hunk_offset, end - same
             self.rules.learn(text, *hunk)

@@ -17,7 +17,7 @@ class Rule:
 
     replaced: list[int]
     """What the prediction says."""
-    place: int
+    offset: int
     """Where the output said something else instead."""
     length: int
     """Of that, in tokens."""
@@ -41,36 +41,36 @@ class Rules:
         self.by_token: dict[int, list[Rule]] = {}
         """None of the lists is empty."""
 
-    def find(self, text: list[int], place: int) -> list[Rule]:
-        """Returns the rules for what stands at a place."""
-        rules = self.by_token.get(text[place])
+    def find(self, text: list[int], offset: int) -> list[Rule]:
+        """Returns the rules for what stands at an offset."""
+        rules = self.by_token.get(text[offset])
         if rules is None:
             return []
-        return [rule for rule in rules if _stands(text, place, rule.replaced)]
+        return [rule for rule in rules if _stands(text, offset, rule.replaced)]
 
-    def learn(self, text: list[int], start: int, end: int, place: int, place_end: int) -> None:
-        """Notes that `text[place:place_end]` came in place of `text[start:end]`.
+    def learn(self, text: list[int], start: int, end: int, offset: int, offset_end: int) -> None:
+        """Notes that `text[offset:offset_end]` came in place of `text[start:end]`.
 
         After both comes the same token.
         """
-        is_pure = start == end or place == place_end
+        is_pure = start == end or offset == offset_end
         if is_pure:
-            end, place_end = end + 1, place_end + 1
-        length = place_end - place
+            end, offset_end = end + 1, offset_end + 1
+        length = offset_end - offset
         if not (1 <= end - start <= MOST_TOKENS and 1 <= length <= MOST_TOKENS):
             return
-        replaced, said = text[start:end], text[place:place_end]
+        replaced, said = text[start:end], text[offset:offset_end]
         if replaced == said or min(replaced) < 0:
             return
         rules = self.by_token.setdefault(replaced[0], [])
         for rule in rules:
             same = rule.replaced == replaced and rule.length == length
-            if same and text[rule.place : rule.place + length] == said:
+            if same and text[rule.offset : rule.offset + length] == said:
                 rule.num_sightings += 1
                 return
-        rules.append(Rule(replaced, place, length, is_pure))
+        rules.append(Rule(replaced, offset, length, is_pure))
         del rules[:-MOST_RULES_PER_TOKEN]
 
 
-def _stands(text: list[int], place: int, tokens: list[int]) -> bool:
-    return text[place : place + len(tokens)] == tokens
+def _stands(text: list[int], offset: int, tokens: list[int]) -> bool:
+    return text[offset : offset + len(tokens)] == tokens

@@ -14,8 +14,8 @@ class Template:
     """A cursor in the output itself; a fold over the output.
 
     Attributes:
-        place: Where the next token was said before; NOWHERE if it never was.
-        lost_at: Where it was last sure and then lost; `place` while it is sure.
+        offset: Where the next token was said before; NOWHERE if it never was.
+        lost_at: Where it was last sure and then lost; `offset` while it is sure.
         num_lost: Tokens since then; 0 while it is sure.
     """
 
@@ -23,39 +23,39 @@ class Template:
         """Starts nowhere; `text` is what the output is appended to."""
         self._text, self._index = text, index
         self._start = len(text)
-        self.place = self.lost_at = NOWHERE
+        self.offset = self.lost_at = NOWHERE
         self._run = self.num_lost = 0
 
     def advance(self, token_id: int) -> None:
         """Takes the token that was just appended to the text."""
-        if 0 <= self.place < len(self._text) - 1 and self._text[self.place] == token_id:
-            self.place += 1
+        if 0 <= self.offset < len(self._text) - 1 and self._text[self.offset] == token_id:
+            self.offset += 1
             self._run += 1
             if self._run >= SURE_RUN:
-                self.lost_at, self.num_lost = self.place, 0
+                self.lost_at, self.num_lost = self.offset, 0
             elif self.num_lost:
                 self.num_lost += 1
             return
         if self._run and not self.num_lost:
-            self.lost_at = self.place
+            self.lost_at = self.offset
         self._run = 0
         self.num_lost += 1
-        self.place = self._find_place(token_id)
-        self._run = int(self.place != self.lost_at)
+        self.offset = self._find_offset(token_id)
+        self._run = int(self.offset != self.lost_at)
 
     def leave(self) -> None:
         """Goes nowhere: what the output says is predicted, and needs no template."""
-        self.place = self.lost_at = NOWHERE
+        self.offset = self.lost_at = NOWHERE
         self._run = self.num_lost = 0
 
-    def _find_place(self, token_id: int) -> int:
+    def _find_offset(self, token_id: int) -> int:
         text = self._text
         if len(text) - self._start >= MOST_ORDER:
-            places = self._index.find(MOST_ORDER, context_key(text, MOST_ORDER))
-            if len(places) > 1:
-                return places[-2]
+            offsets = self._index.find(MOST_ORDER, context_key(text, MOST_ORDER))
+            if len(offsets) > 1:
+                return offsets[-2]
         if self.lost_at >= 0:
-            for place in range(self.lost_at, min(self.lost_at + _NEAR, len(text) - 1)):
-                if text[place] == token_id:
-                    return place + 1
+            for offset in range(self.lost_at, min(self.lost_at + _NEAR, len(text) - 1)):
+                if text[offset] == token_id:
+                    return offset + 1
         return self.lost_at

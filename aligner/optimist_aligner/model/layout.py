@@ -14,8 +14,8 @@ EXPECTED: Final = 4
 TEMPLATE: Final = 5
 FREQUENT: Final = 6
 COMMON: Final = 7
-"""Kinds of candidates: places of what is aligned (predictions, or the prompt) or of the output (or
-the rest of the prompt) after the same tokens; after the same tokens but for the last; places near
+"""Kinds of candidates: offsets of what is aligned (predictions, or the prompt) or of the output (or
+the rest of the prompt) after the same tokens; after the same tokens but for the last; offsets near
 where the cursor or the template was lost; tokens that are frequent here; and tokens that are
 common after such tokens in what models write."""
 NUM_KINDS: Final = 8
@@ -85,7 +85,7 @@ BLOCKS: Final = _lay_out(
     ("cursor", NUM_LENGTHS),
     ("rule", NUM_SIGHTINGS),
     ("rule_passed", NUM_SIGHTINGS),
-    # Of guesses near where the place was lost.
+    # Of guesses near where the offset was lost.
     ("ahead", NUM_LOST * NUM_AHEAD),
     ("same_class", NUM_NEAR * NUM_LOST * 3),
     ("next_line", 3 * NUM_LOST),
@@ -152,7 +152,7 @@ _DISTANCE: Final = tuple(
 
 
 def distance_bucket(distance: int) -> int:
-    """Returns the bucket of a place's distance, in tokens, from where it is expected."""
+    """Returns the bucket of an offset's distance, in tokens, from where it is expected."""
     if distance > _MOST_DISTANCE:
         distance = _MOST_DISTANCE
     elif distance < -_MOST_DISTANCE:

@@ -1,4 +1,4 @@
-"""Where the sources say what was said last: places by the one, two or three tokens before them."""
+"""Where the sources say what was said last: offsets by the one, two or three tokens before them."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -24,8 +24,8 @@ def context_key(tokens: list[int], order: int) -> int:
     return key
 
 
-class Places(NamedTuple):
-    """Ascending places of one context: `all[start:end]`."""
+class Offsets(NamedTuple):
+    """Ascending offsets of one context: `all[start:end]`."""
 
     all: "array[int]"
     start: int
@@ -35,15 +35,15 @@ class Places(NamedTuple):
         """Returns up to `most` of them, the last ones."""
         return self.all[max(self.start, self.end - most) : self.end]
 
-    def rank(self, place: int) -> int:
-        """Returns how many of them are after a place, which is one of them."""
-        return self.end - 1 - bisect_left(self.all, place, self.start, self.end)
+    def rank(self, offset: int) -> int:
+        """Returns how many of them are after an offset, which is one of them."""
+        return self.end - 1 - bisect_left(self.all, offset, self.start, self.end)
 
-    def nearest(self, place: int, most: int) -> "array[int]":
-        """Returns up to `most` of them around a place, two thirds of them after it."""
+    def nearest(self, offset: int, most: int) -> "array[int]":
+        """Returns up to `most` of them around an offset, two thirds of them after it."""
         if self.end - self.start <= most:
             return self.all[self.start : self.end]
-        middle = bisect_left(self.all, place, self.start, self.end)
+        middle = bisect_left(self.all, offset, self.start, self.end)
         first = max(self.start, min(middle - most // 3, self.end - most))
         return self.all[first : first + most]
 
@@ -63,13 +63,13 @@ class ContextIndex:
             orders.append(_sort(keys, columns[MOST_ORDER - order :]))
         self._orders = orders
 
-    def find(self, order: int, key: int) -> Places | None:
-        """Returns the places after a context of 1 to 3 tokens; None if there are none."""
-        keys, places = self._orders[order - 1]
+    def find(self, order: int, key: int) -> Offsets | None:
+        """Returns the offsets after a context of 1 to 3 tokens; None if there are none."""
+        keys, offsets = self._orders[order - 1]
         start = bisect_left(keys, key)
         if start == len(keys) or keys[start] != key:
             return None
-        return Places(places, start, bisect_right(keys, key, start))
+        return Offsets(offsets, start, bisect_right(keys, key, start))
 
 
 def _sort(
@@ -84,5 +84,5 @@ def _sort(
         for shift in range(0, int(column.max(initial=0)).bit_length(), 16):
             digits = (column >> shift).astype(np.uint16)
             order = order[np.argsort(digits[order], kind="stable")]
-    places = (order + 1).astype(np.int32)
-    return array("q", keys[order].tobytes()), array(INT32, places.tobytes())
+    offsets = (order + 1).astype(np.int32)
+    return array("q", keys[order].tobytes()), array(INT32, offsets.tobytes())

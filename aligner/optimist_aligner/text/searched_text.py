@@ -28,11 +28,11 @@ class SearchedText:
 
     Attributes:
         token_ids: What stands before the output, with SEPARATOR between texts that do not go on
-            with each other [num_places].
-        num_predicted: Places that belong to predictions.
-        num_aligned: Places that the cursor walks through, from 0 on.
-        positions: Where in the predictions or the prompt each place is, see `Sources.positions`;
-            NO_POSITION in what is tokenized anew [num_places].
+            with each other [num_tokens].
+        num_predicted: Tokens that belong to predictions.
+        num_aligned: Tokens that the cursor walks through, from 0 on.
+        positions: Where in the predictions or the prompt each token is, see `Sources.positions`;
+            NO_POSITION in what is tokenized anew [num_tokens].
         starts: Where an output may begin that rewrites something.
         is_rewrite: Whether the output is expected to be a changed text.
         has_readings: Whether the prompt has blocks, numbered lines or JSON strings, as those of
@@ -50,7 +50,7 @@ class SearchedText:
         prompt = sources.token_ids[num_predicted:-1]
         positions = sources.positions[num_predicted:-1]
         if num_predicted:
-            ends = [place for place, each in enumerate(self.token_ids, 1) if each == SEPARATOR]
+            ends = [offset for offset, each in enumerate(self.token_ids, 1) if each == SEPARATOR]
             self.starts = [0, *ends[:-1]]
             self.num_aligned = num_predicted
         elif prompt:

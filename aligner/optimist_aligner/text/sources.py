@@ -18,10 +18,10 @@ class Sources:
     """Predictions and the end of the prompt as one sequence; does not change.
 
     Attributes:
-        token_ids: The predictions, then the prompt, each with SEPARATOR after it [num_places].
-        positions: Of each place: from 0 on in the predictions, counted through all of them
-            without separators; up to LAST_OF_PROMPT in the prompt; else NO_POSITION [num_places].
-        num_predicted: Places that belong to predictions, their separators included.
+        token_ids: The predictions, then the prompt, each with SEPARATOR after it [num_tokens].
+        positions: Of each token: from 0 on in the predictions, counted through all of them
+            without separators; up to LAST_OF_PROMPT in the prompt; else NO_POSITION [num_tokens].
+        num_predicted: Tokens that belong to predictions, their separators included.
     """
 
     __slots__ = ("num_predicted", "positions", "token_ids")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 
 _NEVER = -1
 

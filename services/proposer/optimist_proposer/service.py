@@ -14,13 +14,12 @@ from optimist_common.errors import SetupError, one_line
 from optimist_common.network.server import GrpcServer, until_signal
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
-from optimist_proposer.batch import BatchProposer
+from optimist_proposer.batch import BatchProposer, RequestSpans
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.live_requests import RequestCache
 from optimist_proposer.core.messages import LimitCheck, Limits
 from optimist_proposer.following import Following
 from optimist_proposer.observing.request_log import RequestLogs, default_log_directory
-from optimist_proposer.observing.request_spans import RequestSpans
 from optimist_proposer.servicer import ProposerServicer
 from optimist_proposer.settings import ProposerSettings
 from optimist_proposer.store.redis_store import RedisStore

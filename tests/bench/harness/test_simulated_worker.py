@@ -10,7 +10,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 
 MODEL = SimulatedModel(block_size=4, num_blocks=64, max_num_seqs=4)
 

@@ -6,7 +6,7 @@ from typing import Any
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import Finished, FinishReason, Logprobs
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.fake_worker import candidates_of, expected_output, logprob_of
 
 VOCAB_SIZE = 7

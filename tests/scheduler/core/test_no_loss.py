@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, run_plan, window_of
 
 NUM_TOKENS = 150

@@ -28,7 +28,7 @@ from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.journal import OFF, Journal

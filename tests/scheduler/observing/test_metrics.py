@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.observing import metrics
 from tests.scheduler.client import PATIENT, PROMPT, add, ask, predict, until
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_scheduler, serve_worker

@@ -5,7 +5,7 @@ import pytest
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription, describe_worker
 

@@ -105,7 +105,7 @@ def collect_pass(
             found.append((sum(logits[feature] for feature in features) - none_logit, each))
     roots.end_group(none)
     likeliest = nlargest(MOST_PATHS, found, key=itemgetter(0))
-    right = [_begin(view, each, logit) for logit, each in likeliest if each.place >= 0]
+    right = [_begin(view, each, logit) for logit, each in likeliest if each.offset >= 0]
     for step in range(1, min(len(truth), _MOST_STEPS_FOLLOWED)):
         rows = [row for follow in right for row in _go_on(view, follow, truth[step - 1], step)]
         if not rows:
@@ -123,9 +123,9 @@ def collect_pass(
 
 def _begin_further(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
     """Returns what may come `step` nodes after the output, where no candidate goes on."""
-    kind, place, features = candidate.kind, candidate.place, candidate.features
+    kind, offset, features = candidate.kind, candidate.offset, candidate.features
     logit = min(sum(logits[each] for each in features), MOST_LOGIT)
-    first = place - step if place >= 0 else NOWHERE
+    first = offset - step if offset >= 0 else NOWHERE
     follow = _Follow(kind, logit, candidate.length - step, first, NO_STOP, NO_STOP, is_cursor=False)
     return _Row(candidate.token_id, features, follow, 0.0)
 
@@ -158,40 +158,40 @@ def _begin(view: View, candidate: Candidate, logit: float) -> _Follow:
         candidate.kind,
         min(logit, MOST_LOGIT),
         candidate.length if candidate.kind in (PREDICTED, OWN) else 0,
-        candidate.place,
+        candidate.offset,
         candidate.stop,
         candidate.resume,
-        is_cursor and candidate.place == alignment.place,
+        is_cursor and candidate.offset == alignment.offset,
     )
 
 
 def _go_on(view: View, follow: _Follow, last: int, step: int) -> list[_Row]:
     """Returns what comes next after a candidate that was right, `step` nodes after the output."""
-    text, place = view.text, follow.first + step
-    if place == follow.stop:
-        place = follow.resume
-        follow = follow._replace(first=place - step, stop=NO_STOP, resume=NO_STOP, is_cursor=False)
-    if place >= len(text) or text[place] < 0:
+    text, offset = view.text, follow.first + step
+    if offset == follow.stop:
+        offset = follow.resume
+        follow = follow._replace(first=offset - step, stop=NO_STOP, resume=NO_STOP, is_cursor=False)
+    if offset >= len(text) or text[offset] < 0:
         return []
-    features = _features(view, follow, last, text[place], step)
-    if follow.stop != NO_STOP or place >= view.num_aligned:
-        return [_Row(text[place], features, follow, follow.logit)]
+    features = _features(view, follow, last, text[offset], step)
+    if follow.stop != NO_STOP or offset >= view.num_aligned:
+        return [_Row(text[offset], features, follow, follow.logit)]
     rows = []
-    for rule in view.alignment.rules.find(text, place)[:1]:
+    for rule in view.alignment.rules.find(text, offset)[:1]:
         ruled = (*features, START["next_rule"] + rule.sightings)
         features = (*features, START["next_rule_passed"] + rule.sightings)
         rows.append(
-            _Row(text[rule.place], ruled, _replace(follow, rule, place, step), follow.logit)
+            _Row(text[rule.offset], ruled, _replace(follow, rule, offset, step), follow.logit)
         )
-    return [*rows, _Row(text[place], features, follow, follow.logit)]
+    return [*rows, _Row(text[offset], features, follow, follow.logit)]
 
 
-def _replace(follow: _Follow, rule: Rule, place: int, step: int) -> _Follow:
+def _replace(follow: _Follow, rule: Rule, offset: int, step: int) -> _Follow:
     """Returns a candidate that goes on with what a rule puts there."""
     return follow._replace(
-        first=rule.place - step,
-        stop=rule.place + rule.length,
-        resume=place + len(rule.replaced),
+        first=rule.offset - step,
+        stop=rule.offset + rule.length,
+        resume=offset + len(rule.replaced),
         is_cursor=False,
     )
 

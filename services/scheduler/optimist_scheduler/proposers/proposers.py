@@ -11,8 +11,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, from_bytes
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
-from optimist_scheduler.proposers.followed import Followed
-from optimist_scheduler.proposers.links import ProposerLink, ProposerLinks, WindowWaits
+from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks, WindowWaits
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from optimist_scheduler.core.requests.config import (
     EngineConfig,
     SchedulingOptions,
 )
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)

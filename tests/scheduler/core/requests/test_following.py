@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.following import WaitBudget, WaitValue, is_due
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, make_window
 
 PASS_SECONDS = 0.02

@@ -8,7 +8,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.results.read import ResultError
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
 
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 3, 3)

@@ -13,9 +13,9 @@ from optimist_scheduler.core.width.acceptance import (
     MIN_HAZARD,
     Acceptance,
     Calibration,
+    DrafterRows,
     expected_accepted,
 )
-from optimist_scheduler.core.width.drafter import DrafterRows
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
 from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.situation import ints

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance
+from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance, Drafter, DrafterRows
 from optimist_scheduler.core.width.crossover import choose_crossover
-from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.width.widths import (
     PROBE_PERIOD,
     PROBE_SHARE,

@@ -5,7 +5,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from optimist_scheduler.core.width.drafter import Drafter
+from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.width.widths import DraftWidthPolicy
 from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS
 

@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array, Int64Array
-from optimist_scheduler.core.width.acceptance import expected_accepted
-from optimist_scheduler.core.width.drafter import DrafterRows
+from optimist_scheduler.core.width.acceptance import DrafterRows, expected_accepted
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,8 +29,7 @@ from optimist_scheduler.core.base.values import (
     Int32Array,
     Int64Array,
 )
-from optimist_scheduler.core.width.acceptance import MIN_HAZARD
-from optimist_scheduler.core.width.drafter import DrafterRows
+from optimist_scheduler.core.width.acceptance import MIN_HAZARD, DrafterRows
 
 MAX_DEPTH = 9.0
 """Deepest threshold that is tried: a draft with less than exp(-9) to bring is never worth it."""

@@ -13,9 +13,10 @@ from optimist_scheduler.core.width.acceptance import (
     Acceptance,
     AdaptiveWidths,
     Calibration,
+    Drafter,
+    DrafterRows,
 )
 from optimist_scheduler.core.width.crossover import choose_crossover
-from optimist_scheduler.core.width.drafter import Drafter, DrafterRows
 from optimist_scheduler.core.width.goodput import MAX_DEPTH, choose_goodput
 from optimist_scheduler.core.windows.window import Window
 
