@@ -103,8 +103,8 @@ def closing(summary: Summary, style: Style) -> Iterator[str]:
         f"{count(summary.windows, 'window')}; {count(summary.contradicted_tokens, 'token')} "
         "proposed in vain" + (f", {wasted:.2f} for each accepted" if wasted is not None else ""),
         f"{count(summary.alignments, 'alignment')}; "
-        f"found its position again {count(sum(jumps.values()), 'time')}: {jumps['forward']} forward, "
-        f"{jumps['back']} back, {jumps['same_line']} within the line",
+        f"found its position again {count(sum(jumps.values()), 'time')}: "
+        f"{jumps['forward']} forward, {jumps['back']} back, {jumps['same_line']} within the line",
         f"proposer's time {summary.proposer_us['p50']:.0f} µs (median), "
         f"{summary.proposer_us['p99']:.0f} µs (p99)",
     ]
