@@ -132,13 +132,9 @@ def test_greedy_text_is_that_of_generate(family: str, checkpoint: Callable[[str]
     prompt = random.Random(1).choices(range(3, VOCAB_SIZE), k=40)
     reference = reference_model(path, torch.float64)
     ids = torch.tensor([prompt])
-    expected = reference.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=40,
-        do_sample=False,
-        eos_token_id=None,
-    )[0].tolist()[40:]
+    options = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+    found = reference.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    expected = found[0].tolist()[40:]
     assert len(set(expected)) > 3
     runner = build_runner(path)
     assert generate(runner, prompt, 40) == expected
@@ -159,10 +155,8 @@ def test_half_precision_stays_near_single(
     logits = []
     for name in ("float32", dtype):
         runner = build_runner(checkpoint(family), name)
-        run(
-            runner,
-            plan_rows(0, admissions=[admit(0, tokens)], rows=[PlannedRow(0, 30, 0, [7, 2, 5])]),
-        )
+        rows = [PlannedRow(0, 30, 0, [7, 2, 5])]
+        run(runner, plan_rows(0, admissions=[admit(0, tokens)], rows=rows))
         (row,) = row_logits(runner, [(0, 10, [])])
         logits.append(row.float())
     # Single prompts of transformers' own layers differ by half of that.
