@@ -1,8 +1,8 @@
 """Flat batches of random queries, keys and values, and what attention makes of them."""
 
+import itertools
 import random
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -89,6 +89,9 @@ class Shape:
     value_dim: int = 16
 
 
+SHAPE = Shape()
+
+
 @dataclass(frozen=True)
 class Case:
     """A batch whose keys and values lie in the pool, its tokens' own ones included."""
@@ -100,8 +103,44 @@ class Case:
     query: torch.Tensor
     """`[1, num_heads, num_tokens, key_dim]`, padding last."""
 
-    def batch(self, **options: Any) -> AttentionBatch:
-        return handmade_batch(self.rows, self.tables, self.pool, **options)
+    def batch(
+        self,
+        *,
+        num_padded_tokens: int = 0,
+        num_padded_rows: int = 0,
+        bounds: tuple[int, int] = (0, 0),
+    ) -> AttentionBatch:
+        """Builds the batch; the pool's last block is the trash.
+
+        Args:
+            num_padded_tokens: After all others.
+            num_padded_rows: The same.
+            bounds: Most queries and most keys of a row as the host knows them, if that is more
+                than there are.
+        """
+        rows, trash = self.rows, self.pool.num_blocks - 1
+        places = [
+            table[key // BLOCK_SIZE] * BLOCK_SIZE + key % BLOCK_SIZE
+            for row, table in zip(rows, self.tables, strict=True)
+            for key in range(row.num_computed, row.num_keys)
+        ]
+        width = max([len(table) for table in self.tables], default=1)
+        tables = [table + [trash] * (width - len(table)) for table in self.tables]
+        padding, no_rows = [0] * num_padded_tokens, [0] * num_padded_rows
+        ancestors = [bits for row in rows for bits in row.ancestors] + padding
+        lengths = [row.num_queries for row in rows] + no_rows
+        return AttentionBatch(
+            pool=self.pool,
+            slot_mapping=torch.tensor(places + [trash * BLOCK_SIZE] * num_padded_tokens).long(),
+            query_starts=torch.tensor([0, *itertools.accumulate(lengths)]),
+            num_computed_tokens=torch.tensor([row.num_computed for row in rows] + no_rows),
+            tree_starts=torch.tensor([row.tree_start for row in rows] + no_rows),
+            positions=torch.tensor([at for row in rows for at in row.positions] + padding),
+            ancestors=torch.tensor(ancestors) if any(ancestors) else None,
+            block_tables=torch.tensor(tables + [[trash] * width] * num_padded_rows).int(),
+            max_num_queries=max([bounds[0], *lengths]),
+            max_num_keys=max([bounds[1], *(row.num_keys for row in rows)]),
+        )
 
     def alone(self, number: int) -> "Case":
         """Returns the case of one row."""
@@ -112,19 +151,16 @@ class Case:
 
 def make_case(
     rows: list[BatchRow],
-    shape: Shape | None = None,
+    shape: Shape = SHAPE,
     dtype: torch.dtype = torch.float64,
     *,
     num_padded_tokens: int = 0,
-    consecutive: bool = False,
 ) -> Case:
-    """Draws a case; without `consecutive`, blocks lie in random order."""
-    shape = Shape() if shape is None else shape
+    """Draws a case whose blocks lie in random order."""
     generator = torch.Generator().manual_seed(len(rows))
     counts = [-(-row.num_keys // BLOCK_SIZE) for row in rows]
     blocks = list(range(sum(counts)))
-    if not consecutive:
-        random.Random(7).shuffle(blocks)
+    random.Random(7).shuffle(blocks)
     tables = [[blocks.pop(0) for _ in range(count)] for count in counts]
     spec = LayerSpec(shape.num_kv_heads, shape.key_dim, shape.value_dim)
     pool = KVPool([spec], sum(counts) + 1, BLOCK_SIZE, dtype, torch.device("cpu"))
@@ -151,12 +187,8 @@ def expected_output(
     outputs: list[torch.Tensor] = []
     for row, table in zip(case.rows, case.tables, strict=True):
         for query in range(row.num_queries):
-            places = torch.tensor(
-                [
-                    table[key // BLOCK_SIZE] * BLOCK_SIZE + key % BLOCK_SIZE
-                    for key in row.visible(query, window)
-                ]
-            )
+            seen = torch.tensor(row.visible(query, window))
+            places = torch.tensor(table)[seen // BLOCK_SIZE] * BLOCK_SIZE + seen % BLOCK_SIZE
             keys = case.pool.keys[0][places].double().repeat_interleave(groups, 1)
             values = case.pool.values[0][places].double().repeat_interleave(groups, 1)
             vector = case.query[0, :, len(outputs)].double()
@@ -168,49 +200,3 @@ def expected_output(
             weights = scores.softmax(1)[:, : len(places)]
             outputs.append(torch.einsum("hn,nhd->hd", weights, values))
     return torch.stack(outputs)
-
-
-def handmade_batch(
-    rows: list[BatchRow],
-    tables: list[list[int]],
-    pool: KVPool,
-    *,
-    num_padded_tokens: int = 0,
-    num_padded_rows: int = 0,
-    bounds: tuple[int, int] = (0, 0),
-) -> AttentionBatch:
-    """Builds a batch; `tables` are the blocks of its rows, the pool's last block is the trash.
-
-    Args:
-        bounds: Most queries and most keys of a row as the host knows them, if that is more than
-            there are.
-    """
-    trash = pool.num_blocks - 1
-    places, starts = [], [0]
-    for row, table in zip(rows, tables, strict=True):
-        starts.append(starts[-1] + row.num_queries)
-        places += [
-            table[key // pool.block_size] * pool.block_size + key % pool.block_size
-            for key in range(row.num_computed, row.num_keys)
-        ]
-    places += [trash * pool.block_size] * num_padded_tokens
-    starts += [starts[-1]] * num_padded_rows
-    width = max([len(table) for table in tables], default=1)
-    padded_tables = [table + [trash] * (width - len(table)) for table in tables]
-    padded_tables += [[trash] * width] * num_padded_rows
-    padding, no_rows = [0] * num_padded_tokens, [0] * num_padded_rows
-    has_trees = any(row.parents for row in rows)
-    return AttentionBatch(
-        pool=pool,
-        slot_mapping=torch.tensor(places, dtype=torch.int64),
-        query_starts=torch.tensor(starts),
-        num_computed_tokens=torch.tensor([row.num_computed for row in rows] + no_rows),
-        tree_starts=torch.tensor([row.tree_start for row in rows] + no_rows),
-        positions=torch.tensor([at for row in rows for at in row.positions] + padding),
-        ancestors=torch.tensor([bits for row in rows for bits in row.ancestors] + padding)
-        if has_trees
-        else None,
-        block_tables=torch.tensor(padded_tables, dtype=torch.int32),
-        max_num_queries=max([bounds[0], *(row.num_queries for row in rows)]),
-        max_num_keys=max([bounds[1], *(row.num_keys for row in rows)]),
-    )

@@ -1,7 +1,7 @@
 """Every token attends to exactly what it may see, whatever else is in the batch.
 
 With TRITON_INTERPRET=1 set before Triton is imported, these tests are those of the kernel, in
-Triton's interpreter: `test_attention_kernel` runs them so.
+Triton's interpreter: `cuda_kernels/test_triton.py` runs them so.
 """
 
 import os
@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_worker.core.attention import paged_attention as paged_attention_module
 from optimist_worker.core.attention.paged_attention import paged_attention
 from tests.worker.attention.attention_case import (
+    BLOCK_SIZE,
     MIXED,
     TREE,
     WIDE_TREE,
@@ -36,13 +36,15 @@ SHORT = [BatchRow(37, 1), BatchRow(0, 19), BatchRow(20, 2, TREE)]
 LONG = [BatchRow(300, 1), BatchRow(520, 3), BatchRow(270, 1, TREE), BatchRow(0, 66)]
 """Several parts of keys, and one row with too many tokens for parts."""
 TILED = [BatchRow(0, 300), BatchRow(30, 128), BatchRow(9, 140, TREE)]
-DECODED = [BatchRow(9, 1), BatchRow(14, 1), BatchRow(17, 1)]
-UNEVEN = [BatchRow(9, 1), BatchRow(300, 1)]
-ROWS = (
-    {"short": SHORT, "long": LONG}
-    if IS_KERNEL
-    else {"mixed": MIXED, "long": LONG, "tiled": TILED, "decoded": DECODED, "uneven": UNEVEN}
-)
+ROWS = {
+    "long": LONG,
+    "tree of 64 nodes": [BatchRow(250, 1, WIDE_TREE), BatchRow(5, 2)],
+    "row without tokens": [BatchRow(20, 2), BatchRow(33, 0), BatchRow(8, 1, TREE)],
+}
+if IS_KERNEL:
+    ROWS |= {"short": SHORT}
+else:
+    ROWS |= {"mixed": MIXED, "tiled": TILED, "decoded": [BatchRow(9, 1), BatchRow(300, 1)]}
 DTYPE = torch.float32 if IS_KERNEL else torch.float64
 TOLERANCES = {torch.float16: 4e-3, torch.float32: 2e-5, torch.float64: 1e-7}
 # The interpreter takes its time for each head.
@@ -65,31 +67,13 @@ def check(case: Case, **options: Any) -> None:
     torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("consecutive", [False] if IS_KERNEL else [True, False])
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_rows_of_every_kind_see_what_they_may(
-    rows: str, window: int | None, consecutive: bool
-) -> None:
-    check(make_case(ROWS[rows], SHAPE, DTYPE, consecutive=consecutive), window=window)
+def test_rows_of_every_kind_see_what_they_may(rows: str, window: int | None) -> None:
+    check(make_case(ROWS[rows], SHAPE, DTYPE), window=window)
 
 
-@pytest.mark.skipif(IS_KERNEL, reason="groups are for the CPU")
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("rows", ROWS)
-def test_rows_in_groups_see_what_they_may(
-    rows: str, window: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # In bfloat16, where they are, a wrong key may hide in the rounding.
-    monkeypatch.setattr(paged_attention_module, "_GROUPED", DTYPE)
-    case = make_case(ROWS[rows], SHAPE, DTYPE, num_padded_tokens=3)
-    output = attend(case, {"num_padded_tokens": 3}, window=window)
-    expected = expected_output(case, SCALE, window=window)
-    torch.testing.assert_close(output[:-3], expected, atol=1e-7, rtol=1e-7)
-    assert torch.equal(output[-3:], torch.zeros_like(output[-3:]))
-
-
-@pytest.mark.skipif(IS_KERNEL, reason="groups are for the CPU")
+@pytest.mark.skipif(IS_KERNEL, reason="the interpreter has no bfloat16")
 @pytest.mark.parametrize("rows", ROWS)
 def test_bfloat16_differs_by_rounding(rows: str) -> None:
     case = make_case(ROWS[rows], SHAPE, torch.bfloat16)
@@ -113,19 +97,13 @@ def test_softcap_and_sinks(window: int | None) -> None:
     check(case, window=window, softcap=0.7, sinks=sinks)
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_trees_of_64_nodes(window: int | None) -> None:
-    check(make_case([BatchRow(250, 1, WIDE_TREE), BatchRow(5, 2)], SHAPE, DTYPE), window=window)
-
-
 @pytest.mark.parametrize("rows", ROWS)
 def test_padding_is_zero_and_changes_nothing(rows: str) -> None:
     case = make_case(ROWS[rows], SHAPE, DTYPE, num_padded_tokens=5)
     plain = attend(case, {"num_padded_tokens": 5})
     assert torch.equal(plain[-5:], torch.zeros_like(plain[-5:]))
     options = {"num_padded_tokens": 5, "num_padded_rows": 3, "bounds": (200, 1000)}
-    tolerance = 0.0 if IS_KERNEL else 1e-7
-    torch.testing.assert_close(attend(case, options), plain, atol=tolerance, rtol=tolerance)
+    assert torch.equal(attend(case, options), plain)
 
 
 @pytest.mark.parametrize("bounds", [(1, 1), (100, 1000)])
@@ -135,38 +113,41 @@ def test_batch_of_padding_alone(bounds: tuple[int, int]) -> None:
     assert torch.equal(output, torch.zeros(4, 4, 16, dtype=DTYPE))
 
 
-def test_row_without_tokens_between_others() -> None:
-    check(make_case([BatchRow(20, 2), BatchRow(33, 0), BatchRow(8, 1, TREE)], SHAPE, DTYPE))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "window"),
-    [(torch.float32, None), *([(torch.float32, 24), (torch.float16, None)] if IS_KERNEL else [])],
-)
-def test_rows_are_bit_for_bit_the_same_alone_and_in_a_batch(
-    dtype: torch.dtype, window: int | None
-) -> None:
-    case = make_case([*SHORT, *LONG] if IS_KERNEL else MIXED, SHAPE, dtype)
-    options: dict[str, Any] = {"window": window}
-    if IS_KERNEL:
-        options["sinks"] = torch.tensor([3.0])
+def check_alone(case: Case, **options: Any) -> None:
+    """Compares each row bit for bit with the same one alone."""
     together = torch.split(attend(case, **options), [row.num_queries for row in case.rows])
     for number, output in enumerate(together):
         assert torch.equal(attend(case.alone(number), **options), output)
 
 
-def test_masks_are_made_once_per_window() -> None:
-    batch = make_case(MIXED).batch()
-    groups = batch.groups(None, torch.float64)
-    assert batch.groups(None, torch.float64) is groups
-    assert batch.groups(9, torch.float64) is not groups
-    assert batch.groups(9, torch.float64) is batch.groups(9, torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16 if IS_KERNEL else torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 24])
+def test_rows_are_bit_for_bit_the_same_alone_and_in_a_batch(
+    window: int | None, dtype: torch.dtype
+) -> None:
+    shape = SHAPE if IS_KERNEL else Shape(6, 2, 64, 64)
+    case = make_case([*SHORT, *LONG, *TILED[: 0 if IS_KERNEL else 3]], shape, dtype)
+    check_alone(case, window=window, sinks=torch.linspace(-1, 3, shape.num_heads))
 
 
-def test_one_token_of_a_chain_needs_no_mask() -> None:
-    # Whatever the window: keys that it hides are not read.
-    batch = make_case([BatchRow(20, 1)]).batch()
-    assert [group.bias for group in batch.groups(9, torch.float64)] == [None]
+def test_what_a_row_must_not_read_may_be_anything() -> None:
+    case = make_case([*SHORT, BatchRow(20, 2, TREE)], SHAPE, DTYPE)
+    expected = attend(case)
+    for row, table in zip(case.rows, case.tables, strict=True):
+        last = (table[-1] + 1) * BLOCK_SIZE
+        for memory in (case.pool.keys[0], case.pool.values[0]):
+            memory[last - len(table) * BLOCK_SIZE + row.num_keys : last] = float("nan")
+    assert torch.equal(attend(case), expected)
+
+
+def test_tiles_are_made_once_per_window_without_keys_that_it_hides() -> None:
+    batch = make_case([BatchRow(20, 1), BatchRow(5, 300)]).batch()
+    shapes = {w: [tuple(t.hidden.shape) for t in batch.tiles(w)] for w in (None, 9)}
+    assert shapes == {
+        None: [(1, 21), (128, 133), (128, 261), (44, 305)],
+        9: [(1, 9), (128, 133), (128, 136), (44, 52)],
+    }
+    assert batch.tiles(9) is batch.tiles(9)
 
 
 @pytest.mark.parametrize("scaling", [None, 0.11])
@@ -201,7 +182,8 @@ def rows(draw: st.DrawFn) -> BatchRow:
 @given(
     batch=st.lists(rows(), min_size=1, max_size=3 if IS_KERNEL else 5),
     window=st.none() | st.integers(1, 300 if IS_KERNEL else 60),
-    consecutive=st.booleans(),
 )
-def test_random_batches(batch: list[BatchRow], window: int | None, consecutive: bool) -> None:
-    check(make_case(batch, SHAPE, DTYPE, consecutive=consecutive), window=window)
+def test_random_batches(batch: list[BatchRow], window: int | None) -> None:
+    case = make_case(batch, SHAPE, DTYPE)
+    check(case, window=window)
+    check_alone(case, window=window)

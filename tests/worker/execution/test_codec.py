@@ -53,10 +53,7 @@ def request() -> worker_pb2.ExecuteRequest:
         ],
         windows=[
             worker_pb2.Window(
-                slot=1,
-                base=4,
-                token_ids=to_bytes([1, 2, 3]),
-                parents=to_bytes([-1, 0, 0]),
+                slot=1, base=4, token_ids=to_bytes([1, 2, 3]), parents=to_bytes([-1, 0, 0])
             )
         ],
         slots=to_bytes([3, 1]),
@@ -105,20 +102,25 @@ def test_plans_are_written_as_they_were_read() -> None:
     assert write_plan(plan) == message
 
 
-@pytest.mark.parametrize("parents", [[], [-1, 0, 1]])
-def test_a_window_may_be_a_chain(parents: list[int]) -> None:
+MOST = list(range(MOST_WINDOW_NODES))
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "parents", "is_tree"),
+    [
+        ([1, 2, 3], [], False),
+        ([1, 2, 3], [-1, 0, 1], False),
+        (MOST, [-1] * len(MOST), True),
+        ([], [], False),
+    ],
+    ids=["chain", "chain as a tree", "most nodes", "none"],
+)
+def test_windows_are_decoded(token_ids: list[int], parents: list[int], *, is_tree: bool) -> None:
     message = request()
+    message.windows[0].token_ids = to_bytes(token_ids)
     message.windows[0].parents = to_bytes(parents)
-    assert decode_plan(message, SIZES).windows[0].parents == []
-
-
-def test_a_window_may_have_the_most_nodes_or_none() -> None:
-    message = request()
-    message.windows[0].token_ids = to_bytes(range(MOST_WINDOW_NODES))
-    message.windows[0].parents = to_bytes([-1] * MOST_WINDOW_NODES)
-    assert len(decode_plan(message, SIZES).windows[0].parents) == MOST_WINDOW_NODES
-    message.windows[0].token_ids = message.windows[0].parents = b""
-    assert decode_plan(message, SIZES).windows[0].token_ids == []
+    window = WindowUpdate(1, 4, token_ids, parents if is_tree else [])
+    assert decode_plan(message, SIZES).windows == [window]
 
 
 def test_results_are_encoded() -> None:

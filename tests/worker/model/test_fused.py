@@ -23,6 +23,9 @@ from tests.worker.step import build_runner, generate
 PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=40)
 
 
+ORIGINAL = "original_max_position_embeddings"
+
+
 def count_fused(module: Any) -> int:
     return sum(isinstance(part, LlamaLayer) for part in module.modules())
 
@@ -40,15 +43,9 @@ def test_all_layers_of_a_family_are_fused(
 @pytest.mark.parametrize(
     "rope",
     [
-        {"rope_type": "linear", "factor": 4.0},
-        {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 16,
-        },
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256},
+        {"rope_type": "linear"},
+        {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 16},
+        {"rope_type": "yarn", ORIGINAL: 256},
     ],
 )
 def test_scaled_rotary_embeddings_and_sharded_files(
@@ -56,7 +53,7 @@ def test_scaled_rotary_embeddings_and_sharded_files(
 ) -> None:
     auto_model: Any = transformers.AutoModelForCausalLM
     reference = auto_model.from_pretrained(llama_path, dtype=torch.float32)
-    reference.config.rope_parameters = {"rope_theta": 10000.0, **rope}
+    reference.config.rope_parameters = {"rope_theta": 10000.0, "factor": 4.0, **rope}
     reference.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     reference = auto_model.from_pretrained(tmp_path, dtype=torch.float64)

@@ -1,7 +1,11 @@
-"""Masks after every draft are those of a matcher that was given the same tokens one by one."""
+"""Masks after every draft are those of a matcher that was given the same tokens one by one.
+
+Outputs follow their grammars, whoever drafts.
+"""
 
 import json
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -14,9 +18,16 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.drafts import Drafts, Ragged
+from optimist_worker.core.plan import PlannedRow
 from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set, unpack_bitmask
+from optimist_worker.runner.runner import Runner
+from tests.stack import BUNDLED_MODEL as TINY_EDIT
+from tests.worker.drafters.drafting import SHAPES, drafting_runner
+from tests.worker.step import admit, blocks_of, generate, plan_rows, run
 
-TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 VOCAB_SIZE = 2100
 """More than the tokenizer's 2048, as models pad it."""
 EOS = [3, 0]
@@ -234,9 +245,7 @@ def test_heavy_grammars_are_followed_or_end_within_their_limits(kind: str) -> No
     assert time.process_time() - begin < 60
 
 
-def test_models_without_a_tokenizer_or_an_end_have_no_grammars(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"grammar: the model .* has no tokenizer\.json"):
-        load_grammar_set(str(tmp_path), VOCAB_SIZE, EOS)
+def test_models_without_a_sound_tokenizer_or_an_end_have_no_grammars(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"grammar: .* cannot be read"):
         load_grammar_set(str(tmp_path), VOCAB_SIZE, EOS)
@@ -259,3 +268,81 @@ def test_models_of_the_hub_have_grammars(tmp_path: Path, monkeypatch: pytest.Mon
     grammars = load_grammar_set("some/model", VOCAB_SIZE, EOS)
     grammars.open(0, GRAMMARS["choice"])
     assert grammars.fault(0) is None
+
+
+PATTERN = r'\{"name": "(width|breadth)", "lines": \[([0-9]{1,3}, ){2}[0-9]{1,3}\]\}'
+GRAMMAR = f"start: /{PATTERN}/"
+
+
+@pytest.fixture(scope="module", params=["chain", "dynamic"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    return drafting_runner(TINY_EDIT, "draft_model", SHAPES[request.param])
+
+
+def output_of(runner: Runner, prompt: list[int], sampling: SamplingParams, width: int) -> list[int]:
+    """Generates until the end token."""
+    output = generate(runner, prompt, 1, sampling=sampling)
+    for number in range(80):
+        if output[-1] in runner.engine.model.eos_token_ids:
+            return output
+        (row,) = run(runner, plan_rows(number, [PlannedRow(0, 1, width, [])]))
+        assert row.error is None, row.error
+        output += row.token_ids
+    return output
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_outputs_follow_the_grammar_with_and_without_drafts(
+    runner: Runner, temperature: float
+) -> None:
+    prompt = encode("def f(width): return width")
+    for seed in range(2):
+        sampling = SamplingParams(temperature=temperature, seed=seed, grammar=GRAMMAR)
+        plain = output_of(runner, prompt, sampling, 0)
+        assert re.fullmatch(PATTERN, TOKENIZER.decode(plain[:-1]))
+        drafted = output_of(runner, prompt, sampling, 10)
+        assert drafted[: len(plain)] == plain
+
+
+def test_a_wrong_grammar_fails_its_request_alone(runner: Runner) -> None:
+    sampling = SamplingParams(grammar="start: nothing")
+    rows = [PlannedRow(slot, 3, 0, blocks_of(slot)) for slot in (0, 1)]
+    runner.release_all()
+    admissions = [admit(0, [5, 6, 7], sampling), admit(1, [5, 6, 7])]
+    wrong, right = run(runner, plan_rows(0, rows, admissions=admissions))
+    assert wrong.error is not None
+    assert wrong.error.startswith("grammar: ")
+    assert right.error is None
+    assert len(right.token_ids) == 1
+
+
+def test_steps_without_grammars_are_not_held_up_by_one_in_another_slot(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking what is allowed waits for the device, and cannot be captured in a graph."""
+    runner.release_all()
+    masks, asked = runner.engine.masks, []
+    allowed = masks.allowed
+
+    def note(slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+        asked.append(slots.tolist())
+        return allowed(slots, drafts, nodes)
+
+    monkeypatch.setattr(masks, "allowed", note)
+    rows = [PlannedRow(slot, 3, 0, blocks_of(slot)) for slot in (0, 1)]
+    admissions = [admit(0, [5, 6, 7], SamplingParams(grammar=GRAMMAR)), admit(1, [5, 6, 7])]
+    run(runner, plan_rows(0, rows, admissions=admissions))
+    assert asked == [[0, 1]]
+    (row,) = run(runner, plan_rows(1, [PlannedRow(1, 1, 4, [])]))
+    assert (row.error, len(row.token_ids) > 0) == (None, True)
+    assert asked == [[0, 1]]
+
+
+def test_a_model_without_a_tokenizer_refuses_grammars(llama_path: Path) -> None:
+    runner = drafting_runner(llama_path, "ngram", SHAPES["chain"], rule=AcceptanceRule.COUPLED)
+    sampling = SamplingParams(grammar=GRAMMAR)
+    plan = plan_rows(
+        0, [PlannedRow(0, 3, 0, blocks_of(0))], admissions=[admit(0, [5, 6, 7], sampling)]
+    )
+    (row,) = run(runner, plan)
+    assert row.error == f"grammar: the model {llama_path} has no tokenizer.json"

@@ -11,11 +11,7 @@ import torch
 from optimist_common.errors import SetupError
 from optimist_worker.core.operation import Operation
 from optimist_worker.model import kernel_check
-from optimist_worker.model.kernel_check import (
-    OPERATIONS,
-    check_kernels,
-    replaced_kernels,
-)
+from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
 from optimist_worker.service import process
 from optimist_worker.service.observing import REPLACED_KERNELS
@@ -56,12 +52,6 @@ class Broken:
             if isinstance(result, torch.Tensor):
                 result[-1:] = float("nan") if self.way == "not finite" else result[-1:] * 1.1
         return results
-
-
-def test_kernels_that_compute_right_stay(kernels: Kernels, llama_path: Path) -> None:
-    model = load_model(str(llama_path), "float32", "cpu")
-    check_kernels(model, 16)
-    assert replaced_kernels() == []
 
 
 @pytest.mark.parametrize("way", ["raises", "wrong", "not finite"])

@@ -1,25 +1,23 @@
-"""Every family computes through our blocks what transformers computes by itself."""
+"""Every family computes through our blocks what transformers computes; features are of one pass."""
 
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from torch import nn
 
 from optimist_worker.core.batch.flat_batch import PassSize, build_verify_batch
 from optimist_worker.core.batch.slot_table import fit_rows
 from optimist_worker.core.drafts import Drafts, chain_parents, lay_out
 from optimist_worker.core.plan import PlannedRow
+from optimist_worker.model.model import FeatureTap
 from optimist_worker.runner.runner import Runner
-from tests.checkpoints import (
-    ATTENTION_FAMILIES,
-    FAMILIES,
-    SLIDING_WINDOW,
-    VOCAB_SIZE,
-)
+from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, SLIDING_WINDOW, VOCAB_SIZE
 from tests.worker.step import (
     MAX_MODEL_LEN,
     admit,
@@ -134,13 +132,9 @@ def test_greedy_text_is_that_of_generate(family: str, checkpoint: Callable[[str]
     prompt = random.Random(1).choices(range(3, VOCAB_SIZE), k=40)
     reference = reference_model(path, torch.float64)
     ids = torch.tensor([prompt])
-    expected = reference.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=40,
-        do_sample=False,
-        eos_token_id=None,
-    )[0].tolist()[40:]
+    options = {"max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+    found = reference.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    expected = found[0].tolist()[40:]
     assert len(set(expected)) > 3
     runner = build_runner(path)
     assert generate(runner, prompt, 40) == expected
@@ -161,12 +155,55 @@ def test_half_precision_stays_near_single(
     logits = []
     for name in ("float32", dtype):
         runner = build_runner(checkpoint(family), name)
-        run(
-            runner,
-            plan_rows(0, admissions=[admit(0, tokens)], rows=[PlannedRow(0, 30, 0, [7, 2, 5])]),
-        )
+        rows = [PlannedRow(0, 30, 0, [7, 2, 5])]
+        run(runner, plan_rows(0, admissions=[admit(0, tokens)], rows=rows))
         (row,) = row_logits(runner, [(0, 10, [])])
         logits.append(row.float())
     # Single prompts of transformers' own layers differ by half of that.
     most = {"bfloat16": 0.1, "float16": 0.01}[dtype]
     assert (logits[1] - logits[0]).norm() < most * logits[0].norm()
+
+
+class Layer(nn.Module):
+    def forward(self, hidden: torch.Tensor, factor: float) -> tuple[torch.Tensor]:
+        if factor < 0:
+            raise RuntimeError("no memory")
+        return (hidden * factor,)
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer(), Layer()])
+
+    def forward(self, hidden: torch.Tensor, *factors: float) -> torch.Tensor:
+        for layer, factor in zip(self.layers, factors, strict=True):
+            (hidden,) = layer(hidden, factor)
+        return hidden
+
+
+HIDDEN = torch.ones(1, 2, 3)
+
+
+def test_the_last_hidden_state() -> None:
+    decoder = SimpleNamespace(base_model=Base())
+    tap = FeatureTap(decoder, None)
+    decoder.base_model(HIDDEN, 2.0, 3.0, 5.0)
+    assert torch.equal(tap.take(), torch.full((2, 3), 30.0))
+
+
+def test_outputs_of_layers_lie_one_after_the_other() -> None:
+    decoder = SimpleNamespace(base_model=Base())
+    tap = FeatureTap(decoder, (0, 2))
+    decoder.base_model(HIDDEN, 2.0, 3.0, 5.0)
+    assert tap.take()[0].tolist() == [2.0] * 3 + [30.0] * 3
+
+
+@pytest.mark.parametrize("layers", [None, (0, 1)])
+def test_a_pass_that_failed_leaves_nothing(layers: tuple[int, ...] | None) -> None:
+    decoder = SimpleNamespace(base_model=Base())
+    tap = FeatureTap(decoder, layers)
+    with pytest.raises(RuntimeError):
+        decoder.base_model(HIDDEN, 2.0, 3.0, -1.0)
+    decoder.base_model(HIDDEN, 1.0, 1.0, 1.0)
+    assert torch.equal(tap.take()[:, :3], HIDDEN[0])

@@ -31,16 +31,8 @@ ROWS = (0, 1, 2, 4, 5, 8, 9, 33)
 
 
 def settings_of(path: Path, quantization: str, **options: object) -> WorkerSettings:
-    return WorkerSettings.model_validate(
-        {
-            "model": str(path),
-            "device": "cpu",
-            "quantization": quantization,
-            "drafter": "none",
-            "num_kv_blocks": 96,
-            **options,
-        }
-    )
+    given = {"model": str(path), "quantization": quantization, "device": "cpu", "drafter": "none"}
+    return WorkerSettings.model_validate({**given, "num_kv_blocks": 96, **options})
 
 
 def build(path: Path, quantization: str, **options: object) -> Runner:

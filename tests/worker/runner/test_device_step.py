@@ -7,7 +7,7 @@ devices in one operation.
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +45,13 @@ MANNERS = {
     "cut": SamplingParams(temperature=0.8, top_k=40, top_p=0.9, min_p=0.05),
     "penalized": SamplingParams(repetition_penalty=1.2, logit_bias={3: 1.0}),
 }
-_READS = {
-    torch.ops.aten._local_scalar_dense.default: "reads a value",
-    torch.ops.aten.equal.default: "reads a value",
-    torch.ops.aten.is_nonzero.default: "reads a value",
-    torch.ops.aten.nonzero.default: "has a size that depends on data",
-    torch.ops.aten.masked_select.default: "has a size that depends on data",
-    torch.ops.aten.repeat_interleave.Tensor: "has a size that depends on data",
-    torch.ops.aten._unique2.default: "has a size that depends on data",
-    torch.ops.aten.bincount.default: "has a size that depends on data",
+_ATEN = torch.ops.aten
+_READS = {_ATEN._local_scalar_dense.default, _ATEN.equal.default, _ATEN.is_nonzero.default}
+_SIZED_BY_DATA = {
+    *(_ATEN.nonzero.default, _ATEN.masked_select.default, _ATEN.repeat_interleave.Tensor),
+    *(_ATEN._unique2.default, _ATEN.bincount.default),
 }
-_INDEXING = {
-    torch.ops.aten.index.Tensor,
-    torch.ops.aten.index_put.default,
-    torch.ops.aten.index_put_.default,
-}
+_INDEXING = {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default}
 _FROM_HOST = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.Tensor.pin_memory)
 
 
@@ -91,9 +83,10 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.num_operations += 1
         kwargs = kwargs or {}
         if func in _READS:
-            raise CaptureError(f"{func} {_READS[func]}")
+            raise CaptureError(f"{func} reads a value")
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if func in _INDEXING and any(index.dtype == torch.bool for index in _indices(args)):
+        is_masked = func in _INDEXING and torch.bool in {getattr(i, "dtype", None) for i in args[1]}
+        if func in _SIZED_BY_DATA or is_masked:
             raise CaptureError(f"{func} has a size that depends on data")
         result = func(*args, **kwargs)
         tensors += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
@@ -101,10 +94,6 @@ class Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if devices - {"meta"}:
             raise CaptureError(f"{func} has tensors on {sorted(devices)}")
         return result
-
-
-def _indices(args: Sequence[Any]) -> Iterator[torch.Tensor]:
-    return (index for index in args[1] if index is not None)
 
 
 def _attend(

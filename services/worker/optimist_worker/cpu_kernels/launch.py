@@ -109,10 +109,7 @@ def rotate_and_write(
     """Is `operations.rotate_and_write`."""
     num_tokens, _, dim = projected.shape
     projected = projected.contiguous()
-    if cosine.dtype != projected.dtype or not cosine.is_contiguous():
-        cosine = cosine.to(projected.dtype).contiguous()
-    if sine.dtype != projected.dtype or not sine.is_contiguous():
-        sine = sine.to(projected.dtype).contiguous()
+    cosine, sine = (each.to(projected.dtype).contiguous() for each in (cosine, sine))
     queries = projected.new_empty((num_tokens, heads.num_queries, dim))
     query_norm, key_norm = heads.query_norm, heads.key_norm
     _kernels.rotate(

@@ -4,6 +4,8 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,28 +82,20 @@ def split_layers(costs: Sequence[int], head_cost: int, num_stages: int) -> list[
         The layers of each stage, at least one.
     """
     num_layers = len(costs)
-    # least[n]: the least cost of the slowest stage if the layers from n on are all there are.
-    least = [sum(costs[first:]) + head_cost for first in range(num_layers)]
-    ends = [[num_layers] * num_layers]
-    for stages in range(2, num_stages + 1):
-        best = [0] * num_layers
-        end_of = [0] * num_layers
-        for first in range(num_layers - stages + 1):
-            options = [
-                (max(sum(costs[first:end]), least[end]), -end)
-                for end in range(first + 1, num_layers - stages + 2)
-            ]
-            # Of equally good ones the one that leaves the last stage, which also samples, least.
-            best[first], end = min(options)
-            end_of[first] = -end
-        least = best
-        ends.append(end_of)
-    spans, first = [], 0
-    for stages in range(num_stages, 0, -1):
-        end = ends[stages - 1][first]
-        spans.append(range(first, end))
-        first = end
-    return spans
+
+    @cache
+    def divide(first: int, stages: int) -> tuple[int, list[int]]:
+        """Returns what the slowest of some stages costs, and where each of them ends."""
+        if stages == 1:
+            return sum(costs[first:]) + head_cost, [num_layers]
+        # Of equally good ones the one that leaves the last stage, which also samples, least.
+        slowest, end = min(
+            (max(sum(costs[first:end]), divide(end, stages - 1)[0]), -end)
+            for end in range(first + 1, num_layers - stages + 2)
+        )
+        return slowest, [-end, *divide(-end, stages - 1)[1]]
+
+    return [range(*span) for span in pairwise([0, *divide(0, num_stages)[1]])]
 
 
 _FLAG = "--pipeline-parallel-size"

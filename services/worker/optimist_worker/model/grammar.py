@@ -72,6 +72,9 @@ class GrammarSet:
             self._end_only[token_id // 8] |= 1 << token_id % 8
         self._grammars: dict[int, _SlotGrammar] = {}
 
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._grammars
+
     def open(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
         """Starts a slot's grammar, in place of any before.
 
@@ -278,31 +281,27 @@ class Masks:
         """
         self._name, self._model = name, model
         self._grammars: GrammarSet | None = None
-        self._slots: set[int] = set()
 
     def open(self, admission: Admission) -> str | None:
         """Starts the grammar of a request; returns what is wrong with it, or None."""
-        slot = admission.slot
         output = admission.token_ids[admission.num_prompt_tokens :]
         try:
             if self._grammars is None:
                 model = self._model
                 self._grammars = load_grammar_set(self._name, model.vocab_size, model.eos_token_ids)
-            self._grammars.open(slot, admission.sampling.grammar, output)
+            self._grammars.open(admission.slot, admission.sampling.grammar, output)
         except ValueError as error:
             return str(error)
-        self._slots.add(slot)
         return None
 
     def close(self, slot: int) -> None:
         """Forgets a slot's grammar, if it has one."""
-        self._slots.discard(slot)
         if self._grammars is not None:
             self._grammars.close(slot)
 
     def commit(self, slot: int, token_ids: list[int]) -> str | None:
         """Moves a slot's grammar on by what was emitted; returns why it cannot, or None."""
-        if self._grammars is None or slot not in self._slots:
+        if self._grammars is None or slot not in self._grammars:
             return None
         self._grammars.commit(slot, token_ids)
         fault = self._grammars.fault(slot)
@@ -310,9 +309,9 @@ class Masks:
 
     def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
         """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
-        if self._grammars is None or not self._slots:
+        if self._grammars is None:
             return None
-        rows, places = self._find_rows(slots, drafts, nodes)
+        rows, places = _find_rows(self._grammars, slots, drafts, nodes)
         if not rows:
             return None
         device, vocab_size = slots.device, self._model.vocab_size
@@ -320,21 +319,19 @@ class Masks:
         allowed = torch.ones((nodes.size, vocab_size), dtype=torch.bool, device=device)
         return allowed.index_copy_(0, torch.tensor(places, device=device), masks)
 
-    def _find_rows(
-        self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged
-    ) -> tuple[list[GrammarRow], list[int]]:
-        """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
-        rows: list[GrammarRow] = []
-        places: list[int] = []
-        starts: list[int] = nodes.starts.tolist()
-        for index, slot in enumerate(slots.tolist()):
-            first, end = starts[index], starts[index + 1]
-            if slot not in self._slots or first == end:
-                continue
-            number = end - first - 1
-            parents = None
-            if drafts.parents is not None:
-                parents = drafts.parents[index, :number].tolist()
-            rows.append(GrammarRow(slot, drafts.token_ids[index, :number].tolist(), parents))
-            places += range(first, end)
-        return rows, places
+
+def _find_rows(
+    grammars: GrammarSet, slots: torch.Tensor, drafts: Drafts, nodes: Ragged
+) -> tuple[list[GrammarRow], list[int]]:
+    """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
+    rows: list[GrammarRow] = []
+    places: list[int] = []
+    starts: list[int] = nodes.starts.tolist()
+    for index, slot in enumerate(slots.tolist()):
+        number = starts[index + 1] - starts[index] - 1
+        if slot in grammars and number >= 0:
+            parents = drafts.parents
+            chosen = None if parents is None else parents[index, :number].tolist()
+            rows.append(GrammarRow(slot, drafts.token_ids[index, :number].tolist(), chosen))
+            places += range(starts[index], starts[index + 1])
+    return rows, places

@@ -9,12 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.model.rounding import (
-    GROUP_SIZE,
-    Bits,
-    RoundedWeight,
-    round_weight,
-)
+from optimist_worker.model.rounding import GROUP_SIZE, Bits, RoundedWeight, round_weight
 
 logger = logging.getLogger(__name__)
 
@@ -149,20 +144,12 @@ def lay_out(weight: torch.Tensor, bias: torch.Tensor | None) -> PlainLinear | Pa
 
 def check_rounding(bits: Bits) -> None:
     """Raises SetupError if this CPU and this PyTorch do not multiply right by rounded weights."""
-    weight, inputs, residual = (
-        torch.arange(rows * 64, dtype=torch.float32).sin_().view(rows, 64).to(torch.bfloat16)
-        for rows in (64, 3, 3)
-    )
-    bias = residual[0].clone()
+    weight = _sample(64, torch.bfloat16)
     reason = "the product of a small matrix is wrong"
     try:
         for number in {bits, 8}:
             rounded = round_weight(weight, number)
-            linear = RoundedLinear(rounded, bias)
-            found = torch.stack([linear(inputs), linear.add(inputs, residual.clone())])
-            product = functional.linear(inputs.double(), rounded.weight.double(), bias.double())
-            wanted = torch.stack([product, product + residual.double()])
-            if not torch.allclose(found.double(), wanted, rtol=0.02, atol=0.1):
+            if not _is_right(RoundedLinear(rounded, weight[0]), rounded.weight, weight[0], 0.1):
                 raise RuntimeError(reason)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise SetupError(
@@ -179,20 +166,23 @@ def can_pack(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return False
-    weight, inputs, residual = (
-        torch.arange(rows * 64, dtype=torch.float32).sin_().view(rows, 64).to(dtype)
-        for rows in (64, 3, 3)
-    )
-    bias = residual[0].clone()
+    weight = _sample(64, dtype)
     try:
-        packed = PackedLinear(weight, bias)
-        found = packed(inputs), packed.add(inputs, residual)
+        packed = PackedLinear(weight, weight[0])
+        return _is_right(packed, weight, weight[0], torch.finfo(dtype).eps * 64)
     except (RuntimeError, AttributeError, TypeError) as error:
         logger.warning("weights are not packed for oneDNN: %s", one_line(error))
         return False
+
+
+def _sample(rows: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.arange(rows * 64, dtype=torch.float32).sin_().view(rows, 64).to(dtype)
+
+
+def _is_right(linear: Linear, weight: torch.Tensor, bias: torch.Tensor, most: float) -> bool:
+    """Compares what a layer computes of three rows with the product by its weight."""
+    inputs = _sample(3, weight.dtype)
+    found = torch.stack([linear(inputs), linear.add(inputs, inputs.clone())])
     product = functional.linear(inputs.double(), weight.double(), bias.double())
-    close = torch.finfo(dtype).eps * 64
-    return all(
-        torch.allclose(one.double(), wanted, rtol=0.02, atol=close)
-        for one, wanted in zip(found, (product, product + residual.double()), strict=True)
-    )
+    wanted = torch.stack([product, product + inputs.double()])
+    return torch.allclose(found.double(), wanted, rtol=0.02, atol=most)

@@ -237,7 +237,12 @@ def make_dummy_weights(
             raise SetupError(f"{flag}: cannot build {name}: {one_line(error)}") from None
     if (Path(name).expanduser() / "generation_config.json").is_file():
         # It may name more end tokens than the model's own config.
-        module.generation_config = _read_generation_config(name, flag)
+        try:
+            module.generation_config = GenerationConfig.from_pretrained(name)
+        except CONFIG_ERRORS as error:
+            raise SetupError(
+                f"{flag}: cannot read generation_config.json of {name}: {one_line(error)}"
+            ) from None
     _log_end("made", module, begin)
     return module
 
@@ -275,15 +280,6 @@ def _read_weights(
             "save the whole model with save_pretrained"
         )
     return module
-
-
-def _read_generation_config(name: str, flag: str) -> GenerationConfig:
-    try:
-        return GenerationConfig.from_pretrained(name)
-    except CONFIG_ERRORS as error:
-        raise SetupError(
-            f"{flag}: cannot read generation_config.json of {name}: {one_line(error)}"
-        ) from None
 
 
 def _sharing(number: int) -> Any:

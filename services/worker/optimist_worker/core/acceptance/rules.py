@@ -49,15 +49,6 @@ Rule = Callable[[VerifyPass, Candidates, Tensor], Tensor]
 """Chooses tokens, int64 `[n]`, for some nodes from their processed scores, `[n, vocab_size]`."""
 
 
-class _Tree(NamedTuple):
-    """The shape of a pass's drafts."""
-
-    parents: Tensor
-    """Int64 `[R, K]`."""
-    depths: Tensor
-    """Int64 `[R, 1 + K]`, 0 for node -1."""
-
-
 def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     """Chooses a token after every node that is reached, and follows the drafts that agree."""
     logits, drafts = verify.logits, verify.drafts
@@ -71,8 +62,7 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     if parents is None:
         parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
     if verify.needs.processes:
-        depths = torch.nn.functional.pad(drafts.depths, (1, 0))
-        sampler = _Sampler(verify, rule, logits, _Tree(parents, depths))
+        sampler = _Sampler(verify, rule, logits, parents)
         if not _may_read(logits):
             sampler.choose_all(choices)
         elif drafts.parents is None:
@@ -89,8 +79,10 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
 class _Sampler:
     """Replaces greedy choices by those of a rule."""
 
-    def __init__(self, verify: VerifyPass, rule: Rule, logits: Tensor, tree: _Tree) -> None:
-        self.verify, self.rule, self.logits, self.tree = verify, rule, logits, tree
+    def __init__(self, verify: VerifyPass, rule: Rule, logits: Tensor, parents: Tensor) -> None:
+        self.verify, self.rule, self.logits, self.parents = verify, rule, logits, parents
+        # Of node -1 too, `[R, 1 + K]`.
+        self.depths = torch.nn.functional.pad(verify.drafts.depths, (1, 0))
         self.known: TokenCounts | None = None
         if verify.needs.penalizes:
             token_ids = verify.token_ids
@@ -102,7 +94,7 @@ class _Sampler:
                 verify.num_tokens,
                 logits.shape[-1],
             )
-            self.is_ancestor = ancestor_matrix(tree.parents)
+            self.is_ancestor = ancestor_matrix(parents)
 
     def choose_all(self, choices: Tensor) -> None:
         """Chooses after all nodes, in place; the host need not know anything but sizes."""
@@ -115,8 +107,8 @@ class _Sampler:
 
     def choose_reached(self, choices: Tensor, is_finite: Tensor) -> None:
         """Chooses after nodes of chains that are reached and not simply greedy, in place."""
-        verify, nodes, depths = self.verify, self.verify.nodes, self.tree.depths
-        drafts, parents = verify.drafts, self.tree.parents
+        verify, nodes, depths = self.verify, self.verify.nodes, self.depths
+        drafts, parents = verify.drafts, self.parents
         columns = verify.sampling.gather(verify.slots)
         pending = (~columns.takes_argmax & is_finite)[nodes.rows] & nodes.is_real
         flat_depths = depths[nodes.rows, nodes.offsets]
@@ -147,7 +139,7 @@ class _Sampler:
         is_pending = ~columns.takes_argmax & is_finite & (starts[1:] > starts[:-1])
         walks = {
             row: TreeWalk(
-                self.tree.parents[row, : numbers[row]].tolist(),
+                self.parents[row, : numbers[row]].tolist(),
                 drafts.token_ids[row, : numbers[row]].tolist(),
             )
             for row in is_pending.nonzero()[:, 0].tolist()
@@ -182,7 +174,7 @@ class _Sampler:
             is_before = self.is_ancestor[rows, elements]
             counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
         scores = process(self.logits[places], slots, verify.sampling, verify.needs, counts)
-        positions = verify.num_tokens[rows] + self.tree.depths[rows, elements]
+        positions = verify.num_tokens[rows] + self.depths[rows, elements]
         columns = verify.sampling.gather(slots)
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
 

@@ -4,9 +4,10 @@ The keys of a row are cut into parts of a size that follows from the row alone; 
 to one part with an online softmax (FlashAttention-2, Dao 2023), and a second kernel puts the parts
 together (Flash-Decoding, Dao et al. 2023). Scores are in units of log 2, so that exp2 serves.
 
-What is uniform in a launch is a constant of the kernel, so that each variant holds no more than it
-needs. Places and positions are int32, addresses int64: a pool may have more than 2**31 elements.
+Places and positions are int32, addresses int64: a pool may have more than 2**31 elements.
 """
+
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
@@ -16,15 +17,50 @@ from optimist_worker.core.attention.loop import attend_range
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
+@dataclass(frozen=True)
+class Variant:
+    """What is uniform in a launch: compiled in, so that each holds no more than it needs."""
+
+    group: int
+    """Heads that share keys and values."""
+    key_dim: int
+    value_dim: int
+    key_tile: int
+    value_tile: int
+    block_size: int
+    block_n: int
+    """Keys at a time."""
+    has_tree: bool
+    has_window: bool
+    has_softcap: bool
+    has_sinks: bool
+    min_queries: int
+    """Rows with fewer or more tokens than these two are left alone."""
+    max_queries: int
+    small_m: int
+    """Pairs of a token and a head of one group in a program for a row that fits into one."""
+    small_part: int
+    """Keys of a program for such a row, if they are cut."""
+    large_m: int
+    """The same of other rows; used only if there may be any."""
+    large_part: int
+    has_large: bool
+    num_parts: int
+    max_parts: int
+    row_tile: int
+    """With 0 every row has one block of pairs; else a program looks its row up among so many."""
+    slots_per_row: int
+    """With 0 parts of a token lie at its own index, else at that in the row after so many of each
+    row before."""
+
+
 @triton.jit
 def attend_parts(
     query,
     keys,
     values,
     output,
-    part_outputs,
-    part_maxima,
-    part_sums,
+    parts,
     query_starts,
     num_computed_tokens,
     tree_starts,
@@ -39,43 +75,20 @@ def attend_parts(
     query_head_stride,
     query_token_stride,
     table_stride,
-    group: tl.constexpr,
-    key_dim: tl.constexpr,
-    value_dim: tl.constexpr,
-    key_tile: tl.constexpr,
-    value_tile: tl.constexpr,
-    block_size: tl.constexpr,
-    min_queries: tl.constexpr,
-    max_queries: tl.constexpr,
-    small_m: tl.constexpr,
-    small_part: tl.constexpr,
-    large_m: tl.constexpr,
-    large_part: tl.constexpr,
-    block_n: tl.constexpr,
-    num_parts: tl.constexpr,
-    max_parts: tl.constexpr,
-    row_tile: tl.constexpr,
-    slots_per_row: tl.constexpr,
-    has_large: tl.constexpr,
-    has_tree: tl.constexpr,
-    has_window: tl.constexpr,
-    has_softcap: tl.constexpr,
-    has_sinks: tl.constexpr,
+    variant: tl.constexpr,
 ):
-    """Attends with `min_queries` to `max_queries` tokens of every row to one part of its keys.
+    """Attends with the tokens of rows of some lengths to one part of their keys.
 
-    The grid is `[blocks of tokens, num_kv_heads, num_parts]`. Rows of at most `small_m // group`
-    tokens are one small block; other rows, if there may be any (`has_large`), several large ones.
-    With `row_tile` 0 every row has one block, else a block is looked up among the rows: those
-    before row r have at most `query_starts[r] // tokens of a block + r`. Parts of a token lie at
-    its own index, or with `slots_per_row` at its index in the row, after that many of each row
-    before.
+    The grid is `[blocks of pairs, num_kv_heads, num_parts]`. A block is looked up among the rows:
+    those before row r have at most `query_starts[r] // tokens of a block + r`.
     """
     block = tl.program_id(0)
-    block_queries: tl.constexpr = (large_m if has_large else small_m) // group
+    block_queries: tl.constexpr = (
+        variant.large_m if variant.has_large else variant.small_m
+    ) // variant.group
     row = block
-    if row_tile > 0:
-        rows = tl.arange(0, row_tile)
+    if variant.row_tile > 0:
+        rows = tl.arange(0, variant.row_tile)
         starts = tl.load(query_starts + rows, mask=rows < num_rows, other=0)
         first_blocks = (starts // block_queries).to(tl.int32) + rows
         is_before = (first_blocks <= block) & (rows < num_rows)
@@ -85,219 +98,158 @@ def attend_parts(
         block = 0
     query_start = tl.load(query_starts + row).to(tl.int32)
     num_queries = tl.load(query_starts + row + 1).to(tl.int32) - query_start
-    if (num_queries < min_queries) | (num_queries > max_queries):
+    if (num_queries < variant.min_queries) | (num_queries > variant.max_queries):
         return
     first_query = block * block_queries
     if first_query >= num_queries:
         return
     num_computed = tl.load(num_computed_tokens + row).to(tl.int32)
     tree_start = num_computed + num_queries
-    if has_tree:
+    if variant.has_tree:
         tree_start = tl.load(tree_starts + row).to(tl.int32)
     table = block_tables + row.to(tl.int64) * table_stride
     first_slot = query_start
-    if slots_per_row > 0:
-        first_slot = row * slots_per_row
-    if (not has_large) or num_queries <= small_m // group:
+    if variant.slots_per_row > 0:
+        first_slot = row * variant.slots_per_row
+    of_row = (table, positions, first_slot, query_start, num_queries, num_computed, tree_start)
+    tensors = (query, query_head_stride, query_token_stride, keys, values, output, parts, ancestors)
+    factors = (scale, softcap, window)
+    if (not variant.has_large) or num_queries <= variant.small_m // variant.group:
         _attend_block(
-            query, keys, values, output, part_outputs, part_maxima, part_sums, positions,
-            ancestors, table, sinks, scale, softcap, window, query_head_stride,
-            query_token_stride, query_start, first_slot, num_queries, num_computed, tree_start,
+            tensors,
+            sinks,
+            of_row,
+            factors,
             first_query,
-            group, key_dim, value_dim, key_tile, value_tile, block_size, small_m, small_part,
-            block_n, num_parts, max_parts, has_tree, has_window, has_softcap, has_sinks,
-        )  # fmt: skip
+            variant.small_m,
+            variant.small_part,
+            variant,
+        )
     else:
         _attend_block(
-            query, keys, values, output, part_outputs, part_maxima, part_sums, positions,
-            ancestors, table, sinks, scale, softcap, window, query_head_stride,
-            query_token_stride, query_start, first_slot, num_queries, num_computed, tree_start,
+            tensors,
+            sinks,
+            of_row,
+            factors,
             first_query,
-            group, key_dim, value_dim, key_tile, value_tile, block_size, large_m, large_part,
-            block_n, num_parts, max_parts, has_tree, has_window, has_softcap, has_sinks,
-        )  # fmt: skip
+            variant.large_m,
+            variant.large_part,
+            variant,
+        )
 
 
 @triton.jit
 def _attend_block(
-    query,
-    keys,
-    values,
-    output,
-    part_outputs,
-    part_maxima,
-    part_sums,
-    positions,
-    ancestors,
-    table,
+    tensors,
     sinks,
-    scale,
-    softcap,
-    window,
-    query_head_stride,
-    query_token_stride,
-    query_start,
-    first_slot,
-    num_queries,
-    num_computed,
-    tree_start,
+    of_row,
+    factors,
     first_query,
-    group: tl.constexpr,
-    key_dim: tl.constexpr,
-    value_dim: tl.constexpr,
-    key_tile: tl.constexpr,
-    value_tile: tl.constexpr,
-    block_size: tl.constexpr,
     block_m: tl.constexpr,
     part_keys: tl.constexpr,
-    block_n: tl.constexpr,
-    num_parts: tl.constexpr,
-    max_parts: tl.constexpr,
-    has_tree: tl.constexpr,
-    has_window: tl.constexpr,
-    has_softcap: tl.constexpr,
-    has_sinks: tl.constexpr,
+    variant: tl.constexpr,
 ):
     """Attends with `block_m` pairs of a token and a head of one group to one part of the keys."""
-    kv_head, part = tl.program_id(1), tl.program_id(2)
-    pair = tl.arange(0, block_m)
-    within = first_query + pair // group
-    end_query = tl.minimum(first_query + block_m // group, num_queries)
+    query, head_stride, token_stride, keys, values, output, parts, ancestors = tensors
+    _, positions, first_slot, query_start, num_queries, num_computed, tree_start = of_row
+    kv_head, part, pair = tl.program_id(1), tl.program_id(2), tl.arange(0, block_m)
+    within = first_query + pair // variant.group
+    end_query = tl.minimum(first_query + block_m // variant.group, num_queries)
     is_query = within < end_query
     token = (query_start + within).to(tl.int64)
-    head = kv_head * group + pair % group
-    place = num_computed + within
+    head = kv_head * variant.group + pair % variant.group
     ancestor = token
-    if has_tree:
+    if variant.has_tree:
         ancestor = tl.load(ancestors + token, mask=is_query, other=0)
+    place = num_computed + within
     position = place
     lowest = 0
-    if has_window:
+    if variant.has_window:
         position = tl.load(positions + token, mask=is_query, other=2**31 - 1).to(tl.int32)
-        lowest = tl.maximum(tl.min(position, 0) - window + 1, 0)
-    low, high = _part_of_keys(
-        num_queries, num_computed, tree_start, window, part_keys, block_n, num_parts, max_parts,
-        has_window,
-    )  # fmt: skip
-    low = tl.maximum(low, lowest // block_n * block_n)
+        lowest = tl.maximum(tl.min(position, 0) - factors[2] + 1, 0)
+    low, high = _part_of_keys(of_row, factors[2], part_keys, variant)
+    low = tl.maximum(low, lowest // variant.block_n * variant.block_n)
     high = tl.minimum(high, num_computed + end_query)
-    slot = (first_slot + within).to(tl.int64)
-    row_index = (slot * (tl.num_programs(1) * group) + head) * num_parts + part
-    maximum, total = _begin(sinks, head, block_m, has_sinks)
+    slot = (first_slot + within).to(tl.int64) * (tl.num_programs(1) * variant.group) + head
+    row_index = slot * variant.num_parts + part
+    state = _begin(sinks, head, block_m, variant)
     if (low >= high) & (part > 0):
         # Nothing to see here: that much weighs nothing when parts are put together.
-        tl.store(part_maxima + row_index, maximum, mask=is_query)
+        tl.store(parts[1] + row_index, state[1], mask=is_query)
     else:
         # All tokens of the block see all keys before `full`.
         full = low
-        if not has_window:
+        if not variant.has_window:
             full = tl.minimum(num_computed + first_query + 1, high)
-            if has_tree:
+            if variant.has_tree:
                 full = tl.minimum(full, tree_start)
-            full = low + tl.maximum(full - low, 0) // block_n * block_n
-        key_lane = tl.arange(0, key_tile)
+            full = low + tl.maximum(full - low, 0) // variant.block_n * variant.block_n
+        key_lane = tl.arange(0, variant.key_tile)
         vectors = tl.load(
-            query
-            + (token * query_token_stride + head * query_head_stride)[:, None]
-            + key_lane[None, :],
-            mask=is_query[:, None] & (key_lane < key_dim)[None, :],
+            query + (token * token_stride + head * head_stride)[:, None] + key_lane[None, :],
+            mask=is_query[:, None] & (key_lane < variant.key_dim)[None, :],
             other=0.0,
         )
-        head_keys = keys + kv_head * key_dim
-        head_values = values + kv_head * value_dim
-        weighted = tl.zeros([block_m, value_tile], tl.float32)
-        weighted, maximum, total = attend_range(
-            weighted, maximum, total, vectors, head_keys, head_values, positions, table, scale,
-            softcap, window, query_start, num_computed, tree_start, place, position, ancestor,
-            low, full, key_dim, value_dim, key_tile, value_tile, block_size, block_n, False,
-            has_tree, has_window, has_softcap,
-        )  # fmt: skip
-        weighted, maximum, total = attend_range(
-            weighted, maximum, total, vectors, head_keys, head_values, positions, table, scale,
-            softcap, window, query_start, num_computed, tree_start, place, position, ancestor,
-            full, high, key_dim, value_dim, key_tile, value_tile, block_size, block_n, True,
-            has_tree, has_window, has_softcap,
-        )  # fmt: skip
-        _store_part(
-            output, part_outputs, part_maxima, part_sums, row_index, is_query, weighted, maximum,
-            total, value_dim, value_tile, num_parts,
-        )  # fmt: skip
+        memory = (keys + kv_head * variant.key_dim, values + kv_head * variant.value_dim)
+        queries = (vectors, place, position, ancestor)
+        state = attend_range(state, queries, memory, of_row, factors, low, full, False, variant)
+        state = attend_range(state, queries, memory, of_row, factors, full, high, True, variant)
+        _store_part(output, parts, row_index, is_query, state, variant)
 
 
 @triton.jit
-def _begin(sinks, head, block_m: tl.constexpr, has_sinks: tl.constexpr):
-    """Returns the highest score and the sum of weights before any key, `[block_m]` each."""
+def _begin(sinks, head, block_m: tl.constexpr, variant: tl.constexpr):
+    """Returns weighted values, highest scores and sums of weights before any key."""
+    value_tile: tl.constexpr = variant.value_tile
+    weighted = tl.zeros([block_m, value_tile], tl.float32)
     maximum = tl.full([block_m], float("-inf"), tl.float32)
     total = tl.zeros([block_m], tl.float32)
-    if has_sinks:
+    if variant.has_sinks:
         # A sink is a score without a value: the first part begins as if it had seen it.
         is_first = tl.program_id(2) == 0
         sink = tl.load(sinks + head).to(tl.float32) * _LOG2_E
         maximum = tl.where(is_first, sink, maximum)
         total = tl.where(is_first, 1.0, total)
-    return maximum, total
+    return weighted, maximum, total
 
 
 @triton.jit
-def _part_of_keys(
-    num_queries,
-    num_computed,
-    tree_start,
-    window,
-    part_keys: tl.constexpr,
-    block_n: tl.constexpr,
-    num_parts: tl.constexpr,
-    max_parts: tl.constexpr,
-    has_window: tl.constexpr,
-):
+def _part_of_keys(of_row, window, part_keys: tl.constexpr, variant: tl.constexpr):
     """Returns the first key of the program's part of its row, and the first one after it."""
+    _, _, _, _, num_queries, num_computed, tree_start = of_row
     low = 0
     high = num_computed + num_queries
-    if has_window:
+    if variant.has_window:
         # No token of the row is at a position before these two.
         low = tl.maximum(tl.minimum(num_computed, tree_start) - window + 1, 0)
-        low = low // block_n * block_n
-    if num_parts > 1:
-        size = part_keys * tl.cdiv(high - low, part_keys * max_parts)
+        low = low // variant.block_n * variant.block_n
+    if variant.num_parts > 1:
+        size = part_keys * tl.cdiv(high - low, part_keys * variant.max_parts)
         low += tl.program_id(2) * size
         high = tl.minimum(low + size, high)
     return low, high
 
 
 @triton.jit
-def _store_part(
-    output,
-    part_outputs,
-    part_maxima,
-    part_sums,
-    row_index,
-    is_query,
-    weighted,
-    maximum,
-    total,
-    value_dim: tl.constexpr,
-    value_tile: tl.constexpr,
-    num_parts: tl.constexpr,
-):
+def _store_part(output, parts, row_index, is_query, state, variant: tl.constexpr):
     """Writes what a program computed: the output if its part is all there may be."""
-    value_lane = tl.arange(0, value_tile)
-    mask = is_query[:, None] & (value_lane < value_dim)[None, :]
-    at = row_index[:, None] * value_dim + value_lane[None, :]
-    if num_parts == 1:
+    weighted, maximum, total = state
+    value_lane = tl.arange(0, variant.value_tile)
+    mask = is_query[:, None] & (value_lane < variant.value_dim)[None, :]
+    at = row_index[:, None] * variant.value_dim + value_lane[None, :]
+    if variant.num_parts == 1:
         mean = weighted / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(output + at, mean.to(output.dtype.element_ty), mask=mask)
     else:
-        tl.store(part_maxima + row_index, maximum, mask=is_query)
-        tl.store(part_sums + row_index, total, mask=is_query)
-        tl.store(part_outputs + at, weighted, mask=mask)
+        tl.store(parts[1] + row_index, maximum, mask=is_query)
+        tl.store(parts[2] + row_index, total, mask=is_query)
+        tl.store(parts[0] + at, weighted, mask=mask)
 
 
 @triton.jit
 def combine_parts(
     output,
-    part_outputs,
-    part_maxima,
-    part_sums,
+    parts,
     query_starts,
     num_rows,
     value_dim: tl.constexpr,
@@ -313,6 +265,7 @@ def combine_parts(
     `part_tile` is the same in every launch, so that sums are taken in the same order. Padding
     becomes 0. With `row_tile`, tokens of rows with more than `max_queries` are left alone.
     """
+    part_outputs, part_maxima, part_sums = parts
     token = tl.program_id(0)
     index = token.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     value_lane = tl.arange(0, value_tile)

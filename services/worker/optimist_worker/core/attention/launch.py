@@ -1,13 +1,13 @@
 """Attention over keys and values in blocks on a GPU: how its work is cut, and what is launched."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 import torch
 
-from optimist_worker.core.attention.kernel import attend_parts, combine_parts
+from optimist_worker.core.attention.kernel import Variant, attend_parts, combine_parts
 from optimist_worker.core.attention.paged_attention import AttentionBatch
 
 MAX_PARTS = 32
@@ -131,7 +131,7 @@ def attend(
         keys,
         values,
         output,
-        *parts,
+        parts,
         batch.query_starts,
         batch.num_computed_tokens,
         batch.tree_starts,
@@ -141,109 +141,84 @@ def attend(
         query if sinks is None else sinks,
     )
     scale, cap = _in_units_of_log_2(scale, softcap)
-    options: dict[str, Any] = {
-        "num_rows": num_rows,
-        "scale": scale,
-        "softcap": cap,
-        "window": window or 0,
-        "query_head_stride": tensors[0].stride(1),
-        "query_token_stride": tensors[0].stride(2),
-        "table_stride": batch.block_tables.stride(0),
-        "group": group,
-        "key_dim": key_dim,
-        "value_dim": value_dim,
-        "key_tile": tile_side(key_dim),
-        "value_tile": tile_side(value_dim),
-        "block_size": batch.pool.block_size,
-        "block_n": tiling.block_n,
-        "max_parts": MAX_PARTS,
-        "has_tree": batch.ancestors is not None,
-        "has_window": window is not None,
-        "has_softcap": softcap is not None,
-        "has_sinks": sinks is not None,
-    }
-    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-        for launch in _launches(batch, num_tokens, group, num_parts, tiling):
-            grid = (launch.num_blocks, num_kv_heads, launch.num_parts)
-            slots = slots_per_row if launch.num_parts > 1 else 0
-            attend_parts[grid](*tensors, **options, **launch.constants, slots_per_row=slots)
-        if num_parts > 1:
-            has_long_rows = batch.max_num_queries > MAX_PARTED_QUERIES
-            combine_parts[(num_tokens, num_heads)](
-                output,
-                *parts,
-                batch.query_starts,
-                num_rows,
-                value_dim,
-                options["value_tile"],
-                num_parts,
-                MAX_PARTS,
-                tile_side(num_rows) if has_long_rows else 0,
-                MAX_PARTED_QUERIES,
-                slots_per_row,
-            )
-    return output
-
-
-@dataclass(frozen=True, slots=True)
-class _Launch:
-    """One launch of the kernel, for rows of some numbers of tokens."""
-
-    num_blocks: int
-    num_parts: int
-    constants: dict[str, int]
-
-
-def _launches(
-    batch: AttentionBatch, num_tokens: int, group: int, num_parts: int, tiling: Tiling
-) -> list[_Launch]:
-    num_rows = len(batch.num_computed_tokens)
-    if num_rows == 0 or num_tokens == 0:
-        return []
+    numbers = (num_rows, scale, cap, window or 0)
+    strides = (tensors[0].stride(1), tensors[0].stride(2), batch.block_tables.stride(0))
     most = min(batch.max_num_queries, MAX_PARTED_QUERIES)
     has_large = most > tiling.decode_m // group
     block_queries = (tiling.verify_m if has_large else tiling.decode_m) // group
     is_one_block = most <= block_queries
-    launches = [
-        _Launch(
-            num_rows if is_one_block else num_tokens // block_queries + num_rows,
-            num_parts,
-            {
-                "min_queries": 1,
-                "max_queries": MAX_PARTED_QUERIES,
-                "small_m": tiling.decode_m,
-                "small_part": tiling.decode_part,
-                "large_m": tiling.verify_m,
-                "large_part": tiling.verify_part,
-                "num_parts": num_parts,
-                "row_tile": 0 if is_one_block else tile_side(num_rows),
-                "has_large": has_large,
-                "num_warps": tiling.num_warps,
-                "num_stages": tiling.num_stages,
-            },
-        )
-    ]
-    if batch.max_num_queries > MAX_PARTED_QUERIES:
-        launches.append(
-            _Launch(
-                num_tokens // (tiling.prefill_m // group) + num_rows,
-                1,
-                {
-                    "min_queries": MAX_PARTED_QUERIES + 1,
-                    "max_queries": 2**31 - 1,
-                    "small_m": tiling.prefill_m,
-                    "small_part": 0,
-                    "large_m": 0,
-                    "large_part": 0,
-                    "num_parts": 1,
-                    "row_tile": tile_side(num_rows),
-                    "has_large": False,
-                    "num_warps": tiling.prefill_warps,
-                    "num_stages": tiling.prefill_stages,
-                },
+    short = Variant(
+        group=group,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        key_tile=tile_side(key_dim),
+        value_tile=tile_side(value_dim),
+        block_size=batch.pool.block_size,
+        block_n=tiling.block_n,
+        has_tree=batch.ancestors is not None,
+        has_window=window is not None,
+        has_softcap=softcap is not None,
+        has_sinks=sinks is not None,
+        min_queries=1,
+        max_queries=MAX_PARTED_QUERIES,
+        small_m=tiling.decode_m,
+        small_part=tiling.decode_part,
+        large_m=tiling.verify_m,
+        large_part=tiling.verify_part,
+        has_large=has_large,
+        num_parts=num_parts,
+        max_parts=MAX_PARTS,
+        row_tile=0 if is_one_block else tile_side(num_rows),
+        slots_per_row=slots_per_row if num_parts > 1 else 0,
+    )
+    has_long_rows = batch.max_num_queries > MAX_PARTED_QUERIES
+    row_tile = tile_side(num_rows) if has_long_rows else 0
+    with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
+        if num_rows and num_tokens:
+            num_blocks = num_rows if is_one_block else num_tokens // block_queries + num_rows
+            attend_parts[(num_blocks, num_kv_heads, num_parts)](
+                *tensors,
+                *numbers,
+                *strides,
+                short,
+                num_warps=tiling.num_warps,
+                num_stages=tiling.num_stages,
             )
-        )
-    return launches
+        if num_rows and num_tokens and has_long_rows:
+            long = replace(
+                short,
+                min_queries=MAX_PARTED_QUERIES + 1,
+                max_queries=2**31 - 1,
+                small_m=tiling.prefill_m,
+                has_large=False,
+                num_parts=1,
+                row_tile=row_tile,
+                slots_per_row=0,
+            )
+            num_blocks = num_tokens // (tiling.prefill_m // group) + num_rows
+            attend_parts[(num_blocks, num_kv_heads, 1)](
+                *tensors,
+                *numbers,
+                *strides,
+                long,
+                num_warps=tiling.prefill_warps,
+                num_stages=tiling.prefill_stages,
+            )
+        if num_parts > 1:
+            combine_parts[(num_tokens, num_heads)](
+                output,
+                parts,
+                batch.query_starts,
+                num_rows,
+                value_dim,
+                short.value_tile,
+                num_parts,
+                MAX_PARTS,
+                row_tile,
+                MAX_PARTED_QUERIES,
+                slots_per_row,
+            )
+    return output
 
 
 def _num_parts(max_num_keys: int, window: int | None, tiling: Tiling) -> int:

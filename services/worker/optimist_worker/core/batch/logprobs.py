@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from optimist_common.columns import Float32Column, Int32Column
+from optimist_common.columns import Int32Column
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.core.batch.host_view import HeldSlot
@@ -255,19 +254,23 @@ def read_logprobs(
         num_candidates = min(one.num_candidates or 0, width)
         num_prompt_candidates = min(one.num_prompt_candidates, width)
         if len(of_prompt) or len(of_output):
-            found.append(
-                RowLogprobs(
-                    one.slot,
-                    one.first_fed + 1,
-                    one.num_prompt_tokens,
-                    num_prompt_candidates,
-                    num_candidates,
-                    *_join(
-                        _split(of_prompt, num_prompt_candidates, width),
-                        _split(of_output, num_candidates, width),
-                    ),
-                )
+            parts = zip(
+                _split(of_prompt, num_prompt_candidates, width),
+                _split(of_output, num_candidates, width),
+                strict=True,
             )
+            logprobs, candidates, of_candidates = (np.concatenate(pair) for pair in parts)
+            row = RowLogprobs(
+                one.slot,
+                one.first_fed + 1,
+                one.num_prompt_tokens,
+                num_prompt_candidates,
+                num_candidates,
+                logprobs.view(np.float32),
+                candidates,
+                of_candidates.view(np.float32),
+            )
+            found.append(row)
     return found
 
 
@@ -276,25 +279,7 @@ def has_nan(row: RowLogprobs) -> bool:
     return bool(np.isnan(row.logprobs).any())
 
 
-_Parts = tuple[Float32Column, Int32Column, Float32Column]
-
-
-def _split(scored: Int32Column, number: int, width: int) -> _Parts:
-    """Returns log-probabilities, candidates and theirs, of some places, flattened."""
-    return (
-        _floats(scored[:, :1]),
-        scored[:, 1 : 1 + number].reshape(-1),
-        _floats(scored[:, 1 + width : 1 + width + number]),
-    )
-
-
-def _join(first: _Parts, second: _Parts) -> _Parts:
-    return (
-        np.concatenate([first[0], second[0]]),
-        np.concatenate([first[1], second[1]]),
-        np.concatenate([first[2], second[2]]),
-    )
-
-
-def _floats(bits: npt.NDArray[np.int32]) -> Float32Column:
-    return np.ascontiguousarray(bits).reshape(-1).view(np.float32)
+def _split(scored: Int32Column, number: int, width: int) -> tuple[Int32Column, ...]:
+    """Returns log-probabilities, candidates and theirs, of some places, flattened; as bits."""
+    columns = (slice(1), slice(1, 1 + number), slice(1 + width, 1 + width + number))
+    return tuple(scored[:, chosen].reshape(-1) for chosen in columns)

@@ -1,4 +1,4 @@
-"""The kernels of decoder layers in Triton's interpreter; test_kernels.py runs this.
+"""The kernels of decoder layers in Triton's interpreter; test_triton.py runs this.
 
 The interpreter has no products of bfloat16: float16 is used instead.
 """

@@ -1,4 +1,4 @@
-"""The kernel computes what SDPA does, in Triton's interpreter, and compiles for Hopper."""
+"""The kernels compute what plain PyTorch does, in Triton's interpreter, and compile for Hopper."""
 
 import os
 import subprocess
@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from transformers.activations import GELUTanh
 
+from optimist_worker.model.linear import PlainLinear
+from optimist_worker.model.operations import Heads, Norm
 from tests.worker.attention.attention_case import TREE, BatchRow, Shape, make_case
 
 triton = pytest.importorskip("triton", reason="Triton is only for Linux on x86-64")
 
+from optimist_worker.core.attention import kv_write, launch  # noqa: E402
+from optimist_worker.model import kernels  # noqa: E402
+
 ROOT = Path(__file__).parents[3]
-INTERPRETED = ("test_attention", "interpreted_attention_kernel")
 SHARED_BYTES = 227 * 1024
 LLAMA_8B = Shape(32, 8, 128, 128)
 LLAMA_1B = Shape(32, 8, 64, 64)
@@ -23,12 +29,18 @@ GEMMA_2 = Shape(8, 4, 256, 256)
 
 
 @pytest.mark.slow
-def test_kernel_attends_as_sdpa_does_in_the_interpreter() -> None:
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("attention/test_attention", "cuda_kernels/interpreted_attention"),
+        ("cuda_kernels/interpreted_layers",),
+    ],
+)
+def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(files: tuple[str, ...]) -> None:
     # The interpreter is chosen when Triton is imported: by a process of its own.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    files = [f"{Path(__file__).parent}/{name}.py" for name in INTERPRETED]
+    paths = [f"tests/worker/{name}.py" for name in files]
     run = subprocess.run(
-        [*command, *files],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
@@ -62,23 +74,36 @@ class Compiler:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def compile_launch(*arguments: Any, **options: Any) -> None:
             self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **options))
+            assert "cubin" in self.compiled[-1].asm
+            assert self.compiled[-1].metadata.shared <= SHARED_BYTES
 
         return compile_launch
 
 
-@pytest.fixture
-def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Compiler]:
-    """The two kernels, which a call of attend() then compiles for an H100."""
-    from optimist_worker.core.attention import launch as attention_launch
+KERNELS = {
+    "attend_parts": launch,
+    "combine_parts": launch,
+    "write_token": kv_write,
+    "norm_token": kernels,
+    "rotate_head": kernels,
+    "gate_tile": kernels,
+}
 
+
+@pytest.fixture
+def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Compiler]:
+    """The kernels, which what launches them then compiles for an H100."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
-    monkeypatch.setattr(attention_launch, "_shared_bytes", lambda device: SHARED_BYTES)
-    compilers = []
-    for name in ("attend_parts", "combine_parts"):
-        compilers.append(Compiler(getattr(attention_launch, name)))
-        monkeypatch.setattr(attention_launch, name, compilers[-1])
-    return compilers
+    monkeypatch.setattr(launch, "_shared_bytes", lambda device: SHARED_BYTES)
+    found = {name: Compiler(getattr(module, name)) for name, module in KERNELS.items()}
+    for name, module in KERNELS.items():
+        monkeypatch.setattr(module, name, found[name])
+    return found
+
+
+def count_compiled(compilers: dict[str, Compiler]) -> dict[str, int]:
+    return {name: len(each.compiled) for name, each in compilers.items() if each.compiled}
 
 
 @pytest.mark.slow
@@ -93,8 +118,8 @@ def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Compiler]
         (Shape(32, 8, 96, 80), torch.bfloat16, (), 2, 1, {}),
     ],
 )
-def test_kernel_compiles_for_hopper(
-    compilers: list[Compiler],
+def test_attention_compiles_for_hopper(
+    compilers: dict[str, Compiler],
     shape: Shape,
     dtype: torch.dtype,
     tree: tuple[int, ...],
@@ -102,49 +127,55 @@ def test_kernel_compiles_for_hopper(
     num_launches: int,
     options: dict[str, Any],
 ) -> None:
-    from optimist_worker.core.attention import launch as attention_launch
-
     case = make_case([BatchRow(20, 100 if num_queries > 64 else 1, tree)], shape, dtype)
     options = {"window": None, "softcap": None, "sinks": None, **options}
-    attention_launch.attend(
-        case.query,
-        case.pool.keys[0],
-        case.pool.values[0],
-        case.batch(bounds=(num_queries, 4096)),
-        scale=0.1,
-        **options,
-    )
-    attend, combine = compilers
-    assert len(attend.compiled) == num_launches
-    assert len(combine.compiled) == 1
-    for kernel in (*attend.compiled, *combine.compiled):
-        assert "cubin" in kernel.asm
-        assert kernel.metadata.shared <= SHARED_BYTES
+    batch = case.batch(bounds=(num_queries, 4096))
+    keys, values = case.pool.keys[0], case.pool.values[0]
+    launch.attend(case.query, keys, values, batch, scale=0.1, **options)
+    assert count_compiled(compilers) == {"attend_parts": num_launches, "combine_parts": 1}
 
 
 @pytest.mark.slow
-def test_writing_compiles_for_hopper(
-    compilers: list[Compiler], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from optimist_worker.core.attention import kv_write
-
-    compiler = Compiler(kv_write.write_token)
-    monkeypatch.setattr(kv_write, "write_token", compiler)
+def test_writing_compiles_for_hopper(compilers: dict[str, Compiler]) -> None:
     case = make_case([BatchRow(20, 3)], LLAMA_8B, torch.bfloat16)
     new = torch.zeros(1, 3, 8, 128, dtype=torch.bfloat16).transpose(1, 2)
     kv_write.write(new, new, case.pool.keys[0], case.pool.values[0], torch.tensor([1, 2, 3]))
-    assert "cubin" in compiler.compiled[0].asm
     # Sixteen bytes at a time.
-    assert "st.global.v4" in compiler.compiled[0].asm["ptx"]
+    assert "st.global.v4" in compilers["write_token"].compiled[0].asm["ptx"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("has_norms", [False, True])
+def test_layers_compile_for_hopper(
+    compilers: dict[str, Compiler], dtype: torch.dtype, *, has_norms: bool
+) -> None:
+    def zeros(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    outer = Norm(torch.zeros(4096, dtype=torch.float32 if has_norms else dtype), 1e-5)
+    inner = outer if has_norms else None
+    linear = PlainLinear(zeros(4096, 64), None)
+    kernels.norm(zeros(3, 4096), outer)
+    kernels.add_norm(zeros(3, 64), linear, zeros(3, 4096), inner, outer)
+    kernels.add(zeros(3, 64), linear, zeros(3, 4096), inner)
+    head_norm = Norm(zeros(128), 1e-6) if has_norms else None
+    heads = Heads(32, 8, head_norm, head_norm)
+    angles, pool = zeros(1, 3, 128), zeros(64, 8, 128)
+    kernels.rotate_and_write(
+        zeros(3, 48, 128), angles, angles, heads, pool, pool.clone(), torch.tensor([1, 2, 3])
+    )
+    activate: Any = GELUTanh() if has_norms else nn.SiLU()
+    kernels.gate(zeros(3, 2 * 14336), activate)
+    expected = {"norm_token": 3 if has_norms else 2, "rotate_head": 1, "gate_tile": 1}
+    assert count_compiled(compilers) == expected
 
 
 @pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 192, 256, 576])
 @pytest.mark.parametrize("group", [1, 3, 4, 8, 16, 71])
 def test_tiles_hold_a_group_and_are_powers_of_2(group: int, dim: int, itemsize: int) -> None:
-    from optimist_worker.core.attention.launch import choose_tiling
-
-    tiling = choose_tiling(group, dim, dim, itemsize, SHARED_BYTES)
+    tiling = launch.choose_tiling(group, dim, dim, itemsize, SHARED_BYTES)
     heights = (tiling.decode_m, tiling.verify_m, tiling.prefill_m)
     assert min(heights) >= group
     assert list(heights[:2]) == sorted(heights[:2])

@@ -1,4 +1,4 @@
-"""What only the kernel has to show, in Triton's interpreter; test_attention_kernel.py runs this.
+"""What only the kernel has to show, in Triton's interpreter; test_triton.py runs this.
 
 The interpreter has no products of bfloat16: float16 is used instead.
 """

@@ -10,6 +10,20 @@ from optimist_worker.core.operation import Operation
 from optimist_worker.cpu_kernels import build
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
+from tests.worker.attention import test_attention
+from tests.worker.attention.attention_case import BatchRow, Case, Shape, make_case
+from tests.worker.attention.test_attention import (  # noqa: F401
+    attend,
+    test_batch_of_padding_alone,
+    test_bfloat16_differs_by_rounding,
+    test_heads_may_share_keys_and_differ_in_size,
+    test_padding_is_zero_and_changes_nothing,
+    test_random_batches,
+    test_rows_are_bit_for_bit_the_same_alone_and_in_a_batch,
+    test_rows_of_every_kind_see_what_they_may,
+    test_softcap_and_sinks,
+    test_what_a_row_must_not_read_may_be_anything,
+)
 from tests.worker.step import build_runner, generate
 
 PROMPT = [5, 40, 7, 7, 31, 12]
@@ -17,18 +31,42 @@ kernels = build.load()
 pytestmark = pytest.mark.skipif(kernels is None, reason="no C++ compiler, or no CPU for kernels")
 
 
-@pytest.fixture(params=build.TARGETS)
-def target(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module", params=build.TARGETS)
+def _target(request: pytest.FixtureRequest) -> Iterator[None]:
+    from optimist_worker.cpu_kernels import launch
+
     assert kernels is not None
     if not kernels.use(request.param):
         pytest.skip(f"this CPU has no {request.param}")
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_attention, "attend_rows", launch.attend)
+        patch.setattr(test_attention, "DTYPE", torch.float32)
+        yield
     build.use_fastest(kernels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("num_threads", [1, 2])
+@pytest.mark.parametrize("window", [None, 100])
+def test_tokens_are_bit_for_bit_the_same_in_chunks_of_any_size(
+    window: int | None, num_threads: int, dtype: torch.dtype
+) -> None:
+    """A draft that is verified attends as the same token would that is decoded."""
+    case = make_case([BatchRow(0, 210)], Shape(6, 2, 64, 64), dtype)
+    together = attend(case, window=window)
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        for start, end in ((0, 1), (0, 64), (63, 65), (100, 117), (190, 200), (209, 210)):
+            rows, query = [BatchRow(start, end - start)], case.query[:, :, start:end]
+            chunk = Case(case.shape, rows, case.tables, case.pool, query)
+            assert torch.equal(attend(chunk, window=window), together[start:end])
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2"])
-@pytest.mark.usefixtures("target")
 def test_no_kernel_is_replaced(
     family: str, dtype: str, checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
