@@ -93,11 +93,7 @@ def test_only_the_end_token_may_be_left_out(answers: list[TokenIds], identical: 
 
 @pytest.mark.parametrize(
     ("peers", "ahead"),
-    [
-        ([(3.0, 3.0)], True),
-        ([(3.0, 3.0), (3.0, 1.5)], False),
-        ([(1.0, 3.0)], False),
-    ],
+    [([(3.0, 3.0)], True), ([(3.0, 3.0), (3.0, 1.5)], False), ([(1.0, 3.0)], False)],
 )
 def test_the_best_source_has_to_beat_every_peer_at_both_batch_sizes(
     peers: list[tuple[float, float]], ahead: bool

@@ -5,10 +5,7 @@ import json
 import pytest
 
 from optimist_bench.overlap import command as overlap
-from optimist_bench.overlap.command import (
-    describe,
-    summarise,
-)
+from optimist_bench.overlap.command import describe, summarise
 from optimist_bench.overlap.run import Configuration, Figures
 from optimist_common.errors import SetupError
 

@@ -47,8 +47,7 @@ def test_only_repeating_leaves_the_code_as_it_is(some: list[Edit]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("delete", {"-": 1}), ("insert", {"+": 1}), ("docstring", {"+": 1})],
+    ("kind", "expected"), [("delete", {"-": 1}), ("insert", {"+": 1}), ("docstring", {"+": 1})]
 )
 def test_an_edit_of_lines_changes_one_line(
     some: list[Edit], kind: str, expected: dict[str, int]

@@ -63,9 +63,7 @@ def test_a_chain_is_accepted_as_far_as_it_is_right() -> None:
 
 def test_of_a_tree_the_first_nodes_after_the_output_are_drafted() -> None:
     tree = worker_pb2.Window(
-        slot=1,
-        token_ids=to_bytes([7, 1, 8, 2, 9, 7]),
-        parents=to_bytes([-1, -1, 0, 0, 2, 4]),
+        slot=1, token_ids=to_bytes([7, 1, 8, 2, 9, 7]), parents=to_bytes([-1, -1, 0, 0, 2, 4])
     )
     assert drafts(tree, 0, 6) == (6, [7, 8, 9, 7, 8])
     assert drafts(tree, 0, 3) == (3, [7, 8, 9])

@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from optimist_bench.harness.pair import (
-    Pair,
-    bucket_of,
-    edit_ratio,
-)
+from optimist_bench.harness.pair import Pair, bucket_of, edit_ratio
 from optimist_bench.predictions import command
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.cases import small_cases
