@@ -161,7 +161,10 @@ class Comparison:
             self.admit(slot)
 
     def admit(self, slot: int) -> None:
-        """Gives a slot to another request, which has no window."""
+        """Gives a slot to another request, which has no window, though the last one had."""
+        if slot in self.models:
+            length = len(self.models[slot].output)
+            self.tables.windows.set(WindowUpdate(slot, length, CHAIN))
         self.tables.admit(slot, PROMPT)
         self.models[slot] = ModelWindow(VOCAB)
 
