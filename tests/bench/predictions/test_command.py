@@ -181,27 +181,6 @@ def test_wrong_pairs_are_explained(run: Command, content: str, message: str) -> 
         main([*run.files])
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ((), "--pairs is required"),
-        (("--pairs", "none.jsonl"), "--pairs: cannot read none.jsonl"),
-        (("--tokenizer", "none.json", "--pairs", "none.jsonl"), "--tokenizer: no file none.json"),
-        (("--tokenizer", __file__, "--pairs", "none.jsonl"), "is no tokenizer file"),
-        (("--method", "magic"), "--method: there is no 'magic'; there are: auto, line"),
-        (("--window", "0"), "--window: must be numbers from 1"),
-        (("--window", "8,16", "--cases"), "--window: one only"),
-        (("--marginal-cost", "-1"), "--marginal-cost"),
-    ],
-)
-def test_wrong_flags_are_explained(
-    tokenizer_path: str, flags: tuple[str, ...], message: str
-) -> None:
-    known = () if "--tokenizer" in flags else ("--tokenizer", tokenizer_path)
-    with pytest.raises(SetupError, match=message):
-        main([*known, *flags])
-
-
 def test_cases_show_passes_next_to_the_oracles(
     run: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
