@@ -108,9 +108,7 @@ def test_less_than_asked_for_is_reported() -> None:
 
 
 @pytest.mark.slow
-def test_the_real_worker_is_measured(
-    report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_worker_is_measured(report_of: ReportOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0.1")
     flags = ["--drafter", "quantised", "--rates", "0.9", "--batch-sizes", "2", "--pairs", "2"]
     report = report_of("crossover", *flags, "--slice-ms", "10", "--num-threads", "1")
