@@ -1,4 +1,4 @@
-"""Drafts: trees of tokens, compared with the sets of their paths, and what each source was worth."""
+"""Drafts: trees of tokens, compared with the sets of their paths, and the sources of drafts."""
 
 import numpy as np
 import pytest

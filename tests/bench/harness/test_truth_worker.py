@@ -101,13 +101,14 @@ def test_texts_come_out_whatever_is_proposed() -> None:
 
 
 def test_a_plan_that_breaks_the_contract_is_refused() -> None:
-    worker = TruthWorker(TRUTHS, MODEL.describe())
-    with pytest.raises(PlanError, match="released_slots: 3 is free"):
-        worker.execute(worker_pb2.ExecuteRequest(released_slots=to_bytes([3])))
-    with pytest.raises(PlanError, match="slots: 2 is free"):
-        worker.execute(worker_pb2.ExecuteRequest(windows=[worker_pb2.Window(slot=2)]))
-    with pytest.raises(PlanError, match="there is no text 9"):
-        worker.execute(admitting(9))
+    worker, request = TruthWorker(TRUTHS, MODEL.describe()), worker_pb2.ExecuteRequest
+    for plan, message in (
+        (request(released_slots=to_bytes([3])), "released_slots: 3 is free"),
+        (request(windows=[worker_pb2.Window(slot=2)]), "slots: 2 is free"),
+        (admitting(9), "there is no text 9"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            worker.execute(plan)
     with pytest.raises(PlanError, match="num_repeats"):
         worker.repeat()
 
