@@ -23,6 +23,7 @@ from optimist_worker.drafters.heads.medusa import load_medusa
 from optimist_worker.model.model import load_model
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 
+
 @pytest.fixture(scope="module")
 def target_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
