@@ -147,7 +147,7 @@ SIZE, VOCAB, T, LEVELS = 32, 20, 7, 3
 
 def test_levels_equal_step_by_step_drafting() -> None:
     torch.manual_seed(0)
-    sizes = {"hidden_size": SIZE, "intermediate_size": 48, "num_attention_heads": 4}
+    sizes: dict[str, Any] = {"hidden_size": SIZE, "intermediate_size": 48, "num_attention_heads": 4}
     config = LlamaConfig(**sizes, num_key_value_heads=2, num_hidden_layers=2)
     first = FusedLayer(config, bias=True)
     embedding, output = torch.randn(VOCAB, SIZE), torch.randn(VOCAB, SIZE)

@@ -25,12 +25,12 @@ from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 EXACT, NGRAM, SUFFIX = ExactAlgorithm(), NgramAlgorithm(), SuffixAlgorithm()
 
 
-@given(st.lists(texts, max_size=3), texts, st.data())
+@given(st.lists(texts, max_size=3), texts, st.booleans(), st.integers(0, 40))
 def test_exact_follows_the_first_prediction_that_the_output_has_not_left(
-    predictions: list[str], output: str, data: st.DataObject
+    predictions: list[str], output: str, is_copied: bool, cut: int
 ) -> None:
-    if predictions and data.draw(st.booleans()):
-        output = data.draw(st.sampled_from(predictions))[: data.draw(st.integers(0, 40))]
+    if predictions and is_copied:
+        output = predictions[-1][:cut]
     rests = [text[len(output) :] for text in predictions if text.startswith(output)]
     assert expected_text(EXACT, predictions, output) == (rests or [""])[0]
 
