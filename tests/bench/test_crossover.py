@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_bench.crossover.command import CrossoverSettings, main
 from optimist_bench.crossover.load import StepCosts
 from optimist_bench.crossover.report import Point, describe, expect, summarise
 from optimist_bench.crossover.virtual_time import Situation, Times, VirtualRun, throughput_ratio
-from optimist_common.errors import SetupError
-from optimist_common.settings import load_settings
+from tests.bench.conftest import ReportOf
 
 FLAT = Situation(
     num_requests=2,
@@ -28,44 +26,36 @@ def _linear(start: float, slope: float, knee: int) -> Times:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    num_requests=st.sampled_from([1, 2, 4, 8]),
-    acceptance=st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, 1.0]),
-    start=st.sampled_from([0.0, 300.0, 3000.0]),
-    slope=st.sampled_from([1.0, 100.0, 400.0]),
-    knee=st.sampled_from([0, 8, 64]),
-    draft_us=st.sampled_from([1.0, 100.0, 2000.0]),
-    plans_in_flight=st.sampled_from([1, 2]),
+    st.builds(
+        Situation,
+        num_requests=st.sampled_from([1, 2, 4, 8]),
+        acceptance=st.sampled_from([0.0, 0.3, 0.5, 0.7, 0.9, 1.0]),
+        max_drafts=st.just(5),
+        pass_us=st.builds(
+            _linear,
+            start=st.sampled_from([1.0, 301.0, 3001.0]),
+            slope=st.sampled_from([1.0, 100.0, 400.0]),
+            knee=st.sampled_from([0, 8, 64]),
+        ),
+        drafter_us=st.builds(
+            _linear,
+            start=st.just(0.0),
+            slope=st.sampled_from([1.0, 100.0, 2000.0]),
+            knee=st.just(0),
+        ),
+        plans_in_flight=st.sampled_from([1, 2]),
+    )
 )
-def test_adaptive_widths_are_never_slower_than_no_speculation(
-    num_requests: int,
-    acceptance: float,
-    start: float,
-    slope: float,
-    knee: int,
-    draft_us: float,
-    plans_in_flight: int,
-) -> None:
-    situation = Situation(
-        num_requests=num_requests,
-        acceptance=acceptance,
-        max_drafts=5,
-        pass_us=_linear(start + 1, slope, knee),
-        drafter_us=lambda drafts: draft_us * drafts,
-        plans_in_flight=plans_in_flight,
-    )
+def test_adaptive_widths_are_never_slower_than_no_speculation(situation: Situation) -> None:
     # What is known after some hundred steps: before, drafts are tried out.
-    ratio = throughput_ratio(
-        situation, warm_up_tokens=160 * num_requests, num_tokens=320 * num_requests
-    )
+    number = situation.num_requests
+    ratio = throughput_ratio(situation, warm_up_tokens=160 * number, num_tokens=320 * number)
     assert ratio >= 0.98
 
 
-def test_speculation_is_used_where_it_pays() -> None:
+def test_speculation_is_used_where_it_pays_and_would_be_slower_where_not() -> None:
     assert throughput_ratio(FLAT, warm_up_tokens=200, num_tokens=600) > 3
-
-
-def test_fixed_widths_are_slower_where_speculation_does_not_pay() -> None:
-    # So the claim about adaptive ones says something.
+    # So the claim about adaptive widths says something.
     useless = replace(FLAT, acceptance=0.0, pass_us=lambda tokens: 200.0 * tokens)
     ratio = throughput_ratio(useless, warm_up_tokens=100, num_tokens=200, policy="fixed")
     assert ratio < 0.5
@@ -81,16 +71,14 @@ def test_without_speculation_virtual_time_is_that_of_plain_passes() -> None:
 COSTS = StepCosts(num_tokens=(1, 2, 4, 8), pass_us=(1000, 1000, 1000, 4000), drafter_us=(100, 200))
 
 
-def test_the_expected_speedup_is_that_of_the_best_number_of_drafts() -> None:
-    expected = expect(COSTS, acceptance=0.5, batch_size=1, max_drafts=2)
-    assert expected.num_drafts == 2
-    assert expected.speedup == pytest.approx((1 + 0.5 + 0.25) / 1.2)
-
-
-def test_a_drafter_that_was_not_timed_so_deep_takes_at_least_as_long() -> None:
-    expected = expect(COSTS, acceptance=1.0, batch_size=1, max_drafts=3)
-    assert expected.num_drafts == 3
-    assert expected.speedup == pytest.approx(4 / 1.2)
+# A drafter that was not timed so deep takes at least as long.
+@pytest.mark.parametrize(("acceptance", "most", "tokens"), [(0.5, 2, 1 + 0.5 + 0.25), (1.0, 3, 4)])
+def test_the_expected_speedup_is_that_of_the_best_number_of_drafts(
+    acceptance: float, most: int, tokens: float
+) -> None:
+    expected = expect(COSTS, acceptance=acceptance, batch_size=1, max_drafts=most)
+    assert expected.num_drafts == most
+    assert expected.speedup == pytest.approx(tokens / 1.2)
 
 
 def test_the_report_has_the_worst_point_the_noise_and_where_speculation_begins_to_pay() -> None:
@@ -114,20 +102,11 @@ def test_less_than_asked_for_is_reported() -> None:
     assert "too few measurements" in describe(report)
 
 
-@pytest.mark.parametrize("flags", [["--rates", "2"], ["--rates", ""], ["--batch-sizes", "0"]])
-def test_values_that_are_none_are_refused(flags: list[str]) -> None:
-    with pytest.raises(SetupError, match=flags[0]):
-        load_settings(CrossoverSettings, flags)
-
-
 @pytest.mark.slow
-def test_the_real_worker_is_measured(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_real_worker_is_measured(report_of: ReportOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0.1")
     flags = ["--drafter", "quantised", "--rates", "0.9", "--batch-sizes", "2", "--pairs", "2"]
-    assert main([*flags, "--slice-ms", "10", "--num-threads", "1", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = report_of("crossover", *flags, "--slice-ms", "10", "--num-threads", "1")
     assert report["synthetic"]
     (point,) = report["points"]
     assert point["tokens_per_second"] > 0

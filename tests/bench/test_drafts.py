@@ -7,13 +7,11 @@ from typing import get_args
 
 import pytest
 
-from optimist_bench.drafts.command import DraftsSettings, main
 from optimist_bench.drafts.contender import Entrant, Match, Role, Run, Score
 from optimist_bench.drafts.report import describe, summarise
 from optimist_bench.harness.process_time import children_cpu_seconds
 from optimist_bench.peers.process import TokenIds
-from optimist_common.errors import SetupError
-from optimist_common.settings import load_settings
+from tests.bench.conftest import ReportOf
 
 END = 3
 ANSWERS = [[7, 8, 9, END], [7, END]]
@@ -93,11 +91,7 @@ def test_only_the_end_token_may_be_left_out(answers: list[TokenIds], identical: 
 
 @pytest.mark.parametrize(
     ("peers", "ahead"),
-    [
-        ([(3.0, 3.0)], True),
-        ([(3.0, 3.0), (3.0, 1.5)], False),
-        ([(1.0, 3.0)], False),
-    ],
+    [([(3.0, 3.0)], True), ([(3.0, 3.0), (3.0, 1.5)], False), ([(1.0, 3.0)], False)],
 )
 def test_the_best_source_has_to_beat_every_peer_at_both_batch_sizes(
     peers: list[tuple[float, float]], ahead: bool
@@ -129,25 +123,6 @@ def test_what_did_not_run_is_null_with_its_reason_and_nobody_is_ahead() -> None:
     assert "medusa: not measured: no heads" in describe(report)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--sources", "horse"], "--sources: there is no 'horse'"),
-        (["--peers", "eagle"], "--peers: there is no 'eagle'"),
-        (["--peer-python", "vllm_cpu"], "--peer-python: must be NAME=PATH"),
-        (["--peer-python", "horse=/bin/python"], "--peer-python: there is no 'horse'"),
-    ],
-)
-def test_names_that_are_none_are_refused(flags: list[str], message: str) -> None:
-    with pytest.raises(SetupError, match=message):
-        load_settings(DraftsSettings, flags)
-
-
-def test_a_model_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(SetupError, match=r"--model: /nowhere/tokenizer\.json does not exist"):
-        main(["--model", "/nowhere"])
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_processor_time_of_children_is_counted() -> None:
     burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
@@ -166,16 +141,16 @@ def test_processor_time_of_children_is_counted() -> None:
 
 @pytest.mark.slow
 def test_a_source_answers_as_the_model_does(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0")
     flags = ["--edits", "2", "--rounds", "1", "--sources", "ngram", "--peers", ""]
     # So that it drafts, however long passes take.
     flags += ["--draft-width", "fixed"]
-    assert main([*flags, "--max-tokens", "32", "--num-threads", "1", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = report_of("drafts", *flags, "--max-tokens", "32", "--num-threads", "1")
     assert report["missing"] == {}
-    assert report["sources"]["ngram"]["identical"]
-    assert report["sources"]["ngram"]["tokens_per_pass"] > 1
-    assert 0 < report["sources"]["ngram"]["acceptance_rate"] <= 1
+    ngram = report["sources"]["ngram"]
+    assert ngram["identical"]
+    assert ngram["tokens_per_pass"] > 1
+    assert 0 < ngram["acceptance_rate"] <= 1
     assert report["predicted"]["identical"]

@@ -1,34 +1,27 @@
-"""`optimist bench scheduler`: its keys, and that the load is the one it says. No times."""
-
-import json
+"""`optimist bench scheduler` and `overlap`: their keys, loads and figures. No times."""
 
 import pytest
 
-from optimist_bench.scheduler import command as scheduler
+from optimist_bench.__main__ import main
+from optimist_bench.overlap.command import describe, summarise
+from optimist_bench.overlap.run import Configuration, Figures
 from optimist_bench.scheduler.command import SchedulerBenchSettings, measure
+from tests.bench.conftest import ReportOf
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_load_is_what_was_asked_for(depth: int) -> None:
     settings = SchedulerBenchSettings(requests=8, draft_tokens=3, depth=depth, steps=400)
     report = measure(settings)
-    assert report["requests"] == 8
-    assert report["depth"] == depth
-    assert report["steps"] == 400
+    assert (report["requests"], report["depth"], report["steps"]) == (8, depth, 400)
     assert 7 < report["rows_per_step"] <= 8
     assert 2.5 < report["drafts_per_row"] <= 3
     assert 1 + 0.8 * 3 / 2 < report["tokens_per_row"] < 1 + 1.2 * 3 / 2
     assert report["replaced_per_step"] > 0
     assert report["windows_per_step"] > 0
     assert report["preemptions"] == 0
-    for times in (
-        report["us_per_request_step"],
-        report["us_per_step"],
-        report["codec_us"],
-        report["window_us"],
-        report["add_us"],
-        *report["by_phase"].values(),
-    ):
+    names = ("us_per_request_step", "us_per_step", "codec_us", "window_us", "add_us")
+    for times in (*(report[name] for name in names), *report["by_phase"].values()):
         assert 0 < times["min"] <= times["p50"]
     assert set(report["by_phase"]) == {"prepare", "schedule", "settle"}
 
@@ -44,12 +37,57 @@ def test_without_drafts_a_row_is_a_token() -> None:
     assert report["tokens_per_row"] == 1
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_prints_a_table_or_json_alone(as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--json"] if as_json else []
-    assert scheduler.main(["--requests", "2", "--steps", "10", *flags]) == 0
-    printed = capsys.readouterr().out
-    if as_json:
-        assert json.loads(printed)["requests"] == 2
-    else:
-        assert "per request and step" in printed.splitlines()[1]
+def test_prints_a_table_or_json_alone(
+    report_of: ReportOf, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("scheduler", "--requests", "2", "--steps", "10")
+    assert report_of(*small)["requests"] == 2
+    assert main([*small]) == 0
+    assert "per request and step" in capsys.readouterr().out.splitlines()[1]
+
+
+def figures(
+    num_steps: int = 100, num_hits: int = 0, num_rows: int = 0, num_recomputed_rows: int = 0
+) -> Figures:
+    return Figures(1.0, 0.25, num_steps, num_steps, num_hits, num_rows, num_recomputed_rows)
+
+
+def test_pairs_are_compared_in_the_order_in_which_they_ran() -> None:
+    on, off = Configuration(800, 2), Configuration(800, 2, optimistic=False)
+    runs = {on: [figures(90), figures(200)], off: [figures(100), figures(200)]}
+    report = summarise(runs)
+    assert report["throughput_ratio"] == 0.95
+    assert report["num_pairs"] == 2
+    assert not report["never_slower"]
+    assert report["configurations"][on.name]["throughput_ratio"] == 0.95
+    assert report["configurations"][off.name]["throughput_ratio"] is None
+    assert report["configurations"][off.name]["steps_per_second"] == 150
+    assert summarise({on: [figures(99)], off: [figures(100)]})["never_slower"]
+
+
+def test_shares_are_of_steady_decode_and_of_runs_with_commands() -> None:
+    runs = {
+        Configuration(800, 1): [figures(num_hits=100)],
+        Configuration(800, 2): [figures(num_hits=98)],
+        Configuration(800, 2, stalls="worker"): [figures()],
+        Configuration(800, 2, windows="each step"): [figures(num_hits=50)],
+        Configuration(800, 2, commands=True): [figures(num_rows=1000, num_recomputed_rows=10)],
+    }
+    report = summarise(runs)
+    assert report["steady_hit_rate"] == 0.99
+    assert report["steady_hit_rate_with_proposer"] == 0.5
+    assert report["recomputed_rows"] == 0.01
+    assert all(one["idle_share"] == 0.25 for one in report["configurations"].values())
+    assert "99.0%" in describe(report)
+
+
+def test_a_small_run_has_all_keys(report_of: ReportOf) -> None:
+    report = report_of("overlap", "--seconds", "0.1", "--step-us", "400", "--depths", "2")
+    assert {"steady_hit_rate", "recomputed_rows", "never_slower"} <= set(report)
+    runs = report["configurations"].values()
+    assert len(runs) == 13
+    assert all(0 <= one["idle_share"] <= 1 for one in runs)
+    assert all(one["steps_per_second"] > 0 for one in runs)
+    assert all(one["hit_rate"] == 0 for one in runs if not one["optimistic"])
+    assert report["steady_hit_rate"] > 0
+    assert report["recomputed_rows"] > 0

@@ -18,11 +18,8 @@ def test_floats_come_back(values: list[float]) -> None:
     assert floats_from_bytes(floats_to_bytes(values)).tolist() == values
 
 
-def test_the_wire_is_little_endian() -> None:
+def test_the_wire_is_little_endian_and_what_does_not_fit_is_refused() -> None:
     assert to_bytes([1, -2]) == b"\x01\x00\x00\x00\xfe\xff\xff\xff"
-
-
-def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(OverflowError):
         to_bytes([2**31])
     with pytest.raises(ValueError, match="buffer size"):

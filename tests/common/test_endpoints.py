@@ -1,7 +1,7 @@
 """Which peers a setting stands for, and how that is followed."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -31,12 +31,13 @@ def test_peers_are_the_addresses_that_a_name_had_last() -> None:
 
 def test_a_process_with_two_families_of_addresses_is_one_peer() -> None:
     peers = PeerSet("localhost:50051")
-    peers.update(["::1", "127.0.0.1"])
-    assert [peer.target for peer in peers.peers] == ["127.0.0.1:50051"]
-    peers.update(["fd00::1", "10.0.0.1", "10.0.0.2", "fd00::2"])
-    assert [peer.target for peer in peers.peers] == ["10.0.0.1:50051", "10.0.0.2:50051"]
-    peers.update(["fd00::1", "fd00::2"])
-    assert [peer.target for peer in peers.peers] == ["[fd00::1]:50051", "[fd00::2]:50051"]
+    for addresses, targets in (
+        (["::1", "127.0.0.1"], ["127.0.0.1:50051"]),
+        (["fd00::1", "10.0.0.1", "10.0.0.2", "fd00::2"], ["10.0.0.1:50051", "10.0.0.2:50051"]),
+        (["fd00::1", "fd00::2"], ["[fd00::1]:50051", "[fd00::2]:50051"]),
+    ):
+        peers.update(addresses)
+        assert [peer.target for peer in peers.peers] == targets
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:5", "[::1]:5"])
@@ -60,69 +61,33 @@ def test_a_setting_is_a_list_with_commas() -> None:
         PeerSettings(peers="a:1,b")
 
 
-class _Names:
-    """A name service whose answers are set."""
-
-    def __init__(self) -> None:
-        self.addresses: dict[str, Sequence[str]] = {}
-        self.asked: asyncio.Queue[str] = asyncio.Queue()
-
-    async def resolve(self, host: str) -> Sequence[str]:
-        self.asked.put_nowait(host)
-        if host not in self.addresses:
-            raise OSError("no such name")
-        return self.addresses[host]
-
-
-@pytest.fixture
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.0)
-
-
-async def _follow(
-    followed: Endpoints, steps: Callable[[asyncio.Queue[Change]], Awaitable[None]]
+async def test_names_are_looked_up_again_and_again_and_hold_up_no_others(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    changes: asyncio.Queue[Change] = asyncio.Queue()
-    task = asyncio.create_task(followed.run(changes.put_nowait))
-    try:
-        async with asyncio.timeout(10):
-            await steps(changes)
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    monkeypatch.setattr(endpoints, "RESOLVE_SECONDS", 0.0)
+    addresses: dict[str, list[str]] = {}
+    asked, changes = asyncio.Queue[str](), asyncio.Queue[Change]()
 
-
-@pytest.mark.usefixtures("no_pause")
-async def test_names_are_looked_up_again_and_again() -> None:
-    names = _Names()
-    followed = Endpoints(["a:1", "127.0.0.1:2"], names.resolve)
-    assert [peer.target for peer in followed.peers] == ["127.0.0.1:2"]
-
-    async def steps(changes: asyncio.Queue[Change]) -> None:
-        assert await names.asked.get() == "a"
-        names.addresses["a"] = ["10.0.0.1", "10.0.0.2"]
-        change = await changes.get()
-        assert [peer.target for peer in change.appeared] == ["10.0.0.1:1", "10.0.0.2:1"]
-        assert [peer.target for peer in followed.peers] == [
-            *("10.0.0.1:1", "10.0.0.2:1", "127.0.0.1:2")
-        ]
-        names.addresses["a"] = ["10.0.0.2"]
-        assert (await changes.get()).vanished == (Peer("10.0.0.1:1", "a"),)
-
-    await _follow(followed, steps)
-
-
-@pytest.mark.usefixtures("no_pause")
-async def test_a_name_that_takes_long_holds_up_no_other() -> None:
     async def resolve(host: str) -> Sequence[str]:
         if host == "slow":
             await asyncio.Event().wait()
-        return ["10.0.0.1", "10.0.0.2"]
+        asked.put_nowait(host)
+        if host not in addresses:
+            raise OSError("no such name")
+        return addresses[host]
 
-    async def steps(changes: asyncio.Queue[Change]) -> None:
-        assert len((await changes.get()).appeared) == 2
-
-    await _follow(Endpoints(["slow:1", "b:1"], resolve), steps)
+    followed = Endpoints(["slow:1", "a:1", "127.0.0.1:2"], resolve)
+    assert [peer.target for peer in followed.peers] == ["127.0.0.1:2"]
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(followed.run(changes.put_nowait))
+        assert await asked.get() == "a"
+        addresses["a"] = ["10.0.0.1", "10.0.0.2"]
+        appeared = [peer.target for peer in (await changes.get()).appeared]
+        assert appeared == ["10.0.0.1:1", "10.0.0.2:1"]
+        assert [peer.target for peer in followed.peers] == [*appeared, "127.0.0.1:2"]
+        addresses["a"] = ["10.0.0.2"]
+        assert (await changes.get()).vanished == (Peer("10.0.0.1:1", "a"),)
+        following.cancel()
 
 
 async def test_a_real_name_is_resolved() -> None:

@@ -2,26 +2,19 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from optimist_common.network import http_health
 from optimist_common.network.health import is_serving, main
-from optimist_common.network.server import LIVENESS, GrpcServer, watch_for_hangs
+from optimist_common.network.server import LIVENESS, watch_for_hangs
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
+from tests.common.served import serve
 from tests.stack import free_port
 
 LOOPBACK = "127.0.0.1"
-
-
-class Served:
-    """A server and its address."""
-
-    def __init__(self, server: GrpcServer, port: int) -> None:
-        self.server, self.address = server, f"{LOOPBACK}:{port}"
 
 
 async def is_healthy(address: str, service: str = "") -> bool:
@@ -35,41 +28,30 @@ async def until_health(address: str, *, good: bool) -> None:
                 await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    server = GrpcServer(LOOPBACK, 0)
-    yield Served(server, await server.start())
-    await server.stop()
+async def test_liveness_is_apart_from_readiness() -> None:
+    async with serve(serving=False) as (server, address):
+        assert not await is_healthy(address)
+        assert await is_healthy(address, LIVENESS)
+        await server.set_serving(serving=True)
+        await server.set_alive(alive=False)
+        assert await is_healthy(address)
+        assert await asyncio.to_thread(main, [address]) == 0
+        assert await asyncio.to_thread(main, ["--service", LIVENESS, address]) == 1
 
 
-async def test_liveness_is_apart_from_readiness(served: Served) -> None:
-    assert not await is_healthy(served.address)
-    assert await is_healthy(served.address, LIVENESS)
-    await served.server.set_serving(serving=True)
-    await served.server.set_alive(alive=False)
-    assert await is_healthy(served.address)
-    assert await asyncio.to_thread(main, [served.address]) == 0
-    assert await asyncio.to_thread(main, ["--service", LIVENESS, served.address]) == 1
-
-
-async def test_health_follows_the_work(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+async def test_health_follows_the_work(caplog: pytest.LogCaptureFixture) -> None:
     seconds = 0.0
-    await served.server.set_serving(serving=True)
-    watching = asyncio.create_task(watch_for_hangs(served.server, lambda: seconds, 0.05))
-    try:
+    async with serve() as (server, address), asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch_for_hangs(server, lambda: seconds, 0.05))
         await asyncio.sleep(0.1)
-        await until_health(served.address, good=True)
+        await until_health(address, good=True)
         seconds = 7.0
-        await until_health(served.address, good=False)
+        await until_health(address, good=False)
         seconds = 0.0
-        await until_health(served.address, good=True)
-        assert [record.message for record in caplog.records] == [
-            "a step has not ended for 7 seconds",
-            "steps end again",
-        ]
-    finally:
+        await until_health(address, good=True)
+        shown = [record.message for record in caplog.records]
+        assert shown == ["a step has not ended for 7 seconds", "steps end again"]
         watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def test_a_server_that_never_answers_is_not_serving() -> None:
@@ -91,11 +73,6 @@ def test_a_wrong_call_is_exit_code_2(arguments: list[str]) -> None:
     assert main(arguments) == 2
 
 
-def test_a_gateway_that_answers_is_exit_code_0() -> None:
-    with serving([], []) as url:
-        assert http_health.main([f"{url}/health"]) == 0
-
-
 def test_the_certificate_of_a_gateway_need_not_name_the_loopback(tmp_path: Path) -> None:
     shown = issue(tmp_path, make_authority(tmp_path), "gateway", "DNS:api.example")
     with serving([], [], certificate=shown) as url:
@@ -104,7 +81,11 @@ def test_the_certificate_of_a_gateway_need_not_name_the_loopback(tmp_path: Path)
         assert not http_health.answers(url.replace("https", "http"), 5.0)
 
 
-def test_no_gateway_is_exit_code_1_and_no_url_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_that_answers_is_exit_code_0_no_gateway_1_and_no_url_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with serving([], []) as url:
+        assert http_health.main([f"{url}/health"]) == 0
     url = f"http://127.0.0.1:{free_port()}/health"
     assert http_health.main([url]) == 1
     assert url in capsys.readouterr().err

@@ -46,11 +46,6 @@ def test_lines_name_the_request_that_they_are_about() -> None:
     assert "request_id" not in json.loads(JsonFormatter("gateway").format(record("later")))
 
 
-def test_a_record_may_name_its_request_itself() -> None:
-    made = record("refused", request_id="r2")
-    assert json.loads(JsonFormatter("proposer").format(made))["request_id"] == "r2"
-
-
 def test_an_exception_and_a_long_message_stay_one_bounded_line() -> None:
     made = record("x" * (2 * MAX_MESSAGE_CHARACTERS))
     try:
@@ -63,6 +58,8 @@ def test_an_exception_and_a_long_message_stay_one_bounded_line() -> None:
     assert json.loads(line)["exception"].endswith("ValueError: why")
 
 
-def test_what_json_does_not_know_is_written_as_text() -> None:
-    line = JsonFormatter("worker").format(record("x", fields={"path": pytest}))
-    assert "module" in json.loads(line)["path"]
+def test_a_record_has_fields_of_its_own_as_text_if_json_does_not_know_them() -> None:
+    made = record("refused", request_id="r2", fields={"path": pytest})
+    line = json.loads(JsonFormatter("proposer").format(made))
+    assert line["request_id"] == "r2"
+    assert "module" in line["path"]

@@ -10,32 +10,23 @@ from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 
+FAULTS: dict[str, list[object]] = {
+    "temperature": [-0.1, math.inf],
+    "top_k": [-1],
+    "top_p": [1.5, -0.5],
+    "min_p": [math.nan, 1.1],
+    "repetition_penalty": [-1.0, 0.0],
+    "presence_penalty": [math.nan],
+    "frequency_penalty": [-math.inf],
+    "logit_bias": [{-1: 1.0}, {50: 1.0}, {5: math.nan}, {5: math.inf}],
+    "grammar": ["x" * (64 * 1024 + 1), "ä" * (32 * 1024 + 1)],
+    "num_logprobs": [-1, 21],
+    "num_prompt_logprobs": [-1, 21],
+}
+
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("temperature", -0.1),
-        ("temperature", math.inf),
-        ("top_k", -1),
-        ("top_p", 1.5),
-        ("top_p", -0.5),
-        ("min_p", math.nan),
-        ("min_p", 1.1),
-        ("repetition_penalty", -1.0),
-        ("repetition_penalty", 0.0),
-        ("presence_penalty", math.nan),
-        ("frequency_penalty", -math.inf),
-        ("logit_bias", {-1: 1.0}),
-        ("logit_bias", {50: 1.0}),
-        ("logit_bias", {5: math.nan}),
-        ("logit_bias", {5: math.inf}),
-        ("grammar", "x" * (64 * 1024 + 1)),
-        ("grammar", "ä" * (32 * 1024 + 1)),
-        ("num_logprobs", -1),
-        ("num_logprobs", 21),
-        ("num_prompt_logprobs", -1),
-        ("num_prompt_logprobs", 21),
-    ],
+    ("field", "value"), [(field, value) for field, values in FAULTS.items() for value in values]
 )
 def test_faults_name_their_field(field: str, value: object) -> None:
     fault = replace(SamplingParams(), **{field: value}).fault(50)  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
-"""A tree of tokens, compared with the set of its paths."""
+"""Drafts: trees of tokens, compared with the sets of their paths, and the sources of drafts."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_common.drafts import ROOT, TokenTree
+from optimist.common.v1 import draft_source_pb2
+from optimist_common.drafts import ROOT, DraftSource, TokenTree
+from optimist_common.observing.metrics import NUM_POSITIONS, DraftMetrics
 
 Path = tuple[int, ...]
 FEW_TOKENS = st.integers(0, 2)
@@ -112,3 +114,21 @@ def test_siblings_with_one_token_may_be_allowed() -> None:
     assert tree.find_fault() == "parents: siblings have the same token"
     assert tree.find_fault(allows_twins=True) is None
     assert tree_of([5, 6, 6], [-1, 0, -1]).find_fault() is None
+
+
+def test_totals_are_those_of_all_sources() -> None:
+    metrics = DraftMetrics("test_totals", "step")
+    sources = [DraftSource.PREDICTION, DraftSource.NGRAM, DraftSource.TARGET]
+    metrics.observe(*np.array([sources, [30, 4, 0], [20, 1, 0], [21, 2, 1]], np.int32))
+    metrics.observe(*np.array([sources[:1], [3], [0], [1]], np.int32))
+    totals = metrics.totals()
+    assert (totals.num_rows, totals.num_drafted, totals.num_accepted) == (3, 37, 21)
+    # Those after the last position are not counted one by one.
+    assert totals.num_accepted_at == [2, *[1] * (NUM_POSITIONS - 1)]
+
+
+def test_numbers_of_draft_sources_are_those_of_the_contract() -> None:
+    names: dict[int, str] = {source: source.name for source in DraftSource}
+    names[0] = "UNSPECIFIED"
+    contract = draft_source_pb2.DraftSource.items()
+    assert dict(contract) == {f"DRAFT_SOURCE_{name}": int(n) for n, name in names.items()}

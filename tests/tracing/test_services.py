@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import httpx
@@ -15,6 +16,8 @@ from tests.tracing.collector import CollectedSpan, Collector, running_collector
 MODEL = str(BUNDLED_MODEL)
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT_ID = "00f067aa0ba902b7"
+PASS = "worker pass"
+SERVICES = ("gateway", "scheduler", "worker", "proposer")
 PREDICTION = "def add(a, b):\n    return a + b\n"
 BODY = {
     "model": "tiny-edit",
@@ -30,6 +33,26 @@ class Traced:
     http: httpx.Client
     grpc_address: str
     collector: Collector
+
+    def ask(self, trace_parent: str, status: int = 200, **changes: Any) -> Any:
+        """Posts the request; returns the answer."""
+        headers = {"traceparent": trace_parent}
+        response = self.http.post("/v1/completions", json=BODY | changes, headers=headers)
+        assert response.status_code == status, response.text
+        return response.json()
+
+    def wait(self, trace_id: str, *services: str) -> list[CollectedSpan]:
+        """Returns the spans of a trace once all of these services have said what they did."""
+        wanted = {(trace_id, f"optimist-{name}") for name in services}
+        spans = self.collector.wait(
+            lambda spans: wanted <= {(s.trace_id, s.service) for s in spans if s.name != PASS}
+        )
+        return [span for span in spans if span.trace_id == trace_id]
+
+
+def parent_of(digit: str, flags: str = "01") -> str:
+    """Returns a traceparent of a trace whose id has one digit alone."""
+    return f"00-{digit * 32}-{PARENT_ID}-{flags}"
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +76,15 @@ def traced() -> Iterator[Traced]:
         yield Traced(stack.enter_context(http), f"127.0.0.1:{port}", collector)
 
 
-def is_whole(spans: list[CollectedSpan], trace_id: str) -> bool:
-    names = {span.name for span in spans if span.trace_id == trace_id}
-    return {"scheduler request", "worker request", "proposer request"} < names - {"worker pass"}
-
-
 def test_a_request_is_one_trace_through_all_services(traced: Traced) -> None:
-    trace_parent = f"00-{TRACE_ID}-{PARENT_ID}-01"
-    response = traced.http.post("/v1/completions", json=BODY, headers={"traceparent": trace_parent})
-    assert response.status_code == 200, response.text
-    usage = response.json()["usage"]
+    answer = traced.ask(f"00-{TRACE_ID}-{PARENT_ID}-01")
+    usage = answer["usage"]
     # The next plan says to the worker that a slot is free.
-    untraced = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-00"}
-    assert traced.http.post("/v1/completions", json=BODY, headers=untraced).status_code == 200
-    spans = traced.collector.wait(lambda spans: is_whole(spans, TRACE_ID))
-    spans = [span for span in spans if span.trace_id == TRACE_ID]
-    passes = [span for span in spans if span.name == "worker pass"]
+    traced.ask(f"00-{TRACE_ID}-{PARENT_ID}-00")
+    spans = traced.wait(TRACE_ID, *SERVICES)
+    passes = [span for span in spans if span.name == PASS]
     by_service = {span.service: span for span in spans if span not in passes}
-    gateway, scheduler, worker, proposer = (
-        by_service[f"optimist-{name}"] for name in ("gateway", "scheduler", "worker", "proposer")
-    )
+    gateway, scheduler, worker, proposer = (by_service[f"optimist-{name}"] for name in SERVICES)
     assert gateway.parent_id == PARENT_ID
     assert scheduler.parent_id == gateway.span_id
     assert worker.parent_id == proposer.parent_id == scheduler.span_id
@@ -81,7 +93,7 @@ def test_a_request_is_one_trace_through_all_services(traced: Traced) -> None:
     assert gateway.attributes["gen_ai.operation.name"] == "text_completion"
     assert gateway.attributes["gen_ai.request.model"] == "tiny-edit"
     assert gateway.attributes["gen_ai.request.max_tokens"] == 24
-    assert gateway.attributes["gen_ai.response.id"] == response.json()["id"]
+    assert gateway.attributes["gen_ai.response.id"] == answer["id"]
     assert gateway.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
     assert gateway.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
     assert gateway.attributes["http.response.status_code"] == 200
@@ -101,54 +113,34 @@ def test_a_request_is_one_trace_through_all_services(traced: Traced) -> None:
 
 
 def test_no_span_holds_a_text(traced: Traced) -> None:
-    body = BODY | {"prompt": "the secret prompt", "prediction": None}
-    before = len(traced.collector.spans)
-    assert traced.http.post("/v1/completions", json=body).status_code == 200
-    spans = traced.collector.wait(
-        lambda spans: any(span.service == "optimist-gateway" for span in spans[before:])
-    )
-    assert "secret" not in repr(spans)
+    traced.ask(parent_of("5"), prompt="the secret prompt", prediction=None)
+    traced.wait("5" * 32, "gateway", "scheduler")
+    assert "secret" not in repr(traced.collector.spans)
 
 
 def test_what_is_not_sampled_is_not_traced(traced: Traced) -> None:
-    unsampled = "1" * 32
-    headers = {"traceparent": f"00-{unsampled}-{PARENT_ID}-00"}
-    assert traced.http.post("/v1/completions", json=BODY, headers=headers).status_code == 200
-    sampled = "2" * 32
-    headers = {"traceparent": f"00-{sampled}-{PARENT_ID}-01"}
+    traced.ask(parent_of("1", "00"))
     for _ in range(2):
-        assert traced.http.post("/v1/completions", json=BODY, headers=headers).status_code == 200
-    spans = traced.collector.wait(lambda spans: is_whole(spans, sampled))
-    assert unsampled not in {span.trace_id for span in spans}
+        traced.ask(parent_of("2"))
+    traced.wait("2" * 32, *SERVICES)
+    assert "1" * 32 not in {span.trace_id for span in traced.collector.spans}
 
 
 def test_a_refused_request_is_a_span_with_its_reason(traced: Traced) -> None:
-    refused = "3" * 32
-    headers = {"traceparent": f"00-{refused}-{PARENT_ID}-01"}
-    body = BODY | {"max_tokens": 10**6}
-    assert traced.http.post("/v1/completions", json=body, headers=headers).status_code == 400
-    spans = traced.collector.wait(lambda spans: any(span.trace_id == refused for span in spans))
-    (span,) = [span for span in spans if span.trace_id == refused]
+    traced.ask(parent_of("3"), 400, max_tokens=10**6)
+    (span,) = traced.wait("3" * 32, "gateway")
     assert span.attributes["error.type"] == "context_length_exceeded"
     assert span.attributes["http.response.status_code"] == 400
 
 
 def test_a_call_of_the_grpc_api_is_traced_too(traced: Traced) -> None:
-    called = "4" * 32
     request = inference_pb2.GenerateRequest(text="def add(a, b):", max_tokens=4)
     with grpc.insecure_channel(traced.grpc_address) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
-        metadata = (("traceparent", f"00-{called}-{PARENT_ID}-01"),)
+        metadata = (("traceparent", parent_of("4")),)
         assert list(stub.Generate(request, metadata=metadata, timeout=60))
-    spans = traced.collector.wait(
-        lambda spans: (
-            {"optimist-gateway", "optimist-scheduler"}
-            <= {span.service for span in spans if span.trace_id == called}
-        )
-    )
-    (gateway,) = [
-        span for span in spans if span.trace_id == called and span.service == "optimist-gateway"
-    ]
+    spans = traced.wait("4" * 32, "gateway", "scheduler")
+    (gateway,) = [span for span in spans if span.service == "optimist-gateway"]
     assert gateway.parent_id == PARENT_ID
     assert gateway.name == "text_completion tiny-edit"
     assert gateway.attributes["rpc.method"] == "Generate"

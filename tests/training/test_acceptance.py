@@ -1,8 +1,21 @@
-import torch
+"""How many drafts targets accept: of made-up chains, and of the networks beside our model."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from optimist_training.data.edits import Edit
 from optimist_training.data.examples import Batch, Example
+from optimist_training.data.tokenizer import end_token, prompt_of
 from optimist_training.drafters.acceptance import measure
-from optimist_training.drafters.target import Lesson
+from optimist_training.drafters.draft_training import DraftTrainee
+from optimist_training.drafters.eagle_circuit import circuit_head
+from optimist_training.drafters.eagle_training import EagleTrainee, known_head
+from optimist_training.drafters.medusa_training import MedusaTrainee, known_heads
+from optimist_training.drafters.target import Lesson, Target, Trainee
 
 VOCAB = 50
 
@@ -28,39 +41,96 @@ class Drafter:
         return self.right[:depth].expand(*lesson.said.shape, -1)
 
 
-def counted(*right: bool, tokens: list[int] | None = None, prompt: int = 3) -> list[int]:
-    example = Example(list(range(23)) if tokens is None else tokens, prompt)
+@pytest.mark.parametrize(
+    ("right", "tokens", "counts", "by_depth"),
+    [
+        # Of 20 answer tokens the prefill emits the first: three passes of 4 + 1, one of the last 4.
+        ((True, True, True, True), range(23), [4, 16, 16], [[4, 4]] * 4),
+        # Two tokens a pass, and the last draft of all is accepted too.
+        ((True, False, True, True), range(23), [10, 36, 10], [[10, 10], [9, 0], [0, 0], [0, 0]]),
+        ((False, False), range(23), [19, 37, 0], [[19, 0], [0, 0]]),
+        # A chain ends where the target says something else than the data.
+        ((True,) * 4, range(18), [3, 12, 12], [[3, 3]] * 4),
+        ((True,) * 4, [*range(8), *range(30, 40)], [4, 15, 11], [[4, 3], [3, 3], [3, 3], [2, 2]]),
+    ],
+)
+def test_every_pass_emits_the_drafts_up_to_the_first_wrong_one_and_one_token(
+    right: tuple[bool, ...], tokens: Sequence[int], counts: list[int], by_depth: list[list[int]]
+) -> None:
+    example = Example(list(tokens), 3)
     (result,) = measure(Drafter(*right), CountingTarget(), [example], (len(right),))  # type: ignore[arg-type]
-    return [result.num_passes, result.num_drafted, result.num_accepted]
+    assert [result.num_passes, result.num_drafted, result.num_accepted] == counts
+    assert result.by_depth == by_depth
 
 
-def test_every_pass_emits_the_accepted_drafts_and_one_token() -> None:
-    # Of 20 answer tokens the prefill emits the first: three passes of 4 + 1 and one of the last 4.
-    assert counted(True, True, True, True) == [4, 16, 16]
+MODEL = Path("models/tiny-edit")
+CODE = """\
+def total_price(items, discount):
+    total = 0
+    for item in items:
+        if item.count > 0:
+            total += item.price * item.count
+    total -= discount
+    return round(total, 2)"""
+LINES = CODE.split("\n")
+EDITS = [
+    Edit("repeat", "Repeat the code unchanged.", CODE, CODE),
+    Edit("rename", "Rename `total` to `sum_of_all`.", CODE, CODE.replace("total ", "sum_of_all ")),
+    Edit("delete", "Delete line 6.", CODE, "\n".join([*LINES[:5], LINES[6]])),
+    Edit("constant", "Change `2` to `15`.", CODE, CODE.replace("2)", "15)")),
+    Edit(
+        "insert",
+        "Insert the line `print(total, discount)` before line 6.",
+        CODE,
+        "\n".join([*LINES[:5], "    print(total, discount)", *LINES[5:]]),
+    ),
+]
 
 
-def test_a_chain_ends_at_the_first_wrong_draft() -> None:
-    passes, drafted, accepted = counted(True, False, True, True)
-    # Two tokens a pass, and the last draft of all is accepted too.
-    assert (passes, accepted) == (10, 10)
-    assert drafted == 8 * 4 + 3 + 1
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(str(MODEL))
 
 
-def test_nothing_is_accepted_from_a_drafter_that_is_always_wrong() -> None:
-    passes, _, accepted = counted(False, False)
-    assert (passes, accepted) == (19, 0)
+@pytest.fixture(scope="module")
+def answered(target: Target) -> list[Example]:
+    """The edits with the model's own answers."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    examples = []
+    for edit in EDITS:
+        prompt = tokenizer(prompt_of(edit.messages()))["input_ids"]
+        answer = tokenizer(edit.after)["input_ids"]
+        end = end_token(tokenizer.backend_tokenizer)
+        examples.append(Example([*prompt, *answer, end], len(prompt)))
+    return target.answer(examples, 200)
 
 
-def test_a_chain_ends_where_the_target_says_something_else_than_the_data() -> None:
-    tokens = [*range(8), 30, *range(31, 40)]
-    every = counted(True, True, True, True, tokens=tokens)
-    plain = counted(True, True, True, True, tokens=list(range(18)))
-    assert every[0] == plain[0] + 1
+def accepted(trainee: Trainee, target: Target, examples: list[Example]) -> float:
+    (result,) = measure(trainee, target, examples, (8,))
+    return result.num_accepted / result.num_passes
 
 
-def test_the_places_of_a_chain_are_counted_until_the_first_wrong_one() -> None:
-    example = Example(list(range(23)), 3)
-    (result,) = measure(Drafter(True, False, True), CountingTarget(), [example], (3,))  # type: ignore[arg-type]
-    tried = [count for count, _ in result.by_depth]
-    assert tried[2] == 0
-    assert result.by_depth[0][1] == result.num_accepted
+def test_the_eagle_head_drafts_whole_edits(target: Target, answered: list[Example]) -> None:
+    head = known_head(target, f"{MODEL}-eagle")
+    trainee = EagleTrainee(head, 1, target.model.dtype)
+    assert accepted(trainee, target, answered) > 6.5
+
+
+def test_the_eagle_head_is_what_the_circuit_writes(target: Target, answered: list[Example]) -> None:
+    shipped, written = known_head(target, f"{MODEL}-eagle"), circuit_head(target)
+    stored = dict(shipped.named_parameters())
+    for name, value in written.named_parameters():
+        if value.dim() > 1 and name not in ("embed_tokens", "lm_head"):
+            assert (stored[name] == value.half().float()).all(), name
+
+
+def test_the_draft_model_goes_on_copying(target: Target, answered: list[Example]) -> None:
+    draft = Target(f"{MODEL}-draft").model.module
+    trainee = DraftTrainee(draft, str(MODEL), target.model.dtype)
+    assert accepted(trainee, target, answered) > 4.0
+
+
+def test_the_medusa_heads_say_some_tokens(target: Target, answered: list[Example]) -> None:
+    heads = known_heads(target, f"{MODEL}-medusa")
+    trainee = MedusaTrainee(target, heads, target.model.dtype)
+    assert accepted(trainee, target, answered) > 0.2

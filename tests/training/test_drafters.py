@@ -23,8 +23,6 @@ from optimist_worker.drafters.heads.medusa import load_medusa
 from optimist_worker.model.model import load_model
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 
-FILES = {"medusa": "medusa_lm_head.safetensors", "eagle": "model.safetensors"}
-
 
 @pytest.fixture(scope="module")
 def target_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -44,15 +42,12 @@ def data(tmp_path: Path) -> str:
 
 
 def arguments(kind: str, target: Path, data: str, out: Path, *more: str) -> list[str]:
-    options = {"--model": str(target), "--data": data, "--out": str(out), "--batch-tokens": "60"}
-    options |= {"--stored": "float32", "--eval-examples": "2"}
-    words = [word for pair in options.items() for word in pair]
-    return [kind, *words, *more]
+    files = [kind, "--model", str(target), "--data", data, "--out", str(out)]
+    return [*files, "--batch-tokens", "60", "--stored", "float32", "--eval-examples", "2", *more]
 
 
-def weights(out: Path, kind: str) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = load_file(out / FILES.get(kind, "model.safetensors"))
-    return found
+def weights(out: Path, kind: str) -> Path:
+    return out / ("medusa_lm_head.safetensors" if kind == "medusa" else "model.safetensors")
 
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
@@ -78,8 +73,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     kind: str, target_path: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    steps = ("--steps", "6")
-    assert main(arguments(kind, target_path, data, whole, *steps)) == 0
+    words = arguments(kind, target_path, data, halves, "--steps", "6")
+    assert main(arguments(kind, target_path, data, whole, "--steps", "6")) == 0
     ordinary, done = loop._step, 0
 
     def stopping(*some: Any) -> tuple[float, float]:
@@ -91,12 +86,14 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
 
     monkeypatch.setattr(loop, "_step", stopping)
     assert threading.current_thread() is threading.main_thread()
-    assert main(arguments(kind, target_path, data, halves, *steps)) == 130
+    assert main(words) == 130
     assert json.loads((halves / "training" / "state.json").read_text())["step"] == 3
-    assert not (halves / FILES.get(kind, "model.safetensors")).exists()
-    assert main(arguments(kind, target_path, data, halves, *steps, "--resume")) == 0
+    assert not weights(halves, kind).exists()
+    with pytest.raises(SetupError, match="--seed: the run to resume had 0, not 1"):
+        main([*words, "--resume", "--seed", "1"])
+    assert main([*words, "--resume"]) == 0
     assert done == 6
-    one, other = weights(whole, kind), weights(halves, kind)
+    one, other = (load_file(weights(out, kind)) for out in (whole, halves))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -111,12 +108,12 @@ def test_training_lowers_the_loss_of_what_it_repeats(target_path: Path, tmp_path
     words = arguments("draft", target_path, str(path), out, "--steps", "80")
     assert main([*words, "--initial", "random", "--learning-rate", "0.01"]) == 0
     token_ids = torch.tensor([json.loads(line)["token_ids"]])
-    taught, learned = Target(str(target_path)), Target(str(out))
     with torch.no_grad():
-        said = [
-            one.model.module(input_ids=token_ids).logits.argmax(-1) for one in (taught, learned)
-        ]
-    assert (said[0] == said[1]).float().mean() > 0.9
+        taught, learned = (
+            Target(str(path)).model.module(input_ids=token_ids).logits.argmax(-1)
+            for path in (target_path, out)
+        )
+    assert (taught == learned).float().mean() > 0.9
 
 
 @pytest.mark.parametrize(
@@ -138,15 +135,6 @@ def test_wrong_options_are_named(
         main([*arguments("medusa", target_path, data, tmp_path / "out"), *more])
 
 
-def test_a_run_resumes_with_its_own_settings_only(
-    target_path: Path, data: str, tmp_path: Path
-) -> None:
-    words = arguments("medusa", target_path, data, tmp_path / "out")
-    assert main([*words, "--steps", "2"]) == 0
-    with pytest.raises(SetupError, match="--seed: the run to resume had 0, not 1"):
-        main([*words, "--steps", "2", "--resume", "--seed", "1"])
-
-
 @pytest.fixture(autouse=True)
 def _quiet_signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
@@ -157,24 +145,14 @@ def _quiet_signals() -> Iterator[None]:
 SIZE, VOCAB, T, LEVELS = 32, 20, 7, 3
 
 
-def small_head(num_layers: int) -> EagleHead:
+def test_levels_equal_step_by_step_drafting() -> None:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        hidden_size=SIZE,
-        intermediate_size=48,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_hidden_layers=num_layers,
-    )
+    sizes: dict[str, Any] = {"hidden_size": SIZE, "intermediate_size": 48, "num_attention_heads": 4}
+    config = LlamaConfig(**sizes, num_key_value_heads=2, num_hidden_layers=2)
     first = FusedLayer(config, bias=True)
     embedding, output = torch.randn(VOCAB, SIZE), torch.randn(VOCAB, SIZE)
     head = EagleHead(config, first, embedding, output, vocab_size=VOCAB).double()
     head.requires_grad_(False)
-    return head
-
-
-def test_levels_equal_step_by_step_drafting() -> None:
-    head = small_head(2)
     token_ids = torch.randint(0, VOCAB, (1, T + LEVELS))
     features = torch.randn(1, T, SIZE, dtype=torch.float64)
     head.set_attn_implementation(NAME)

@@ -32,34 +32,15 @@ def test_the_same_seed_yields_the_same_edits() -> None:
     assert unseen_edits(14, seed=1) != unseen_edits(14, seed=2)
 
 
-def test_kinds_have_equal_shares(some: list[Edit]) -> None:
+def test_edits_are_of_python_and_do_what_their_kinds_say(some: list[Edit]) -> None:
     assert set(Counter(edit.kind for edit in some).values()) == {20}
-
-
-def test_code_is_python_before_and_after(some: list[Edit]) -> None:
+    of_one_line = {"delete": {"-": 1}, "insert": {"+": 1}, "docstring": {"+": 1}}
     for edit in some:
         ast.parse(edit.before)
         ast.parse(edit.after)
-
-
-def test_only_repeating_leaves_the_code_as_it_is(some: list[Edit]) -> None:
-    assert all((edit.before == edit.after) == (edit.kind == "repeat") for edit in some)
-
-
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("delete", {"-": 1}), ("insert", {"+": 1}), ("docstring", {"+": 1})],
-)
-def test_an_edit_of_lines_changes_one_line(
-    some: list[Edit], kind: str, expected: dict[str, int]
-) -> None:
-    for edit in some:
-        if edit.kind == kind:
-            assert changed_lines(edit) == expected
-
-
-def test_renaming_leaves_no_old_word(some: list[Edit]) -> None:
-    for edit in some:
+        assert (edit.before == edit.after) == (edit.kind == "repeat")
+        if edit.kind in of_one_line:
+            assert changed_lines(edit) == of_one_line[edit.kind]
         if edit.kind == "rename":
             old, new = re.findall(r"`(\w+)`", edit.instruction)
             words = re.findall(r"\w+", edit.after)
@@ -68,10 +49,8 @@ def test_renaming_leaves_no_old_word(some: list[Edit]) -> None:
 
 
 def test_a_message_is_the_instruction_and_the_code(some: list[Edit]) -> None:
-    (message,) = some[0].messages()
-
-    assert message["role"] == "user"
-    assert message["content"] == f"{some[0].instruction}\n\n{some[0].before}"
+    content = f"{some[0].instruction}\n\n{some[0].before}"
+    assert some[0].messages() == [{"role": "user", "content": content}]
 
 
 def test_a_snippet_is_one_definition_of_the_documented_size() -> None:
@@ -80,19 +59,12 @@ def test_a_snippet_is_one_definition_of_the_documented_size() -> None:
         assert len(ast.parse(snippet.code).body) == 1
 
 
-def test_no_file_is_in_both_splits() -> None:
-    train = {snippet.path for snippet in snippets("train")}
-    unseen = {snippet.path for snippet in snippets("unseen")}
-
+def test_no_file_and_no_code_is_in_both_splits() -> None:
+    train, unseen = list(snippets("train")), list(snippets("unseen"))
     assert train
     assert unseen
-    assert not train & unseen
-
-
-def test_no_unseen_code_stands_in_a_training_file_too() -> None:
-    train = {snippet.code for snippet in snippets("train")}
-
-    assert not [snippet for snippet in snippets("unseen") if snippet.code in train]
+    assert not {snippet.path for snippet in train} & {snippet.path for snippet in unseen}
+    assert not {snippet.code for snippet in train} & {snippet.code for snippet in unseen}
 
 
 def test_the_split_of_a_file_depends_on_nothing_but_its_path() -> None:
@@ -102,19 +74,15 @@ def test_the_split_of_a_file_depends_on_nothing_but_its_path() -> None:
     assert 0.05 < share < 0.15
 
 
-def test_the_rotation_turns_a_count_into_the_next() -> None:
-    code = harmonic_code(10)
-
-    assert (code[:-1] @ next_count(10).T - code[1:]).abs().max() < 1e-2
-
-
-def test_codes_of_counts_have_length_one() -> None:
-    assert (harmonic_code(12).norm(dim=1) - 1).abs().max() < 2e-4
+def test_codes_of_counts_have_length_one_and_are_turned_into_the_next() -> None:
+    for number in (10, 12):
+        code = harmonic_code(number)
+        assert (code[:-1] @ next_count(number).T - code[1:]).abs().max() < 1e-2
+        assert (code.norm(dim=1) - 1).abs().max() < 2e-4
 
 
 def test_codes_of_tokens_are_far_apart() -> None:
     code = spherical_code(300, 16, seed=0)
-
     products = code @ code.T - 2 * code.new_ones(300).diag()
     assert products.max() < 0.6
 
@@ -125,7 +93,5 @@ def test_the_circuit_alone_edits_unseen_code(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(initial, "spherical_code", partial(spherical_code, num_steps=10))
     tokenizer = train_tokenizer()
     model = initial.initial_model(tokenizer, seed=0)
-
     results = list(answers(model, tokenizer, unseen_edits(2 * len(KINDS), seed=5)))
-
     assert sum(result.is_exact for result in results) >= 0.9 * len(results)

@@ -83,9 +83,8 @@ def test_gradient_is_the_slope_of_the_loss(is_step: bool) -> None:
 
 def test_loss_is_the_negative_logarithm_of_the_chance_of_what_was_right() -> None:
     builder = ExampleBuilder()
-    builder.add_row((0,), True)
-    builder.add_row((1,), True)
-    builder.add_row((2,), False)
+    for feature, is_right in ((0, True), (1, True), (2, False)):
+        builder.add_row((feature,), is_right)
     builder.end_group((3, NUM_WEIGHTS, NUM_WEIGHTS, NUM_WEIGHTS))
     builder.add_row((0,), False)
     builder.end_group()
@@ -117,6 +116,8 @@ def test_known_weights_are_recovered(is_step: bool) -> None:
 def test_weights_of_what_does_not_occur_stay() -> None:
     weights = random_weights(6)
     before = weights.copy()
+    assert fit(weights, ExampleBuilder().build(), is_step=True, seed=1) == 0
+    assert (weights == before).all()
     fit(weights, sampled(before, 50, 7), is_step=False, seed=1)
     changed = np.flatnonzero(weights != before)
     assert len(changed)
@@ -132,19 +133,8 @@ def test_joined_examples_are_fitted_as_one() -> None:
     assert loss == pytest.approx(sum(losses))
 
 
-def test_no_examples_change_nothing() -> None:
-    weights = random_weights(12)
-    before = weights.copy()
-    assert fit(weights, ExampleBuilder().build(), is_step=True, seed=1) == 0
-    assert (weights == before).all()
-
-
 NOTHING = Continuations([], [], [], [])
 VOCABULARY = Vocabulary([f"t{number}" for number in range(100)])
-
-
-def pair(before: list[int], after: list[int]) -> Pair:
-    return Pair(array(INT32, before), array(INT32), array(INT32, after), {})
 
 
 def test_correction_doubts_what_is_further_more_and_nothing_else() -> None:
@@ -154,18 +144,16 @@ def test_correction_doubts_what_is_further_more_and_nothing_else() -> None:
     assert taken == sorted(taken)
     assert 0 < taken[0] < taken[-1] <= proposer_calibration.MOST_DOUBT
     assert logits[BLOCKS["none"].start] == -0.3
-    changed = {
-        name
-        for name, block in BLOCKS.items()
-        if any(logits[block.start : block.start + block.num_weights])
-    }
+    spans = {name: slice(one.start, one.start + one.num_weights) for name, one in BLOCKS.items()}
+    changed = {name for name, span in spans.items() if any(logits[span])}
     assert changed == {"next_step", "next_length", "none"}
     assert correct([1.5] * NUM_WEIGHTS, 0.0, 0.0) == [1.5] * NUM_WEIGHTS
 
 
 def test_measure_is_higher_for_weights_that_know_than_for_none() -> None:
-    texts = list(range(60)) * 3
-    pairs = [pair(texts, [*texts[:70], 99, *texts[70:]])]
+    text = list(range(60)) * 3
+    before, after = array(INT32, text), array(INT32, [*text[:70], 99, *text[70:]])
+    pairs = [Pair(before, array(INT32), after, {})]
     fitted, none = load_weights(is_rewrite=True).logits, [0.0] * NUM_WEIGHTS
     assert measure(VOCABULARY, NOTHING, pairs, fitted) > measure(VOCABULARY, NOTHING, pairs, none)
 

@@ -37,10 +37,6 @@ def renaming(seed: int) -> tuple[list[int], list[int]]:
     return before, [NEW if token_id == OLD else token_id for token_id in before]
 
 
-def edit(before: list[int], after: list[int]) -> Pair:
-    return Pair(array("i", before), array("i"), array("i", after), {})
-
-
 def followed(logits: Sequence[float], before: list[int], output: list[int]) -> AutoFollower:
     algorithm = Aligner(VOCABULARY, Weights(logits))
     follower = algorithm.prepare(Sources([array("i", before)])).follow()
@@ -83,38 +79,35 @@ def test_examples_say_what_the_tree_says(logits: list[float], seed: int) -> None
             expected *= chances(examples, logits, group, is_step=depth > 0)[0]
             assert value == pytest.approx(expected, rel=1e-4)
         num_nodes += len(values)
-        first = sum(
-            value
-            for value, parent in zip(draft.values, draft.parents, strict=True)
-            if parent == NO_PARENT
-        )
-        share = chances(packed[0], logits, 0, is_step=False)[1]
-        assert first <= share * (1 + 1e-5)
+        nodes = zip(draft.values, draft.parents, strict=True)
+        first = sum(value for value, parent in nodes if parent == NO_PARENT)
+        assert first <= chances(packed[0], logits, 0, is_step=False)[1] * (1 + 1e-5)
     assert num_nodes > 20
 
 
-def passed(before: list[int], truth: list[int], least: float) -> tuple[Examples, Examples]:
-    """Returns the examples of a pass after one token of a text."""
+@pytest.mark.parametrize(
+    ("before", "truth", "least", "rights"),
+    [
+        # No row is right where none of the candidates is.
+        ([0, 1, 2], [7, 0], 0.5, [[False], []]),
+        ([0, 1, 2, 3, 4, 5], [1, 2, 3, 7, 5], 0.0, [[True], [True, True, False]]),
+    ],
+)
+def test_right_candidates_are_followed_to_where_they_err(
+    before: list[int], truth: list[int], least: float, rights: list[list[bool]]
+) -> None:
     roots, steps, logits = ExampleBuilder(), ExampleBuilder(), some_logits(3)
     collect_pass(followed(logits, before, [0]), truth, logits, least, roots, steps)
-    return roots.build(), steps.build()
-
-
-def test_no_row_is_right_where_none_of_the_candidates_is() -> None:
-    roots, steps = passed([0, 1, 2], [7, 0], 0.5)
-    assert (roots.num_groups, steps.num_groups) == (1, 0)
-    assert not roots.is_right.any()
-
-
-def test_right_candidates_are_followed_to_where_they_err() -> None:
-    _, steps = passed([0, 1, 2, 3, 4, 5], [1, 2, 3, 7, 5], 0.0)
-    rights = [bool(steps.is_right[start:end].any()) for start, end in pairwise(steps.bounds)]
-    assert rights == [True, True, False]
+    found = [
+        [bool(examples.is_right[start:end].any()) for start, end in pairwise(examples.bounds)]
+        for examples in (roots.build(), steps.build())
+    ]
+    assert found == rights
 
 
 def test_each_least_value_is_a_request_of_its_own() -> None:
-    before, after = renaming(6)
-    pair = edit(before, after)
+    before, after = (array("i", text) for text in renaming(6))
+    pair = Pair(before, array("i"), after, {})
     sizes = [
         collect(Round(VOCABULARY, NOTHING, some_logits(6), values), [pair])[0].num_groups
         for values in ((0.0,), (0.3,), (0.0, 0.3))

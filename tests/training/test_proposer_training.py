@@ -1,8 +1,9 @@
 import json
 import re
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,25 +31,11 @@ def arguments(pairs: Path, out: Path, *more: str) -> list[str]:
     return ["proposer", *options, "--processes", "1", *more]
 
 
-class ThisProcess:
-    """Instead of processes that import everything first; one test has real ones."""
-
-    def __init__(self, *_: object, **_options: object) -> None:
-        pass
-
-    def __enter__(self) -> "ThisProcess":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    map = staticmethod(map)
-    shutdown: Any = None
-
-
 @pytest.fixture
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "ProcessPoolExecutor", ThisProcess)
+    """Instead of processes that import everything first; one test has real ones."""
+    pool = SimpleNamespace(map=map, shutdown=None)
+    monkeypatch.setattr(command, "ProcessPoolExecutor", lambda *_, **_options: nullcontext(pool))
 
 
 @pytest.fixture
@@ -83,22 +70,20 @@ def test_training_lowers_the_loss_and_writes_weights_that_load(
 def test_answers_of_conversations_are_fitted_to_with_other_counts(
     pairs: Path, tmp_path: Path
 ) -> None:
-    rows = [json.loads(line) for line in pairs.read_text().splitlines()[:1]]
+    row = json.loads(pairs.read_text().splitlines()[0])
     # Counts are of use where a prompt has blocks, as those of agents have.
-    answers = [
-        {"prompt": f"```\nls\n```\nuser: {row['before']}\n", "answer": row["after"]} for row in rows
-    ]
+    answer = {"prompt": f"```\nls\n```\nuser: {row['before']}\n", "answer": row["after"]}
     path, counts = tmp_path / "answers.jsonl", tmp_path / "counts.json.gz"
-    path.write_text("".join(json.dumps(row) + "\n" for row in answers))
+    path.write_text(json.dumps(answer))
     counts.write_bytes(write_continuations(Continuations([], [], [], [])))
     assert trained(path) != trained(path, "--continuations", str(counts))
 
 
 def test_weights_depend_on_the_seed_and_not_on_the_number_of_processes(
-    pairs: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: Path, request: pytest.FixtureRequest
 ) -> None:
     several = trained(pairs, "--processes", "2")
-    monkeypatch.setattr(command, "ProcessPoolExecutor", ThisProcess)
+    request.getfixturevalue("_in_this_process")
     assert trained(pairs) == several
     assert trained(pairs, "--seed", "2") != several
 
@@ -132,15 +117,12 @@ def test_wrong_options_are_named(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"before": "a", "after": 3}', "line 1 has no text 'after'"),
-        ('{"before": "a", "after": ""}', "no request has texts of 1 to"),
-    ],
+    ("after", "message"),
+    [(3, "line 1 has no text 'after'"), ("", "no request has texts of 1 to")],
 )
-def test_wrong_pairs_are_named(text: str, message: str, tmp_path: Path) -> None:
+def test_wrong_pairs_are_named(after: object, message: str, tmp_path: Path) -> None:
     path, out = tmp_path / "pairs.jsonl", tmp_path / "weights.json"
-    path.write_text(text)
+    path.write_text(json.dumps({"before": "a", "after": after}))
     with pytest.raises(SetupError, match=message):
         main(arguments(path, out))
     assert not out.exists()

@@ -1,6 +1,7 @@
 """`optimist bench engines`: its prompts, rows and plot; a run of all engines with a small model."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,6 +17,7 @@ from optimist_bench.engines.servers import ENGINES, Engine, find_vllm_version, r
 from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
+from tests.bench.conftest import ReportOf
 from tests.stack import BUNDLED_MODEL
 
 SOURCE = "def total(values):\n    return sum(values)\n\n\n" * 15
@@ -63,27 +65,6 @@ def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path, workload: st
         make_prompts(workload, pairs, 2, 17)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--engines", "horse"], "--engines: there is no 'horse'; there are: optimist, "),
-        (["--engines", ""], "--engines: must name at least one of: optimist, "),
-        (["--workloads", "sing"], "--workloads: there is no 'sing'; there are: rewrite, "),
-        (["--streams", "1,none"], "--streams: must be numbers from 1 to 256"),
-        (["--dtype", "int4"], "--dtype: Input should be 'float32', 'bfloat16' or 'float16'"),
-        (["--model", "/nowhere"], "--model: /nowhere is no directory with a config.json"),
-        (["--files", "/nowhere"], "--files: /nowhere does not exist"),
-        (["--engines", "vllm", "--vllm", "/nowhere"], "--vllm: vllm needs vLLM in /nowhere: make"),
-        (["--prompts", "900"], "--files: .* of 600 to 2000 characters; --prompts wants 900"),
-        (["--report", "/nowhere"], "--report: /nowhere cannot be read"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
-    with pytest.raises(SetupError, match=message) as caught:
-        main(["--model", str(BUNDLED_MODEL), *arguments])
-    assert "\n" not in str(caught.value)
-
-
 def test_what_vllm_s_environment_has_is_found(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "vllm").touch()
@@ -125,16 +106,9 @@ REWRITES = ("rewrite", "rewrite-predicted")
 
 def _report() -> dict[str, Any]:
     engines = ("optimist", "optimist-plain", "transformers-lookup")
-    return {
-        "model": "models/smollm2",
-        "dtype": "float32",
-        "cpu": "2 x Processor",
-        "threads": 2,
-        "turns": 2,
-        "max_tokens": 10,
-        "versions": {"optimist": "0.1.0"},
-        "rows": make_rows(ROUNDS, engines, REWRITES, [1]),
-    }
+    facts = {"model": "models/smollm2", "dtype": "float32", "cpu": "2 x Processor", "threads": 2}
+    facts |= {"turns": 2, "max_tokens": 10, "versions": {"optimist": "0.1.0"}}
+    return facts | {"rows": make_rows(ROUNDS, engines, REWRITES, [1])}
 
 
 def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None:
@@ -172,9 +146,8 @@ def test_a_report_is_printed_and_drawn_again(
     saved.write_text(json.dumps(_report()))
     assert main(["--report", str(saved), "--plot", str(plot)]) == 0
     assert capsys.readouterr().out == describe(_report()) + "\n"
-    assert "| rewrite | 1 | optimist | 20 | 4.5 | 4.5 (4.0 to 5.0) | 1125 | 75% |" in describe(
-        _report()
-    )
+    row = "| rewrite | 1 | optimist | 20 | 4.5 | 4.5 (4.0 to 5.0) | 1125 | 75% |"
+    assert row in describe(_report())
     texts = "".join(ElementTree.parse(plot).getroot().itertext())
     for text in ("smollm2, float32, 2 x Processor", "tokens per second", *REWRITES, "optimist"):
         assert text in texts
@@ -228,10 +201,8 @@ def test_servers_are_started_in_each_turn_or_once(
     printed = capsys.readouterr()
     report = json.loads(printed.out)
     assert report["keep_running"] is (keep_running == "true")
-    assert [(row["streams"], row["requests"], len(row["rounds"])) for row in report["rows"]] == [
-        *[(1, 1, 3)] * 2,
-        *[(2, 2, 3)] * 2,
-    ]
+    sizes = [(row["streams"], row["requests"], len(row["rounds"])) for row in report["rows"]]
+    assert sizes == [(1, 1, 3), (1, 1, 3), (2, 2, 3), (2, 2, 3)]
     order = [line.split()[-1] for line in printed.err.splitlines() if line.startswith("turn ")]
     assert order == ["optimist", "transformers", "transformers", "optimist", "optimist", order[1]]
     for name in ("optimist", "transformers"):
@@ -240,25 +211,18 @@ def test_servers_are_started_in_each_turn_or_once(
 
 @pytest.mark.slow
 def test_all_engines_answer_the_same_requests(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPTIMIST_WORKER_COST_SECONDS", "0")
     arguments = ["--model", str(BUNDLED_MODEL), "--files", pairs_file(tmp_path, 2), "--turns", "1"]
     arguments += ["--prompts", "2", "--max-tokens", "12", "--streams", "1,2", "--num-threads", "1"]
-    assert main([*arguments, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = report_of("engines", *arguments)
     settings = load_settings(EnginesSettings, arguments)
     rows = {(row["engine"], row["workload"], row["streams"]): row for row in report["rows"]}
-    assert set(rows) == {
-        (engine, workload, streams)
-        for engine in settings.engines
-        for workload in settings.workloads
-        for streams in (1, 2)
-    }
+    assert set(rows) == set(product(settings.engines, settings.workloads, (1, 2)))
     for (engine, _, streams), row in rows.items():
-        assert row["same_text"] == (
-            None if streams == 1 and ENGINES[engine].without_drafts == engine else 1
-        )
+        is_alone = streams == 1 and ENGINES[engine].without_drafts == engine
+        assert row["same_text"] == (None if is_alone else 1)
         assert 0 < row["tokens"] <= 24
         assert row["tokens_per_second"] > 0
         assert row["time_to_first_token_ms"] <= 1000 * row["seconds"]

@@ -43,9 +43,7 @@ def test_every_section_has_rows_or_says_why_not(report: Any) -> None:
     assert set(report) == KEYS
     assert report["errors"] == {}
     sections = {row["section"] for row in report["rows"]}
-    assert sections == {
-        *("ceilings", "kernel", "exactness", "grid", "overlap", "edits", "peers"),
-    }
+    assert sections == {*("ceilings", "kernel", "exactness", "grid", "overlap", "edits", "peers")}
     assert "the services need it" in report["skipped"]["services"]
     left_out = [why for what, why in report["skipped"].items() if what != "services"]
     assert left_out

@@ -1,26 +1,30 @@
-"""Peers as processes, with the bundled model; those that are no dependency only where they fail."""
+"""Peers as processes, with the bundled model or where they fail; the server around `generate`."""
 
+import json
+import queue
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from tokenizers import Tokenizer
 
+from optimist_bench.peers.generate_server import GenerateServer
+from optimist_bench.peers.generate_stream import Piece, Request
 from optimist_bench.peers.process import PeerError, PeerProcess, Setup
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import end_token, prompt_of
-from tests.stack import BUNDLED_MODEL
+from tests.stack import BUNDLED_MODEL, free_port
 
-SETUP = Setup(
-    model=str(BUNDLED_MODEL),
-    draft_model="",
-    max_tokens=24,
-    max_model_len=512,
-    max_concurrency=2,
-    num_threads=1,
-)
+SIZES = {"max_tokens": 24, "max_model_len": 512, "max_concurrency": 2, "num_threads": 1}
+SETUP = Setup(model=str(BUNDLED_MODEL), draft_model="", **SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def test_a_peer_answers_as_the_model_does(name: str, tokenizer: Tokenizer) -> No
     prompts = [tokenizer.encode(prompt_of(edit.messages())).ids for edit in edits]
     expected = [tokenizer.encode(edit.after).ids[: SETUP.max_tokens] for edit in edits]
     # The model drafts for itself: all drafts are right.
-    setup = Setup(**{**vars(SETUP), "draft_model": SETUP.model})
+    setup = replace(SETUP, draft_model=SETUP.model)
     with _started(name, setup) as peer:
         peer.wait_until_ready()
         for concurrency in (1, 2):
@@ -54,29 +58,127 @@ def test_a_peer_answers_as_the_model_does(name: str, tokenizer: Tokenizer) -> No
             assert seconds > 0
 
 
-def test_a_peer_without_its_package_says_so() -> None:
-    with (
-        _started("vllm_cpu", python=sys.executable) as peer,
-        pytest.raises(PeerError, match=r"^ModuleNotFoundError: No module named 'vllm'$"),
-    ):
-        peer.wait_until_ready()
-
-
-def test_an_interpreter_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(PeerError, match=r"^/nowhere/python: No such file"):
-        PeerProcess("generate", SETUP, "/nowhere/python")
-
-
-def test_an_interpreter_that_ends_at_once_is_an_error() -> None:
-    with (
-        _started("generate", python="/bin/false") as peer,
-        pytest.raises(PeerError, match="ended with code 1 and said nothing"),
-    ):
+@pytest.mark.parametrize(
+    ("name", "python", "message"),
+    [
+        ("vllm_cpu", sys.executable, r"^ModuleNotFoundError: No module named 'vllm'$"),
+        ("generate", "/nowhere/python", r"^/nowhere/python: No such file"),
+        ("generate", "/bin/false", "ended with code 1 and said nothing"),
+    ],
+)
+def test_a_peer_that_does_not_start_says_why(name: str, python: str, message: str) -> None:
+    with pytest.raises(PeerError, match=message), _started(name, python=python) as peer:
         peer.wait_until_ready()
 
 
 @pytest.mark.slow
 def test_a_peer_that_lacks_a_file_says_so(tmp_path: Path) -> None:
-    setup = Setup(**{**vars(SETUP), "model": str(tmp_path)})
+    setup = replace(SETUP, model=str(tmp_path))
     with _started("generate", setup) as peer, pytest.raises(PeerError, match=str(tmp_path)):
         peer.wait_until_ready()
+
+
+MESSAGES = [{"role": "user", "content": "abc"}]
+BODY = {"messages": MESSAGES, "max_tokens": 4, "stream": True, "temperature": 0}
+
+
+class _Tokenizer:
+    def apply_chat_template(self, messages: list[dict[str, str]], **_options: bool) -> list[int]:
+        return [ord(letter) for letter in messages[-1]["content"]]
+
+
+class _Engine:
+    """Answers with the length of the prompt, and fails on empty ones."""
+
+    tokenizer = _Tokenizer()
+    batch_size = 2
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.begun: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def answer(self, requests: Sequence[Request]) -> None:
+        self.begun.put(len(requests))
+        self.may_answer.wait()
+        self.batches.append(len(requests))
+        for request in requests:
+            if not request.token_ids:
+                raise ValueError("an empty prompt")
+            request.pieces.put(Piece(str(len(request.token_ids)), 1))
+            request.pieces.put(Piece("", 2, "stop"))
+
+
+@pytest.fixture
+def server() -> Iterator[GenerateServer]:
+    engine: Any = _Engine()
+    running = GenerateServer(engine, "model", free_port())
+    for target in (running.serve_forever, running.generate_forever):
+        threading.Thread(target=target, daemon=True).start()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+@pytest.fixture
+def http(server: GenerateServer) -> Iterator[httpx.Client]:
+    url = f"http://127.0.0.1:{server.server_port}"
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        yield client
+
+
+def _events(response: httpx.Response) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n")]
+    assert lines[-2:] == ["[DONE]", ""]
+    return [json.loads(line) for line in lines[:-2]]
+
+
+def test_an_answer_is_streamed_with_its_usage(http: httpx.Client) -> None:
+    assert http.get("/health").is_success
+    assert http.get("/v1/models").json()["data"][0]["id"] == "model"
+    first, last, end = _events(http.post("/v1/chat/completions", json=BODY))
+    assert first["choices"][0] == {"index": 0, "delta": {"content": "3"}, "finish_reason": None}
+    assert last["choices"][0]["finish_reason"] == "stop"
+    assert end["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+
+
+def test_what_waits_is_answered_in_batches(http: httpx.Client, server: GenerateServer) -> None:
+    engine: Any = server.engine
+    engine.may_answer.clear()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(http.post, "/v1/chat/completions", json=BODY)
+        assert engine.begun.get(timeout=10) == 1
+        others = [pool.submit(http.post, "/v1/chat/completions", json=BODY) for _ in range(3)]
+        while server.waiting.qsize() < 3:
+            time.sleep(0.01)
+        engine.may_answer.set()
+        assert all(_events(each.result()) for each in (first, *others))
+    assert engine.batches == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stream": False}, "only greedy, streamed answers"),
+        ({"temperature": 1}, "only greedy, streamed answers"),
+        ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"messages": None}, "TypeError"),
+    ],
+)
+def test_other_requests_are_refused(
+    http: httpx.Client, change: dict[str, Any], message: str
+) -> None:
+    response = http.post("/v1/chat/completions", json=BODY | change)
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
+    assert http.post("/v1/completions", json=BODY).status_code == 404
+    assert http.get("/metrics").status_code == 404
+
+
+def test_a_failure_ends_the_answer_and_not_the_server(http: httpx.Client) -> None:
+    empty = BODY | {"messages": [{"role": "user", "content": ""}]}
+    response = http.post("/v1/chat/completions", json=empty)
+    assert "ValueError: an empty prompt" in response.text
+    assert "[DONE]" not in response.text
+    assert _events(http.post("/v1/chat/completions", json=BODY))

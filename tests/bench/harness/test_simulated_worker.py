@@ -1,12 +1,15 @@
-"""The simulated worker keeps the contract of plans and results."""
+"""The simulated worker, also as a process, keeps the contract of plans and results."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
-from optimist.worker.v1 import worker_pb2
+from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
+from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
@@ -148,3 +151,31 @@ def test_a_drafter_drafts_where_no_window_does(num_drafts: int, num_accepted: in
     windows = [window(num_accepted + 2, 2)]
     both = worker.execute(plan(3, windows=windows, num_draft_tokens=[num_drafts]))
     assert column(both, "draft_sources") == [DraftSource.PREDICTION if num_drafts else 0]
+
+
+async def test_plans_are_run_in_order_and_take_their_time() -> None:
+    begin = partial(beginning, 1, 3, admissions=[admission(num_tokens=3)])
+    with simulated_worker(step_us=2000, stall_every=2, stall_us=30_000) as address:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+            description = await stub.Describe(worker_pb2.DescribeRequest(), wait_for_ready=True)
+            first, second = [each async for each in stub.Execute(iter([begin(), plan(2)]))]
+            # A plan is repeated until a newer one; a malformed one ends the stream.
+            call = stub.Execute()
+            await call.write(begin(num_repeats=3))
+            results = aiter(call)
+            responses = [await anext(results) for _ in range(4)]
+            await call.write(plan(2))
+            responses.append(await anext(results))
+            await call.done_writing()
+            assert await anext(results, None) is None
+            with pytest.raises(grpc.aio.AioRpcError, match="slots: one is free"):
+                await stub.Execute(iter([plan(2)])).read()
+    assert description.max_num_seqs == 64
+    assert (first.sequence, second.sequence) == (1, 2)
+    assert from_bytes(second.lengths).tolist() == [5]
+    assert first.step_ns >= 2_000_000
+    assert second.step_ns >= 32_000_000
+    numbers = [(each.sequence, each.repeat) for each in responses]
+    assert numbers == [*((1, repeat) for repeat in range(4)), (2, 0)]
+    assert [from_bytes(each.lengths)[0] for each in responses] == [4, 5, 6, 7, 8]

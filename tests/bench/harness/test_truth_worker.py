@@ -63,9 +63,7 @@ def test_a_chain_is_accepted_as_far_as_it_is_right() -> None:
 
 def test_of_a_tree_the_first_nodes_after_the_output_are_drafted() -> None:
     tree = worker_pb2.Window(
-        slot=1,
-        token_ids=to_bytes([7, 1, 8, 2, 9, 7]),
-        parents=to_bytes([-1, -1, 0, 0, 2, 4]),
+        slot=1, token_ids=to_bytes([7, 1, 8, 2, 9, 7]), parents=to_bytes([-1, -1, 0, 0, 2, 4])
     )
     assert drafts(tree, 0, 6) == (6, [7, 8, 9, 7, 8])
     assert drafts(tree, 0, 3) == (3, [7, 8, 9])
@@ -103,13 +101,14 @@ def test_texts_come_out_whatever_is_proposed() -> None:
 
 
 def test_a_plan_that_breaks_the_contract_is_refused() -> None:
-    worker = TruthWorker(TRUTHS, MODEL.describe())
-    with pytest.raises(PlanError, match="released_slots: 3 is free"):
-        worker.execute(worker_pb2.ExecuteRequest(released_slots=to_bytes([3])))
-    with pytest.raises(PlanError, match="slots: 2 is free"):
-        worker.execute(worker_pb2.ExecuteRequest(windows=[worker_pb2.Window(slot=2)]))
-    with pytest.raises(PlanError, match="there is no text 9"):
-        worker.execute(admitting(9))
+    worker, request = TruthWorker(TRUTHS, MODEL.describe()), worker_pb2.ExecuteRequest
+    for plan, message in (
+        (request(released_slots=to_bytes([3])), "released_slots: 3 is free"),
+        (request(windows=[worker_pb2.Window(slot=2)]), "slots: 2 is free"),
+        (admitting(9), "there is no text 9"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            worker.execute(plan)
     with pytest.raises(PlanError, match="num_repeats"):
         worker.repeat()
 

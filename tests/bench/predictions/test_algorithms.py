@@ -99,10 +99,7 @@ def test_division_into_observations_and_proposals_between_do_not_matter(
 @each_algorithm
 @given(request_=requests(), max_tokens=st.integers(1, 80), min_value=st.floats(0, 1))
 def test_drafts_are_trees_with_the_likeliest_nodes_first(
-    algorithm: Algorithm,
-    request_: tuple[Sources, "array[int]"],
-    max_tokens: int,
-    min_value: float,
+    algorithm: Algorithm, request_: tuple[Sources, "array[int]"], max_tokens: int, min_value: float
 ) -> None:
     sources, output = request_
     draft = proposed(algorithm, sources, output, max_tokens, min_value)

@@ -1,32 +1,38 @@
-"""The baselines `exact`, `ngram` and `myers`; `suffix` has a file of its own."""
+"""The baselines `exact`, `ngram`, `myers` and `suffix`."""
+
+from array import array
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel
 
-from optimist_aligner.text.sources import LAST_OF_PROMPT, NO_POSITION, Sources
+from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.baselines.myers import MyersAlgorithm, MyersFollower, MyersReference
 from optimist_bench.predictions.baselines.ngram import MAX_EVIDENCE, NgramAlgorithm
+from optimist_bench.predictions.baselines.suffix import (
+    FACTOR,
+    MAX_OCCURRENCES,
+    GrowingText,
+    SourceIndex,
+    SuffixAlgorithm,
+)
 from optimist_proposer.core.line import START_EVIDENCE
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 
-EXACT, NGRAM = ExactAlgorithm(), NgramAlgorithm()
+EXACT, NGRAM, SUFFIX = ExactAlgorithm(), NgramAlgorithm(), SuffixAlgorithm()
 
 
-@given(texts, texts)
-def test_exact_follows_the_common_prefix_and_no_further(predicted: str, output: str) -> None:
-    rest = predicted[len(output) :] if predicted.startswith(output) else ""
-    assert expected_text(EXACT, predicted, output) == rest
-
-
-def test_exact_follows_the_first_prediction_that_the_output_has_not_left() -> None:
-    predictions = ["abc", "", "abd", "xyz"]
-    outputs = {"": "abc", "ab": "c", "abd": "", "x": "yz", "q": ""}
-    assert {each: expected_text(EXACT, predictions, each) for each in outputs} == outputs
-    assert expected_text(EXACT, [], "") == ""
-    assert expected_text(EXACT, ["ab", "cd"], "abc") == ""
+@given(st.lists(texts, max_size=3), texts, st.booleans(), st.integers(0, 40))
+def test_exact_follows_the_first_prediction_that_the_output_has_not_left(
+    predictions: list[str], output: str, is_copied: bool, cut: int
+) -> None:
+    if predictions and is_copied:
+        output = predictions[-1][:cut]
+    rests = [text[len(output) :] for text in predictions if text.startswith(output)]
+    assert expected_text(EXACT, predictions, output) == (rests or [""])[0]
 
 
 def test_exact_trusts_the_start_of_the_prediction_nearly_fully() -> None:
@@ -92,20 +98,6 @@ def aligned(predicted: str, *parts: str) -> MyersFollower:
     return follower
 
 
-@pytest.mark.parametrize(
-    ("predicted", "output", "expected"),
-    [
-        ("one two three", "one two", " three"),
-        # As long as what is left out is longer than what came since, to insert that is shorter.
-        ("the quick brown fox jumps", "the quick red f", "own fox jumps"),
-        ("the quick brown fox jumps", "the quick red fox", " jumps"),
-        ("the quick brown fox jumps", "the very very quick b", "rown fox jumps"),
-    ],
-)
-def test_myers_steps_over_edits(predicted: str, output: str, expected: str) -> None:
-    assert as_text(aligned(predicted, output).propose(64, 0.0).token_ids) == expected
-
-
 @given(st.text("ab\n", max_size=30), st.text("ab\n", max_size=30), st.integers(0, 30))
 def test_myers_is_the_shortest_script_however_the_output_is_divided(
     predicted: str, output: str, cut: int
@@ -113,7 +105,88 @@ def test_myers_is_the_shortest_script_however_the_output_is_divided(
     follower = aligned(predicted, output[:cut], output[cut:])
     shortest = min(Indel.distance(predicted[:end], output) for end in range(len(predicted) + 1))
     assert follower.num_edits == shortest
+    # What is left of the prediction then is proposed.
+    assert as_text(follower.propose(64, 0.0).token_ids) == predicted[follower.index :]
     assert Indel.distance(predicted[: follower.index], output) == shortest
     whole = aligned(predicted, output)
     names = ("index", "run", "num_edits")
     assert all(getattr(whole, name) == getattr(follower, name) for name in names)
+
+
+def test_suffix_without_output_begins_as_the_first_prediction() -> None:
+    assert expected_text(SUFFIX, ["abc", "xyz"], "") == "abc"
+
+
+def test_suffix_proposes_as_many_nodes_as_the_match_is_worth() -> None:
+    predicted = "".join(chr(200 + n) for n in range(200))
+    draft = followed(SUFFIX, predicted, "x" + predicted[5:8]).propose(100, 0.0)
+    assert as_text(draft.token_ids) == predicted[8 : 8 + 3 * FACTOR]
+    assert list(draft.positions) == list(range(8, 8 + 3 * FACTOR))
+    assert len(followed(SUFFIX, predicted, "x" + predicted[5:8]).propose(7, 0.0)) == 7
+
+
+def test_frequent_branch_comes_first_and_the_other_is_proposed_too() -> None:
+    draft = followed(SUFFIX, "ab1.ab2.ab2.", "ab").propose(3, 0.0)
+    assert as_text(draft.token_ids) == "2.1"
+    assert list(draft.parents) == [-1, 0, -1]
+    assert list(draft.values) == pytest.approx([2 / 3 * 2 / 3, 2 / 3 * 2 / 4, 1 / 3 * 2 / 3])
+
+
+def test_equally_frequent_branches_come_in_the_order_of_the_text() -> None:
+    draft = followed(SUFFIX, ["ab2", "ab1"], "ab").propose(2, 0.0)
+    assert (as_text(draft.token_ids), list(draft.positions)) == ("21", [2, 5])
+
+
+def test_a_chain_is_the_likeliest_path() -> None:
+    draft = followed(SuffixAlgorithm(is_chain=True), "ab1.ab2.ab2!ab2!", "ab").propose(9, 0.0)
+    assert as_text(draft.token_ids) == "2!ab2!"
+    assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
+    assert list(draft.values[:2]) == pytest.approx([3 / 4 * 2 / 3, 2 / 4 * 2 / 4])
+
+
+def test_suffix_copies_from_prompt_and_output() -> None:
+    follower = SUFFIX.prepare(Sources([tokens("q")], tokens("abc"))).follow()
+    follower.observe(tokens("xyz!ab"))
+    draft = follower.propose(9, 0.0)
+    assert (as_text(draft.token_ids), list(draft.positions)) == ("c", [LAST_OF_PROMPT])
+    follower.observe(tokens("xy"))
+    assert as_text(follower.propose(3, 0.0).token_ids) == "z!a"
+
+
+def test_suffix_proposes_nothing_where_nothing_is_known() -> None:
+    for predicted, output in (("abc", "z"), ("abc", "c"), ([], "")):
+        assert followed(SUFFIX, predicted, output).propose(9, 0.0) == Draft()
+
+
+@given(texts, texts)
+def test_matches_are_all_occurrences_of_each_suffix(predicted: str, output: str) -> None:
+    text = GrowingText(SourceIndex(Sources([tokens(predicted)])))
+    text.extend(tokens(output))
+    known = [SEPARATOR, *tokens(predicted), SEPARATOR, *tokens(output)]
+    expected: dict[int, list[int]] = {}
+    for length in range(1, len(output) + 1):
+        indices = [
+            index
+            for index in range(length, len(known))
+            if known[index - length : index] == known[-length:] and known[index] != SEPARATOR
+        ]
+        if indices:
+            expected[length] = indices
+    found = {match.length: list(match.indices) for match in text.matches(1000)}
+    for length, indices in expected.items():
+        # The suffixes that end at the same indices are one match.
+        longest = max(other for other in expected if expected[other] == indices)
+        assert found[longest] == indices, length
+    assert len(found) == len({tuple(indices) for indices in expected.values()})
+
+
+def test_of_many_places_the_last_count() -> None:
+    many = 3 * MAX_OCCURRENCES
+    text = GrowingText(SourceIndex(Sources([array(INT32, [7]) * many])))
+    text.extend(array(INT32, [7]) * 2)
+    assert [(match.length, len(match.indices)) for match in text.matches(2)] == [
+        (1, MAX_OCCURRENCES),
+        (2, MAX_OCCURRENCES),
+    ]
+    # The last occurrence is the first output token, with the second after it.
+    assert text.matches(1)[0].indices[-1] == many + 3

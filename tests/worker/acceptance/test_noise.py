@@ -14,11 +14,7 @@ SEEDS = st.integers(-(2**63), 2**63 - 1)
     ("counter", "key", "words"),
     [
         ((0, 0, 0, 0), (0, 0), (0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48)),
-        (
-            (0xFFFFFFFF,) * 4,
-            (0xFFFFFFFF,) * 2,
-            (0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662),
-        ),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x5207DDC2, 0x45165E59, 0x4D8EE751, 0x8C52F662)),
         (
             (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
             (0xA4093822, 0x299F31D0),

@@ -7,24 +7,10 @@ from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, round_up
 from optimist_worker.core.plan import PlannedRow
 
-NEEDS = Needs(
-    processes=False,
-    samples=False,
-    penalizes=False,
-    biases=False,
-    cut_width=0,
-    cuts_top_p=False,
-    cuts_min_p=False,
-)
+NEEDS = Needs(False, False, False, False, 0, False, False)
 SIZES = (
-    "num_rows",
-    "num_tokens",
-    "num_logits",
-    "max_num_queries",
-    "max_num_keys",
-    "max_num_drafts",
-    "max_unseen",
-    "num_unseen",
+    *("num_rows", "num_tokens", "num_logits", "max_num_queries", "max_num_keys"),
+    *("max_num_drafts", "max_unseen", "num_unseen"),
 )
 
 
@@ -49,14 +35,10 @@ def test_the_next_size_is_never_half_as_large_again(number: int) -> None:
     assert rounded in (0, power, power + power // 2)
 
 
-ROWS = st.lists(
-    st.tuples(st.integers(1, 300), st.integers(0, 64), st.integers(0, 5000)),
-    min_size=1,
-    max_size=70,
-)
+A_ROW = st.tuples(st.integers(1, 300), st.integers(0, 64), st.integers(0, 5000))
 
 
-@given(rows=ROWS, most=st.integers(1, 4096))
+@given(rows=st.lists(A_ROW, min_size=1, max_size=70), most=st.integers(1, 4096))
 def test_rounded_bounds_cover_the_plan_and_are_stable(
     rows: list[tuple[int, int, int]], most: int
 ) -> None:

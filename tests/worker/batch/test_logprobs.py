@@ -1,21 +1,27 @@
 """Log-probabilities: those of the model itself, of every token, however it came."""
 
 import random
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.batch import logprobs as logprobs_module
 from optimist_worker.core.batch.logprobs import score_tokens
-from optimist_worker.core.plan import PlannedRow
+from optimist_worker.core.plan import Admission, PlannedRow, RowLogprobs, StepResult
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.batch.scored import Scored, check_scored, generate_scored, places_of, take
+from tests.stack import BUNDLED_MODEL
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.runner.test_runner import MANNERS, partly_right, window_trees
 from tests.worker.step import (
@@ -24,15 +30,122 @@ from tests.worker.step import (
     admit,
     blocks_of,
     build_runner,
+    generate,
     plain_text,
     plan_rows,
     rows_of,
 )
 
-TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=25)
 WANTING = SamplingParams(num_logprobs=5, num_prompt_logprobs=3)
 ANY_FIXTURE = [HealthCheck.function_scoped_fixture]
+Place = tuple[float, list[int], list[float]]
+"""The token's log-probability, the likeliest tokens, theirs."""
+CLOSE = 1e-4
+
+
+def places_of(row: RowLogprobs) -> list[Place]:
+    """Returns what a row has scored, place by place."""
+    number = row.num_prompt_tokens
+    widths = [row.num_prompt_candidates] * number
+    widths += [row.num_candidates] * (len(row.logprobs) - number)
+    assert len(row.candidate_token_ids) == len(row.candidate_logprobs) == sum(widths)
+    places: list[Place] = []
+    first = 0
+    for logprob, width in zip(row.logprobs.tolist(), widths, strict=True):
+        part = slice(first, first + width)
+        ids = row.candidate_token_ids[part].tolist()
+        places.append((logprob, ids, row.candidate_logprobs[part].tolist()))
+        first += width
+    return places
+
+
+@dataclass
+class Scored:
+    """One request: its tokens, and what was reported of them."""
+
+    prompt: list[int]
+    output: list[int] = field(default_factory=list)
+    of_prompt: dict[int, Place] = field(default_factory=dict)
+    """By position."""
+    of_output: list[Place] = field(default_factory=list)
+    num_accepted: int = 0
+
+    def take(self, result: StepResult) -> None:
+        """Takes the result of a step of a single row."""
+        (row,) = rows_of(result)
+        assert row.error is None, row.error
+        self.output += row.token_ids
+        self.num_accepted += row.num_accepted_tokens
+        for one in result.logprobs:
+            places = places_of(one)
+            for offset in range(one.num_prompt_tokens):
+                position = one.first_prompt_position + offset
+                assert position not in self.of_prompt
+                self.of_prompt[position] = places[offset]
+            of_output = places[one.num_prompt_tokens :]
+            assert len(of_output) in (0, len(row.token_ids))
+            self.of_output += of_output
+
+
+def generate_scored(
+    runner: Runner, prompt: list[int], num_tokens: int, sampling: SamplingParams, **options: Any
+) -> Scored:
+    """Generates as `generate` does."""
+    scored = Scored(prompt)
+    generate(runner, prompt, num_tokens, sampling=sampling, note=scored.take, **options)
+    return scored
+
+
+def run_first(
+    runner: Runner, admissions: Sequence[Admission], num_known: int, *num_blocks: int
+) -> StepResult:
+    """Runs first steps of requests on a runner from which everything is released.
+
+    Args:
+        runner: The runner.
+        admissions: Of the requests.
+        num_known: Tokens of each to compute.
+        num_blocks: That each has; enough ones unless given.
+    """
+    runner.release_all()
+    numbers = num_blocks or [8] * len(admissions)
+    rows = []
+    for admission, number in zip(admissions, numbers, strict=True):
+        blocks = blocks_of(admission.slot, number)[len(admission.cached_blocks) :]
+        rows.append(PlannedRow(admission.slot, num_known, 0, blocks))
+    return runner.execute(plan_rows(1, rows, admissions=admissions))
+
+
+@lru_cache(maxsize=4)
+def load_reference(path: Path) -> Any:
+    auto_model: Any = AutoModelForCausalLM
+    return auto_model.from_pretrained(str(path), dtype=torch.float64).eval()
+
+
+@torch.inference_mode()
+def check_scored(scored: Scored, path: Path, sampling: SamplingParams) -> None:
+    """Compares all that was scored of a request with what transformers' own model says."""
+    tokens, number = scored.prompt + scored.output, len(scored.prompt)
+    logits = load_reference(path)(torch.tensor([tokens]), use_cache=False).logits[0]
+    expected = logits.float().log_softmax(-1)
+    of_prompt = list(scored.of_prompt.values())
+    for width, first, end, places in (
+        (sampling.num_prompt_logprobs, 1, number, of_prompt),
+        (sampling.num_logprobs, number, len(tokens), scored.of_output),
+    ):
+        if width is None:
+            assert places == []
+            continue
+        assert len(places) == end - first
+        for position, (logprob, ids, logprobs) in enumerate(places, first):
+            row = expected[position - 1]
+            np.testing.assert_allclose(row[tokens[position]].numpy(), logprob, atol=CLOSE)
+            assert len(ids) == len(set(ids)) == width
+            assert logprobs == sorted(logprobs, reverse=True)
+            np.testing.assert_allclose(row[ids].numpy(), logprobs, atol=CLOSE)
+            np.testing.assert_allclose(row.topk(width).values.numpy(), logprobs, atol=CLOSE)
+    assert list(scored.of_prompt) == list(range(1, 1 + len(of_prompt)))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +184,7 @@ def test_they_are_the_models_whatever_was_drafted(
         runner, PROMPT, 30, sampling, predict=predict, width=width, chunk=chunk
     )
     assert scored.output[:30] == truth
-    check_scored(scored, llama_path, torch.float64, sampling)
+    check_scored(scored, llama_path, sampling)
 
 
 @pytest.mark.parametrize("rule", AcceptanceRule)
@@ -85,43 +198,35 @@ def test_they_are_reported_of_what_the_drafter_drafts(
     sampling = replace(manner, num_logprobs=5, num_prompt_logprobs=3)
     scored = generate_scored(runner, prompt, 40, sampling, width=SHAPES[shape].num_tokens, chunk=9)
     assert scored.num_accepted > 0
-    check_scored(scored, llama_path, torch.float64, sampling)
+    check_scored(scored, llama_path, sampling)
 
 
 def test_a_grammar_changes_what_is_said_and_not_what_is_likely() -> None:
-    runner = build_runner(TINY_EDIT, "float64")
+    runner = build_runner(BUNDLED_MODEL, "float64")
     sampling = replace(WANTING, grammar='start: "yes" | "no"')
     scored = generate_scored(runner, list(range(40, 60)), 2, sampling)
-    check_scored(scored, TINY_EDIT, torch.float64, sampling)
+    check_scored(scored, BUNDLED_MODEL, sampling)
     assert min(logprob for logprob, _, _ in scored.of_output) < -1
 
 
 def test_a_request_that_comes_back_has_its_prompt_again(llama: Runner, llama_path: Path) -> None:
     before = generate_scored(llama, PROMPT, 8, WANTING)
-    llama.release_all()
     tokens = PROMPT + before.output
     scored = Scored(PROMPT, list(before.output), {}, list(before.of_output))
     admission = admit(0, tokens, WANTING, num_prompt_tokens=len(PROMPT))
-    take(
-        scored,
-        llama.execute(plan_rows(1, [PlannedRow(0, 30, 0, blocks_of(0))], admissions=[admission])),
-    )
+    scored.take(run_first(llama, [admission], 30))
     assert len(scored.of_prompt) == len(PROMPT) - 1
     while len(scored.output) < 20:
-        take(scored, llama.execute(plan_rows(2, [PlannedRow(0, 30, 0, [])])))
-    check_scored(scored, llama_path, torch.float64, WANTING)
+        scored.take(llama.execute(plan_rows(2, [PlannedRow(0, 30, 0, [])])))
+    check_scored(scored, llama_path, WANTING)
 
 
 def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
     whole = generate_scored(llama, PROMPT, 1, WANTING)
     # The blocks still hold what they held.
-    llama.release_all()
     admission = admit(0, PROMPT, WANTING, cached_blocks=blocks_of(0)[:1])
-    result = llama.execute(
-        plan_rows(1, [PlannedRow(0, 1000, 0, blocks_of(0)[1:])], admissions=[admission])
-    )
     scored = Scored(PROMPT)
-    take(scored, result)
+    scored.take(run_first(llama, [admission], 1000))
     assert list(scored.of_prompt) == list(range(BLOCK_SIZE + 1, len(PROMPT)))
     for position, place in scored.of_prompt.items():
         assert place[1] == whole.of_prompt[position][1]
@@ -129,22 +234,16 @@ def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
 
 
 def test_rows_get_what_they_ask_for(llama: Runner) -> None:
-    llama.release_all()
-    asked = [None, 0, 20, None]
-    prompts = [None, None, 1, 0]
+    asked = [(None, None), (0, None), (20, 1), (None, 0)]
     admissions = [
         admit(slot, PROMPT, SamplingParams(num_logprobs=of_output, num_prompt_logprobs=of_prompt))
-        for slot, (of_output, of_prompt) in enumerate(zip(asked, prompts, strict=True))
+        for slot, (of_output, of_prompt) in enumerate(asked)
     ]
-    rows = [PlannedRow(slot, 10, 0, blocks_of(slot)) for slot in range(4)]
-    result = llama.execute(plan_rows(1, rows, admissions=admissions))
+    result = run_first(llama, admissions, 10)
     assert {scored.slot: scored.num_prompt_tokens for scored in result.logprobs} == {2: 10, 3: 10}
     result = llama.execute(plan_rows(2, [PlannedRow(slot, 30, 0, []) for slot in range(4)]))
-    scored = {one.slot: one for one in result.logprobs}
-    assert sorted(scored) == [1, 2, 3]
-    assert [len(ids) for _, ids, _ in places_of(scored[1])] == [0]
-    assert [len(ids) for _, ids, _ in places_of(scored[2])] == [1] * 14 + [20]
-    assert [len(ids) for _, ids, _ in places_of(scored[3])] == [0] * 14
+    widths = {one.slot: [len(ids) for _, ids, _ in places_of(one)] for one in result.logprobs}
+    assert widths == {1: [0], 2: [1] * 14 + [20], 3: [0] * 14}
     result = llama.execute(plan_rows(3, [PlannedRow(slot, 1, 0, []) for slot in range(4)]))
     assert [one.slot for one in result.logprobs] == [1, 2]
 
@@ -156,8 +255,7 @@ def test_a_prompt_without_a_likelihood_fails_its_own_request(llama_path: Path, c
     with torch.no_grad():
         weights[2] = torch.nan
     admissions = [admit(0, [5, 2, *PROMPT[2:]], WANTING), admit(1, PROMPT, WANTING)]
-    rows = [PlannedRow(slot, chunk, 0, blocks_of(slot)) for slot in range(2)]
-    result = runner.execute(plan_rows(1, rows, admissions=admissions))
+    result = run_first(runner, admissions, chunk)
     failed, fine = rows_of(result)
     assert failed.error == "the model's logits are not finite"
     assert failed.token_ids == []
@@ -166,16 +264,11 @@ def test_a_prompt_without_a_likelihood_fails_its_own_request(llama_path: Path, c
 
 
 def test_a_row_that_lacks_blocks_reports_nothing(llama: Runner) -> None:
-    llama.release_all()
     admissions = [admit(slot, PROMPT, WANTING) for slot in range(2)]
-    rows = [PlannedRow(0, 25, 0, blocks_of(0)[:1]), PlannedRow(1, 25, 0, blocks_of(1))]
-    result = llama.execute(plan_rows(1, rows, admissions=admissions))
-    assert "too few blocks" in result.errors[0]
-    assert [scored.slot for scored in result.logprobs] == [1]
-    llama.release_all()
-    result = llama.execute(plan_rows(2, rows[:1], admissions=admissions[:1]))
-    assert "too few blocks" in result.errors[0]
-    assert not result.logprobs
+    for number in (2, 1):
+        result = run_first(llama, admissions[:number], 25, *[1, 8][:number])
+        assert "too few blocks" in result.errors[0]
+        assert [scored.slot for scored in result.logprobs] == [1][: number - 1]
 
 
 @given(
@@ -185,16 +278,25 @@ def test_a_row_that_lacks_blocks_reports_nothing(llama: Runner) -> None:
     width=st.integers(0, 20),
     levels=st.integers(1, 40),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+    at_once=st.integers(1, 200),
 )
-def test_equally_likely_tokens_stand_in_order(
-    seed: int, number: int, vocab_size: int, width: int, levels: int, dtype: torch.dtype
+def test_equally_likely_tokens_stand_in_order_whatever_is_looked_at_at_once(
+    seed: int,
+    number: int,
+    vocab_size: int,
+    width: int,
+    levels: int,
+    dtype: torch.dtype,
+    at_once: int,
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     shape = (number, vocab_size)
     logits = (torch.randint(-levels, levels, shape, generator=generator) / 4).to(dtype)
     logits[logits == 0] *= -1
     tokens = torch.randint(0, vocab_size, (number,), generator=generator)
-    scored = score_tokens(logits, tokens, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logprobs_module, "_SCORES_AT_ONCE", at_once)
+        scored = score_tokens(logits, tokens, width)
     width = min(width, vocab_size)
     assert scored.shape == (number, 1 + 2 * width)
     expected = logits.float().log_softmax(-1)
@@ -203,12 +305,3 @@ def test_equally_likely_tokens_stand_in_order(
         assert found[1 : 1 + width].tolist() == order
         values = torch.cat([found[:1], found[1 + width :]]).view(torch.float32)
         assert values.tolist() == [row[one] for one in [token, *order]]
-
-
-def test_memory_does_not_grow_with_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the slices are, the result is the same."""
-    logits = torch.randn((37, 11), generator=torch.Generator().manual_seed(1))
-    tokens = torch.arange(37) % 11
-    whole = score_tokens(logits, tokens, 4)
-    monkeypatch.setattr("optimist_worker.core.batch.logprobs._SCORES_AT_ONCE", 35)
-    assert torch.equal(score_tokens(logits, tokens, 4), whole)

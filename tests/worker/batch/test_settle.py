@@ -21,15 +21,15 @@ from optimist_worker.core.batch.results import (
     unpack,
 )
 from optimist_worker.core.batch.slot_table import FittedRows
-from optimist_worker.core.plan import Plan, PlannedRow, plan_repeat
+from optimist_worker.core.plan import PlannedRow, plan_repeat
 from tests.worker.step import plan_rows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 
 PROMPT = [1, 2, 3, 4, 5]
 
 
-@pytest.fixture
-def tables() -> Tables:
+def admitted() -> Tables:
+    """Two requests with the same prompt."""
     tables = make_tables()
     for slot in (0, 1):
         tables.admit(slot, PROMPT, min_length=7, max_length=12, stop_token_ids=[30, 31])
@@ -68,11 +68,8 @@ def settle(tables: Tables, rows: FittedRows, verdict: Verdict) -> list[int]:
 
 @given(st.data())
 def test_what_rows_emit_is_kept_until_their_requests_end(data: st.DataObject) -> None:
-    tables = make_tables()
-    texts, computed, has_ended = {}, dict.fromkeys((0, 1), 0), dict.fromkeys((0, 1), False)
-    for slot in computed:
-        tables.admit(slot, PROMPT, min_length=7, max_length=12, stop_token_ids=[30, 31])
-        texts[slot] = list(PROMPT)
+    tables, texts = admitted(), {slot: list(PROMPT) for slot in (0, 1)}
+    computed, has_ended = dict.fromkeys(texts, 0), dict.fromkeys(texts, False)
     for _ in range(4):
         slots = data.draw(st.permutations(list(texts)))
         sizes = [data.draw(st.tuples(st.integers(1, 9), st.integers(0, 6))) for _ in slots]
@@ -96,10 +93,8 @@ def test_what_rows_emit_is_kept_until_their_requests_end(data: st.DataObject) ->
                 has_ended[slot] |= token in (30, 31) and len(texts[slot]) >= 7
             has_ended[slot] |= len(texts[slot]) >= 12
             assert state(tables, slot) == (len(texts[slot]), computed[slot], has_ended[slot])
-            assert tables.table.token_ids[slot, :14].tolist() == [
-                *texts[slot],
-                *[0] * (14 - len(texts[slot])),
-            ]
+            padding = [0] * (14 - len(texts[slot]))
+            assert tables.table.token_ids[slot, :14].tolist() == texts[slot] + padding
 
 
 def test_a_sequence_may_fill_the_table() -> None:
@@ -118,9 +113,8 @@ def contents(tables: Tables, slot: int, wanted: list[int]) -> torch.Tensor:
     return torch.stack([memory[places] for memory in (*pool.keys, *pool.values)])
 
 
-def test_the_first_nodes_of_a_tree_need_not_be_moved(
-    tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_nodes_of_a_tree_need_not_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = admitted()
     rows = tables.fit((0, 5, 6), (1, 5, 6))
     path = [[0, 1, 2, 0, 0, 0], [3, 1, 0, 0, 0, 0]]
     verdict = verdict_of(([20] * 7, 3), ([20] * 7, 0), path=path)
@@ -160,13 +154,11 @@ OUTPUTS = outputs(
 )
 
 
-@pytest.fixture
-def plan() -> Plan:
-    return plan_rows(8, ROWS, num_repeats=3)
+PLAN = plan_rows(8, ROWS, num_repeats=3)
 
 
-def test_results_are_in_the_order_of_the_plan(plan: Plan) -> None:
-    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why"}, {1: 9}, 55)
+def test_results_are_in_the_order_of_the_plan() -> None:
+    result = collect_result(PLAN, [4, 3, 0], OUTPUTS, {1: "why"}, {1: 9}, 55)
     spread = {
         "slots": [4, 1, 3, 0],
         "lengths": [12, 9, 7, 30],
@@ -184,14 +176,14 @@ def test_results_are_in_the_order_of_the_plan(plan: Plan) -> None:
     numbers = (result.sequence, result.repeat, result.draft_ns, result.num_tokens)
     assert (*numbers, result.num_live_rows) == (8, 0, 55, 12, 2)
     assert result.errors == {1: "why"}
-    again = plan_repeat(plan, result)
+    again = plan_repeat(PLAN, result)
     assert again is not None
     assert (again.sequence, again.repeat) == (8, 1)
     assert [row[:3] for row in again.rows()] == [(4, 1, 3), (1, 0, 3), (3, 1, 3), (0, 1, 3)]
 
 
-def test_rows_that_failed_on_the_device_cannot_go_on(plan: Plan) -> None:
-    result = collect_result(plan, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
+def test_rows_that_failed_on_the_device_cannot_go_on() -> None:
+    result = collect_result(PLAN, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
     assert result.num_live_rows == 1
     assert result.lengths.tolist() == [12, 0, 7, 30]
 

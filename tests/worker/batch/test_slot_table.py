@@ -19,9 +19,7 @@ def columns(tables: Tables, slot: int) -> dict[str, int]:
 
 def places(tables: Tables, slot: int, wanted: list[int]) -> list[int]:
     slots = torch.full((len(wanted),), slot)
-    found: list[int] = tables.table.kv_places(
-        slots, torch.tensor(wanted, dtype=torch.int64)
-    ).tolist()
+    found: list[int] = tables.table.kv_places(slots, torch.tensor(wanted).long()).tolist()
     return found
 
 

@@ -59,21 +59,12 @@ def test_the_last_of_64_nodes_is_the_sign() -> None:
     assert bits[0, 62] == 2**63 - 1
 
 
-DRAFTED = [[-1, 0, 1, 2], [-1, 0, 1, 0], [-1, -1, 0, 2]]
-
-
-def trees(number: list[int]) -> Drafts:
-    zeros = torch.zeros(len(number), dtype=torch.int64)
-    tokens = torch.arange(4 * len(number)).view(-1, 4)
-    parents = torch.tensor(DRAFTED[: len(number)])
-    probabilities = torch.rand(len(number), 4, 5)
-    return Drafts(tokens, torch.tensor(number), zeros, parents, probabilities=probabilities)
-
-
 def test_only_nodes_make_a_tree() -> None:
-    assert trees([4, 4, 4]).is_tree.tolist() == [False, True, True]
-    assert trees([4, 3, 1]).is_tree.tolist() == [False, False, False]
-    assert no_drafts(2, torch.device("cpu")).is_tree.tolist() == [False, False]
+    parents = torch.tensor([[-1, 0, 1, 2], [-1, 0, 1, 0], [-1, -1, 0, 2]])
+    for number, is_tree in (([4, 4, 4], [False, True, True]), ([4, 3, 1], [False] * 3)):
+        drafts = Drafts(torch.zeros(3, 4), torch.tensor(number), torch.zeros(3), parents)
+        assert drafts.is_tree.tolist() == is_tree
+    assert no_drafts(2, CPU).is_tree.tolist() == [False, False]
 
 
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=8), num_padded=st.integers(0, 4))

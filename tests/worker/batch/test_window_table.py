@@ -1,3 +1,5 @@
+"""Windows, compared with what they mean, however the output goes on."""
+
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,13 +18,6 @@ PROMPT = [1, 2, 3]
 CHAIN = [11, 12, 13, 14, 15, 16]
 Node = tuple[int, int]
 """Token and parent."""
-
-
-@pytest.fixture
-def tables() -> Tables:
-    tables = make_tables()
-    tables.admit(1, PROMPT)
-    return tables
 
 
 def draft(tables: Tables, limits: dict[int, int], *, has_trees: bool = True) -> WindowDrafts:
@@ -47,21 +42,11 @@ def nodes_of(drafted: WindowDrafts, row: int = 0) -> list[Node]:
     return list(zip(drafts.token_ids[row, :number].tolist(), parents, strict=True))
 
 
-def drafts(tables: Tables, limit: int = 20) -> list[Node]:
-    """What is drafted for slot 1."""
-    return nodes_of(draft(tables, {1: limit}))
-
-
-def set_window(
-    tables: Tables, tokens: list[int], base: int = 0, parents: list[int] | None = None
-) -> None:
-    tables.windows.set(WindowUpdate(1, base, tokens, parents or []))
-
-
 @pytest.mark.parametrize("has_trees", [False, True])
-def test_rows_that_emit_nothing_stay_where_they_are(tables: Tables, has_trees: bool) -> None:
-    tables.admit(2, PROMPT)
+def test_rows_that_emit_nothing_stay_where_they_are(has_trees: bool) -> None:
+    tables = make_tables()
     for slot in (1, 2):
+        tables.admit(slot, PROMPT)
         tables.windows.set(WindowUpdate(slot, 0, CHAIN))
     slots = torch.tensor([1, 2])
     drafted = draft(tables, {1: 3, 2: 3}, has_trees=has_trees)
@@ -76,35 +61,20 @@ def test_rows_that_emit_nothing_stay_where_they_are(tables: Tables, has_trees: b
     assert tables.windows.count_left(slots).tolist() == [2, 6]
 
 
-def test_what_a_drafter_got_accepted_does_not_bring_a_window_back(tables: Tables) -> None:
-    for has_trees in (False, True):
-        set_window(tables, [11, 12, 13, 12])
-        tables.emit(1, [40])
-        drafted = draft(tables, {1: 3}, has_trees=has_trees)
-        assert nodes_of(drafted) == []
-        tables.settle([1], [([0], 11)], drafted)
-        assert drafts(tables) == []
-
-
-def test_a_tree_has_a_bit_for_every_node_and_a_chain_may_be_longer(tables: Tables) -> None:
+def test_a_tree_has_a_bit_for_every_node_and_a_chain_may_be_longer() -> None:
+    tables = make_tables()
+    tables.admit(1, PROMPT)
     tokens = [i % VOCAB for i in range(MOST_WINDOW_NODES)]
     chain = list(range(-1, MOST_WINDOW_NODES - 1))
-    for parents, number in (([], MOST_WINDOW_NODES), ([*chain[:-1], 0], MOST_TREE_NODES)):
-        set_window(tables, tokens, 0, parents)
-        found = drafts(tables, 2 * MOST_WINDOW_NODES)
-        assert found == list(zip(tokens, chain, strict=True))[:number]
-        assert drafts(tables, number - 1) == found[:-1]
-    set_window(tables, tokens)
-    plain = draft(tables, {1: 2 * MOST_WINDOW_NODES}, has_trees=False)
-    assert nodes_of(plain) == list(zip(tokens, chain, strict=True))
-
-
-def test_admission_forgets_the_window(tables: Tables) -> None:
-    set_window(tables, CHAIN)
-    tables.admit(1, PROMPT)
-    assert drafts(tables) == []
-    tables.emit(1, [11])
-    assert drafts(tables) == []
+    for parents, number, has_trees in (
+        ([], MOST_WINDOW_NODES, True),
+        ([*chain[:-1], 0], MOST_TREE_NODES, True),
+        ([], MOST_WINDOW_NODES, False),
+    ):
+        tables.windows.set(WindowUpdate(1, 0, tokens, parents))
+        for limit in (2 * MOST_WINDOW_NODES, number - 1):
+            found = nodes_of(draft(tables, {1: limit}, has_trees=has_trees))
+            assert found == list(zip(tokens, chain, strict=True))[: min(limit, number)]
 
 
 @dataclass
@@ -186,17 +156,28 @@ class Comparison:
 
     def __init__(self, data: st.DataObject) -> None:
         self.data, self.tables = data, make_tables()
-        self.models = {slot: ModelWindow(VOCAB) for slot in (0, 2)}
-        for slot in self.models:
-            self.tables.admit(slot, PROMPT)
+        self.models: dict[int, ModelWindow] = {}
+        for slot in (0, 2):
+            self.admit(slot)
+
+    def admit(self, slot: int) -> None:
+        """Gives a slot to another request, which has no window, though the last one had."""
+        if slot in self.models:
+            length = len(self.models[slot].output)
+            self.tables.windows.set(WindowUpdate(slot, length, CHAIN))
+        self.tables.admit(slot, PROMPT)
+        self.models[slot] = ModelWindow(VOCAB)
 
     def run(self) -> None:
         """Takes a step after the other until the sequences are full."""
         while max(len(model.output) for model in self.models.values()) < MAX_LEN - 25:
-            for slot, model in self.models.items():
-                if self.data.draw(st.integers(0, 2)) == 0:
-                    update = self.data.draw(updates(slot, len(model.output)))
-                    model.set(update)
+            for slot in (0, 2):
+                event = self.data.draw(st.integers(0, 8))
+                if event == 8:
+                    self.admit(slot)
+                elif event < 3:
+                    update = self.data.draw(updates(slot, len(self.models[slot].output)))
+                    self.models[slot].set(update)
                     self.tables.windows.set(update)
             self.step()
 
@@ -211,13 +192,16 @@ class Comparison:
         for row, slot in enumerate(order):
             model, nodes = self.models[slot], nodes_of(drafted, row)
             assert nodes == model.drafts(limits[slot])
-            path = self._path(nodes)
+            path, tokens = self._path(nodes), drafted.drafts.token_ids[row].tolist()
+            if not model.left() and self.data.draw(st.booleans()):
+                # What another drafter got accepted does not bring the window back.
+                path = [0]
             # Often what comes next in the window.
             behind = [token for token, parent in model.left() if parent == max(path, default=-1)]
             token = self.data.draw(st.sampled_from([*behind, *behind, *behind, 10, 11, 1]))
             said.append((path, token))
             expected.append(model.find_nodes(path) if nodes else None)
-            model.output += [*(nodes[node][0] for node in path), token]
+            model.output += [*(tokens[node] for node in path), token]
         followed = self.tables.settle(order, said, drafted)
         for row, found in enumerate(expected):
             if found is not None:

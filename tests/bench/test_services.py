@@ -1,0 +1,240 @@
+"""Benchmarks of all services: their figures, and small runs of real services."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from optimist.worker.v1 import worker_pb2
+from optimist_bench.harness.process_time import find_stolen_share
+from optimist_bench.harness.simulated_service import Emissions, read_emissions
+from optimist_bench.overhead.command import PACED_MS, find_latencies
+from optimist_bench.overhead.load import Arrivals
+from optimist_bench.overload.load import (
+    CHAT_TEXT,
+    Behaviour,
+    LoadTask,
+    Outcome,
+    make_request,
+    read_reply,
+    read_text,
+)
+from optimist_bench.overload.report import is_right, report_memory, report_outcomes
+from optimist_bench.windows import _find_quantile
+from optimist_common.columns import to_bytes
+from tests.bench.conftest import ReportOf
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+END = b"e\r\n" + DONE + b"\r\n0\r\n\r\n"
+RIGHT = Outcome(Behaviour.READS, 200, 0.5, is_right=True)
+REFUSED = Outcome(Behaviour.READS, 429, 0.01, has_retry_after=True, has_retry_after_ms=True)
+LEFT = Outcome(Behaviour.LEAVES, 0, 0.2, has_left=True)
+
+
+def event(**choice: object) -> bytes:
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+def chunk(*texts: str) -> bytes:
+    data = b"".join(event(delta={"content": text}) for text in texts)
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def arrive(*reads: bytes) -> Arrivals:
+    arrivals = Arrivals()
+    for number, data in enumerate(reads):
+        arrivals.data += data
+        arrivals.ends.append(len(arrivals.data))
+        arrivals.times_ns.append(100 * number)
+    return arrivals
+
+
+def test_pieces_arrive_with_the_last_byte_of_their_chunk() -> None:
+    split = chunk("cd")
+    arrivals = arrive(HEAD, chunk("a", "b"), split[:9], split[9:] + chunk("e"), END)
+    assert arrivals.read_texts() == [(100, "a"), (100, "b"), (300, "cd"), (300, "e")]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        (b"HTTP/1.1 429 Too Many\r\n\r\n",),
+        (b"HTTP/1.1 200 OK\r\n\r\n", END),
+        (HEAD, chunk("a")),
+        (HEAD, chunk("a"), b"0\r\n\r\n"),
+    ],
+)
+def test_an_answer_that_is_not_complete_is_an_error(reads: tuple[bytes, ...]) -> None:
+    with pytest.raises(RuntimeError, match="answer"):
+        arrive(*reads).read_texts()
+
+
+def test_the_latency_of_a_token_ends_when_all_of_its_text_is_there() -> None:
+    answer = [(10, ""), (20, "abc"), (50, "de")]
+    assert find_latencies([5, 5, 30], [1, 4, 5], answer) == [15, 45, 20]
+    with pytest.raises(ValueError, match="shorter"):
+        find_latencies([5, 5], [1, 6], answer)
+    with pytest.raises(ValueError, match="shorter"):
+        find_latencies([5], [1], [])
+
+
+def test_the_share_that_a_host_took_is_of_what_was_asked_for() -> None:
+    assert find_stolen_share((10.0, 2.0), (16.0, 4.0)) == 0.25
+    assert find_stolen_share((10.0, 2.0), (10.0, 2.0)) == 0
+
+
+def test_emissions_are_by_seed_also_when_a_slot_is_taken_again(tmp_path: Path) -> None:
+    emissions = Emissions()
+    for now_ns, seed in enumerate((7, 8), 1):
+        plan = worker_pb2.ExecuteRequest()
+        plan.admissions.add(slot=3).sampling.seed = seed
+        response = worker_pb2.ExecuteResponse(
+            slots=to_bytes([3]), num_emitted_tokens=to_bytes([now_ns])
+        )
+        emissions.note(plan, response, 10 * now_ns)
+    emissions.note(None, response, 30)
+    emissions.write(tmp_path / "emissions")
+    assert read_emissions(tmp_path / "emissions") == {7: [10], 8: [20, 20, 30, 30]}
+
+
+SMALL = ("overhead", "--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1")
+
+
+def check_run(run: dict[str, Any]) -> None:
+    assert run["all_right"]
+    assert run["output_tokens"] == 240
+    services = {"gateway", "scheduler", "proposer", "simulated_worker"}
+    assert run["cpu_us_per_token"].keys() == services
+    assert run["cpu_us_per_token"]["gateway"] > 0
+    latency = run["added_latency_ms"]
+    assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+    assert 0 <= run["stolen_share"] < 1
+
+
+def test_requests_whose_answers_repeat_nothing_rest(report_of: ReportOf) -> None:
+    report = report_of(*SMALL, "--pass-ms", "3", "--answers", "random")
+    check_run(report)
+    assert (report["pass_ms"], report["answers"], report["follow"]) == (3, "random", "all")
+    assert report["tokens_per_pass"] == 1
+    assert report["following"]["rested"] <= report["following"]["woken"] <= 4
+
+
+def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf) -> None:
+    report = report_of(*SMALL, "--predictions", "true", "--follow", "predictions")
+    peak, paced = report["peak"], report["paced"]
+    for run in (peak, paced):
+        check_run(run)
+        assert run["tokens_per_pass"] > 1
+        assert run["following"] == {"woken": 0, "rested": 0}
+    assert (peak["pass_ms"], paced["pass_ms"]) == (0, PACED_MS)
+    for name in ("tokens_per_second", "cpu_us_per_token"):
+        assert report[name] == peak[name]
+    assert report["added_latency_ms"] == paced["added_latency_ms"]
+    assert report["all_right"]
+
+
+def test_an_answer_counts_when_all_of_it_is_there() -> None:
+    refusal = b"HTTP/1.1 429 Too Many\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\n{}"
+    reply = read_reply(refusal)
+    assert reply is not None
+    assert (reply.status, reply.headers[b"retry-after"], reply.body) == (429, b"3", b"{}")
+    assert read_reply(refusal[:-1]) is None
+    assert read_reply(refusal[:20]) is None
+    chunked = read_reply(HEAD + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+    assert chunked is not None
+    assert chunked.body == b"abcde"
+    assert read_reply(HEAD + b"3\r\nabc\r\n") is None
+
+
+def test_texts_of_both_endpoints_are_read_whole_and_streamed() -> None:
+    chat = event(delta={"role": "assistant", "content": ""}) + event(delta={"content": "ab"})
+    assert read_text(chat + b": keep-alive\n\n" + event(delta={}) + DONE) == "ab"
+    assert read_text(event(text="a") + event(text="b") + DONE) == "ab"
+    assert read_text(json.dumps({"choices": [{"message": {"content": "ab"}}]}).encode()) == "ab"
+    assert read_text(json.dumps({"choices": [{"text": "ab"}]}).encode()) == "ab"
+    assert read_text(event(text="a")) is None
+    assert read_text(event(text="a") + b'data: {"error": {"message": "no"}}\n\n' + DONE) is None
+
+
+def test_what_is_wrong_is_counted() -> None:
+    good = [RIGHT, REFUSED, LEFT]
+    counts = report_outcomes(good)
+    assert is_right(counts)
+    assert [counts[name] for name in ("sent", "accepted", "left", "lost")] == [3, 1, 1, 0]
+    assert counts["refused"] == {"429": 1}
+    assert counts["refusal_ms"] == {"p50": 10, "p99": 10, "max": 10}
+    assert counts["slow_latency_ms"] == {"p50": None, "p99": None, "max": None}
+    for bad in (
+        replace(RIGHT, is_right=False),
+        replace(LEFT, has_left=False),
+        replace(REFUSED, has_retry_after=False),
+        replace(REFUSED, has_retry_after_ms=False),
+        replace(REFUSED, status=500),
+        replace(REFUSED, status=400),
+    ):
+        assert not is_right(report_outcomes([*good, bad]))
+
+
+def test_memory_grows_from_the_middle_to_the_end() -> None:
+    samples = [{"gateway": size << 20} for size in (100, 130, 140, 150, 142)]
+    (memory,) = report_memory(samples).values()
+    assert memory == {"start": 100, "middle": 140, "end": 142, "peak": 150, "growth": 2}
+
+
+def test_requests_are_of_all_kinds() -> None:
+    task = LoadTask(0, "m", ["a", "b", "c"], 8, ["x", "y"], 1, slow_share=0.2, leaving_share=0.2)
+    rng = random.Random(3)
+    requests = [make_request(task, rng) for _ in range(300)]
+    assert {request.behaviour for request in requests} == set(Behaviour)
+    assert {request.key for request in requests} == {"x", "y"}
+    kinds = {
+        (request.path, request.body["stream"], "prediction" in request.body) for request in requests
+    }
+    assert len(kinds) == 8
+    for request in requests:
+        if "messages" in request.body:
+            assert request.text == task.texts[CHAT_TEXT]
+        else:
+            assert request.text == task.texts[request.body["prompt"][0]]
+
+
+def test_overload_is_refused_and_what_is_accepted_completes(report_of: ReportOf) -> None:
+    arguments = ["--seconds", "2", "--capacity-seconds", "1", "--slots", "4", "--places", "8"]
+    more = ["--tokens", "48", "--pass-ms", "10", "--slow-share", "0.1", "--leaving-share", "0.2"]
+    report = report_of("overload", *arguments, *more)
+    counts = report["outcomes"]
+    assert counts["accepted"] > 0
+    assert counts["accepted_right"] == counts["accepted"]
+    refused = sum(counts["refused"].values())
+    assert refused > 0
+    assert set(counts["refused"]) <= {"429", "503"}
+    assert counts["refused_with_retry_after"] == counts["refused_with_retry_after_ms"] == refused
+    assert counts["lost"] == 0
+    assert counts["sent"] == counts["accepted"] + refused + counts["left"]
+    assert report["tasks"]["after"] <= report["tasks"]["before"]
+    for held in report["descriptors"].values():
+        assert held["after"] <= held["before"]
+
+
+def test_quantiles_are_interpolated_in_their_bucket() -> None:
+    buckets = [(0.001, 50.0), (0.002, 90.0), (0.004, 100.0), (float("inf"), 100.0)]
+    assert _find_quantile(buckets, 0.25) == pytest.approx(0.5)
+    assert _find_quantile(buckets, 0.5) == pytest.approx(1)
+    assert _find_quantile(buckets, 0.95) == pytest.approx(3)
+    assert _find_quantile([(0.001, 0.0), (float("inf"), 4.0)], 0.5) == pytest.approx(1.5)
+    assert _find_quantile([], 0.5) == 0
+
+
+def test_a_small_run_says_what_the_texts_say(report_of: ReportOf) -> None:
+    arguments = ["--requests", "6", "--concurrency", "3", "--pass-ms", "2", "--replicas", "2"]
+    report = report_of("windows", *arguments, "--algorithm", "line")
+    assert report["all_right"]
+    assert report["tokens_per_pass"] > 3
+    assert report["output_tokens"] > report["passes"] >= report["steps"] / 3 > 0
+    assert 0 <= report["steps_waited"] <= report["steps"]
+    assert report["share"] == pytest.approx(report["steps_waited"] / report["steps"], abs=1e-3)
+    assert report["accepted_prediction_tokens"] > report["rejected_prediction_tokens"]
