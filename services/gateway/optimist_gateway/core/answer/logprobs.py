@@ -33,39 +33,25 @@ class TokenLogprob:
 def token_logprob(
     token_id: int, logprobs: TokenLogprobs | None, text_offset: int, describe: Describe
 ) -> TokenLogprob:
-    """Returns how likely a token was.
-
-    Args:
-        token_id: The token.
-        logprobs: What the scheduler says of it; None for the first token of a prompt.
-        text_offset: Where the token begins in the text of its choice.
-        describe: Knows the vocabulary.
-    """
+    """Returns how likely a token was; without `logprobs` it is the first one of a prompt."""
     if logprobs is None:
         return TokenLogprob(token_id, *describe(token_id), None, text_offset)
+    candidates = zip(logprobs.candidate_token_ids, logprobs.candidate_logprobs, strict=True)
     top = tuple(
         TokenLogprob(candidate, *describe(candidate), max(logprob, SMALLEST), text_offset)
-        for candidate, logprob in zip(
-            logprobs.candidate_token_ids, logprobs.candidate_logprobs, strict=True
-        )
+        for candidate, logprob in candidates
     )
     logprob = max(logprobs.logprob, SMALLEST)
     return TokenLogprob(token_id, *describe(token_id), logprob, text_offset, top)
 
 
+@dataclass(slots=True)
 class LogprobReader:
     """Reads how likely the tokens of one answer were, step by step."""
 
-    __slots__ = ("_describe", "_text_offset")
-
-    def __init__(self, describe: Describe, text_offset: int = 0) -> None:
-        """Begins an answer.
-
-        Args:
-            describe: Knows the vocabulary.
-            text_offset: Where its text begins in that of the choice, in characters.
-        """
-        self._describe, self._text_offset = describe, text_offset
+    describe: Describe
+    text_offset: int = 0
+    """Where the next token begins in the text of the choice, in characters."""
 
     def read(
         self, output: StepOutput, token_ids: Sequence[int], lengths: Sequence[int]
@@ -86,6 +72,6 @@ class LogprobReader:
         read = []
         for index, token in enumerate(token_ids):
             logprobs = output.logprobs.tokens[index] if output.logprobs else None
-            read.append(token_logprob(token, logprobs, self._text_offset, self._describe))
-            self._text_offset += lengths[index] if index < len(lengths) else 0
+            read.append(token_logprob(token, logprobs, self.text_offset, self.describe))
+            self.text_offset += lengths[index] if index < len(lengths) else 0
         return read
