@@ -15,7 +15,7 @@ from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
 from optimist_gateway.fronts.openai.errors import add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
-from optimist_gateway.fronts.openai.responses.endpoint import responses_router
+from optimist_gateway.fronts.openai.responses.writer import responses_router
 from optimist_gateway.fronts.openapi import add_document
 from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.admission import Admission
