@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.pool import add_stats
@@ -194,6 +195,9 @@ class Unavailable(TypedDict):
     schedulers: NotRequired[SchedulerCounts]
 
 
+_UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: RESPONSES[503] | {"model": Unavailable}}
+
+
 class Version(TypedDict):
     """The version of Optimist."""
 
@@ -239,7 +243,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
     router = APIRouter()
     installed = version("optimist")
 
-    @router.get("/health")
+    @router.get("/health", response_model=Healthy, responses=_UNAVAILABLE)
     async def get_health() -> Response:
         """Answers 200 if requests can be served, else 503 with the reason.
 
@@ -247,17 +251,17 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """
         return _answer(health.unready_reason(), schedulers=health.schedulers())
 
-    @router.get("/ready")
+    @router.get("/ready", response_model=Working, responses=_UNAVAILABLE)
     async def ready() -> Response:
         """Answers as /health does."""
         return _answer(health.unready_reason())
 
-    @router.get("/startup")
+    @router.get("/startup", response_model=Working, responses=_UNAVAILABLE)
     async def startup() -> Response:
         """Answers 503 until a scheduler has been reached, and 200 ever after."""
         return _answer(health.unstarted_reason())
 
-    @router.get("/live")
+    @router.get("/live", response_model=Working, responses=_UNAVAILABLE)
     async def live() -> Response:
         """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
 
@@ -265,7 +269,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """
         return _answer("the engine hangs" if service.schedulers.is_hung else None)
 
-    @router.get("/version")
+    @router.get("/version", response_model=Version)
     async def optimist_version() -> Response:
         """Returns the version of Optimist."""
         answer: Version = {"version": installed}

@@ -13,7 +13,7 @@ from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin import Health, admin_router, health_router
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
-from optimist_gateway.fronts.openai.errors import add_error_handlers
+from optimist_gateway.fronts.openai.errors import RESPONSES, add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
 from optimist_gateway.fronts.openai.responses.writer import responses_router
 from optimist_gateway.fronts.openapi import add_document
@@ -69,7 +69,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             await tokenizer.stop()
             await asyncio.to_thread(tracer.close)
 
-    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False, responses=RESPONSES)
     app.state.service = service
     app.state.keys = keys
     _add_layers(app, settings, metrics, observer)

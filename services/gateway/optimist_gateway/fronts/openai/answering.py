@@ -17,6 +17,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
+from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
@@ -31,6 +32,19 @@ _HEADERS = [
     # nginx is not to collect chunks.
     (b"x-accel-buffering", b"no"),
 ]
+
+_EVENT = {
+    "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+}
+_EVENTS = {
+    "description": "The answer, or its events if `stream` is true.",
+    "content": {"text/event-stream": {"schema": _EVENT}},
+}
+STREAMED: dict[int | str, dict[str, Any]] = {200: RESPONSES[200] | _EVENTS}
+"""What the document of the API says of answers beside their model."""
 
 
 def event(data: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answer_parts import ChatLogprobs, chat_logprobs, join_logprobs
-from optimist_gateway.fronts.openai.answering import Answering, admitted_route
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
@@ -180,7 +180,7 @@ def chat_router(service: Service) -> APIRouter:
         request, form = generation.request, service.tokenizer.tool_format
         return ChoicesWriter(generation, kinds, lambda: ChatWriter(tool_call_reader(request, form)))
 
-    @router.post(PATH)
+    @router.post(PATH, response_model=ChatCompletion, responses=STREAMED)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
         return await answering.answer(request, body.request(), write)

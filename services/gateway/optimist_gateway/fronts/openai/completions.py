@@ -16,7 +16,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
     completion_logprobs,
     join_logprobs,
 )
-from optimist_gateway.fronts.openai.answering import Answering, admitted_route
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
     INT32_MAX,
@@ -148,7 +148,7 @@ def completion_router(service: Service) -> APIRouter:
     def write(generation: Generation) -> ChoicesWriter:
         return ChoicesWriter(generation, ("text_completion", "text_completion"), CompletionWriter)
 
-    @router.post(PATH)
+    @router.post(PATH, response_model=Completion, responses=STREAMED)
     async def completions(request: HttpRequest, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
         return await answering.answer(request, body.request(), write)

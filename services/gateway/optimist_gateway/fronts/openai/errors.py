@@ -50,6 +50,45 @@ class ErrorAnswer(TypedDict):
     error: ErrorDetails
 
 
+_REASONS = {
+    400: "The request is wrong; `param` names the field.",
+    401: "There is no key, or a wrong one.",
+    403: "The key does not allow this.",
+    404: "There is no such model.",
+    405: "The path does not take this method.",
+    408: "The body came too slowly.",
+    413: "The body is too long.",
+    415: "The body is not JSON.",
+    429: "There are too many requests.",
+    431: "The headers are too long.",
+    500: "The server failed.",
+    503: "The scheduler is not reached, overloaded, or the server is about to end.",
+}
+
+
+def _header(description: str) -> dict[str, Any]:
+    return {"description": description, "required": True, "schema": {"type": "string"}}
+
+
+_REQUEST_ID = {
+    "X-Request-Id": _header(
+        "Name of the request: the client's own if it sent one. The logs have both."
+    )
+}
+_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
+_HEADERS = {405: {"Allow": _header("The methods that are allowed.")}, 429: _RETRY, 503: _RETRY}
+
+RESPONSES: dict[int | str, dict[str, Any]] = {200: {"headers": _REQUEST_ID}} | {
+    status: {
+        "description": reason,
+        "model": ErrorAnswer,
+        "headers": _HEADERS.get(status, {}) | _REQUEST_ID,
+    }
+    for status, reason in _REASONS.items()
+}
+"""What any endpoint may answer."""
+
+
 def error_body(error: ApiError) -> ErrorAnswer:
     """Returns the JSON body of an error."""
     return {

@@ -93,14 +93,14 @@ def model_router(service: Service) -> APIRouter:
             pass
         return data
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", response_model=ModelList)
     async def models() -> Response:
         """Lists the one model."""
         answer: ModelList = {"object": "list", "data": [model()]}
         return JSONResponse(answer)
 
     # A name may have slashes, as hub names do.
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", response_model=Model)
     async def one_model(name: str) -> Response:
         """Describes the model."""
         service.require_model(name)
@@ -150,7 +150,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             service.require_model(name)
         return service.schedulers.description
 
-    @router.post("/tokenize")
+    @router.post("/tokenize", response_model=Tokens)
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         described = model(body.model)
@@ -184,7 +184,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         # Long texts have many.
         return Response(orjson.dumps(answer), media_type="application/json")
 
-    @router.post("/detokenize")
+    @router.post("/detokenize", response_model=DetokenizedText)
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         described = model(body.model)
@@ -193,7 +193,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         answer: DetokenizedText = {"prompt": await service.tokenizer.decode(body.tokens)}
         return JSONResponse(answer)
 
-    @router.get("/tokenizer_info")
+    @router.get("/tokenizer_info", response_model=TokenizerInfo)
     async def tokenizer_info() -> Response:
         """Describes the tokenizer: its class and special tokens."""
         info: TokenizerInfo = service.tokenizer.info()

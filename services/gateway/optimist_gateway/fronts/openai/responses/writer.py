@@ -22,7 +22,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     token_logprobs,
 )
-from optimist_gateway.fronts.openai.answering import Answering, admitted_route, event
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route, event
 from optimist_gateway.fronts.openai.chat import read_deltas, tool_call_reader
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
@@ -249,7 +249,7 @@ def responses_router(service: Service) -> APIRouter:
     router = APIRouter(route_class=admitted_route(service.admission))
     answering = Answering(service, PATH, "resp_")
 
-    @router.post(PATH)
+    @router.post(PATH, response_model=ResponseAnswer, responses=STREAMED)
     async def responses(request: Request, body: ResponsesBody) -> Response:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
 
