@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400
@@ -45,22 +46,17 @@ class ApiError(Exception):
         self.message = printable(message, MAX_MESSAGE_CHARACTERS)
 
 
+@dataclass(eq=False)
 class FieldError(Exception):
     """A field of a request is wrong; the front that the request came through names it."""
 
-    def __init__(
-        self, path: Path, message: str, *, code: str = "invalid_value", is_sentence: bool = False
-    ) -> None:
-        """Describes the error.
-
-        Args:
-            path: The field of the `Request`.
-            message: What is wrong with it.
-            code: A word for programs.
-            is_sentence: Whether the message needs no field name in front.
-        """
-        super().__init__(message)
-        self.path, self.message, self.code, self.is_sentence = path, message, code, is_sentence
+    path: Path
+    """The field of the `Request`."""
+    message: str
+    code: str = "invalid_value"
+    """A word for programs."""
+    is_sentence: bool = False
+    """Whether the message needs no field name in front."""
 
     def named(self, names: Names) -> ApiError:
         """Returns the error for a client that knows the fields by these names."""

@@ -23,7 +23,6 @@ from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
-from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.structure.grammars import Grammars
@@ -43,7 +42,6 @@ class Service:
     metrics: GatewayMetrics
     limits: Limits
     observer: RequestObserver
-    admin: SchedulerAdmin
 
     def require_model(self, name: str, param: str = "model") -> None:
         """Raises ApiError, which names `param`, if this is not the model that is served."""

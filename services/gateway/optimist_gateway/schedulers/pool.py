@@ -15,6 +15,7 @@ from optimist_gateway.core.schedulers import (
     common_description,
     find_difference,
 )
+from optimist_gateway.schedulers.admin import Replies, ask_all
 from optimist_gateway.schedulers.client import SchedulerClient
 from optimist_gateway.schedulers.requests import (
     RequestStream,
@@ -44,7 +45,7 @@ class SchedulerPool:
             addresses: The schedulers, each host:port; every address of a name is one.
             max_num_requests: How many requests run at most; bounds the commands that wait.
             resume_seconds: How long a request that lost its scheduler may wait for another.
-            tls: How streams are protected; None for plaintext.
+            tls: None for plaintext.
         """
         self._endpoints = Endpoints(addresses)
         self._max_num_requests, self._tls = max_num_requests, tls
@@ -71,8 +72,8 @@ class SchedulerPool:
     @property
     def is_hung(self) -> bool:
         """Whether the engine of every scheduler that is connected is stuck."""
-        connected = self._connected
-        return bool(connected) and all(client.health.is_hung for client in connected)
+        hung = [client.health.is_hung for client in self._connected]
+        return bool(hung) and all(hung)
 
     @property
     def _connected(self) -> list[SchedulerClient]:
@@ -95,12 +96,16 @@ class SchedulerPool:
             SchedulerUnavailableError: None is connected, or none takes more commands.
         """
         request = TrackedRequest(add, self._abort)
-        client = self._choose(request, self._clients.values())
+        client = self._choose(request)
         if client is None:
             too_slow = "the scheduler does not take commands fast enough"
             raise SchedulerUnavailableError(too_slow if self._connected else self._unreached())
         client.start(request)
         return request.stream
+
+    async def ask(self, command: scheduler_pb2.ConnectRequest, seconds: float) -> Replies:
+        """Returns what all schedulers reply to a command that concerns all gateways: `ask_all`."""
+        return await ask_all([*self._clients], self._tls, command, seconds)
 
     def set_waiting_priority(self, name: str, priority: int) -> int:
         """Changes how urgent requests of a name are that wait for a scheduler; returns how many."""
@@ -156,7 +161,7 @@ class SchedulerPool:
                 self._empty(client)
         for request in self._room.requests:
             request.refused_by.clear()
-            if (chosen := self._choose(request, self._clients.values())) is not None:
+            if (chosen := self._choose(request)) is not None:
                 self._room.leave(request)
                 self._resume(request, chosen)
 
@@ -167,7 +172,7 @@ class SchedulerPool:
             request.was_lost = True
             if not request.may_go_on():
                 self._give_up(request)
-            elif (chosen := self._choose(request, self._clients.values())) is not None:
+            elif (chosen := self._choose(request)) is not None:
                 self._resume(request, chosen)
             else:
                 self._room.enter(request)
@@ -187,15 +192,16 @@ class SchedulerPool:
         return True
 
     def _choose(
-        self, request: TrackedRequest, clients: Iterable[SchedulerClient]
+        self, request: TrackedRequest, among: Iterable[SchedulerClient] | None = None
     ) -> SchedulerClient | None:
         """Returns the best scheduler for a request; None if none takes it."""
-        fit = [client for client in clients if client.takes(request)]
+        fit = [
+            client for client in (self.clients if among is None else among) if client.takes(request)
+        ]
         if len(fit) < 2:
             return fit[0] if fit else None
         candidates = [
-            Candidate(client.peer.target, client.load, client.capacity, client.is_sound)
-            for client in fit
+            Candidate(one.peer.target, one.load, one.capacity, one.is_sound) for one in fit
         ]
         return fit[choose(candidates, request.prefix, request.name)]
 
@@ -225,9 +231,8 @@ class SchedulerPool:
                 return
 
     def _give_up(self, request: TrackedRequest) -> None:
-        request.stream.fail(
-            SchedulerUnavailableError("the scheduler went away while it worked on this")
-        )
+        reason = "the scheduler went away while it worked on this"
+        request.stream.fail(SchedulerUnavailableError(reason))
 
     def _update_description(self) -> None:
         known = (client.description for client in self.clients)

@@ -138,11 +138,13 @@ class KeySource:
 
     def stamp(self) -> _Stamp | None:
         """Returns what changes when the file does."""
+        if not self.path:
+            return None
         try:
-            status = Path(self.path).stat() if self.path else None
+            status = Path(self.path).stat()
         except OSError:
             return None
-        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class Keys:
@@ -162,12 +164,6 @@ class Keys:
         # A file that lost its last key locks all out; it does not let all in.
         return any(bool(one.path or one.listed) for one in self._sources if not one.is_admin)
 
-    @property
-    def has_admins(self) -> bool:
-        """Whether there is any admin key."""
-        self._follow_files()
-        return any(key.is_admin for key in self._keys)
-
     def find(self, secret: bytes) -> Client | None:
         """Returns the client that shows a key, or None if it is no valid one."""
         self._follow_files()
@@ -177,17 +173,13 @@ class Keys:
         return Client(key.name, key.is_admin, competes=len(self._keys) > 1)
 
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
-        """Returns who shows a key.
-
-        Args:
-            secret: The key; None without one.
-            where: How a key is sent, for the error.
-            needs_admin: Whether only admins are let in, for whom there may be no key at all.
+        """Returns who shows a key, which is sent as `where` says.
 
         Raises:
-            ApiError: The key is missing, wrong, or no admin's.
+            ApiError: The key is missing, wrong, or no admin's; or there is none at all for admins.
         """
-        if needs_admin and not self.has_admins:
+        self._follow_files()
+        if needs_admin and not any(key.is_admin for key in self._keys):
             reason = "there is no admin key: set --admin-keys-file"
             raise ApiError(403, reason, code="admin_disabled")
         if not secret:

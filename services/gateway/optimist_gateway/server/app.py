@@ -22,7 +22,6 @@ from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
@@ -100,14 +99,13 @@ def _service(
     # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
-    schedulers = SchedulerPool(
-        settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
-    )
     return Service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
         grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
-        schedulers=schedulers,
+        schedulers=SchedulerPool(
+            settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
+        ),
         admission=Admission(
             AdmissionLimits(
                 max_num_requests=settings.max_num_requests,
@@ -126,7 +124,6 @@ def _service(
             keep_alive_seconds=settings.keep_alive_seconds,
         ),
         observer=observer,
-        admin=SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls),
     )
 
 

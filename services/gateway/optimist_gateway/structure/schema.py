@@ -1,8 +1,8 @@
 """JSON schemas as grammars take them: bounded, and without keywords that would be ignored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from optimist_gateway.core.error import Path
 
@@ -30,23 +30,16 @@ _UNSUPPORTED = frozenset(
 )
 
 
+@dataclass(eq=False)
 class SchemaError(ValueError):
     """A schema that no grammar is made of."""
 
-    def __init__(self, path: Path, message: str) -> None:
-        """Describes it.
-
-        Args:
-            path: Where in the schema, such as `("anyOf", 1)`; empty for all of it.
-            message: What is wrong there.
-        """
-        super().__init__(message)
-        self.path = path
-        self.message = message
+    path: Path
+    """Where in the schema, such as `("anyOf", 1)`; empty for all of it."""
+    message: str
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """A value in a schema."""
 
     path: Path
@@ -54,14 +47,10 @@ class _Node:
 
 
 def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
-    """Returns a schema without annotations.
-
-    Args:
-        schema: A JSON schema, as an object; it has passed `check_json`.
-        is_lenient: Leaves out keywords that no grammar can follow, instead of rejecting them.
+    """Returns a schema, which has passed `check_json`, without annotations.
 
     Raises:
-        SchemaError: The schema has such a keyword.
+        SchemaError: It has a keyword that no grammar can follow, unless `is_lenient` leaves it out.
     """
     return _object(_Node((), schema), is_lenient=is_lenient)
 
@@ -69,15 +58,8 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
 def check_json(value: Any, max_integer: float = float("inf")) -> int:
     """Makes sure that a JSON value is of bounded size and depth and can be written as UTF-8.
 
-    Args:
-        value: What was read of JSON.
-        max_integer: The largest amount of an integer.
-
-    Returns:
-        How many values it is made of.
-
-    Raises:
-        SchemaError: It is not.
+    Returns how many values it is made of; raises SchemaError if it is not, or has an integer of a
+    larger amount than `max_integer`.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
@@ -130,12 +112,12 @@ def _is_text(text: str) -> bool:
 
 
 def _children(node: _Node) -> Iterator[_Node]:
+    named: Iterable[tuple[str | int, Any]] = ()
     if isinstance(node.value, dict):
-        for name, value in node.value.items():
-            yield _Node((*node.path, name), value)
+        named = node.value.items()
     elif isinstance(node.value, list):
-        for index, value in enumerate(node.value):
-            yield _Node((*node.path, index), value)
+        named = enumerate(node.value)
+    return (_Node((*node.path, name), value) for name, value in named)
 
 
 def _schema(node: _Node, *, is_lenient: bool) -> Any:
@@ -149,12 +131,10 @@ def _object(node: _Node, *, is_lenient: bool) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for child in _children(node):
         name = str(child.path[-1])
-        problem = _problem(name, child.value)
-        if problem is not None:
-            if is_lenient and name != "$ref":
-                continue
-            raise SchemaError(child.path, problem)
-        if name not in _ANNOTATIONS:
+        if (problem := _problem(name, child.value)) is not None:
+            if not is_lenient or name == "$ref":
+                raise SchemaError(child.path, problem)
+        elif name not in _ANNOTATIONS:
             kept[name] = _value(name, child, is_lenient=is_lenient)
     return kept
 
