@@ -1,16 +1,24 @@
-"""The ASGI application."""
+"""The ASGI application, and the server of the gRPC API that runs beside it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
+from grpc_health.v1 import health as grpc_health
+from grpc_reflection.v1alpha import reflection
 from starlette.middleware.cors import CORSMiddleware
 
+from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_common.network.channel import Tls
+from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin import Health, admin_router, health_router
+from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthentication
+from optimist_gateway.fronts.grpc.servicer import InferenceServicer
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
 from optimist_gateway.fronts.openai.errors import RESPONSES, add_error_handlers
@@ -25,11 +33,15 @@ from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.grpc_server import serving_grpc
 from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+GRPC_NAME = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+_POLL_SECONDS = 0.25
 
 
 def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
@@ -58,7 +70,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             asyncio.create_task(work) for work in (schedulers.run(), watch_event_loop(metrics))
         ]
         try:
-            async with serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
+            async with _serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
                 yield
         finally:
             for task in tasks:
@@ -151,3 +163,54 @@ def _add_layers(
     if observer.is_on:
         # Outermost, so that it sees what other layers refuse.
         app.add_middleware(Observation, observer=observer)
+
+
+@asynccontextmanager
+async def _serving_grpc(
+    settings: GatewaySettings, service: Service, keys: Keys, is_ready: Callable[[], bool]
+) -> AsyncIterator[None]:
+    """Serves the gRPC API for the time of the block, if there is a port for it.
+
+    Raises:
+        SetupError: The address cannot be bound.
+    """
+    if not settings.grpc_port:
+        yield
+        return
+    server = GrpcServer(
+        settings.host,
+        settings.grpc_port,
+        _https(settings),
+        options=[
+            ("grpc.max_receive_message_length", settings.max_body_bytes),
+            ("grpc.max_metadata_size", settings.max_header_bytes),
+        ],
+        interceptors=[GrpcAuthentication(keys, service.metrics)],
+    )
+    inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server.server)
+    names = (GRPC_NAME, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server.server)
+    port = await server.start()
+    logger.info("serving gRPC on %s:%d", settings.host, port)
+    watcher = asyncio.create_task(_watch(server, is_ready))
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        await server.stop()
+
+
+def _https(settings: GatewaySettings) -> Tls | None:
+    """Returns the certificate that clients see, of whom none is wanted."""
+    if not settings.https_cert:
+        return None
+    paths = settings.https_cert, settings.https_key
+    return Tls(*(Path(path).read_bytes() for path in paths), authority=None)
+
+
+async def _watch(server: GrpcServer, is_ready: Callable[[], bool]) -> None:
+    """Keeps the health service of the gRPC API true."""
+    while True:
+        await server.set_serving(serving=is_ready())
+        await asyncio.sleep(_POLL_SECONDS)

@@ -69,14 +69,7 @@ class Authentication:
     def __init__(
         self, app: ASGIApp, keys: Keys, metrics: GatewayMetrics, *, public_metrics: bool
     ) -> None:
-        """Takes the application.
-
-        Args:
-            app: What answers those who may ask.
-            keys: The keys that are valid.
-            metrics: Where refusals are counted.
-            public_metrics: Whether /metrics needs no key.
-        """
+        """Takes what answers those who may ask; public metrics need no key."""
         self._app, self._keys, self._metrics = app, keys, metrics
         self._open_paths = PROBES | {PAGE} | ({METRICS} if public_metrics else set())
 
