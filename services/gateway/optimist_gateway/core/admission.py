@@ -138,7 +138,9 @@ class AdmissionControl:
         self.num_choices = 0
         """Choices in progress."""
 
-    def admit(self, client: str, num_choices: int, now: float, *, competes: bool) -> Refusal | None:
+    def admit(
+        self, client: str, num_choices: int, now: float, *, competes: bool = False
+    ) -> Refusal | None:
         """Admits all choices of a client's request at a time, in seconds, or returns why not.
 
         If it `competes`, there may be other clients, for whom a part is kept.
