@@ -39,8 +39,7 @@ class TokenTree:
     def find_fault(self, *, allows_twins: bool = False) -> str | None:
         """Returns why the columns are no tree; None if they are one.
 
-        Args:
-            allows_twins: Whether siblings may have the same token.
+        Twins are siblings with the same token.
         """
         parents, number = self.parents, len(self)
         if parents is None:
@@ -122,14 +121,7 @@ class TokenTree:
 def find_path(
     tree: Sequence[int], parents: Sequence[int], token_ids: Sequence[int], node: int
 ) -> list[int]:
-    """Does what `TokenTree.walk` does on plain sequences, without a copy of them.
-
-    Args:
-        tree: Token of each node [num_nodes].
-        parents: Parent of each node, of a chain too [num_nodes].
-        token_ids: The path.
-        node: Where it begins.
-    """
+    """Does what `TokenTree.walk` does on the columns of a tree, of a chain too, without a copy."""
     path = list[int]()
     for token_id in token_ids:
         try:

@@ -56,11 +56,7 @@ class ServiceSettings(BaseModel):
 
 
 def load_settings(settings_class: type[S], arguments: list[str]) -> S:
-    """Builds the settings of one service from all three sources.
-
-    Args:
-        settings_class: The service's settings.
-        arguments: The command line after the service's name.
+    """Builds the settings of one service; its command line is one of the three sources.
 
     Raises:
         SetupError: A value is wrong or a name unknown; the message says which and whence.

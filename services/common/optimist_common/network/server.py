@@ -48,14 +48,9 @@ class GrpcServer:
         options: Sequence[tuple[str, int]] = (),
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """Prepares a server; port 0 takes a free one.
+        """Prepares a server; port 0 takes a free one, and without keys it serves plaintext.
 
-        Args:
-            host: Address to listen on.
-            port: Port.
-            tls: None serves plaintext.
-            options: gRPC's, which go before those of every server.
-            interceptors: What calls pass before they are handled.
+        Its options, gRPC's, go before those of every server.
         """
         self._host, self._port, self._tls = host, port, tls
         # Of an option that is given twice, gRPC takes the first.

@@ -1,6 +1,7 @@
 """What the OpenAPI document says beyond bodies and answers: examples, links, limits."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI
@@ -86,17 +87,15 @@ def add_document(app: FastAPI, service: Service) -> None:
 
     What only the scheduler knows, the vocabulary and the longest sequence, is in it once the
     scheduler has been reached.
-
-    Args:
-        app: The application with all its endpoints.
-        service: What all requests share.
     """
     generate = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
-        schema, model = generate(), _description(service)
+        schema, model = generate(), None
+        with suppress(SchedulerUnavailableError):
+            model = service.schedulers.description
         _describe(schema, service.model_name)
         set_limits(schema["components"]["schemas"], service.limits, model)
         app.openapi_schema = schema if model is not None else None
@@ -104,13 +103,6 @@ def add_document(app: FastAPI, service: Service) -> None:
 
     # FastAPI's own way to change the document.
     app.openapi = document  # type: ignore[method-assign]
-
-
-def _description(service: Service) -> ModelDescription | None:
-    try:
-        return service.schedulers.description
-    except SchedulerUnavailableError:
-        return None
 
 
 def _describe(schema: dict[str, Any], model_name: str) -> None:
@@ -174,13 +166,7 @@ _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tok
 
 
 def set_limits(schemas: dict[str, Any], limits: Limits, model: ModelDescription | None) -> None:
-    """Narrows the schemas of bodies to what this server takes.
-
-    Args:
-        schemas: Of all objects, by name; they are changed.
-        limits: What one request may ask for.
-        model: What the schedulers describe; None if it is unknown yet.
-    """
+    """Narrows the schemas of bodies to what this server takes, as far as that is known."""
     for name, schema in schemas.items():
         _make_exact(schema)
         properties = schema.get("properties", {})

@@ -56,12 +56,10 @@ class Choice:
     _end: End = field(init=False, default=_nobody)
 
     def start(self, report: TakePiece, end: End) -> None:
-        """Begins to report pieces, up to the one with a finish reason.
+        """Begins to report pieces as their steps arrive, up to the one with a finish reason.
 
-        Args:
-            report: Called with each piece, in the moment in which its step arrives.
-            end: Called once; with ApiError if the request failed at the scheduler, else with what
-                `RequestStream` says.
+        `end` is called once; with ApiError if the request failed at the scheduler, else with what
+        `RequestStream` says.
         """
         self._report, self._end = report, end
         self.stream.read(self._take)

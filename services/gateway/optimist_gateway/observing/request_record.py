@@ -99,13 +99,10 @@ class RequestObserver:
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "optimist",
                 "gen_ai.request.model": self.model_name,
+                **attributes,
             }
-            span = self.tracer.start(
-                f"{operation} {self.model_name}",
-                {**generating, **attributes},
-                trace_parent=trace_parent,
-                kind="server",
-            )
+            name = f"{operation} {self.model_name}"
+            span = self.tracer.start(name, generating, trace_parent=trace_parent, kind="server")
         record = RequestRecord(span)
         _current.set(record)
         return record
@@ -113,13 +110,9 @@ class RequestObserver:
     def end(
         self, record: RequestRecord, name: str, attributes: Attributes, *, failed: bool
     ) -> None:
-        """Ends the span and writes the line.
+        """Ends the span, with attributes that the front knows only now, and writes the line.
 
-        Args:
-            record: The request, with its outcome.
-            name: What was asked for, such as `POST /v1/completions`.
-            attributes: What the front knows only now.
-            failed: Whether the server failed.
+        The name is what was asked for, such as `POST /v1/completions`; `failed` is the server.
         """
         if record.span is not None:
             record.span.set({**_answer_attributes(record), **attributes})

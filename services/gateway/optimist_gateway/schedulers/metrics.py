@@ -16,7 +16,6 @@ class SchedulerCollector(Collector):
     """Reads the pool whenever metrics are read."""
 
     def __init__(self, pool: SchedulerPool) -> None:
-        """Takes the schedulers."""
         self._pool = pool
 
     def collect(self) -> Iterable[Metric]:
@@ -64,13 +63,7 @@ class VllmCollector(Collector):
     def __init__(
         self, metrics: GatewayMetrics, stats: Callable[[], Stats | None], model_name: str
     ) -> None:
-        """Takes the figures.
-
-        Args:
-            metrics: The gateway's.
-            stats: Returns the schedulers' latest; None while they are not known.
-            model_name: Value of the label `model_name`.
-        """
+        """Takes the gateway's figures, and what returns the schedulers' latest, once known."""
         self._metrics, self._stats = metrics, stats
         self._labels = {"model_name": model_name, "engine": "0"}
 

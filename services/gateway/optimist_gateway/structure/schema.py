@@ -87,7 +87,10 @@ def _problem_of(value: Any, max_integer: float) -> str | None:
     if isinstance(value, int) and abs(value) > max_integer:
         return f"must be at most {max_integer}"
     text = "".join(value) if isinstance(value, dict) else value
-    if isinstance(text, str) and not _is_text(text):
+    try:
+        if isinstance(text, str):
+            text.encode()
+    except UnicodeEncodeError:
         return "must be Unicode text without halves of surrogate pairs"
     return None
 
@@ -101,14 +104,6 @@ def _path_to(wanted: Any, value: Any) -> Path:
             return node.path
         waiting += _children(node)
     raise AssertionError("it is not in there")
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _children(node: _Node) -> Iterator[_Node]:

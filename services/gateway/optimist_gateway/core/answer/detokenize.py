@@ -169,10 +169,9 @@ def byte_fallback_bytes(token: str) -> bytes:
 
 
 def bytes_reader(decoders: set[str]) -> Callable[[str], bytes] | None:
-    """Returns what reads the entries of a vocabulary, or None if only decoding gives their text.
+    """Returns what reads the entries of a vocabulary, by the types of decoders in tokenizer.json.
 
-    Args:
-        decoders: The types of its decoders, as a tokenizer.json names them.
+    None if only decoding gives their text.
     """
     if "ByteLevel" in decoders:
         return byte_level_bytes

@@ -41,10 +41,7 @@ def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the characters of each token so that none is left out and none is there twice.
 
     Tokenizers may leave the spaces of a token out of its span, and give each of the tokens that
-    make up a character the whole of it; here the first of these gets it.
-
-    Args:
-        spans: Where the text of each token begins and ends, `[num_tokens]`.
+    make up a character the whole of it; here the first of these gets it, `[num_tokens]`.
     """
     ends = list(accumulate((end for _, end in spans), max, initial=0))
     return list(pairwise(ends))
@@ -103,10 +100,6 @@ def find_contents(text: str, contents: Sequence[str]) -> list[SentText]:
 
     They are looked for one after the other; without the spaces around them, where a template drops
     these. Those that it writes in another form are left out.
-
-    Args:
-        text: The prompt.
-        contents: The content of each message.
     """
     found: list[SentText] = []
     cursor = num_misses = 0

@@ -225,12 +225,7 @@ class Answering:
         request: GenerationRequest,
         write: Callable[[Generation], AnswerWriter],
     ) -> Response:
-        """Answers one request.
-
-        Args:
-            http_request: The request as it came.
-            request: What it asks for.
-            write: Returns what writes its answer.
+        """Answers one request; `write` returns what writes its answer.
 
         Raises:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.

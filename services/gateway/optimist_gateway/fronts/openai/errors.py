@@ -126,10 +126,7 @@ def add_error_handlers(
 ) -> None:
     """Gives every error of the app the API's shape, and counts it.
 
-    Args:
-        app: The application.
-        metrics: Where errors are counted.
-        retry_seconds: Returns when an overloaded server may be asked again.
+    `retry_seconds` returns when an overloaded server may be asked again.
     """
 
     def answer(request: Request, error: ApiError) -> Response:

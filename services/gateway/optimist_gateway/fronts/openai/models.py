@@ -137,12 +137,7 @@ class TokenizerInfo(TypedDict):
 
 
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
-    """Returns the endpoints.
-
-    Args:
-        service: What all requests share.
-        show_chat_template: Whether clients may see the model's chat template.
-    """
+    """Returns the endpoints."""
     router = APIRouter()
 
     def model(name: str | None) -> ModelDescription:
@@ -153,25 +148,19 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     @router.post("/tokenize", response_model=Tokens)
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
-        described = model(body.model)
-        if body.prompt is not None:
+        described, text, adds_special = model(body.model), body.prompt, body.add_special_tokens
+        if text is not None:
             with naming(dict):
-                require_tokenizable(len(body.prompt), ("prompt",), service.tokenizer, described)
-            token_ids = await service.tokenizer.encode(
-                body.prompt, add_special_tokens=body.add_special_tokens is not False
-            )
+                require_tokenizable(len(text), ("prompt",), service.tokenizer, described)
+            adds_special = adds_special is not False
         else:
             messages = [message.message() for message in body.messages or ()]
+            goes_on = body.add_generation_prompt is not False
             with naming(lambda: {("prompts",): "messages"}):
                 text = await render_chat(
-                    messages,
-                    service.tokenizer,
-                    described,
-                    add_generation_prompt=body.add_generation_prompt is not False,
+                    messages, service.tokenizer, described, add_generation_prompt=goes_on
                 )
-            token_ids = await service.tokenizer.encode(
-                text, add_special_tokens=bool(body.add_special_tokens)
-            )
+        token_ids = await service.tokenizer.encode(text, add_special_tokens=bool(adds_special))
         strings = None
         if body.return_token_strs:
             strings = [service.tokenizer.vocabulary.describe(token)[0] for token in token_ids]

@@ -78,12 +78,7 @@ class ResponseOutput:
         ]
 
     def add_call(self, name: str | None, arguments: str) -> list[Event]:
-        """Begins a tool call, or adds to the one that is open.
-
-        Args:
-            name: The function's, of a new call.
-            arguments: Their next piece, of a JSON text.
-        """
+        """Begins a call of a function with a name, or adds to the arguments of the open one."""
         events = []
         if name is not None:
             events += [*self.close(), self._open_call(name)]
