@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy.typing as npt
 
@@ -12,7 +12,10 @@ from optimist_common.sampling import SamplingParams
 
 _NAMES = tuple(one.name for one in fields(SamplingParams) if one.name != "logit_bias")
 """Fields that are the same in a message."""
-_OPTIONAL = ("num_logprobs", "num_prompt_logprobs")
+_OPTIONAL: tuple[Literal["num_logprobs", "num_prompt_logprobs"], ...] = (
+    "num_logprobs",
+    "num_prompt_logprobs",
+)
 _ONE_BY_DEFAULT = ("top_p", "repetition_penalty")
 """Numbers that arrive as 0 if they are not set."""
 

@@ -38,13 +38,13 @@ def load_tls(certificate: str, key: str, authority: str) -> Tls | None:
     if not certificate:
         return None
     flags = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authority}
-    *pair, authorities = (_read(flag, path) for flag, path in flags.items())
+    of_service, its_key, authorities = [_read(flag, path) for flag, path in flags.items()]
     check_key(certificate, key, "--tls")
     try:
         ssl.create_default_context(cadata=authorities.decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise SetupError(f"--tls-ca: {authority} holds no certificates in PEM") from None
-    return Tls(*pair, authorities)
+    return Tls(of_service, its_key, authorities)
 
 
 def check_key(certificate: str, key: str, flags: str) -> None:

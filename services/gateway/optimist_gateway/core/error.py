@@ -29,14 +29,10 @@ class ApiError(Exception):
         code: str | None = None,
         retry_seconds: float | None = None,
     ) -> None:
-        """Describes the error.
+        """Describes the error; `status` is HTTP's, if nothing was sent yet.
 
-        Args:
-            status: The HTTP status, if nothing was sent yet.
-            message: What is wrong; cut to a few hundred characters.
-            param: The field that is wrong, such as `messages[0].content`.
-            code: A word for programs.
-            retry_seconds: When to try again, if that is known; for 429 and 503.
+        The message is cut to a few hundred characters, `param` is the field that is wrong, such as
+        `messages[0].content`, `code` a word for programs. When to try again is for 429 and 503.
         """
         super().__init__(message)
         self.status = status

@@ -30,6 +30,12 @@ class ModelDescription:
     max_draft_tokens: int | None = None
     """Most drafts of a request and pass; None if no scheduler says."""
 
+    def too_long(self, path: Path, size: str) -> FieldError:
+        """Returns the error, which has the path, of a request of a size that does not fit."""
+        fault = f"This model's maximum context length is {self.max_model_len} tokens. However, the "
+        fault += f"request has {size}."
+        return FieldError(path, fault, code="context_length_exceeded", is_sentence=True)
+
     def require_known(self, token_ids: Sequence[int], path: Path) -> None:
         """Raises FieldError, which has the path, if a token is not one of the model's."""
         size = self.vocab_size

@@ -21,57 +21,28 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 
+_FORM = {"name": "circle", "schema": _SCHEMA, "strict": True}
+_TOOL = {"type": "function", "function": {"name": "draw_circle", "parameters": _SCHEMA}}
+_PREDICTION = {"prediction": {"type": "content", "content": _CODE}}
+_CHAT = {"messages": _MESSAGES, "max_completion_tokens": 64}
+_COMPLETION = {"prompt": _CODE, "max_tokens": 64}
+_RESPONSE = {"input": "Rename radius to r.", "max_output_tokens": 64}
+_ITEM = {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
+
 EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "/v1/chat/completions": {
-        "prediction": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "prediction": {"type": "content", "content": _CODE},
-        },
-        "stream": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        },
-        "structure": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "circle", "schema": _SCHEMA, "strict": True},
-            },
-        },
-        "tools": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "tools": [
-                {"type": "function", "function": {"name": "draw_circle", "parameters": _SCHEMA}}
-            ],
-            "tool_choice": "auto",
-        },
+        "prediction": _CHAT | _PREDICTION,
+        "stream": _CHAT | {"stream": True, "stream_options": {"include_usage": True}},
+        "structure": _CHAT | {"response_format": {"type": "json_schema", "json_schema": _FORM}},
+        "tools": _CHAT | {"tools": [_TOOL], "tool_choice": "auto"},
     },
     "/v1/completions": {
-        "prediction": {
-            "prompt": _CODE,
-            "max_tokens": 64,
-            "prediction": {"type": "content", "content": _CODE},
-            "include_speculation": True,
-        },
+        "prediction": _COMPLETION | _PREDICTION | {"include_speculation": True},
         "logprobs": {"prompt": ["def f(", "class A"], "max_tokens": 8, "logprobs": 2},
     },
     "/v1/responses": {
-        "prediction": {
-            "input": "Rename radius to r.",
-            "instructions": "Answer with code.",
-            "max_output_tokens": 64,
-            "prediction": {"type": "content", "content": _CODE},
-        },
-        "items": {
-            "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}],
-            "max_output_tokens": 64,
-            "stream": True,
-        },
+        "prediction": _RESPONSE | _PREDICTION | {"instructions": "Answer with code."},
+        "items": _RESPONSE | {"input": [_ITEM], "stream": True},
     },
     "/tokenize": {
         "text": {"prompt": _CODE, "return_token_strs": True},
@@ -147,17 +118,14 @@ def _add_examples(path: str, operation: dict[str, Any], model_name: str) -> None
 def _link(paths: dict[str, Any]) -> None:
     """Says which answers are of use for which requests."""
     one_model, text = paths["/v1/models/{name}"]["get"], paths["/detokenize"]["post"]
-    paths["/v1/models"]["get"]["responses"]["200"]["links"] = {
-        "model": {
-            "operationId": one_model["operationId"],
-            "parameters": {"name": "$response.body#/data/0/id"},
-        }
+    named = {"parameters": {"name": "$response.body#/data/0/id"}}
+    tokens = {"requestBody": {"tokens": "$response.body#/tokens"}}
+    listed, tokenized = paths["/v1/models"]["get"], paths["/tokenize"]["post"]
+    listed["responses"]["200"]["links"] = {
+        "model": {"operationId": one_model["operationId"], **named}
     }
-    paths["/tokenize"]["post"]["responses"]["200"]["links"] = {
-        "text": {
-            "operationId": text["operationId"],
-            "requestBody": {"tokens": "$response.body#/tokens"},
-        }
+    tokenized["responses"]["200"]["links"] = {
+        "text": {"operationId": text["operationId"], **tokens}
     }
 
 

@@ -66,10 +66,6 @@ class Admission:
         """Returns when there will probably be room, in seconds from now."""
         return self._control.retry_seconds(time.monotonic())
 
-    def close(self) -> None:
-        """Takes no more requests."""
-        self.is_closed = True
-
     def _require(self, ask: Callable[..., Refusal | None], num_requests: int) -> str:
         """Returns the name of the client that asks; raises ApiError if it is not admitted."""
         if self.is_closed:

@@ -196,7 +196,7 @@ class Choices:
 
     def __init__(self, number: int) -> None:
         """Begins without any; so many are added before they start."""
-        self._choices: list[Choice] = []
+        self.each: list[Choice] = []
         self._num_open = number
         self._error: Exception | None = None
         self._is_paused = False
@@ -204,18 +204,11 @@ class Choices:
         """Done once no more pieces come; `wait` says why."""
 
     def __iter__(self) -> Iterator[Choice]:
-        return iter(self._choices)
-
-    def __len__(self) -> int:
-        return len(self._choices)
-
-    def add(self, choice: Choice) -> None:
-        """Adds the next one."""
-        self._choices.append(choice)
+        return iter(self.each)
 
     def start(self, report: TakePiece) -> None:
         """Begins to report pieces, each in the moment in which its step arrives."""
-        for choice in self._choices:
+        for choice in self.each:
             choice.start(report, self._end)
             if self._is_paused:
                 choice.pause()
@@ -223,13 +216,13 @@ class Choices:
     def pause(self) -> None:
         """Lets what the scheduler says wait, in bounds: a choice that waits too long fails."""
         self._is_paused = True
-        for choice in self._choices:
+        for choice in self.each:
             choice.pause()
 
     def resume(self) -> None:
         """Goes on with what waits."""
         self._is_paused = False
-        for choice in self._choices:
+        for choice in self.each:
             # What one choice says may be too much again.
             if self._is_paused:
                 break
@@ -249,7 +242,7 @@ class Choices:
 
     def close(self) -> None:
         """Ends those that run."""
-        for choice in self._choices:
+        for choice in self.each:
             choice.close()
         if not self.ended.done():
             self.ended.set_result(None)

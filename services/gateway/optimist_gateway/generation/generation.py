@@ -157,7 +157,7 @@ class Generation:
             prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.add(self._choice(index, prompt, predictions, add))
+            self.choices.each.append(self._choice(index, prompt, predictions, add))
 
     def _choice(
         self,
@@ -211,7 +211,7 @@ class Generation:
 
     def _end(self) -> None:
         self.choices.close()
-        if not len(self.choices):
+        if not self.choices.each:
             return
         usage = self._record.usage = self.usage()
         if self._has_failed and not usage.completion_tokens:

@@ -101,14 +101,8 @@ def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescriptio
     left = model.max_model_len - num_prompt_tokens
     needed = max(asked or 0, 1)
     if needed > left:
-        raise FieldError(
-            ("prompts",),
-            f"This model's maximum context length is {model.max_model_len} tokens. However, the "
-            f"request has {num_prompt_tokens} tokens in the prompt and asks for {needed} in the "
-            "answer.",
-            code="context_length_exceeded",
-            is_sentence=True,
-        )
+        size = f"{num_prompt_tokens} tokens in the prompt and asks for {needed} in the answer"
+        raise model.too_long(("prompts",), size)
     if asked is None:
         return left if request.default_max_tokens is None else min(request.default_max_tokens, left)
     return asked

@@ -5,8 +5,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.network.channel import Tls
+import grpc
+
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_gateway.core.schedulers import (
     Candidate,
@@ -15,7 +17,6 @@ from optimist_gateway.core.schedulers import (
     common_description,
     find_difference,
 )
-from optimist_gateway.schedulers.admin import Replies, ask_all
 from optimist_gateway.schedulers.client import SchedulerClient
 from optimist_gateway.schedulers.requests import (
     RequestStream,
@@ -28,6 +29,13 @@ logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_SECONDS = 1.0
 
+Replies = tuple[dict[str, scheduler_pb2.Reply], dict[str, Exception]]
+"""Of schedulers by their addresses, and why others did not carry a command out."""
+
+
+class CommandRefusedError(Exception):
+    """The scheduler did not carry a command out; the text is its reason."""
+
 
 class SchedulerPool:
     """A stream to each scheduler; a request is at one of them, or waits for one."""
@@ -39,13 +47,9 @@ class SchedulerPool:
         resume_seconds: float,
         tls: Tls | None = None,
     ) -> None:
-        """Sets up a pool that is not connected until `run` is.
+        """Sets up a pool, not connected until `run` is; the parameters are those of the settings.
 
-        Args:
-            addresses: The schedulers, each host:port; every address of a name is one.
-            max_num_requests: How many requests run at most; bounds the commands that wait.
-            resume_seconds: How long a request that lost its scheduler may wait for another.
-            tls: None for plaintext.
+        How many requests run at most bounds the commands that wait.
         """
         self._endpoints = Endpoints(addresses)
         self._max_num_requests, self._tls = max_num_requests, tls
@@ -281,3 +285,58 @@ def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats | N
             columns = zip_longest(*values, fillvalue=0)
             getattr(total, field.name).extend(sum(column) for column in columns)
     return total
+
+
+async def ask_all(
+    peers: Sequence[Peer], tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends one command to schedulers and returns what they reply.
+
+    A pause whose caller goes away before it is answered is taken back. Why there is no reply is a
+    `CommandRefusedError`, a `SchedulerUnavailableError`, or a `TimeoutError` if there was none
+    within so many seconds. Without any scheduler, it is said for an empty address.
+    """
+    command.command_id = 1
+    if not peers:
+        return {}, {"": SchedulerUnavailableError("no address of a scheduler is known yet")}
+    answers = await asyncio.gather(*(_ask(peer, tls, command, seconds) for peer in peers))
+    replies: Replies = {}, {}
+    for peer, answer in zip(peers, answers, strict=True):
+        if isinstance(answer, Exception):
+            replies[1][peer.target] = answer
+        else:
+            replies[0][peer.target] = answer
+    return replies
+
+
+async def _ask(
+    peer: Peer, tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
+) -> scheduler_pb2.Reply | Exception:
+    where = f"the scheduler at {peer.target}"
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            open_channel(peer.target, tls, server_name=peer.server_name) as channel,
+        ):
+            reply = await _exchange(channel, command)
+    except grpc.aio.AioRpcError as error:
+        return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
+    except SchedulerUnavailableError as error:
+        return error
+    except TimeoutError:
+        return TimeoutError(f"{where} did not answer within {seconds:g} seconds")
+    return CommandRefusedError(reply.error) if reply.error else reply
+
+
+async def _exchange(
+    channel: grpc.aio.Channel, command: scheduler_pb2.ConnectRequest
+) -> scheduler_pb2.Reply:
+    call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
+    try:
+        await call.write(command)
+        async for response in call:
+            for reply in response.replies:
+                return reply
+    finally:
+        call.cancel()
+    raise SchedulerUnavailableError("the scheduler ended the stream without a reply")

@@ -205,8 +205,8 @@ def _https(settings: GatewaySettings) -> Tls | None:
     """Returns the certificate that clients see, of whom none is wanted."""
     if not settings.https_cert:
         return None
-    paths = settings.https_cert, settings.https_key
-    return Tls(*(Path(path).read_bytes() for path in paths), authority=None)
+    certificate, key = Path(settings.https_cert), Path(settings.https_key)
+    return Tls(certificate.read_bytes(), key.read_bytes(), authority=None)
 
 
 async def _watch(server: GrpcServer, is_ready: Callable[[], bool]) -> None:

@@ -281,13 +281,13 @@ class DrainingServer(uvicorn.Server):
         if self._loop is None or self._service.admission.is_closed:
             self.should_exit = True
             return
-        self._service.admission.close()
+        self._service.admission.is_closed = True
         self._drain = asyncio.run_coroutine_threadsafe(self.drain(), self._loop)
 
     async def drain(self) -> None:
         """Takes no more requests, lets the running ones finish in time, and ends the others."""
         admission = self._service.admission
-        admission.close()
+        admission.is_closed = True
         loop = asyncio.get_running_loop()
         started = loop.time()
         if admission.num_requests:

@@ -201,10 +201,8 @@ class Grammars:
     def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
         """Sets up without the process; the first grammar starts it.
 
-        Args:
-            model: Directory or hub name of the model, with a tokenizer.json.
-            form: How the model writes tool calls.
-            token_id: Returns the id of a special token, by its text; None for other texts.
+        The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
+        special token by its text.
         """
         self.form = form
         ids = {part: token_id(part) for part in form.parts}

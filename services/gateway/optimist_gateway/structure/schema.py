@@ -52,7 +52,8 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     Raises:
         SchemaError: It has a keyword that no grammar can follow, unless `is_lenient` leaves it out.
     """
-    return _object(_Node((), schema), is_lenient=is_lenient)
+    plain: dict[str, Any] = _schema(_Node((), schema), is_lenient=is_lenient)
+    return plain
 
 
 def check_json(value: Any, max_integer: float = float("inf")) -> int:
@@ -117,12 +118,8 @@ def _children(node: _Node) -> Iterator[_Node]:
 
 def _schema(node: _Node, *, is_lenient: bool) -> Any:
     """Returns what stands where a schema may stand; what is none is left to the compiler."""
-    if isinstance(node.value, dict):
-        return _object(node, is_lenient=is_lenient)
-    return node.value
-
-
-def _object(node: _Node, *, is_lenient: bool) -> dict[str, Any]:
+    if not isinstance(node.value, dict):
+        return node.value
     kept: dict[str, Any] = {}
     for child in _children(node):
         name = str(child.path[-1])

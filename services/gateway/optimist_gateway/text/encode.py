@@ -223,13 +223,7 @@ def require_tokenizable(
 ) -> None:
     """Raises FieldError for a text that is too long for the model however it is tokenized."""
     if num_characters > model.max_model_len * tokenizer.longest_token:
-        raise FieldError(
-            path,
-            f"This model's maximum context length is {model.max_model_len} tokens. However, the "
-            f"request has {num_characters} characters.",
-            code="context_length_exceeded",
-            is_sentence=True,
-        )
+        raise model.too_long(path, f"{num_characters} characters")
 
 
 def _template_tool(tool: Function) -> dict[str, Any]:

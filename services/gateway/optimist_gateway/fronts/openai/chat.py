@@ -22,7 +22,7 @@ from optimist_gateway.fronts.openai.chunk_writer import (
     reason_name,
 )
 from optimist_gateway.generation.generation import Generation, Service
-from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
+from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
 from optimist_gateway.structure.tool_format import ToolFormat
 
 PATH = "/v1/chat/completions"
@@ -73,11 +73,18 @@ class MessageDelta:
 
     def __init__(self, deltas: Sequence[Delta]) -> None:
         """Joins what belongs together."""
-        self._content = "".join(one.text for one in deltas if isinstance(one, ContentDelta))
+        self._content = ""
         self._calls: dict[int, Any] = {}
         for delta in deltas:
-            if isinstance(delta, CallDelta):
-                self._add(delta)
+            if isinstance(delta, ContentDelta):
+                self._content += delta.text
+            elif delta.name is not None:
+                function = {"name": delta.name, "arguments": delta.arguments}
+                call = {"id": new_call_id(), "type": "function", "function": function}
+                self._calls[delta.index] = call
+            else:
+                call = self._calls.setdefault(delta.index, {"function": {"arguments": ""}})
+                call["function"]["arguments"] += delta.arguments
 
     def to_api(self) -> dict[str, Any]:
         """Returns the delta of a chunk; empty if there is nothing to say."""
@@ -93,17 +100,6 @@ class MessageDelta:
             message["content"] = self._content or None
             message["tool_calls"] = list(self._calls.values())
         return message
-
-    def _add(self, delta: CallDelta) -> None:
-        if delta.name is not None:
-            self._calls[delta.index] = {
-                "id": new_call_id(),
-                "type": "function",
-                "function": {"name": delta.name, "arguments": delta.arguments},
-            }
-            return
-        call = self._calls.setdefault(delta.index, {"function": {"arguments": ""}})
-        call["function"]["arguments"] += delta.arguments
 
 
 class ChatChoice(ChoiceAnswer):

@@ -78,7 +78,7 @@ _REQUEST_ID = {
 _RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
 _HEADERS = {405: {"Allow": _header("The methods that are allowed.")}, 429: _RETRY, 503: _RETRY}
 
-RESPONSES: dict[int | str, dict[str, Any]] = {200: {"headers": _REQUEST_ID}} | {
+RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {
         "description": reason,
         "model": ErrorAnswer,
@@ -86,6 +86,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {200: {"headers": _REQUEST_ID}} | {
     }
     for status, reason in _REASONS.items()
 }
+RESPONSES[200] = {"headers": _REQUEST_ID}
 """What any endpoint may answer."""
 
 
