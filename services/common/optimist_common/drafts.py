@@ -30,7 +30,8 @@ class TokenTree:
     @classmethod
     def from_columns(cls, token_ids: Int32Column, parents: Int32Column) -> "TokenTree":
         """Returns the tree; parents that make a chain, or none at all, are those of a chain."""
-        is_chain = len(parents) == 0 or np.array_equal(parents, _chain_parents(len(token_ids)))
+        of_chain = np.arange(ROOT, len(token_ids) - 1)
+        is_chain = len(parents) == 0 or np.array_equal(parents, of_chain)
         return cls(token_ids, None if is_chain else parents)
 
     def __len__(self) -> int:
@@ -133,10 +134,6 @@ def find_path(
         path.append(child)
         node = child
     return path
-
-
-def _chain_parents(number: int) -> NodeColumn:
-    return np.arange(ROOT, number - 1)
 
 
 class DraftSource(IntEnum):

@@ -132,12 +132,8 @@ class Tracer:
     ) -> Span | None:
         """Starts a span; None if it is not recorded.
 
-        Args:
-            name: Of the span.
-            attributes: Of the span.
-            trace_parent: Its parent as a W3C traceparent; it begins a trace if this is none.
-            kind: Whether it answers another service.
-            start_ns: When it began, in nanoseconds since 1970; None for now.
+        Its parent is a W3C traceparent; it begins a trace if that is none. A server's answers
+        another service. It began at `start_ns`, in nanoseconds since 1970; None for now.
         """
         if self._tracer is None:
             return None

@@ -10,6 +10,7 @@ MAX_PARAM_CHARACTERS = 100
 # When nothing was measured that is a better guess.
 RETRY_SECONDS = 1.0
 SHUTTING_DOWN = "shutting_down"
+FAILED = "the gateway failed; its log says why"
 
 Path = tuple[str | int, ...]
 """Where something is in a request, in a body or in a JSON value: names and indices."""

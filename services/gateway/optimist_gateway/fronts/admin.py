@@ -255,8 +255,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
     @router.get("/version", response_model=Version)
     async def optimist_version() -> Response:
         """Returns the version of Optimist."""
-        answer: Version = {"version": installed}
-        return JSONResponse(answer)
+        return JSONResponse(Version(version=installed))
 
     # Load generators ask with HEAD whether there are metrics.
     @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,7 +1,7 @@
 """The answers to a request, as they arrive from the scheduler."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -202,9 +202,6 @@ class Choices:
         self._is_paused = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once no more pieces come; `wait` says why."""
-
-    def __iter__(self) -> Iterator[Choice]:
-        return iter(self.each)
 
     def start(self, report: TakePiece) -> None:
         """Begins to report pieces, each in the moment in which its step arrives."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.answer.answer import Answer, Echo
-from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
 from optimist_gateway.core.answer.output import (
+    Describe,
+    LogprobReader,
     Speculation,
     Usage,
     add_speculations,
@@ -89,7 +90,7 @@ class Generation:
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.answer.usage() for choice in self.choices]
+        usages = [choice.answer.usage() for choice in self.choices.each]
         if len(self.request.prompts) == 1:
             return merge_usages(usages)
         size = self.request.num_candidates
@@ -98,7 +99,7 @@ class Generation:
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.answer.speculation() for choice in self.choices])
+        return add_speculations([choice.answer.speculation() for choice in self.choices.each])
 
     def chosen(self) -> list[int]:
         """Returns which choices are the answer, those of the first prompt first.
@@ -108,7 +109,7 @@ class Generation:
         size, wanted = self.request.num_candidates, self.request.n
         if size == wanted:
             return list(range(self.request.num_choices))
-        logprobs = [choice.answer.mean_logprob() for choice in self.choices]
+        logprobs = [choice.answer.mean_logprob() for choice in self.choices.each]
         chosen: list[int] = []
         for start in range(0, self.request.num_choices, size):
             # Sorting is stable: of equal ones the first is taken.

@@ -90,7 +90,6 @@ class RequestObserver:
         Args:
             operation: What OpenTelemetry's conventions for generative AI call it, such as `chat`;
                 empty for a request that generates nothing and has no span.
-            attributes: What the front knows of it.
             trace_parent: W3C traceparent that came with the request, if one did.
         """
         span = None

@@ -71,7 +71,8 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
         secret = secret.strip()
         if not secret or (separator and not name.strip()) or len(text) > MAX_KEY_BYTES:
             raise ValueError(f"line {number} is not name:key, key, name:sha256 or sha256")
-        digest = _digest(secret)
+        is_digest = len(secret) == _DIGEST_CHARACTERS and set(secret) <= set(hexdigits)
+        digest = bytes.fromhex(secret) if is_digest else sha256(secret.encode()).digest()
         name = name.strip() or f"key-{digest.hex()[:8]}"
         if name in keys:
             raise ValueError(f"line {number}: its name was used before")
@@ -79,12 +80,6 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
     if len(keys) > MAX_KEYS:
         raise ValueError(f"there are {len(keys)} keys, at most {MAX_KEYS} may be")
     return list(keys.values())
-
-
-def _digest(secret: str) -> bytes:
-    if len(secret) == _DIGEST_CHARACTERS and set(secret) <= set(hexdigits):
-        return bytes.fromhex(secret)
-    return sha256(secret.encode()).digest()
 
 
 _Stamp = tuple[int, int, int]

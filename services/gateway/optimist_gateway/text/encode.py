@@ -258,19 +258,15 @@ async def predicted_tokens(
             model.require_known(prediction, ("predictions", index))
             encoded.append(SentPrediction(index, list(prediction[:longest])))
             continue
-        # What is cut here is after the cut in tokens.
-        shown = normalise_line_endings(prediction)[: longest * tokenizer.longest_token]
-        token_ids, spans = await _tokens(shown, request, tokenizer)
+        # Models write LF at the end of lines. What is cut here is after the cut in tokens.
+        text = prediction.replace("\r\n", "\n").replace("\r", "\n")
+        text = text[: longest * tokenizer.longest_token]
+        token_ids, spans = await _tokens(text, request, tokenizer)
         spans = None if spans is None else spans[:longest]
         encoded.append(SentPrediction(index, token_ids[:longest], spans))
     counts = (len(one.token_ids) for one in encoded)
     _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
     return [one for one in encoded if one.token_ids]
-
-
-def normalise_line_endings(text: str) -> str:
-    """Returns the text with CR LF and CR replaced by LF, which is what models write."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:

@@ -29,10 +29,8 @@ class Vocabulary:
         """Takes a tokenizer of the tokenizers library."""
         self._backend = backend
         self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
-        self._added: dict[int, str] = {
-            token_id: token.content
-            for token_id, token in backend.get_added_tokens_decoder().items()
-        }
+        added = backend.get_added_tokens_decoder().items()
+        self._added: dict[int, str] = {token_id: token.content for token_id, token in added}
         # No larger than the vocabulary.
         self._known: dict[int, tuple[str, bytes]] = {}
 
@@ -143,11 +141,8 @@ class Tokenizer:
             self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
-        self._special_ids = frozenset(
-            token_id
-            for token_id, token in backend.get_added_tokens_decoder().items()
-            if token.special
-        )
+        added = backend.get_added_tokens_decoder().items()
+        self._special_ids = frozenset(token_id for token_id, token in added if token.special)
         self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
         """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {

@@ -6,21 +6,19 @@ from itertools import accumulate
 
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
-from optimist_gateway.core.answer.logprobs import (
-    Describe,
-    LogprobReader,
-    TokenLogprob,
-    token_logprob,
-)
 from optimist_gateway.core.answer.output import (
     MAX_COUNTED,
+    Describe,
     Finished,
     FinishReason,
+    LogprobReader,
     Speculation,
     StepLogprobs,
     StepOutput,
+    TokenLogprob,
     TokenLogprobs,
     Usage,
+    token_logprob,
 )
 from optimist_gateway.core.answer.provenance import PROMPT_RUN, Provenance, Segment
 from optimist_gateway.core.answer.spans import NOT_PREDICTED, Prompt

@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.logprobs import TokenLogprob
-from optimist_gateway.core.answer.output import FinishReason, Speculation, Usage
+from optimist_gateway.core.answer.output import FinishReason, Speculation, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import (

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import (
+    FAILED,
     RETRY_SECONDS,
     SHUTTING_DOWN,
     ApiError,
@@ -160,9 +161,7 @@ def add_error_handlers(
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, _error: Exception) -> Response:
-        return answer(
-            request, ApiError(500, "the gateway failed; its log says why", code="internal")
-        )
+        return answer(request, ApiError(500, FAILED, code="internal"))
 
 
 def validation_error(error: RequestValidationError) -> ApiError:

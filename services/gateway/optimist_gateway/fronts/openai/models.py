@@ -96,8 +96,7 @@ def model_router(service: Service) -> APIRouter:
     @router.get("/v1/models", response_model=ModelList)
     async def models() -> Response:
         """Lists the one model."""
-        answer: ModelList = {"object": "list", "data": [model()]}
-        return JSONResponse(answer)
+        return JSONResponse(ModelList(object="list", data=[model()]))
 
     # A name may have slashes, as hub names do.
     @router.get("/v1/models/{name:path}", response_model=Model)
@@ -179,8 +178,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         described = model(body.model)
         with naming(dict):
             described.require_known(body.tokens, ("tokens",))
-        answer: DetokenizedText = {"prompt": await service.tokenizer.decode(body.tokens)}
-        return JSONResponse(answer)
+        return JSONResponse(DetokenizedText(prompt=await service.tokenizer.decode(body.tokens)))
 
     @router.get("/tokenizer_info", response_model=TokenizerInfo)
     async def tokenizer_info() -> Response:

@@ -214,9 +214,7 @@ class ResponseWriter:
 def _settings(body: ResponsesBody) -> dict[str, Any]:
     """Returns the settings that a response repeats."""
     form = body.text.format if body.text is not None else None
-    choice = body.tool_choice
-    if choice is None:
-        choice = "auto"
+    choice = "auto" if body.tool_choice is None else body.tool_choice
     return {
         "background": False,
         "instructions": body.instructions,
