@@ -30,7 +30,8 @@ class TokenTree:
     @classmethod
     def from_columns(cls, token_ids: Int32Column, parents: Int32Column) -> "TokenTree":
         """Returns the tree; parents that make a chain, or none at all, are those of a chain."""
-        is_chain = len(parents) == 0 or np.array_equal(parents, _chain_parents(len(token_ids)))
+        of_chain = np.arange(ROOT, len(token_ids) - 1)
+        is_chain = len(parents) == 0 or np.array_equal(parents, of_chain)
         return cls(token_ids, None if is_chain else parents)
 
     def __len__(self) -> int:
@@ -39,8 +40,7 @@ class TokenTree:
     def find_fault(self, *, allows_twins: bool = False) -> str | None:
         """Returns why the columns are no tree; None if they are one.
 
-        Args:
-            allows_twins: Whether siblings may have the same token.
+        Twins are siblings with the same token.
         """
         parents, number = self.parents, len(self)
         if parents is None:
@@ -122,14 +122,7 @@ class TokenTree:
 def find_path(
     tree: Sequence[int], parents: Sequence[int], token_ids: Sequence[int], node: int
 ) -> list[int]:
-    """Does what `TokenTree.walk` does on plain sequences, without a copy of them.
-
-    Args:
-        tree: Token of each node [num_nodes].
-        parents: Parent of each node, of a chain too [num_nodes].
-        token_ids: The path.
-        node: Where it begins.
-    """
+    """Does what `TokenTree.walk` does on the columns of a tree, of a chain too, without a copy."""
     path = list[int]()
     for token_id in token_ids:
         try:
@@ -141,10 +134,6 @@ def find_path(
         path.append(child)
         node = child
     return path
-
-
-def _chain_parents(number: int) -> NodeColumn:
-    return np.arange(ROOT, number - 1)
 
 
 class DraftSource(IntEnum):

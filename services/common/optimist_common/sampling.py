@@ -60,21 +60,13 @@ class SamplingParams:
     @property
     def penalizes(self) -> bool:
         """Whether logits depend on the tokens so far."""
-        return (
-            self.repetition_penalty != 1.0
-            or self.presence_penalty != 0.0
-            or self.frequency_penalty != 0.0
-        )
+        penalties = self.repetition_penalty, self.presence_penalty, self.frequency_penalty
+        return penalties != (1.0, 0.0, 0.0)
 
     @property
     def takes_argmax(self) -> bool:
         """Whether the token is simply the one with the largest logit of the model."""
-        return (
-            self.temperature == 0.0
-            and not self.penalizes
-            and not self.logit_bias
-            and not self.grammar
-        )
+        return not (self.temperature or self.penalizes or self.logit_bias or self.grammar)
 
     @property
     def wants_logprobs(self) -> bool:

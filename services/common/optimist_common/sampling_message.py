@@ -1,62 +1,57 @@
 """Sampling parameters between messages and plain values."""
 
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Literal
+
+import numpy.typing as npt
+
 from optimist.common.v1 import sampling_pb2
 from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
 from optimist_common.sampling import SamplingParams
 
+_NAMES = tuple(one.name for one in fields(SamplingParams) if one.name != "logit_bias")
+"""Fields that are the same in a message."""
+_OPTIONAL: tuple[Literal["num_logprobs", "num_prompt_logprobs"], ...] = (
+    "num_logprobs",
+    "num_prompt_logprobs",
+)
+_ONE_BY_DEFAULT = ("top_p", "repetition_penalty")
+"""Numbers that arrive as 0 if they are not set."""
+
 
 def read_sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
     """Reads a message; raises ValueError, naming the field, if a column is none."""
-    token_ids = message.logit_bias_token_ids
-    try:
-        biased = from_bytes(token_ids).tolist()
-    except ValueError:
+    token_ids = _column("logit_bias_token_ids", message, from_bytes, "int32")
+    biases = _column("logit_bias_values", message, floats_from_bytes, "float32")
+    if len(biases) != len(token_ids):
         raise ValueError(
-            f"sampling.logit_bias_token_ids: {len(token_ids)} bytes are no int32 column"
-        ) from None
-    try:
-        biases = floats_from_bytes(message.logit_bias_values).tolist()
-    except ValueError:
-        size = len(message.logit_bias_values)
-        raise ValueError(
-            f"sampling.logit_bias_values: {size} bytes are no float32 column"
-        ) from None
-    if len(biases) != len(biased):
-        raise ValueError(
-            f"sampling.logit_bias_values: {len(biases)} values for {len(biased)} token ids"
+            f"sampling.logit_bias_values: {len(biases)} values for {len(token_ids)} token ids"
         )
-    return SamplingParams(
-        temperature=message.temperature,
-        top_k=message.top_k,
-        top_p=message.top_p or 1.0,
-        min_p=message.min_p,
-        seed=message.seed,
-        repetition_penalty=message.repetition_penalty or 1.0,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        logit_bias=dict(zip(biased, biases, strict=True)),
-        grammar=message.grammar,
-        num_logprobs=message.num_logprobs if message.HasField("num_logprobs") else None,
-        num_prompt_logprobs=(
-            message.num_prompt_logprobs if message.HasField("num_prompt_logprobs") else None
-        ),
-    )
+    values = {name: getattr(message, name) for name in _NAMES}
+    values |= {name: None for name in _OPTIONAL if not message.HasField(name)}
+    values |= {name: 1.0 for name in _ONE_BY_DEFAULT if not values[name]}
+    return SamplingParams(**values, logit_bias=dict(zip(token_ids, biases, strict=True)))
 
 
 def write_sampling(params: SamplingParams) -> sampling_pb2.SamplingParams:
     """Writes a message."""
     return sampling_pb2.SamplingParams(
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        seed=params.seed,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
+        **{name: getattr(params, name) for name in _NAMES},
         logit_bias_token_ids=to_bytes(list(params.logit_bias)),
         logit_bias_values=floats_to_bytes(list(params.logit_bias.values())),
-        grammar=params.grammar,
-        num_logprobs=params.num_logprobs,
-        num_prompt_logprobs=params.num_prompt_logprobs,
     )
+
+
+def _column(
+    name: str,
+    message: sampling_pb2.SamplingParams,
+    read: Callable[[bytes], npt.NDArray[Any]],
+    kind: str,
+) -> list[Any]:
+    data: bytes = getattr(message, name)
+    try:
+        column: list[Any] = read(data).tolist()
+    except ValueError:
+        raise ValueError(f"sampling.{name}: {len(data)} bytes are no {kind} column") from None
+    return column

@@ -56,28 +56,19 @@ class ServiceSettings(BaseModel):
 
 
 def load_settings(settings_class: type[S], arguments: list[str]) -> S:
-    """Builds the settings of one service from all three sources.
-
-    Args:
-        settings_class: The service's settings.
-        arguments: The command line after the service's name.
+    """Builds the settings of one service; its command line is one of the three sources.
 
     Raises:
         SetupError: A value is wrong or a name unknown; the message says which and whence.
     """
     flags = vars(_parser(settings_class).parse_args(arguments))
     del flags["config"]
-    config = config_file(arguments)
-    origins: dict[str, str] = {}
-    values: dict[str, Any] = {}
-    sources = (
-        _file_values(settings_class, config),
-        _environment_values(settings_class),
-        {name: (_flag(name), value) for name, value in flags.items() if value is not None},
-    )
-    for source in sources:
-        for name, (origin, value) in source.items():
-            origins[name], values[name] = origin, value
+    given = {
+        **_file_values(settings_class, config_file(arguments)),
+        **_environment_values(settings_class),
+        **{name: (_flag(name), value) for name, value in flags.items() if value is not None},
+    }
+    values = {name: value for name, (_, value) in given.items()}
     try:
         return settings_class(**values)
     except ValidationError as error:
@@ -90,8 +81,8 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         if not name:
             raise SetupError(without_passwords(reason)) from None
         shown = f", not {values[name]!r}" if name in values else ""
-        text = without_passwords(f"{reason}{shown}")
-        raise SetupError(f"{origins.get(name, _flag(name))}: {text}") from None
+        origin, _ = given.get(name, (_flag(name), None))
+        raise SetupError(f"{origin}: {without_passwords(reason + shown)}") from None
 
 
 def config_file(arguments: list[str]) -> str | None:
@@ -135,9 +126,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
 def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
     parser = _OneLineParser(
-        prog=settings_class.command(),
-        description=settings_class.__doc__,
-        allow_abbrev=False,
+        prog=settings_class.command(), description=settings_class.__doc__, allow_abbrev=False
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with a section per service")
     for name, field in settings_class.model_fields.items():

@@ -31,16 +31,11 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         description="host:port of the schedulers, with commas; each address of a name is one",
     )
     resume_seconds: float = Field(
-        30.0,
-        ge=0,
-        description="how long a request whose scheduler was lost waits for one to go on at",
+        30.0, ge=0, description="how long a request whose scheduler was lost waits for another one"
     )
     max_body_bytes: int = Field(8 * 1024 * 1024, ge=1, description="longest request body, in bytes")
     max_num_requests: int = Field(
-        512,
-        ge=1,
-        le=65536,
-        description="requests in progress, each choice of n counted; more are answered 429",
+        512, ge=1, le=65536, description="requests in progress, each choice of n one; 429 for more"
     )
     max_num_requests_per_key: int = Field(
         0, ge=0, description="requests in progress of one API key, counted the same; 0: no limit"
@@ -56,9 +51,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         128, ge=1, le=1024, description="largest number of prompts of a /v1/completions request"
     )
     max_prediction_bytes: int = Field(
-        2 * 1024 * 1024,
-        ge=1,
-        description="longest predictions of one request together, in bytes of text",
+        2 * 1024 * 1024, ge=1, description="longest predictions of a request together, in bytes"
     )
     show_chat_template: bool = Field(
         False, description="whether /tokenizer_info shows the model's chat template"

@@ -11,7 +11,7 @@ import pytest_asyncio
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_common.network.endpoints import Peer
-from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_gateway.schedulers.pool import ask_all
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.load import client as chaos
 from tests.chaos.load.answer import Answer
@@ -205,11 +205,11 @@ async def test_answers_are_the_same_though_one_is_lost(
 async def test_schedulers_end_what_a_gateway_left(lossy: Lossy) -> None:
     await lossy.make_whole()
     peers = [Peer("{}:{}".format(*one.address), "127.0.0.1") for one in lossy.schedulers]
-    admin = SchedulerAdmin(lambda: peers)
 
     async def command(**fields: object) -> list[scheduler_pb2.Stats]:
-        replies = await admin.ask(scheduler_pb2.ConnectRequest(**fields), 10)  # type: ignore[arg-type]
-        return [reply.stats for reply in replies.values() if not isinstance(reply, Exception)]
+        request = scheduler_pb2.ConnectRequest(**fields)  # type: ignore[arg-type]
+        replies, _ = await ask_all(peers, None, request, 10)
+        return [reply.stats for reply in replies.values()]
 
     async def until_there_are(number: int) -> None:
         async with asyncio.timeout(60):

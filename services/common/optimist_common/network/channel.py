@@ -15,13 +15,14 @@ class Tls:
 
     certificate: bytes
     key: bytes
-    authority: bytes
+    authority: bytes | None
+    """None where clients have no certificate."""
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns what a server needs that admits only clients with a certificate."""
-        return grpc.ssl_server_credentials(
-            [(self.key, self.certificate)], self.authority, require_client_auth=True
-        )
+        """Returns what a server needs; with an authority only clients of it are admitted."""
+        is_mutual = self.authority is not None
+        pair = self.key, self.certificate
+        return grpc.ssl_server_credentials([pair], self.authority, require_client_auth=is_mutual)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Returns what a client needs to be admitted, and to know the server."""
@@ -36,22 +37,14 @@ def load_tls(certificate: str, key: str, authority: str) -> Tls | None:
     """
     if not certificate:
         return None
-    tls = Tls(
-        *(
-            _read(flag, path)
-            for flag, path in (
-                ("--tls-cert", certificate),
-                ("--tls-key", key),
-                ("--tls-ca", authority),
-            )
-        )
-    )
+    flags = {"--tls-cert": certificate, "--tls-key": key, "--tls-ca": authority}
+    of_service, its_key, authorities = [_read(flag, path) for flag, path in flags.items()]
     check_key(certificate, key, "--tls")
     try:
-        ssl.create_default_context(cadata=tls.authority.decode("ascii"))
+        ssl.create_default_context(cadata=authorities.decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise SetupError(f"--tls-ca: {authority} holds no certificates in PEM") from None
-    return tls
+    return Tls(of_service, its_key, authorities)
 
 
 def check_key(certificate: str, key: str, flags: str) -> None:
@@ -103,12 +96,10 @@ _RECONNECT: list[tuple[str, int]] = [
 def open_channel(
     address: str, tls: Tls | None = None, *, server_name: str = ""
 ) -> grpc.aio.Channel:
-    """Opens a channel; it connects when it is first used, and again after a loss.
+    """Opens a channel to host:port; it connects when it is first used, and again after a loss.
 
-    Args:
-        address: Where to, host:port.
-        tls: What both sides show each other; None for plaintext.
-        server_name: What the server's certificate must name; empty for the host of the address.
+    Without `tls` it is plaintext. The server's certificate must name the host of the address, or
+    `server_name` if that is given.
     """
     options: list[tuple[str, int | str]] = [*OPTIONS, *_RECONNECT, NO_PROXY]
     if tls is None:

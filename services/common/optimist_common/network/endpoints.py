@@ -4,7 +4,6 @@ An address of IPv6 stands in brackets before a port, and without them by itself.
 """
 
 import asyncio
-import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -36,10 +35,8 @@ def join_address(host: str, port: int | str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Returns whether an address is of this machine alone; names other than localhost are not."""
-    if host == "localhost":
-        return True
     try:
-        return ip_address(host.strip("[]")).is_loopback
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
@@ -172,7 +169,7 @@ Addresses = Annotated[CommaSeparated, AfterValidator(_require_addresses)]
 
 def _ip_version(host: str) -> int | None:
     try:
-        return ipaddress.ip_address(host).version
+        return ip_address(host).version
     except ValueError:
         return None
 

@@ -6,13 +6,13 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from optimist_common.errors import SetupError
-from optimist_common.network.channel import OPTIONS
+from optimist_common.network.channel import OPTIONS, Tls
 from optimist_common.network.endpoints import join_address
 
 logger = logging.getLogger(__name__)
@@ -33,14 +33,6 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-class ServerTls(Protocol):
-    """What a server shows to its clients, and wants of them."""
-
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns it as gRPC takes it."""
-        ...
-
-
 class GrpcServer:
     """A grpc.aio server with the health service; not serving until `set_serving(True)`.
 
@@ -51,19 +43,14 @@ class GrpcServer:
         self,
         host: str,
         port: int,
-        tls: ServerTls | None = None,
+        tls: Tls | None = None,
         *,
         options: Sequence[tuple[str, int]] = (),
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """Prepares a server.
+        """Prepares a server; port 0 takes a free one, and without keys it serves plaintext.
 
-        Args:
-            host: Address to listen on.
-            port: Port; 0 takes a free one.
-            tls: Keys for TLS; None serves without.
-            options: gRPC's, which go before those of every server.
-            interceptors: What calls pass before they are handled.
+        Its options, gRPC's, go before those of every server.
         """
         self._host, self._port, self._tls = host, port, tls
         # Of an option that is given twice, gRPC takes the first.
@@ -89,9 +76,8 @@ class GrpcServer:
             else:
                 port = self.server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError:
-            raise SetupError(
-                f"cannot listen on {address}; choose another --port or --host"
-            ) from None
+            reason = f"cannot listen on {address}; choose another --port or --host"
+            raise SetupError(reason) from None
         await self.server.start()
         return port
 
@@ -114,15 +100,10 @@ class GrpcServer:
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
-    """Returns a socket that is bound to an address and does not listen yet.
-
-    Args:
-        host: The address.
-        port: The port; 0 takes a free one.
-        flag: How the port is set, for the error.
+    """Returns a socket that is bound and does not listen yet; port 0 takes a free one.
 
     Raises:
-        SetupError: The port is in use, or the host is not one of this machine.
+        SetupError: The port, which `flag` sets, is in use, or the host is not one of this machine.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -169,12 +150,8 @@ async def watch_for_hangs(
 ) -> None:
     """Takes a service off, and says that it is not alive, while a step takes too long.
 
-    Returns never.
-
-    Args:
-        server: Whose health is set; it must be serving.
-        seconds_at_work: Returns how long the running step has taken, 0 if none runs.
-        hang_seconds: The time from which on it must be taken for stuck.
+    Returns never. The server must be serving; `seconds_at_work` returns how long the running step
+    has taken, 0 if none runs, and a step of more than `hang_seconds` is taken for stuck.
     """
     hangs = False
     while True:

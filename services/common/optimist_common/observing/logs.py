@@ -14,13 +14,7 @@ to another dictionary; never change one."""
 
 
 def configure_logging(level: str, log_format: str = "text", service: str = "") -> None:
-    """Sends log records of `level` and above to standard error, a line each.
-
-    Args:
-        level: Least level.
-        log_format: `text` or `json`.
-        service: Name of the service, which JSON lines have.
-    """
+    """Sends log records of `level` and above to standard error, a line each, as text or as JSON."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(service) if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

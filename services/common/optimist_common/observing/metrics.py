@@ -51,12 +51,7 @@ class DraftMetrics:
     """Counters and histograms of one service, with a series for each source."""
 
     def __init__(self, prefix: str, unit: str) -> None:
-        """Registers them.
-
-        Args:
-            prefix: Begins their names.
-            unit: What the service calls a pass in `tokens_per_UNIT`.
-        """
+        """Registers them, with names of a prefix; `unit` is what the service calls a pass."""
         labels = ["source"]
         self._rows = Counter(f"{prefix}_drafted_rows", "Rows of passes that had drafts", labels)
         self._drafted = Counter(f"{prefix}_drafted_tokens", "Drafts that were verified", labels)
@@ -66,12 +61,8 @@ class DraftMetrics:
             "Drafts that were accepted, by their position among those of their row and pass",
             ["source", "position"],
         )
-        self._rate = Histogram(
-            f"{prefix}_acceptance_rate",
-            "Accepted share of the drafts of a pass",
-            labels,
-            buckets=_RATES,
-        )
+        share = "Accepted share of the drafts of a pass"
+        self._rate = Histogram(f"{prefix}_acceptance_rate", share, labels, buckets=_RATES)
         self._tokens = Histogram(
             f"{prefix}_tokens_per_{unit}",
             "New tokens per row that drafts, mean of a pass, by where its drafts came from",
@@ -88,11 +79,8 @@ class DraftMetrics:
     ) -> dict[DraftSource, int]:
         """Counts the rows of a pass, `[num_rows]` each; returns how many rows each source drafted.
 
-        Args:
-            sources: A DraftSource per row.
-            drafted: Drafts that were verified.
-            accepted: How many of them were accepted.
-            emitted: New tokens.
+        Of each row these are its DraftSource, the drafts that were verified, how many of them were
+        accepted, and the new tokens.
         """
         counts = np.bincount(sources)
         found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}

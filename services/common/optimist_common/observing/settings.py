@@ -17,8 +17,7 @@ class ObservedSettings(ServiceSettings):
         "text", description="text, or json with an object for each line"
     )
     otlp_endpoint: str = Field(
-        "",
-        description="where spans go by OTLP/gRPC, such as http://127.0.0.1:4317; empty: nowhere",
+        "", description="where spans go by OTLP/gRPC, such as http://127.0.0.1:4317; empty: nowhere"
     )
     trace_sample_ratio: float = Field(
         1.0, ge=0, le=1, description="share of traces to record, of those that begin here"

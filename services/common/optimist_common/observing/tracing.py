@@ -46,12 +46,8 @@ def parse_trace_parent(text: str) -> TraceParent | None:
     if match is None:
         return None
     version, trace_id, span_id, flags, rest = match.groups()
-    if (
-        version == "ff"
-        or (version == "00" and rest)
-        or trace_id == _NO_TRACE
-        or span_id == _NO_SPAN
-    ):
+    is_unknown = version == "ff" or (version == "00" and rest)
+    if is_unknown or trace_id == _NO_TRACE or span_id == _NO_SPAN:
         return None
     return TraceParent(trace_id, span_id, bool(int(flags, 16) & 1))
 
@@ -79,11 +75,9 @@ class Span:
         self._span.set_attributes(attributes)
 
     def add(self, sums: Mapping[str, float], end_ns: int | None = None) -> None:
-        """Adds to attributes that are sums.
+        """Adds to attributes that are sums, by their names.
 
-        Args:
-            sums: What to add, by the names of attributes.
-            end_ns: When the span ends if nothing else is said; None for when it is ended.
+        The span ends at `end_ns` if nothing else is said; None for when it is ended.
         """
         self._sums.update(sums)
         self._end_ns = end_ns
@@ -93,12 +87,7 @@ class Span:
         self._span.add_event(name, attributes)
 
     def end(self, error: str = "", end_ns: int | None = None) -> None:
-        """Ends it, as a failure if an error is given.
-
-        Args:
-            error: What went wrong.
-            end_ns: When it ended, in nanoseconds since 1970; None for now.
-        """
+        """Ends it, as a failure if an error is given; `end_ns` is in nanoseconds since 1970."""
         from opentelemetry.trace import StatusCode
 
         self.set(self._sums)
@@ -143,12 +132,8 @@ class Tracer:
     ) -> Span | None:
         """Starts a span; None if it is not recorded.
 
-        Args:
-            name: Of the span.
-            attributes: Of the span.
-            trace_parent: Its parent as a W3C traceparent; it begins a trace if this is none.
-            kind: Whether it answers another service.
-            start_ns: When it began, in nanoseconds since 1970; None for now.
+        Its parent is a W3C traceparent; it begins a trace if that is none. A server's answers
+        another service. It began at `start_ns`, in nanoseconds since 1970; None for now.
         """
         if self._tracer is None:
             return None
@@ -182,12 +167,7 @@ OFF = Tracer("", "")
 
 def _context(trace_parent: str) -> "Context":
     from opentelemetry.context import Context
-    from opentelemetry.trace import (
-        NonRecordingSpan,
-        SpanContext,
-        TraceFlags,
-        set_span_in_context,
-    )
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
     parent = parse_trace_parent(trace_parent)
     if parent is None:

@@ -85,14 +85,8 @@ class TokenBucket:
     """Holds at most a minute's worth of units and fills steadily; a rate of 0 is no limit."""
 
     def __init__(self, per_minute: float, now: float) -> None:
-        """Starts full.
-
-        Args:
-            per_minute: Units that come in a minute, and the most that it holds.
-            now: The time, in seconds.
-        """
-        self._per_minute = per_minute
-        self._level = per_minute
+        """Starts full at a time, in seconds; it holds at most what comes in a minute."""
+        self._per_minute = self._level = per_minute
         self._updated = now
 
     def seconds_until(self, units: float, now: float) -> float:
@@ -147,13 +141,9 @@ class AdmissionControl:
     def admit(
         self, client: str, num_choices: int, now: float, *, competes: bool = False
     ) -> Refusal | None:
-        """Admits a client's request, or returns why not.
+        """Admits all choices of a client's request at a time, in seconds, or returns why not.
 
-        Args:
-            client: Its name.
-            num_choices: Choices of the request, all or none.
-            now: The time, in seconds.
-            competes: Whether there may be other clients, for whom a part is kept.
+        If it `competes`, there may be other clients, for whom a part is kept.
         """
         refusal = self.find_refusal(client, num_choices, now, competes=competes)
         if refusal is None:

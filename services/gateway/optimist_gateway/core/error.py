@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 # An error repeats at most this much of what the client sent.
 MAX_MESSAGE_CHARACTERS = 400
@@ -9,6 +10,7 @@ MAX_PARAM_CHARACTERS = 100
 # When nothing was measured that is a better guess.
 RETRY_SECONDS = 1.0
 SHUTTING_DOWN = "shutting_down"
+FAILED = "the gateway failed; its log says why"
 
 Path = tuple[str | int, ...]
 """Where something is in a request, in a body or in a JSON value: names and indices."""
@@ -28,14 +30,10 @@ class ApiError(Exception):
         code: str | None = None,
         retry_seconds: float | None = None,
     ) -> None:
-        """Describes the error.
+        """Describes the error; `status` is HTTP's, if nothing was sent yet.
 
-        Args:
-            status: The HTTP status, if nothing was sent yet.
-            message: What is wrong; cut to a few hundred characters.
-            param: The field that is wrong, such as `messages[0].content`.
-            code: A word for programs.
-            retry_seconds: When to try again, if that is known; for 429 and 503.
+        The message is cut to a few hundred characters, `param` is the field that is wrong, such as
+        `messages[0].content`, `code` a word for programs. When to try again is for 429 and 503.
         """
         super().__init__(message)
         self.status = status
@@ -45,22 +43,17 @@ class ApiError(Exception):
         self.message = printable(message, MAX_MESSAGE_CHARACTERS)
 
 
+@dataclass(eq=False)
 class FieldError(Exception):
     """A field of a request is wrong; the front that the request came through names it."""
 
-    def __init__(
-        self, path: Path, message: str, *, code: str = "invalid_value", is_sentence: bool = False
-    ) -> None:
-        """Describes the error.
-
-        Args:
-            path: The field of the `Request`.
-            message: What is wrong with it.
-            code: A word for programs.
-            is_sentence: Whether the message needs no field name in front.
-        """
-        super().__init__(message)
-        self.path, self.message, self.code, self.is_sentence = path, message, code, is_sentence
+    path: Path
+    """The field of the `Request`."""
+    message: str
+    code: str = "invalid_value"
+    """A word for programs."""
+    is_sentence: bool = False
+    """Whether the message needs no field name in front."""
 
     def named(self, names: Names) -> ApiError:
         """Returns the error for a client that knows the fields by these names."""

@@ -226,24 +226,17 @@ class Request:
 def choice_seed(seed: int, index: int) -> int:
     """Returns the seed of choice `index`: that of the request for the first choice.
 
-    The others differ from each other, and from all choices of requests with seeds close by.
-
-    Args:
-        seed: The request's, int64.
-        index: The choice's number, from 0.
+    The others differ from each other, and from all choices of requests with seeds close by. Seeds
+    are int64.
     """
     return (seed + index * _SEED_INCREMENT + 2**63) % 2**64 - 2**63
 
 
 def cache_salt(client: str, asked: str) -> str:
-    """Returns the salt of a request: equal ones share what is cached.
+    """Returns the salt of a request, which may ask for one: equal ones share what is cached.
 
-    A client with a key shares with itself alone, whatever salt it asks for, so that none can find
-    out by its times what others have sent.
-
-    Args:
-        client: Name of the client; empty if no keys are asked for.
-        asked: The request's own salt; empty for none.
+    A client with a key, which has a name, shares with itself alone, whatever salt it asks for, so
+    that none can find out by its times what others have sent.
     """
     if not client:
         return asked

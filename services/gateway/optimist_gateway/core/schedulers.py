@@ -30,6 +30,12 @@ class ModelDescription:
     max_draft_tokens: int | None = None
     """Most drafts of a request and pass; None if no scheduler says."""
 
+    def too_long(self, path: Path, size: str) -> FieldError:
+        """Returns the error, which has the path, of a request of a size that does not fit."""
+        fault = f"This model's maximum context length is {self.max_model_len} tokens. However, the "
+        fault += f"request has {size}."
+        return FieldError(path, fault, code="context_length_exceeded", is_sentence=True)
+
     def require_known(self, token_ids: Sequence[int], path: Path) -> None:
         """Raises FieldError, which has the path, if a token is not one of the model's."""
         size = self.vocab_size
@@ -97,11 +103,9 @@ class Candidate:
 
 
 def prefix_key(cache_salt: str, prompt: bytes) -> bytes | None:
-    """Returns what prompts have in common that begin alike; None for those that are too short.
+    """Returns what prompts, int32 columns, have in common that begin alike; None of short ones.
 
-    Args:
-        cache_salt: Tenants of different salts share no cache.
-        prompt: Token ids, little-endian int32.
+    Tenants of different salts share no cache.
     """
     num_tokens = min(len(prompt) // _TOKEN_BYTES, MAX_PREFIX_TOKENS)
     num_tokens -= num_tokens % PREFIX_BLOCK_TOKENS
@@ -126,7 +130,8 @@ def choose(candidates: Sequence[Candidate], prefix: bytes | None, request_id: st
     largest = max(candidates[index].capacity for index in indices)
     loads = {index: _load(candidates[index], largest) for index in indices}
     key = blake2b(prefix or request_id.encode(), digest_size=16).digest()
-    scores = {index: _score(candidates[index].name, key) for index in indices}
+    names = {index: candidates[index].name.encode() for index in indices}
+    scores = {index: blake2b(names[index], key=key, digest_size=8).digest() for index in indices}
     least = min(loads.values())
     bound = least * LOAD_FACTOR + LOAD_SLACK if prefix else least
     return max((index for index in indices if loads[index] <= bound), key=scores.__getitem__)
@@ -137,7 +142,3 @@ def _load(candidate: Candidate, largest: int) -> float:
     if not candidate.capacity:
         return float(candidate.load)
     return candidate.load * largest / candidate.capacity
-
-
-def _score(name: str, key: bytes) -> bytes:
-    return blake2b(name.encode(), key=key, digest_size=8).digest()

@@ -4,7 +4,7 @@ POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /hea
 /startup, /live, /version and /metrics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.error import ApiError, naming
+from optimist_gateway.core.error import ApiError, FieldError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.admin import SchedulerAdmin
-from optimist_gateway.schedulers.pool import add_stats
+from optimist_gateway.schedulers.pool import SchedulerPool, add_stats
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
@@ -30,7 +30,7 @@ MAX_PAUSE_SECONDS = 3600
 def admin_router(service: Service) -> APIRouter:
     """Returns the endpoints; `Authentication` lets nobody but admins reach them."""
     router = APIRouter(prefix="/admin", include_in_schema=False)
-    admin = service.admin
+    schedulers = service.schedulers
 
     @router.post("/pause")
     async def pause(
@@ -43,14 +43,14 @@ def admin_router(service: Service) -> APIRouter:
         """
         wanted = scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.upper()}")
         command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=wanted))
-        await _ask_all(admin, command, timeout_seconds)
+        await _ask_all(schedulers, command, timeout_seconds)
         return {"status": "paused", "mode": mode}
 
     @router.post("/resume")
     async def resume() -> dict[str, Any]:
         """Goes on after a pause, at all schedulers."""
         command = scheduler_pb2.ConnectRequest(resume=scheduler_pb2.Resume())
-        await _ask_all(admin, command, REPLY_SECONDS)
+        await _ask_all(schedulers, command, REPLY_SECONDS)
         return {"status": "running"}
 
     @router.post("/priority")
@@ -66,18 +66,13 @@ def admin_router(service: Service) -> APIRouter:
         Sums over all that answer, and below `schedulers` those of each, or why there are none.
         """
         command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
-        replies = await admin.ask(command, REPLY_SECONDS)
-        if all(isinstance(reply, Exception) for reply in replies.values()):
-            raise _failure(replies)
-        each: dict[str, dict[str, Any]] = {}
-        several = []
-        for target, reply in replies.items():
-            if isinstance(reply, Exception):
-                each[target] = {"error": str(reply)}
-            else:
-                each[target] = _figures(reply.stats)
-                several.append(reply.stats)
-        return {**_figures(add_stats(several)), "schedulers": each}
+        replies, errors = await schedulers.ask(command, REPLY_SECONDS)
+        if not replies:
+            raise _failure(replies, errors)
+        total = add_stats([reply.stats for reply in replies.values()])
+        each = {target: _figures(reply.stats) for target, reply in replies.items()}
+        each |= {target: {"error": str(error)} for target, error in errors.items()}
+        return {**_figures(total), "schedulers": each}
 
     return router
 
@@ -85,34 +80,29 @@ def admin_router(service: Service) -> APIRouter:
 async def set_priority(service: Service, request_id: str, priority: int) -> int:
     """Changes how urgent a request in progress is, at whichever schedulers its choices are.
 
-    Args:
-        service: Which has the schedulers.
-        request_id: The id of the answer, or the client's own name of the request.
-        priority: The smaller, the sooner.
-
-    Returns:
-        How many choices of the request were found.
+    `request_id` is the id of the answer, or the client's own name of the request. Returns how many
+    choices of it were found.
 
     Raises:
         ApiError: An argument is wrong, no such request is in progress, no scheduler honours
             priorities, or those that may have the request did not answer.
     """
-    if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
-        raise _wrong("request_id", f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters")
-    if abs(priority) > MAX_PRIORITY:
-        raise _wrong("priority", f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
     with naming(dict):
+        if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
+            fault = f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters"
+            raise FieldError(("request_id",), fault)
+        if abs(priority) > MAX_PRIORITY:
+            raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
         service.schedulers.description.require_priorities()
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
-    replies = await service.admin.ask(command, REPLY_SECONDS)
-    number = service.schedulers.set_waiting_priority(request_id, priority) + sum(
-        reply.num_requests for reply in replies.values() if not isinstance(reply, Exception)
-    )
+    replies, errors = await service.schedulers.ask(command, REPLY_SECONDS)
+    number = service.schedulers.set_waiting_priority(request_id, priority)
+    number += sum(reply.num_requests for reply in replies.values())
     if number:
         return number
-    if failed := {to: reply for to, reply in replies.items() if isinstance(reply, Exception)}:
-        raise _failure(failed)
+    if errors:
+        raise _failure({}, errors)
     raise ApiError(
         404,
         f"request_id: no request {request_id} is in progress",
@@ -139,29 +129,23 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
 
 
-def _wrong(param: str, fault: str) -> ApiError:
-    return ApiError(400, f"{param}: {fault}", param=param, code="invalid_value")
-
-
 async def _ask_all(
-    admin: SchedulerAdmin, command: scheduler_pb2.ConnectRequest, seconds: float
+    schedulers: SchedulerPool, command: scheduler_pb2.ConnectRequest, seconds: float
 ) -> None:
     """Sends a command to all schedulers; raises ApiError that names those that failed."""
-    replies = await admin.ask(command, seconds)
-    if any(isinstance(reply, Exception) for reply in replies.values()):
-        raise _failure(replies)
+    replies, errors = await schedulers.ask(command, seconds)
+    if errors:
+        raise _failure(replies, errors)
 
 
-def _failure(replies: Mapping[str, scheduler_pb2.Reply | Exception]) -> ApiError:
+def _failure(done: Collection[str], errors: Mapping[str, Exception]) -> ApiError:
     """Returns the error of the schedulers that failed, which names the others too."""
-    errors = [reply for reply in replies.values() if isinstance(reply, Exception)]
-    text = "; ".join(str(error) for error in errors)
-    done = [target for target, reply in replies.items() if not isinstance(reply, Exception)]
+    text = "; ".join(str(error) for error in errors.values())
     if done:
         text += f"; done at {', '.join(done)}"
-    if any(isinstance(error, SchedulerUnavailableError) for error in errors):
+    if any(isinstance(error, SchedulerUnavailableError) for error in errors.values()):
         return SchedulerUnavailableError(text)
-    if any(isinstance(error, TimeoutError) for error in errors):
+    if any(isinstance(error, TimeoutError) for error in errors.values()):
         return ApiError(504, text, code="timeout")
     return ApiError(409, text, code="conflict")
 
@@ -192,6 +176,9 @@ class Unavailable(TypedDict):
     status: Literal["unavailable"]
     reason: str
     schedulers: NotRequired[SchedulerCounts]
+
+
+_UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: RESPONSES[503] | {"model": Unavailable}}
 
 
 class Version(TypedDict):
@@ -239,7 +226,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
     router = APIRouter()
     installed = version("optimist")
 
-    @router.get("/health")
+    @router.get("/health", response_model=Healthy, responses=_UNAVAILABLE)
     async def get_health() -> Response:
         """Answers 200 if requests can be served, else 503 with the reason.
 
@@ -247,17 +234,17 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """
         return _answer(health.unready_reason(), schedulers=health.schedulers())
 
-    @router.get("/ready")
+    @router.get("/ready", response_model=Working, responses=_UNAVAILABLE)
     async def ready() -> Response:
         """Answers as /health does."""
         return _answer(health.unready_reason())
 
-    @router.get("/startup")
+    @router.get("/startup", response_model=Working, responses=_UNAVAILABLE)
     async def startup() -> Response:
         """Answers 503 until a scheduler has been reached, and 200 ever after."""
         return _answer(health.unstarted_reason())
 
-    @router.get("/live")
+    @router.get("/live", response_model=Working, responses=_UNAVAILABLE)
     async def live() -> Response:
         """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
 
@@ -265,11 +252,10 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """
         return _answer("the engine hangs" if service.schedulers.is_hung else None)
 
-    @router.get("/version")
+    @router.get("/version", response_model=Version)
     async def optimist_version() -> Response:
         """Returns the version of Optimist."""
-        answer: Version = {"version": installed}
-        return JSONResponse(answer)
+        return JSONResponse(Version(version=installed))
 
     # Load generators ask with HEAD whether there are metrics.
     @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)

@@ -1,29 +1,16 @@
-"""What the OpenAPI document says beyond the bodies: answers, errors, headers, limits, examples."""
+"""What the OpenAPI document says beyond bodies and answers: examples, links, limits."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import TypeAdapter
 
 from optimist_gateway.core.request import Limits
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.fronts.admin import Healthy, Unavailable, Version, Working
 from optimist_gateway.fronts.openai.bodies.base import ID_FORMAT
-from optimist_gateway.fronts.openai.chat import ChatCompletion
-from optimist_gateway.fronts.openai.completions import Completion
-from optimist_gateway.fronts.openai.errors import ErrorAnswer
-from optimist_gateway.fronts.openai.models import (
-    DetokenizedText,
-    Model,
-    ModelList,
-    TokenizerInfo,
-    Tokens,
-)
-from optimist_gateway.fronts.openai.responses.writer import ResponseAnswer
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
-from optimist_gateway.security.keys import PROBES
 
 _CODE = "def area(radius):\n    return 3.14 * radius**2\n"
 _MESSAGES = [{"role": "user", "content": "Rename radius to r."}]
@@ -34,57 +21,28 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 
+_FORM = {"name": "circle", "schema": _SCHEMA, "strict": True}
+_TOOL = {"type": "function", "function": {"name": "draw_circle", "parameters": _SCHEMA}}
+_PREDICTION = {"prediction": {"type": "content", "content": _CODE}}
+_CHAT = {"messages": _MESSAGES, "max_completion_tokens": 64}
+_COMPLETION = {"prompt": _CODE, "max_tokens": 64}
+_RESPONSE = {"input": "Rename radius to r.", "max_output_tokens": 64}
+_ITEM = {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
+
 EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "/v1/chat/completions": {
-        "prediction": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "prediction": {"type": "content", "content": _CODE},
-        },
-        "stream": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        },
-        "structure": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "circle", "schema": _SCHEMA, "strict": True},
-            },
-        },
-        "tools": {
-            "messages": _MESSAGES,
-            "max_completion_tokens": 64,
-            "tools": [
-                {"type": "function", "function": {"name": "draw_circle", "parameters": _SCHEMA}}
-            ],
-            "tool_choice": "auto",
-        },
+        "prediction": _CHAT | _PREDICTION,
+        "stream": _CHAT | {"stream": True, "stream_options": {"include_usage": True}},
+        "structure": _CHAT | {"response_format": {"type": "json_schema", "json_schema": _FORM}},
+        "tools": _CHAT | {"tools": [_TOOL], "tool_choice": "auto"},
     },
     "/v1/completions": {
-        "prediction": {
-            "prompt": _CODE,
-            "max_tokens": 64,
-            "prediction": {"type": "content", "content": _CODE},
-            "include_speculation": True,
-        },
+        "prediction": _COMPLETION | _PREDICTION | {"include_speculation": True},
         "logprobs": {"prompt": ["def f(", "class A"], "max_tokens": 8, "logprobs": 2},
     },
     "/v1/responses": {
-        "prediction": {
-            "input": "Rename radius to r.",
-            "instructions": "Answer with code.",
-            "max_output_tokens": 64,
-            "prediction": {"type": "content", "content": _CODE},
-        },
-        "items": {
-            "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}],
-            "max_output_tokens": 64,
-            "stream": True,
-        },
+        "prediction": _RESPONSE | _PREDICTION | {"instructions": "Answer with code."},
+        "items": _RESPONSE | {"input": [_ITEM], "stream": True},
     },
     "/tokenize": {
         "text": {"prompt": _CODE, "return_token_strs": True},
@@ -95,78 +53,20 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
 """For each path requests by name."""
 
 
-_REASONS = {
-    "400": "The request is wrong; `param` names the field.",
-    "401": "There is no key, or a wrong one.",
-    "403": "The key does not allow this.",
-    "404": "There is no such model.",
-    "405": "The path does not take this method.",
-    "408": "The body came too slowly.",
-    "413": "The body is too long.",
-    "415": "The body is not JSON.",
-    "429": "There are too many requests.",
-    "431": "The headers are too long.",
-    "500": "The server failed.",
-    "503": "The scheduler is not reached, overloaded, or the server is about to end.",
-}
-_REQUEST_ID = {
-    "X-Request-Id": {
-        "description": "Name of the request: the client's own if it sent one. The logs have both.",
-        "required": True,
-        "schema": {"type": "string"},
-    }
-}
-_REF = "#/components/schemas/{model}"
-_EVENT = {
-    "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
-    "type": "object",
-    "required": ["data"],
-    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
-}
-_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
-_ALLOW = {
-    "Allow": {
-        "description": "The methods that are allowed.",
-        "required": True,
-        "schema": {"type": "string"},
-    }
-}
-_HEADERS: dict[str, dict[str, Any]] = {"405": _ALLOW, "429": _RETRY, "503": _RETRY}
-_STREAMED = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
-_ANSWERS: dict[str, type] = {
-    "/v1/chat/completions": ChatCompletion,
-    "/v1/completions": Completion,
-    "/v1/responses": ResponseAnswer,
-    "/v1/models": ModelList,
-    "/v1/models/{name}": Model,
-    "/tokenize": Tokens,
-    "/detokenize": DetokenizedText,
-    "/tokenizer_info": TokenizerInfo,
-    "/version": Version,
-    "/health": Healthy,
-    "/ready": Working,
-    "/startup": Working,
-    "/live": Working,
-}
-"""The whole answer of each path."""
-
-
 def add_document(app: FastAPI, service: Service) -> None:
     """Makes `/openapi.json` say how the endpoints answer, and what this server takes.
 
     What only the scheduler knows, the vocabulary and the longest sequence, is in it once the
     scheduler has been reached.
-
-    Args:
-        app: The application with all its endpoints.
-        service: What all requests share.
     """
     generate = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
-        schema, model = generate(), _description(service)
+        schema, model = generate(), None
+        with suppress(SchedulerUnavailableError):
+            model = service.schedulers.description
         _describe(schema, service.model_name)
         set_limits(schema["components"]["schemas"], service.limits, model)
         app.openapi_schema = schema if model is not None else None
@@ -176,56 +76,24 @@ def add_document(app: FastAPI, service: Service) -> None:
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _description(service: Service) -> ModelDescription | None:
-    try:
-        return service.schedulers.description
-    except SchedulerUnavailableError:
-        return None
-
-
 def _describe(schema: dict[str, Any], model_name: str) -> None:
-    schemas = schema.setdefault("components", {}).setdefault("schemas", {})
+    schemas = schema["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     _name_model(schemas, model_name)
-    schemas |= _answer_schemas()
-    operations = [(path, one) for path, found in schema["paths"].items() for one in found.values()]
-    for path, operation in operations:
-        responses = operation["responses"]
-        responses.pop("422", None)
-        responses["200"]["content"] = _json(_ANSWERS[path])
-        for status, reason in _REASONS.items():
-            is_probed = status == "503" and path in PROBES
-            content = _json(Unavailable if is_probed else ErrorAnswer)
-            responses[status] = {"description": reason, "content": content}
-        if path in _STREAMED:
-            responses["200"]["description"] = "The answer, or its events if `stream` is true."
-            responses["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
-        for status, response in responses.items():
-            response["headers"] = _HEADERS.get(status, {}) | _REQUEST_ID
-        _add_examples(path, operation, model_name)
+    for one in schemas.values():
+        if "properties" in one:
+            # An answer has no other fields either.
+            one["additionalProperties"] = False
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            _add_examples(path, operation, model_name)
     _link(schema["paths"])
 
 
-def _json(answer: type) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REF.format(model=answer.__name__)}}}
-
-
-def _answer_schemas() -> dict[str, Any]:
-    """Returns the schemas of all answers by name."""
-    answers = sorted({*_ANSWERS.values(), Unavailable, ErrorAnswer}, key=lambda one: one.__name__)
-    _, document = TypeAdapter.json_schemas(
-        [(one.__name__, "serialization", TypeAdapter(one)) for one in answers], ref_template=_REF
-    )
-    schemas: dict[str, Any] = document["$defs"]
-    for schema in schemas.values():
-        # An answer has no other fields.
-        schema["additionalProperties"] = False
-    return schemas
-
-
 def _name_model(schemas: dict[str, Any], model_name: str) -> None:
-    """Says in bodies which model there is."""
+    """Says which model there is."""
     for body in schemas.values():
         for form in body.get("anyOf", [body]):
             model = form.get("properties", {}).get("model")
@@ -250,17 +118,14 @@ def _add_examples(path: str, operation: dict[str, Any], model_name: str) -> None
 def _link(paths: dict[str, Any]) -> None:
     """Says which answers are of use for which requests."""
     one_model, text = paths["/v1/models/{name}"]["get"], paths["/detokenize"]["post"]
-    paths["/v1/models"]["get"]["responses"]["200"]["links"] = {
-        "model": {
-            "operationId": one_model["operationId"],
-            "parameters": {"name": "$response.body#/data/0/id"},
-        }
+    named = {"parameters": {"name": "$response.body#/data/0/id"}}
+    tokens = {"requestBody": {"tokens": "$response.body#/tokens"}}
+    listed, tokenized = paths["/v1/models"]["get"], paths["/tokenize"]["post"]
+    listed["responses"]["200"]["links"] = {
+        "model": {"operationId": one_model["operationId"], **named}
     }
-    paths["/tokenize"]["post"]["responses"]["200"]["links"] = {
-        "text": {
-            "operationId": text["operationId"],
-            "requestBody": {"tokens": "$response.body#/tokens"},
-        }
+    tokenized["responses"]["200"]["links"] = {
+        "text": {"operationId": text["operationId"], **tokens}
     }
 
 
@@ -269,13 +134,7 @@ _LENGTHS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "min_tok
 
 
 def set_limits(schemas: dict[str, Any], limits: Limits, model: ModelDescription | None) -> None:
-    """Narrows the schemas of bodies to what this server takes.
-
-    Args:
-        schemas: Of all objects, by name; they are changed.
-        limits: What one request may ask for.
-        model: What the schedulers describe; None if it is unknown yet.
-    """
+    """Narrows the schemas of bodies to what this server takes, as far as that is known."""
     for name, schema in schemas.items():
         _make_exact(schema)
         properties = schema.get("properties", {})

@@ -1,7 +1,7 @@
 """How many requests may be in progress, and for whom."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit, Refusal
@@ -40,14 +40,7 @@ class Admission:
 
     def require_room(self) -> None:
         """Raises ApiError, as `admit` does, if the client that asks would not be admitted now."""
-        if self.is_closed:
-            raise shutting_down()
-        client = current_client.get()
-        refusal = self._control.find_refusal(
-            client.name, 1, time.monotonic(), competes=client.competes
-        )
-        if refusal is not None:
-            raise self._error(refusal)
+        self._require(self._control.find_refusal, 1)
 
     @contextmanager
     def admit(self, num_requests: int) -> Iterator[None]:
@@ -57,19 +50,12 @@ class Admission:
             ApiError: There are not as many for the client that asks, or it asks too often, status
                 429; or the gateway ends, status 503.
         """
-        if self.is_closed:
-            raise shutting_down()
-        client = current_client.get()
-        refusal = self._control.admit(
-            client.name, num_requests, time.monotonic(), competes=client.competes
-        )
-        if refusal is not None:
-            raise self._error(refusal)
+        client = self._require(self._control.admit, num_requests)
         self._metrics.running.set(self.num_requests)
         try:
             yield
         finally:
-            self._control.release(client.name, num_requests, time.monotonic())
+            self._control.release(client, num_requests, time.monotonic())
             self._metrics.running.set(self.num_requests)
 
     def charge(self, num_tokens: int) -> None:
@@ -80,9 +66,15 @@ class Admission:
         """Returns when there will probably be room, in seconds from now."""
         return self._control.retry_seconds(time.monotonic())
 
-    def close(self) -> None:
-        """Takes no more requests."""
-        self.is_closed = True
+    def _require(self, ask: Callable[..., Refusal | None], num_requests: int) -> str:
+        """Returns the name of the client that asks; raises ApiError if it is not admitted."""
+        if self.is_closed:
+            raise shutting_down()
+        client = current_client.get()
+        refusal = ask(client.name, num_requests, time.monotonic(), competes=client.competes)
+        if refusal is not None:
+            raise self._error(refusal)
+        return client.name
 
     def _error(self, refusal: Refusal) -> ApiError:
         message = _MESSAGES[refusal.limit].format(
@@ -92,9 +84,5 @@ class Admission:
             tokens=self._limits.tokens_per_minute,
         )
         is_full = refusal.limit in (Limit.CHOICES, Limit.SHARE)
-        return ApiError(
-            429,
-            message,
-            code="overloaded" if is_full else "rate_limit_exceeded",
-            retry_seconds=refusal.retry_seconds,
-        )
+        code = "overloaded" if is_full else "rate_limit_exceeded"
+        return ApiError(429, message, code=code, retry_seconds=refusal.retry_seconds)

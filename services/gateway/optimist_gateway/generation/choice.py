@@ -1,14 +1,13 @@
 """The answers to a request, as they arrive from the scheduler."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 
-from optimist_gateway.core.answer.answer import Answer, Piece
-from optimist_gateway.core.answer.echo import Echo
+from optimist_gateway.core.answer.answer import Answer, Echo, Piece
 from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import FAILED, ChoiceTimes
 from optimist_gateway.schedulers.requests import RequestStream
 
@@ -29,89 +28,60 @@ End = Callable[[Exception | None], None]
 """Is called when a choice is complete, or with why it will not be."""
 
 
+def _nobody(*_: object) -> None:
+    """Takes what nobody wants to know."""
+
+
+@dataclass(slots=True, eq=False)
 class Choice:
-    """A request of its own at the scheduler; `start` it once, then `close`."""
+    """A request of its own at the scheduler, which runs; `start` it once, then `close`."""
 
-    __slots__ = (
-        "_echo",
-        "_echoing",
-        "_end",
-        "_index",
-        "_is_paused",
-        "_is_prompt_only",
-        "_name",
-        "_report",
-        "_stream",
-        "_times",
-        "answer",
-    )
-
-    def __init__(
-        self,
-        stream: RequestStream,
-        answer: Answer,
-        metrics: GatewayMetrics,
-        started: float,
-        index: int = 0,
-        name: str = "",
-        echo: Echo | None = None,
-        *,
-        is_prompt_only: bool = False,
-    ) -> None:
-        """Takes the running request.
-
-        Args:
-            stream: Its outputs.
-            answer: What becomes of them.
-            metrics: Where its times are counted.
-            started: When the client's request was parsed, by `time.perf_counter`.
-            index: Which of the client's request's choices it is.
-            name: What errors call it; empty if the client's request has but one choice.
-            echo: The prompt, if the answer begins with it.
-            is_prompt_only: Whether the answer ends there: its one token is not reported.
-        """
-        self._stream = stream
-        self.answer = answer
-        self._times = ChoiceTimes(metrics, started)
-        self._index = index
-        self._name = name
-        self._echo = echo
-        self._is_prompt_only = is_prompt_only
-        self._echoing: asyncio.Task[Piece] | None = None
-        """Makes the piece of a long prompt, while outputs wait."""
-        self._is_paused = False
-        self._report: TakePiece = _nobody
-        self._end: End = _nobody
+    stream: RequestStream
+    """Its outputs."""
+    answer: Answer
+    """What becomes of them."""
+    times: ChoiceTimes
+    index: int
+    """Which of the client's request's choices it is."""
+    name: str
+    """What errors call it; empty if the client's request has but one choice."""
+    echo: Echo | None
+    """The prompt, if the answer begins with it and it is still to come."""
+    is_prompt_only: bool
+    """Whether the answer ends there: its one token is not reported."""
+    _echoing: asyncio.Task[Piece] | None = field(init=False, default=None)
+    """Makes the piece of a long prompt, while outputs wait."""
+    _is_paused: bool = field(init=False, default=False)
+    _report: TakePiece = field(init=False, default=_nobody)
+    _end: End = field(init=False, default=_nobody)
 
     def start(self, report: TakePiece, end: End) -> None:
-        """Begins to report pieces, up to the one with a finish reason.
+        """Begins to report pieces as their steps arrive, up to the one with a finish reason.
 
-        Args:
-            report: Called with each piece, in the moment in which its step arrives.
-            end: Called once; with ApiError if the request failed at the scheduler, else with what
-                `RequestStream` says.
+        `end` is called once; with ApiError if the request failed at the scheduler, else with what
+        `RequestStream` says.
         """
         self._report, self._end = report, end
-        self._stream.read(self._take)
+        self.stream.read(self._take)
 
     def pause(self) -> None:
         """Lets outputs wait, in bounds."""
         self._is_paused = True
-        self._stream.pause()
+        self.stream.pause()
 
     def resume(self) -> None:
         """Goes on."""
         self._is_paused = False
         if self._echoing is None:
-            self._stream.resume()
+            self.stream.resume()
 
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; nothing is reported any more."""
         self._report = self._end = _nobody
         if self._echoing is not None:
             self._echoing.cancel()
-        self._stream.close()
-        self._times.end(self.answer.num_tokens)
+        self.stream.close()
+        self.times.end(self.answer.num_tokens)
 
     def _take(self, output: StepOutput | Exception) -> None:
         """Takes a step; whatever goes wrong with it ends this request and no other."""
@@ -122,9 +92,9 @@ class Choice:
             if output.finished is not None:
                 self._note_end(output.finished)
             if output.token_ids:
-                self._times.note_tokens(len(output.token_ids), output.received)
-            if self._echo is not None:
-                self._add_echo(self._echo, output)
+                self.times.note_tokens(len(output.token_ids), output.received)
+            if self.echo is not None:
+                self._add_echo(self.echo, output)
             else:
                 self._add(output)
         except Exception as error:
@@ -132,16 +102,16 @@ class Choice:
 
     def _fail(self, error: Exception) -> None:
         """Ends the choice without the rest of its answer."""
-        self._times.reason = FAILED
-        self._stream.close()
+        self.times.reason = FAILED
+        self.stream.close()
         self._end(error)
 
     def _note_end(self, finished: Finished) -> None:
         """Takes note of what the scheduler says at the end; raises ApiError for a failure."""
-        self._times.note_account(finished)
+        self.times.note_account(finished)
         if finished.reason.is_failure:
-            self._times.reason = FAILED
-            raise _failure(finished, self._name)
+            self.times.reason = FAILED
+            raise _failure(finished, self.name)
 
     def _add_echo(self, echo: Echo, output: StepOutput) -> None:
         """Reports the prompt once everything is there that is to be reported of it."""
@@ -153,12 +123,12 @@ class Choice:
             if output.token_ids or output.finished is not None:
                 raise self._not_understood("the prompt came without log-probabilities")
             return
-        self._echo = None
-        if echo.num_tokens <= _INLINE_PROMPT_TOKENS:
-            self._report(self._index, echo.piece())
+        self.echo = None
+        if len(echo.prompt.token_ids) <= _INLINE_PROMPT_TOKENS:
+            self._report(self.index, echo.piece())
             self._add(output)
             return
-        self._stream.pause()
+        self.stream.pause()
         self._echoing = asyncio.ensure_future(asyncio.to_thread(echo.piece))
         self._echoing.add_done_callback(partial(self._report_echo, output))
 
@@ -167,17 +137,17 @@ class Choice:
             return
         self._echoing = None
         try:
-            self._report(self._index, echoing.result())
+            self._report(self.index, echoing.result())
             self._add(output)
         except Exception as error:
             self._fail(error)
         if not self._is_paused:
-            self._stream.resume()
+            self.stream.resume()
 
     def _add(self, output: StepOutput) -> None:
         if not output.token_ids and output.finished is None:
             return
-        if self._is_prompt_only:
+        if self.is_prompt_only:
             self.answer.settle(output.finished)
             self._report_last(Piece("", [], 0, 0, FinishReason.LENGTH))
             return
@@ -187,9 +157,9 @@ class Choice:
             raise self._not_understood(error) from None
         reason = piece.finish_reason
         if reason is None:
-            self._report(self._index, piece)
+            self._report(self.index, piece)
         elif reason is FinishReason.STOP_STRING:
-            self._stream.finish().add_done_callback(partial(self._report_stop, piece))
+            self.stream.finish().add_done_callback(partial(self._report_stop, piece))
         else:
             self._report_last(piece)
 
@@ -197,7 +167,7 @@ class Choice:
         """Reports the last piece with the account of a request that the gateway ended."""
         finished = account.result()
         self.answer.settle(finished)
-        self._times.note_account(finished)
+        self.times.note_account(finished)
         try:
             self._report_last(piece)
         except Exception as error:
@@ -205,29 +175,20 @@ class Choice:
 
     def _report_last(self, piece: Piece) -> None:
         if piece.finish_reason is not None:
-            self._times.reason = piece.finish_reason.value
-        self._report(self._index, piece)
+            self.times.reason = piece.finish_reason.value
+        self._report(self.index, piece)
         self._end(None)
 
     def _not_understood(self, error: object) -> ApiError:
-        self._times.reason = FAILED
+        self.times.reason = FAILED
         return ApiError(500, f"the scheduler sent what is not understood: {error}", code="internal")
 
 
 def _failure(finished: Finished, what: str) -> ApiError:
-    """Returns the error for what the scheduler ended without a complete answer.
-
-    Args:
-        finished: The scheduler's account.
-        what: Which of several choices failed; empty if the request has but one.
-    """
+    """Returns the error for what the scheduler ended without a complete answer."""
     message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
     status = _STATUS[finished.reason]
     return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
-
-
-def _nobody(*_: object) -> None:
-    """Takes what nobody wants to know."""
 
 
 class Choices:
@@ -235,26 +196,16 @@ class Choices:
 
     def __init__(self, number: int) -> None:
         """Begins without any; so many are added before they start."""
-        self._choices: list[Choice] = []
+        self.each: list[Choice] = []
         self._num_open = number
         self._error: Exception | None = None
         self._is_paused = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once no more pieces come; `wait` says why."""
 
-    def __iter__(self) -> Iterator[Choice]:
-        return iter(self._choices)
-
-    def __len__(self) -> int:
-        return len(self._choices)
-
-    def add(self, choice: Choice) -> None:
-        """Adds the next one."""
-        self._choices.append(choice)
-
     def start(self, report: TakePiece) -> None:
         """Begins to report pieces, each in the moment in which its step arrives."""
-        for choice in self._choices:
+        for choice in self.each:
             choice.start(report, self._end)
             if self._is_paused:
                 choice.pause()
@@ -262,13 +213,13 @@ class Choices:
     def pause(self) -> None:
         """Lets what the scheduler says wait, in bounds: a choice that waits too long fails."""
         self._is_paused = True
-        for choice in self._choices:
+        for choice in self.each:
             choice.pause()
 
     def resume(self) -> None:
         """Goes on with what waits."""
         self._is_paused = False
-        for choice in self._choices:
+        for choice in self.each:
             # What one choice says may be too much again.
             if self._is_paused:
                 break
@@ -288,7 +239,7 @@ class Choices:
 
     def close(self) -> None:
         """Ends those that run."""
-        for choice in self._choices:
+        for choice in self.each:
             choice.close()
         if not self.ended.done():
             self.ended.set_result(None)

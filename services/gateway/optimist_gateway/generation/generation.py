@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.answer.answer import Answer
-from optimist_gateway.core.answer.echo import Echo
-from optimist_gateway.core.answer.logprobs import Describe, LogprobReader
+from optimist_gateway.core.answer.answer import Answer, Echo
 from optimist_gateway.core.answer.output import (
+    Describe,
+    LogprobReader,
     Speculation,
     Usage,
     add_speculations,
@@ -23,8 +23,7 @@ from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.request_record import RequestObserver, current_record
-from optimist_gateway.schedulers.admin import SchedulerAdmin
+from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.structure.grammars import Grammars
@@ -44,7 +43,6 @@ class Service:
     metrics: GatewayMetrics
     limits: Limits
     observer: RequestObserver
-    admin: SchedulerAdmin
 
     def require_model(self, name: str, param: str = "model") -> None:
         """Raises ApiError, which names `param`, if this is not the model that is served."""
@@ -63,13 +61,7 @@ class Generation:
     def __init__(
         self, service: Service, request: Request, request_id: str, client_name: str | None = None
     ) -> None:
-        """Takes a request.
-
-        Args:
-            service: What it is answered with.
-            request: What it asks for.
-            request_id: Its name.
-            client_name: The client's own name for it, if it sent one.
+        """Takes a request, with the client's own name for it if it sent one.
 
         Raises:
             ApiError: It asks for another model, or for more than the server allows.
@@ -80,13 +72,12 @@ class Generation:
         self.request_id = request_id
         self._request_names = sorted({request_id, client_name or request_id})
         self.request = request
-        self.num_choices = request.num_choices
         self.left = False
         """Whether the client went away."""
         self._has_failed = False
         self.is_synthetic = False
         """Whether drafts are accepted by chance; known with the first piece."""
-        self.choices = Choices(self.num_choices)
+        self.choices = Choices(request.num_choices)
         self._service = service
         self._started = time.perf_counter()
         self._record = current_record()
@@ -99,7 +90,7 @@ class Generation:
 
     def usage(self) -> Usage:
         """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.answer.usage() for choice in self.choices]
+        usages = [choice.answer.usage() for choice in self.choices.each]
         if len(self.request.prompts) == 1:
             return merge_usages(usages)
         size = self.request.num_candidates
@@ -108,7 +99,7 @@ class Generation:
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.answer.speculation() for choice in self.choices])
+        return add_speculations([choice.answer.speculation() for choice in self.choices.each])
 
     def chosen(self) -> list[int]:
         """Returns which choices are the answer, those of the first prompt first.
@@ -117,10 +108,10 @@ class Generation:
         """
         size, wanted = self.request.num_candidates, self.request.n
         if size == wanted:
-            return list(range(self.num_choices))
-        logprobs = [choice.answer.mean_logprob() for choice in self.choices]
+            return list(range(self.request.num_choices))
+        logprobs = [choice.answer.mean_logprob() for choice in self.choices.each]
         chosen: list[int] = []
-        for start in range(0, self.num_choices, size):
+        for start in range(0, self.request.num_choices, size):
             # Sorting is stable: of equal ones the first is taken.
             by_rank = sorted(range(start, start + size), key=lambda index: -logprobs[index])
             chosen += by_rank[:wanted]
@@ -137,7 +128,7 @@ class Generation:
         Raises:
             ApiError: The request is wrong, was not admitted, or a choice failed.
         """
-        with self._service.admission.admit(self.num_choices):
+        with self._service.admission.admit(self.request.num_choices):
             try:
                 with naming(self.request.names):
                     await self._add()
@@ -167,7 +158,7 @@ class Generation:
             prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.add(self._choice(index, prompt, predictions, add))
+            self.choices.each.append(self._choice(index, prompt, predictions, add))
 
     def _choice(
         self,
@@ -180,50 +171,37 @@ class Generation:
         request, tokenizer = self.request, self._service.tokenizer
         describe = tokenizer.vocabulary.describe if request.num_logprobs is not None else None
         echo = self._echo(prompt, describe) if request.echo else None
-        logprobs = None
-        if describe is not None:
-            logprobs = LogprobReader(describe, len(echo.text) if echo is not None else 0)
+        offset = len(echo.text) if echo is not None else 0
+        provenance = None
+        if request.include_provenance:
+            spans = prompt.spans or PromptSpans(len(prompt.token_ids))
+            provenance = Provenance(PredictionSpans(predictions), spans)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
             detokenizer=tokenizer.detokenizer(self._shown_ids()),
             stop=request.stop,
             min_tokens=add.min_tokens,
-            logprobs=logprobs,
-            provenance=self._provenance(prompt, predictions),
+            logprobs=LogprobReader(describe, offset) if describe is not None else None,
+            provenance=provenance,
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(
             stream=self._service.schedulers.add(add),
             answer=answer,
-            metrics=self._service.metrics,
-            started=self._started,
+            times=ChoiceTimes(self._service.metrics, self._started),
             index=index,
-            name=f"choice {index}" if self.num_choices > 1 else "",
+            name=f"choice {index}" if request.num_choices > 1 else "",
             echo=echo,
             is_prompt_only=request.max_tokens == 0,
         )
 
-    def _provenance(
-        self, prompt: Prompt, predictions: Sequence[SentPrediction]
-    ) -> Provenance | None:
-        if not self.request.include_provenance:
-            return None
-        spans = prompt.spans or PromptSpans(len(prompt.token_ids))
-        return Provenance(PredictionSpans(predictions), spans)
-
     def _echo(self, prompt: Prompt, describe: Describe | None) -> Echo:
-        tokenizer = self._service.tokenizer
-        text = prompt.text
+        tokenizer, text = self._service.tokenizer, prompt.text
         if text is None:
             detokenizer = tokenizer.prompt_detokenizer()
             text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
-        return Echo(
-            prompt,
-            text,
-            tokenizer.prompt_detokenizer(),
-            describe,
-            with_segments=self.request.include_provenance,
-        )
+        with_segments = self.request.include_provenance
+        return Echo(prompt, text, tokenizer.prompt_detokenizer(), describe, with_segments)
 
     def _shown_ids(self) -> Sequence[int]:
         """Returns special tokens that are text: those with which tool calls begin."""
@@ -234,7 +212,7 @@ class Generation:
 
     def _end(self) -> None:
         self.choices.close()
-        if not len(self.choices):
+        if not self.choices.each:
             return
         usage = self._record.usage = self.usage()
         if self._has_failed and not usage.completion_tokens:

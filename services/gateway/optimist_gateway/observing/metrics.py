@@ -32,14 +32,7 @@ class TokenHistogram(Collector):
     def __init__(
         self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry
     ) -> None:
-        """Registers it.
-
-        Args:
-            name: Of the metric.
-            documentation: What it counts.
-            buckets: Upper bounds, ascending, without infinity.
-            registry: Where it is registered.
-        """
+        """Registers it; the buckets are upper bounds, ascending, without infinity."""
         self.name, self.documentation = name, documentation
         self._bounds = [*buckets, float("inf")]
         self._counts = [0] * len(self._bounds)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from optimist_common.observing.logs import log_context
-from optimist_common.observing.tracing import OFF, Attributes, AttributeValue, Span, Tracer
+from optimist_common.observing.tracing import Attributes, AttributeValue, Span, Tracer
 from optimist_gateway.core.answer.output import Finished, Usage
 from optimist_gateway.core.request import Request
 from optimist_gateway.observing.metrics import GatewayMetrics
@@ -42,13 +42,7 @@ class RequestRecord:
         return "" if self.span is None else self.span.trace_parent
 
     def begin(self, request_id: str, request: Request, client_name: str | None = None) -> None:
-        """Notes which request it is; log lines are marked with its names from now on.
-
-        Args:
-            request_id: Its id.
-            request: What it asks for.
-            client_name: The X-Request-Id that the client sent.
-        """
+        """Notes which request it is; log lines are marked with its names from now on."""
         self.request_id = request_id
         fields = {"request_id": request_id}
         if client_name is not None:
@@ -74,25 +68,21 @@ def current_record() -> RequestRecord:
     return _current.get() or RequestRecord()
 
 
+@dataclass(frozen=True)
 class RequestObserver:
     """Begins and ends the records of requests; all fronts of the API use it."""
 
-    def __init__(
-        self, model_name: str = "", tracer: Tracer = OFF, *, access_log: bool = False
-    ) -> None:
-        """Takes what is written where.
-
-        Args:
-            model_name: The model's name in the API.
-            tracer: Starts the spans.
-            access_log: Whether requests are logged.
-        """
-        self._model_name, self._tracer, self._access_log = model_name, tracer, access_log
+    model_name: str
+    """The model's name in the API."""
+    tracer: Tracer
+    """Starts the spans."""
+    access_log: bool
+    """Whether requests are logged."""
 
     @property
     def is_on(self) -> bool:
         """Whether anything is written."""
-        return self._access_log or self._tracer.is_on
+        return self.access_log or self.tracer.is_on
 
     def begin(self, operation: str, attributes: Attributes, trace_parent: str) -> RequestRecord:
         """Returns the record of the request that this task answers, with a span if it is traced.
@@ -100,7 +90,6 @@ class RequestObserver:
         Args:
             operation: What OpenTelemetry's conventions for generative AI call it, such as `chat`;
                 empty for a request that generates nothing and has no span.
-            attributes: What the front knows of it.
             trace_parent: W3C traceparent that came with the request, if one did.
         """
         span = None
@@ -108,14 +97,11 @@ class RequestObserver:
             generating = {
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "optimist",
-                "gen_ai.request.model": self._model_name,
+                "gen_ai.request.model": self.model_name,
+                **attributes,
             }
-            span = self._tracer.start(
-                f"{operation} {self._model_name}",
-                {**generating, **attributes},
-                trace_parent=trace_parent,
-                kind="server",
-            )
+            name = f"{operation} {self.model_name}"
+            span = self.tracer.start(name, generating, trace_parent=trace_parent, kind="server")
         record = RequestRecord(span)
         _current.set(record)
         return record
@@ -123,18 +109,14 @@ class RequestObserver:
     def end(
         self, record: RequestRecord, name: str, attributes: Attributes, *, failed: bool
     ) -> None:
-        """Ends the span and writes the line.
+        """Ends the span, with attributes that the front knows only now, and writes the line.
 
-        Args:
-            record: The request, with its outcome.
-            name: What was asked for, such as `POST /v1/completions`.
-            attributes: What the front knows only now.
-            failed: Whether the server failed.
+        The name is what was asked for, such as `POST /v1/completions`; `failed` is the server.
         """
         if record.span is not None:
             record.span.set({**_answer_attributes(record), **attributes})
             record.span.end(record.error or record.outcome if failed else "")
-        if self._access_log:
+        if self.access_log:
             logger.info("%s", name, extra={"fields": _log_fields(record)})
 
 
@@ -191,63 +173,49 @@ def _log_fields(record: RequestRecord) -> dict[str, Any]:
     return fields
 
 
+@dataclass(slots=True, eq=False)
 class ChoiceTimes:
     """Counts the times of one choice and how it ended; `end` it, once or more often."""
 
-    __slots__ = (
-        "_ended",
-        "_first",
-        "_inter_token_latency",
-        "_last",
-        "_metrics",
-        "_record",
-        "_started",
-        "reason",
-    )
+    metrics: GatewayMetrics
+    started: float
+    """When the client's request was parsed, by `time.perf_counter`."""
+    reason: str = ABORTED
+    """Why it ends."""
+    _record: RequestRecord = field(init=False, default_factory=current_record)
+    _first: float | None = field(init=False, default=None)
+    _last: float = field(init=False, default=0.0)
+    _ended: bool = field(init=False, default=False)
 
-    def __init__(self, metrics: GatewayMetrics, started: float) -> None:
-        """Begins to wait for the first token.
-
-        Args:
-            metrics: Where to count.
-            started: When the client's request was parsed, by `time.perf_counter`.
-        """
-        self._metrics, self._started = metrics, started
-        self._inter_token_latency = metrics.inter_token_latency
-        self._record = current_record()
-        self._first: float | None = None
-        self._last = 0.0
-        self._ended = False
-        self.reason = ABORTED
-        """Why it ends."""
-        metrics.waiting.inc()
+    def __post_init__(self) -> None:
+        self.metrics.waiting.inc()
 
     def note_tokens(self, num_tokens: int, now: float) -> None:
         """Takes note that a step has brought some tokens; `now` is by `time.perf_counter`."""
         if self._first is not None:
             latency = (now - self._last) / num_tokens
-            self._inter_token_latency.observe(latency, num_tokens)
+            self.metrics.inter_token_latency.observe(latency, num_tokens)
         else:
             self._first = now
-            self._metrics.waiting.dec()
-            self._metrics.time_to_first_token.observe(now - self._started)
+            self.metrics.waiting.dec()
+            self.metrics.time_to_first_token.observe(now - self.started)
             self._record.note_first_token()
         self._last = now
 
     def note_account(self, finished: Finished | None) -> None:
         """Takes note of the scheduler's account, if it is there and the choice got a slot."""
         if finished is not None and finished.queue_seconds > 0:
-            self._metrics.queue.observe(finished.queue_seconds)
+            self.metrics.queue.observe(finished.queue_seconds)
 
     def end(self, num_tokens: int) -> None:
         """Counts what is known with the end of an answer of so many tokens."""
         if self._ended:
             return
         self._ended = True
-        self._metrics.finished.labels(self.reason).inc()
+        self.metrics.finished.labels(self.reason).inc()
         self._record.reasons.append(self.reason)
         if self._first is None:
-            self._metrics.waiting.dec()
+            self.metrics.waiting.dec()
         elif num_tokens > 1:
             mean = (self._last - self._first) / (num_tokens - 1)
-            self._metrics.time_per_output_token.observe(mean)
+            self.metrics.time_per_output_token.observe(mean)

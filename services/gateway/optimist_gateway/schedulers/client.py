@@ -47,11 +47,8 @@ class SchedulerClient:
     ) -> None:
         """Sets up a client that is not connected until `run` is.
 
-        Args:
-            peer: The scheduler.
-            max_num_requests: How many requests run at most; bounds the commands that wait.
-            tls: How the stream is protected; None for plaintext.
-            owner: Which has several clients, and learns what becomes of them.
+        The owner learns what becomes of it; the commands that wait are bounded by how many
+        requests run at most.
         """
         self.peer = peer
         self._tls, self._owner = tls, owner
@@ -117,11 +114,10 @@ class SchedulerClient:
 
     def takes(self, request: TrackedRequest) -> bool:
         """Returns whether it is connected, reads commands, and has the length and the policy."""
-        if self._is_full or self.description is None:
+        model = self.description
+        if self._is_full or model is None or (request.add.priority and model.is_fcfs):
             return False
-        if request.add.priority and self.description.is_fcfs:
-            return False
-        return request.length <= self.description.max_model_len
+        return request.length <= model.max_model_len
 
     def start(self, request: TrackedRequest) -> None:
         """Sends a request that it takes."""
@@ -153,8 +149,8 @@ class SchedulerClient:
     def ask_stats(self) -> None:
         """Asks for the scheduler's figures, if it is connected and takes commands."""
         if self._commands is not None and not self._is_full:
-            get_stats = scheduler_pb2.GetStats()
-            self._commands.put(scheduler_pb2.ConnectRequest(get_stats=get_stats))
+            command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
+            self._commands.put(command)
 
     async def run(self) -> None:
         """Connects, reads until the stream breaks, and connects again; returns never."""
@@ -248,12 +244,7 @@ class PeerHealth:
     """Knows a scheduler's last word on itself; one that is not reached is not known to be ill."""
 
     def __init__(self, target: str, on_change: Callable[[], None]) -> None:
-        """Sets up what `run` follows.
-
-        Args:
-            target: What logs call the scheduler.
-            on_change: Called when anything changed.
-        """
+        """Calls `on_change` when `run` finds a change; logs call the scheduler `target`."""
         self._target, self._on_change = target, on_change
         self.is_hung = False
         """Whether a step takes so long that the engine must be taken for stuck."""

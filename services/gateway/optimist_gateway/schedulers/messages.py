@@ -7,8 +7,10 @@ from itertools import chain, islice
 
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_bytes, to_bytes
+from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
+from optimist_common.sampling import SamplingParams
+from optimist_common.sampling_message import write_sampling
 from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,
@@ -52,8 +54,7 @@ def prepare(
         for candidate in range(request.num_candidates):
             add = scheduler_pb2.Add()
             add.CopyFrom(common)
-            is_one_of_several = request.num_choices > 1
-            add.request_id = f"{request_id}-{len(adds)}" if is_one_of_several else request_id
+            add.request_id = f"{request_id}-{len(adds)}" if request.num_choices > 1 else request_id
             add.prompt_token_ids = to_bytes(prompt.token_ids)
             # An answer that is the prompt alone has a token too; it is not reported.
             add.max_tokens = max(most, 1)
@@ -100,14 +101,8 @@ def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescriptio
     left = model.max_model_len - num_prompt_tokens
     needed = max(asked or 0, 1)
     if needed > left:
-        raise FieldError(
-            ("prompts",),
-            f"This model's maximum context length is {model.max_model_len} tokens. However, the "
-            f"request has {num_prompt_tokens} tokens in the prompt and asks for {needed} in the "
-            "answer.",
-            code="context_length_exceeded",
-            is_sentence=True,
-        )
+        size = f"{num_prompt_tokens} tokens in the prompt and asks for {needed} in the answer"
+        raise model.too_long(("prompts",), size)
     if asked is None:
         return left if request.default_max_tokens is None else min(request.default_max_tokens, left)
     return asked
@@ -118,20 +113,13 @@ def _sampling(request: Request) -> sampling_pb2.SamplingParams:
     if num_logprobs is None and request.num_candidates > request.n:
         # The best of several answers are those with the highest.
         num_logprobs = 0
-    return sampling_pb2.SamplingParams(
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=max(sampling.top_p, _SMALLEST_TOP_P),
-        min_p=sampling.min_p,
-        seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        logit_bias_token_ids=to_bytes(list(sampling.logit_bias)),
-        logit_bias_values=floats_to_bytes(list(sampling.logit_bias.values())),
-        num_logprobs=num_logprobs,
-        num_prompt_logprobs=request.num_logprobs if request.echo else None,
-    )
+    values = vars(sampling) | {
+        "top_p": max(sampling.top_p, _SMALLEST_TOP_P),
+        "seed": secrets.randbits(63) if sampling.seed is None else sampling.seed,
+        "num_logprobs": num_logprobs,
+        "num_prompt_logprobs": request.num_logprobs if request.echo else None,
+    }
+    return write_sampling(SamplingParams(**values))
 
 
 def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
@@ -175,13 +163,9 @@ _NOWHERE: tuple[None, None] = None, None
 def read_outputs(
     response: scheduler_pb2.ConnectResponse, now: float = 0.0
 ) -> Iterator[tuple[int, StepOutput]]:
-    """Yields the outputs of a step with their handles.
+    """Yields the outputs of a step, which came `now` by `time.perf_counter`, with their handles.
 
     They are made one by one: each takes the memory that the one before it has left.
-
-    Args:
-        response: The message.
-        now: When it came, by `time.perf_counter`.
 
     Raises:
         ValueError: The parts of the message do not fit together.

@@ -16,7 +16,6 @@ class SchedulerCollector(Collector):
     """Reads the pool whenever metrics are read."""
 
     def __init__(self, pool: SchedulerPool) -> None:
-        """Takes the schedulers."""
         self._pool = pool
 
     def collect(self) -> Iterable[Metric]:
@@ -64,13 +63,7 @@ class VllmCollector(Collector):
     def __init__(
         self, metrics: GatewayMetrics, stats: Callable[[], Stats | None], model_name: str
     ) -> None:
-        """Takes the figures.
-
-        Args:
-            metrics: The gateway's.
-            stats: Returns the schedulers' latest; None while they are not known.
-            model_name: Value of the label `model_name`.
-        """
+        """Takes the gateway's figures, and what returns the schedulers' latest, once known."""
         self._metrics, self._stats = metrics, stats
         self._labels = {"model_name": model_name, "engine": "0"}
 
@@ -119,10 +112,11 @@ class VllmCollector(Collector):
         return self._counter("request_success", "Choices that ended", counts, "finished_reason")
 
     def _of_scheduler(self, stats: Stats) -> Iterable[Metric]:
+        share = 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0
         for name, text, value in (
             ("num_requests_running", "Requests with a slot", stats.num_running),
             ("num_requests_waiting", "Requests without a slot", stats.num_waiting),
-            ("kv_cache_usage_perc", "Share of KV blocks that requests hold", _kv_usage(stats)),
+            ("kv_cache_usage_perc", "Share of KV blocks that requests hold", share),
         ):
             family = GaugeMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
             family.add_metric(list(self._labels.values()), value)
@@ -147,8 +141,3 @@ class VllmCollector(Collector):
         for one, value in values.items():
             family.add_metric([*self._labels.values(), *([one] if label else [])], value)
         return family
-
-
-def _kv_usage(stats: Stats) -> float:
-    """Returns the share of KV blocks that requests hold, 0 to 1."""
-    return 1 - stats.num_free_blocks / stats.num_blocks if stats.num_blocks else 0.0

@@ -5,8 +5,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
-from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.network.channel import Tls
+import grpc
+
+from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_gateway.core.schedulers import (
     Candidate,
@@ -27,6 +29,13 @@ logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_SECONDS = 1.0
 
+Replies = tuple[dict[str, scheduler_pb2.Reply], dict[str, Exception]]
+"""Of schedulers by their addresses, and why others did not carry a command out."""
+
+
+class CommandRefusedError(Exception):
+    """The scheduler did not carry a command out; the text is its reason."""
+
 
 class SchedulerPool:
     """A stream to each scheduler; a request is at one of them, or waits for one."""
@@ -38,13 +47,9 @@ class SchedulerPool:
         resume_seconds: float,
         tls: Tls | None = None,
     ) -> None:
-        """Sets up a pool that is not connected until `run` is.
+        """Sets up a pool, not connected until `run` is; the parameters are those of the settings.
 
-        Args:
-            addresses: The schedulers, each host:port; every address of a name is one.
-            max_num_requests: How many requests run at most; bounds the commands that wait.
-            resume_seconds: How long a request that lost its scheduler may wait for another.
-            tls: How streams are protected; None for plaintext.
+        How many requests run at most bounds the commands that wait.
         """
         self._endpoints = Endpoints(addresses)
         self._max_num_requests, self._tls = max_num_requests, tls
@@ -71,8 +76,8 @@ class SchedulerPool:
     @property
     def is_hung(self) -> bool:
         """Whether the engine of every scheduler that is connected is stuck."""
-        connected = self._connected
-        return bool(connected) and all(client.health.is_hung for client in connected)
+        hung = [client.health.is_hung for client in self._connected]
+        return bool(hung) and all(hung)
 
     @property
     def _connected(self) -> list[SchedulerClient]:
@@ -95,12 +100,16 @@ class SchedulerPool:
             SchedulerUnavailableError: None is connected, or none takes more commands.
         """
         request = TrackedRequest(add, self._abort)
-        client = self._choose(request, self._clients.values())
+        client = self._choose(request)
         if client is None:
             too_slow = "the scheduler does not take commands fast enough"
             raise SchedulerUnavailableError(too_slow if self._connected else self._unreached())
         client.start(request)
         return request.stream
+
+    async def ask(self, command: scheduler_pb2.ConnectRequest, seconds: float) -> Replies:
+        """Returns what all schedulers reply to a command that concerns all gateways: `ask_all`."""
+        return await ask_all([*self._clients], self._tls, command, seconds)
 
     def set_waiting_priority(self, name: str, priority: int) -> int:
         """Changes how urgent requests of a name are that wait for a scheduler; returns how many."""
@@ -156,7 +165,7 @@ class SchedulerPool:
                 self._empty(client)
         for request in self._room.requests:
             request.refused_by.clear()
-            if (chosen := self._choose(request, self._clients.values())) is not None:
+            if (chosen := self._choose(request)) is not None:
                 self._room.leave(request)
                 self._resume(request, chosen)
 
@@ -167,7 +176,7 @@ class SchedulerPool:
             request.was_lost = True
             if not request.may_go_on():
                 self._give_up(request)
-            elif (chosen := self._choose(request, self._clients.values())) is not None:
+            elif (chosen := self._choose(request)) is not None:
                 self._resume(request, chosen)
             else:
                 self._room.enter(request)
@@ -187,15 +196,16 @@ class SchedulerPool:
         return True
 
     def _choose(
-        self, request: TrackedRequest, clients: Iterable[SchedulerClient]
+        self, request: TrackedRequest, among: Iterable[SchedulerClient] | None = None
     ) -> SchedulerClient | None:
         """Returns the best scheduler for a request; None if none takes it."""
-        fit = [client for client in clients if client.takes(request)]
+        fit = [
+            client for client in (self.clients if among is None else among) if client.takes(request)
+        ]
         if len(fit) < 2:
             return fit[0] if fit else None
         candidates = [
-            Candidate(client.peer.target, client.load, client.capacity, client.is_sound)
-            for client in fit
+            Candidate(one.peer.target, one.load, one.capacity, one.is_sound) for one in fit
         ]
         return fit[choose(candidates, request.prefix, request.name)]
 
@@ -225,9 +235,8 @@ class SchedulerPool:
                 return
 
     def _give_up(self, request: TrackedRequest) -> None:
-        request.stream.fail(
-            SchedulerUnavailableError("the scheduler went away while it worked on this")
-        )
+        reason = "the scheduler went away while it worked on this"
+        request.stream.fail(SchedulerUnavailableError(reason))
 
     def _update_description(self) -> None:
         known = (client.description for client in self.clients)
@@ -276,3 +285,58 @@ def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats | N
             columns = zip_longest(*values, fillvalue=0)
             getattr(total, field.name).extend(sum(column) for column in columns)
     return total
+
+
+async def ask_all(
+    peers: Sequence[Peer], tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends one command to schedulers and returns what they reply.
+
+    A pause whose caller goes away before it is answered is taken back. Why there is no reply is a
+    `CommandRefusedError`, a `SchedulerUnavailableError`, or a `TimeoutError` if there was none
+    within so many seconds. Without any scheduler, it is said for an empty address.
+    """
+    command.command_id = 1
+    if not peers:
+        return {}, {"": SchedulerUnavailableError("no address of a scheduler is known yet")}
+    answers = await asyncio.gather(*(_ask(peer, tls, command, seconds) for peer in peers))
+    replies: Replies = {}, {}
+    for peer, answer in zip(peers, answers, strict=True):
+        if isinstance(answer, Exception):
+            replies[1][peer.target] = answer
+        else:
+            replies[0][peer.target] = answer
+    return replies
+
+
+async def _ask(
+    peer: Peer, tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
+) -> scheduler_pb2.Reply | Exception:
+    where = f"the scheduler at {peer.target}"
+    try:
+        async with (
+            asyncio.timeout(seconds),
+            open_channel(peer.target, tls, server_name=peer.server_name) as channel,
+        ):
+            reply = await _exchange(channel, command)
+    except grpc.aio.AioRpcError as error:
+        return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
+    except SchedulerUnavailableError as error:
+        return error
+    except TimeoutError:
+        return TimeoutError(f"{where} did not answer within {seconds:g} seconds")
+    return CommandRefusedError(reply.error) if reply.error else reply
+
+
+async def _exchange(
+    channel: grpc.aio.Channel, command: scheduler_pb2.ConnectRequest
+) -> scheduler_pb2.Reply:
+    call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
+    try:
+        await call.write(command)
+        async for response in call:
+            for reply in response.replies:
+                return reply
+    finally:
+        call.cancel()
+    raise SchedulerUnavailableError("the scheduler ended the stream without a reply")

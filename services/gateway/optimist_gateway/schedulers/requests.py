@@ -5,8 +5,8 @@ import logging
 from array import array
 from collections import deque
 from collections.abc import Callable
-from contextvars import copy_context
-from dataclasses import replace
+from contextvars import Context, copy_context
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -45,6 +45,7 @@ the scheduler broke, a SlowReaderError if too many outputs waited.
 """
 
 
+@dataclass(slots=True, eq=False)
 class RequestStream:
     """The outputs of one request; let somebody `read` them, then `close`.
 
@@ -52,34 +53,17 @@ class RequestStream:
     longer than all that is done there.
     """
 
-    __slots__ = (
-        "_abort",
-        "_account",
-        "_context",
-        "_ended",
-        "_is_flowing",
-        "_loop",
-        "_reader",
-        "_waiting",
-    )
-
-    def __init__(self, abort: Callable[..., None]) -> None:
-        """Begins without outputs.
-
-        Args:
-            abort: Ends the request at the scheduler, if it still runs; with `wants_finished` the
-                reader still gets its end.
-        """
-        self._abort = abort
-        self._waiting: deque[StepOutput | Exception] = deque()
-        self._reader: Take | None = None
-        self._is_flowing = False
-        """Whether what arrives goes to the reader at once."""
-        self._account: asyncio.Future[Finished | None] | None = None
-        """Set once nothing but the account is wanted."""
-        self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
-        self._ended = False
+    abort: Callable[..., None]
+    """Ends the request at the scheduler, if it still runs; with `wants_finished` the reader still
+    gets its end."""
+    _waiting: deque[StepOutput | Exception] = field(init=False, default_factory=deque)
+    _reader: Take | None = field(init=False, default=None)
+    _is_flowing: bool = field(init=False, default=False)
+    """Whether what arrives goes to the reader at once."""
+    _account: asyncio.Future[Finished | None] | None = field(init=False, default=None)
+    """Set once nothing but the account is wanted."""
+    _context: Context = field(init=False, default_factory=copy_context)
+    _ended: bool = field(init=False, default=False)
 
     def read(self, reader: Take) -> None:
         """Calls a reader with outputs from now on, with those first that wait."""
@@ -105,7 +89,7 @@ class RequestStream:
         self._is_flowing = False
         self._waiting.clear()
         if not self._ended:
-            self._abort()
+            self.abort()
             self._end()
             if self._account is not None and not self._account.done():
                 self._account.set_result(None)
@@ -116,12 +100,13 @@ class RequestStream:
         Returns:
             The account; None if it does not come within a second.
         """
-        account = self._account = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        account = self._account = loop.create_future()
         self._is_flowing = False
         waiting, self._waiting = self._waiting, deque()
         if not self._ended:
-            self._abort(wants_finished=True)
-            timer = self._loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
+            self.abort(wants_finished=True)
+            timer = loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
             account.add_done_callback(lambda _: timer.cancel())
         for item in waiting:
             self._settle(item)
@@ -137,7 +122,7 @@ class RequestStream:
         if output.finished is not None:
             self._end()
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
-            self._abort()
+            self.abort()
             self.fail(SlowReaderError())
             return
         self._put(output)
@@ -151,7 +136,7 @@ class RequestStream:
     def _end(self) -> None:
         self._ended = True
         # It leads back here: without it the request goes when it is over, not with a collection.
-        self._abort = _end_nothing
+        self.abort = _end_nothing
 
     def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
@@ -182,55 +167,40 @@ MAX_LOSSES = 5
 them is not tried on more."""
 
 
+@dataclass(slots=True, eq=False)
 class TrackedRequest:
     """A request, its output so far, and how often it was lost."""
 
-    __slots__ = (
-        "_num_losses",
-        "_num_output_at_begin",
-        "_num_output_at_loss",
-        "_num_output_at_wait",
-        "_waited_seconds",
-        "_waits_since",
-        "add",
-        "is_ending",
-        "name",
-        "num_prompt_logprobs",
-        "num_runs",
-        "output",
-        "prefix",
-        "refused_by",
-        "stream",
-        "was_lost",
-    )
+    add: scheduler_pb2.Add
+    """The command, whose handle, name and output are set by `next_add`."""
+    abort: InitVar[Callable[..., None]]
+    """Ends the request that it gets, see `RequestStream`."""
+    name: str = field(init=False)
+    prefix: bytes | None = field(init=False)
+    stream: RequestStream = field(init=False)
+    output: "array[int]" = field(init=False, default_factory=partial(array, "i"))
+    """The output so far."""
+    num_prompt_logprobs: int = field(init=False, default=0)
+    """Tokens of the prompt, after the first, whose log-probabilities came."""
+    num_runs: int = field(init=False, default=0)
+    """How often it was sent to a scheduler."""
+    is_ending: bool = field(init=False, default=False)
+    """Whether it was ended here and waits for its account alone."""
+    was_lost: bool = field(init=False, default=False)
+    """Whether it lost its scheduler, so that it must not end for want of room."""
+    refused_by: set[str] = field(init=False, default_factory=set)
+    """Schedulers that had no room for it."""
+    _num_losses: int = field(init=False, default=0)
+    _num_output_at_begin: int = field(init=False, default=0)
+    _num_output_at_loss: int = field(init=False, default=0)
+    _num_output_at_wait: int = field(init=False, default=0)
+    _waited_seconds: float = field(init=False, default=0.0)
+    _waits_since: float = field(init=False, default=0.0)
 
-    def __init__(self, add: scheduler_pb2.Add, abort: Callable[..., None]) -> None:
-        """Begins without output.
-
-        Args:
-            add: The command, whose handle, name and output are set by `next_add`.
-            abort: Ends the request that it gets, see `RequestStream`.
-        """
-        self.add = add
-        self.name = add.request_id
-        self.prefix = prefix_key(add.cache_salt, add.prompt_token_ids)
+    def __post_init__(self, abort: Callable[..., None]) -> None:
+        self.name = self.add.request_id
+        self.prefix = prefix_key(self.add.cache_salt, self.add.prompt_token_ids)
         self.stream = RequestStream(partial(abort, self))
-        self.output = array("i")
-        """The output so far."""
-        self.num_prompt_logprobs = 0
-        """Tokens of the prompt, after the first, whose log-probabilities came."""
-        self.num_runs = 0
-        """How often it was sent to a scheduler."""
-        self.is_ending = False
-        """Whether it was ended here and waits for its account alone."""
-        self.was_lost = False
-        """Whether it lost its scheduler, so that it must not end for want of room."""
-        self.refused_by: set[str] = set()
-        """Schedulers that had no room for it."""
-        self._num_losses = 0
-        self._num_output_at_begin = self._num_output_at_loss = self._num_output_at_wait = 0
-        self._waited_seconds = 0.0
-        self._waits_since = 0.0
 
     @property
     def length(self) -> int:
@@ -295,12 +265,7 @@ class WaitingRoom:
     """Holds requests in the order in which they came, each for a bounded time."""
 
     def __init__(self, seconds: float, on_late: Callable[[TrackedRequest], None]) -> None:
-        """Begins empty.
-
-        Args:
-            seconds: How long a request may wait between two of its tokens, however often.
-            on_late: Takes a request that has waited for so long.
-        """
+        """Begins empty; `on_late` gets what waits for so long in all between two of its tokens."""
         self._seconds, self._on_late = seconds, on_late
         self._timers: dict[TrackedRequest, asyncio.TimerHandle] = {}
 

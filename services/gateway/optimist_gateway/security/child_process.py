@@ -13,7 +13,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 logger = logging.getLogger(__name__)
@@ -41,24 +43,21 @@ class ChildDiedError(ChildUnavailableError):
     """The process died of what it was asked."""
 
 
+@dataclass(eq=False)
 class ChildProcess:
     """One warm process that answers one question at a time; started again whenever it was ended."""
 
-    def __init__(self, loader: str, argument: str, seconds: float, what: str) -> None:
-        """Describes the process, which the first `ask` starts.
-
-        Args:
-            loader: `module:function`; the process imports it and calls it with the argument to get
-                a function from one JSON value to a text.
-            argument: What the loader is called with, such as a model directory.
-            seconds: The longest that one text may take.
-            what: What errors say the process is for.
-        """
-        self._what = what
-        self._loader, self._argument, self._seconds = loader, argument, seconds
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
-        self._num_waiting = 0
+    loader: str
+    """`module:function`; the process imports it and calls it with the argument to get a function
+    from one JSON value to a text."""
+    argument: str
+    seconds: float
+    """The longest that one text may take."""
+    what: str
+    """What errors say the process is for."""
+    _process: asyncio.subprocess.Process | None = field(init=False, default=None)
+    _turn: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _num_waiting: int = field(init=False, default=0)
 
     async def ask(self, value: Any) -> str:
         """Returns the text for a JSON value.
@@ -69,7 +68,7 @@ class ChildProcess:
             ChildUnavailableError: It cannot be asked.
         """
         if self._num_waiting >= MAX_WAITING:
-            raise ChildUnavailableError(f"{MAX_WAITING} requests wait for {self._what}")
+            raise ChildUnavailableError(f"{MAX_WAITING} requests wait for {self.what}")
         self._num_waiting += 1
         try:
             await self._turn.acquire()
@@ -102,47 +101,43 @@ class ChildProcess:
 
     async def _answer(self, value: Any) -> dict[str, str]:
         process = await self._running()
-        answered = False
         try:
-            async with asyncio.timeout(self._seconds):
-                answer = await _exchange(process, encode_message(value))
-            answered = True
+            async with self._stop_if_it_fails(), asyncio.timeout(self.seconds):
+                return await _exchange(process, encode_message(value))
         except TimeoutError:
-            logger.error("%s took longer than %g s", self._what, self._seconds)
-            raise ChildTimeoutError(
-                f"{self._what} took longer than {self._seconds:g} seconds"
-            ) from None
+            logger.error("%s took longer than %g s", self.what, self.seconds)
+            reason = f"{self.what} took longer than {self.seconds:g} seconds"
+            raise ChildTimeoutError(reason) from None
         except (asyncio.IncompleteReadError, ConnectionError, json.JSONDecodeError):
-            raise ChildDiedError(f"the process of {self._what} died") from None
-        finally:
-            if not answered:
-                # Half an exchange: what comes next out of the process would be this answer.
-                await asyncio.shield(self.stop())
-        return answer
+            raise ChildDiedError(f"the process of {self.what} died") from None
+
+    @asynccontextmanager
+    async def _stop_if_it_fails(self) -> AsyncIterator[None]:
+        """Ends a process that was left within an exchange: its next answer would be this one's."""
+        try:
+            yield
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        words = [self._loader, self._argument, str(self._seconds)]
+        words = [self.loader, self.argument, str(self.seconds)]
         self._process = process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "optimist_gateway.security.child_process", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
-        is_ready = False
+        does_not_start = f"the process of {self.what} does not start"
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with self._stop_if_it_fails(), asyncio.timeout(START_SECONDS):
                 await _read(process)
-            is_ready = True
         except TimeoutError:
-            reason = f"the process of {self._what} does not start within {START_SECONDS:g} seconds"
+            reason = f"{does_not_start} within {START_SECONDS:g} seconds"
             raise ChildUnavailableError(reason) from None
         except asyncio.IncompleteReadError:
-            reason = f"the process of {self._what} does not start; the log says why"
-            raise ChildUnavailableError(reason) from None
-        finally:
-            if not is_ready:
-                await asyncio.shield(self.stop())
+            raise ChildUnavailableError(f"{does_not_start}; the log says why") from None
         return process
 
 
@@ -177,13 +172,7 @@ async def _read(process: asyncio.subprocess.Process) -> dict[str, str]:
 
 
 def main(loader: str, argument: str, seconds: str) -> None:
-    """Answers requests until the input ends.
-
-    Args:
-        loader: `module:function`; called with the argument it returns what answers.
-        argument: What the loader is called with.
-        seconds: How long the parent waits for an answer.
-    """
+    """Answers requests until the input ends; the parent waits so many seconds for an answer."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not get among the answers.
     os.dup2(2, 1)

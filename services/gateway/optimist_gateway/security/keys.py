@@ -71,7 +71,8 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
         secret = secret.strip()
         if not secret or (separator and not name.strip()) or len(text) > MAX_KEY_BYTES:
             raise ValueError(f"line {number} is not name:key, key, name:sha256 or sha256")
-        digest = _digest(secret)
+        is_digest = len(secret) == _DIGEST_CHARACTERS and set(secret) <= set(hexdigits)
+        digest = bytes.fromhex(secret) if is_digest else sha256(secret.encode()).digest()
         name = name.strip() or f"key-{digest.hex()[:8]}"
         if name in keys:
             raise ValueError(f"line {number}: its name was used before")
@@ -79,12 +80,6 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
     if len(keys) > MAX_KEYS:
         raise ValueError(f"there are {len(keys)} keys, at most {MAX_KEYS} may be")
     return list(keys.values())
-
-
-def _digest(secret: str) -> bytes:
-    if len(secret) == _DIGEST_CHARACTERS and set(secret) <= set(hexdigits):
-        return bytes.fromhex(secret)
-    return sha256(secret.encode()).digest()
 
 
 _Stamp = tuple[int, int, int]
@@ -138,11 +133,13 @@ class KeySource:
 
     def stamp(self) -> _Stamp | None:
         """Returns what changes when the file does."""
+        if not self.path:
+            return None
         try:
-            status = Path(self.path).stat() if self.path else None
+            status = Path(self.path).stat()
         except OSError:
             return None
-        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class Keys:
@@ -162,12 +159,6 @@ class Keys:
         # A file that lost its last key locks all out; it does not let all in.
         return any(bool(one.path or one.listed) for one in self._sources if not one.is_admin)
 
-    @property
-    def has_admins(self) -> bool:
-        """Whether there is any admin key."""
-        self._follow_files()
-        return any(key.is_admin for key in self._keys)
-
     def find(self, secret: bytes) -> Client | None:
         """Returns the client that shows a key, or None if it is no valid one."""
         self._follow_files()
@@ -177,17 +168,13 @@ class Keys:
         return Client(key.name, key.is_admin, competes=len(self._keys) > 1)
 
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
-        """Returns who shows a key.
-
-        Args:
-            secret: The key; None without one.
-            where: How a key is sent, for the error.
-            needs_admin: Whether only admins are let in, for whom there may be no key at all.
+        """Returns who shows a key, which is sent as `where` says.
 
         Raises:
-            ApiError: The key is missing, wrong, or no admin's.
+            ApiError: The key is missing, wrong, or no admin's; or there is none at all for admins.
         """
-        if needs_admin and not self.has_admins:
+        self._follow_files()
+        if needs_admin and not any(key.is_admin for key in self._keys):
             reason = "there is no admin key: set --admin-keys-file"
             raise ApiError(403, reason, code="admin_disabled")
         if not secret:

@@ -1,36 +1,47 @@
-"""The ASGI application."""
+"""The ASGI application, and the server of the gRPC API that runs beside it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from fastapi import FastAPI
+from grpc_health.v1 import health as grpc_health
+from grpc_reflection.v1alpha import reflection
 from starlette.middleware.cors import CORSMiddleware
 
+from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_common.network.channel import Tls
+from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin import Health, admin_router, health_router
+from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthentication
+from optimist_gateway.fronts.grpc.servicer import InferenceServicer
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
-from optimist_gateway.fronts.openai.errors import add_error_handlers
+from optimist_gateway.fronts.openai.errors import RESPONSES, add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
-from optimist_gateway.fronts.openai.responses.endpoint import responses_router
+from optimist_gateway.fronts.openai.responses.writer import responses_router
 from optimist_gateway.fronts.openapi import add_document
 from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.grpc_server import serving_grpc
 from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+GRPC_NAME = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+_POLL_SECONDS = 0.25
 
 
 def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
@@ -59,7 +70,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             asyncio.create_task(work) for work in (schedulers.run(), watch_event_loop(metrics))
         ]
         try:
-            async with serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
+            async with _serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
                 yield
         finally:
             for task in tasks:
@@ -69,7 +80,7 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             await tokenizer.stop()
             await asyncio.to_thread(tracer.close)
 
-    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False)
+    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False, responses=RESPONSES)
     app.state.service = service
     app.state.keys = keys
     _add_layers(app, settings, metrics, observer)
@@ -100,14 +111,13 @@ def _service(
     # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
-    schedulers = SchedulerPool(
-        settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
-    )
     return Service(
         model_name=settings.model_name,
         tokenizer=tokenizer,
         grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
-        schedulers=schedulers,
+        schedulers=SchedulerPool(
+            settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
+        ),
         admission=Admission(
             AdmissionLimits(
                 max_num_requests=settings.max_num_requests,
@@ -126,7 +136,6 @@ def _service(
             keep_alive_seconds=settings.keep_alive_seconds,
         ),
         observer=observer,
-        admin=SchedulerAdmin(lambda: [client.peer for client in schedulers.clients], tls),
     )
 
 
@@ -154,3 +163,54 @@ def _add_layers(
     if observer.is_on:
         # Outermost, so that it sees what other layers refuse.
         app.add_middleware(Observation, observer=observer)
+
+
+@asynccontextmanager
+async def _serving_grpc(
+    settings: GatewaySettings, service: Service, keys: Keys, is_ready: Callable[[], bool]
+) -> AsyncIterator[None]:
+    """Serves the gRPC API for the time of the block, if there is a port for it.
+
+    Raises:
+        SetupError: The address cannot be bound.
+    """
+    if not settings.grpc_port:
+        yield
+        return
+    server = GrpcServer(
+        settings.host,
+        settings.grpc_port,
+        _https(settings),
+        options=[
+            ("grpc.max_receive_message_length", settings.max_body_bytes),
+            ("grpc.max_metadata_size", settings.max_header_bytes),
+        ],
+        interceptors=[GrpcAuthentication(keys, service.metrics)],
+    )
+    inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server.server)
+    names = (GRPC_NAME, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server.server)
+    port = await server.start()
+    logger.info("serving gRPC on %s:%d", settings.host, port)
+    watcher = asyncio.create_task(_watch(server, is_ready))
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        await server.stop()
+
+
+def _https(settings: GatewaySettings) -> Tls | None:
+    """Returns the certificate that clients see, of whom none is wanted."""
+    if not settings.https_cert:
+        return None
+    certificate, key = Path(settings.https_cert), Path(settings.https_key)
+    return Tls(certificate.read_bytes(), key.read_bytes(), authority=None)
+
+
+async def _watch(server: GrpcServer, is_ready: Callable[[], bool]) -> None:
+    """Keeps the health service of the gRPC API true."""
+    while True:
+        await server.set_serving(serving=is_ready())
+        await asyncio.sleep(_POLL_SECONDS)

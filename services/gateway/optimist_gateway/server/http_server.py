@@ -7,6 +7,7 @@ import asyncio
 import logging
 import ssl
 import weakref
+from concurrent.futures import Future
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -161,9 +162,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.on_pause = self.on_resume = _nobody
         super().on_response_complete()
         if self._is_discarding and self._read_timer is None and not self.transport.is_closing():
-            self._read_timer = self.loop.call_later(
-                self._settings.read_seconds, self.transport.close
-            )
+            seconds = self._settings.read_seconds
+            self._read_timer = self.loop.call_later(seconds, self.transport.close)
 
     def timeout_keep_alive_handler(self) -> None:
         """Closes a connection between two requests, but not one of which a body is thrown away."""
@@ -176,11 +176,11 @@ class BoundedProtocol(HttpToolsProtocol):
         return not self._is_reading_head and self.cycle.response_complete
 
     def _watch_reader(self) -> None:
-        self._write_timer = self.loop.call_later(
+        seconds, num_unread = (
             self._settings.slow_reader_seconds,
-            self._check_reader,
             self.transport.get_write_buffer_size(),
         )
+        self._write_timer = self.loop.call_later(seconds, self._check_reader, num_unread)
 
     def _check_reader(self, num_unread: int) -> None:
         """Drops a client that has read nothing of what waited for it."""
@@ -204,9 +204,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._read_timer = None
-        self._refuse(
-            ApiError(408, "the request's headers did not arrive in time", code="request_timeout")
-        )
+        reason = "the request's headers did not arrive in time"
+        self._refuse(ApiError(408, reason, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
         """Answers and closes, unless an answer is under way, which is only cut off."""
@@ -269,7 +268,7 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self._service = app.state.service
         self._grace_seconds, self._drain_seconds = settings.grace_seconds, settings.drain_seconds
-        self._drain: asyncio.Task[None] | None = None
+        self._drain: Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: Any = None) -> None:
@@ -282,16 +281,13 @@ class DrainingServer(uvicorn.Server):
         if self._loop is None or self._service.admission.is_closed:
             self.should_exit = True
             return
-        self._service.admission.close()
-        self._loop.call_soon_threadsafe(self._begin_drain)
-
-    def _begin_drain(self) -> None:
-        self._drain = asyncio.create_task(self.drain())
+        self._service.admission.is_closed = True
+        self._drain = asyncio.run_coroutine_threadsafe(self.drain(), self._loop)
 
     async def drain(self) -> None:
         """Takes no more requests, lets the running ones finish in time, and ends the others."""
         admission = self._service.admission
-        admission.close()
+        admission.is_closed = True
         loop = asyncio.get_running_loop()
         started = loop.time()
         if admission.num_requests:

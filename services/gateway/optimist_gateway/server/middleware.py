@@ -69,14 +69,7 @@ class Authentication:
     def __init__(
         self, app: ASGIApp, keys: Keys, metrics: GatewayMetrics, *, public_metrics: bool
     ) -> None:
-        """Takes the application.
-
-        Args:
-            app: What answers those who may ask.
-            keys: The keys that are valid.
-            metrics: Where refusals are counted.
-            public_metrics: Whether /metrics needs no key.
-        """
+        """Takes what answers those who may ask; public metrics need no key."""
         self._app, self._keys, self._metrics = app, keys, metrics
         self._open_paths = PROBES | {PAGE} | ({METRICS} if public_metrics else set())
 
@@ -200,7 +193,9 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        announced = Headers(scope=scope).get("content-length", "")
+        announced, most = Headers(scope=scope).get("content-length", ""), self._max_body_bytes
+        # int() rejects very long ones.
+        is_too_long = announced.isdecimal() and (len(announced) > 18 or int(announced) > most)
         deadline = asyncio.get_running_loop().time() + self._read_seconds
         size = 0
         is_read = False
@@ -210,7 +205,7 @@ class BodyLimit:
             if is_read:
                 # What is waited for now is that the client goes away.
                 return await receive()
-            if _exceeds(announced, self._max_body_bytes):
+            if is_too_long:
                 raise HTTPException(413)
             try:
                 async with asyncio.timeout_at(deadline):
@@ -218,14 +213,9 @@ class BodyLimit:
             except TimeoutError:
                 raise HTTPException(408) from None
             size += len(message.get("body", b""))
-            if size > self._max_body_bytes:
+            if size > most:
                 raise HTTPException(413)
             is_read = not message.get("more_body", False)
             return message
 
         await self._app(scope, limited, send)
-
-
-def _exceeds(announced: str, limit: int) -> bool:
-    """Returns whether a content-length is above a limit; int() rejects very long ones."""
-    return announced.isdecimal() and (len(announced) > 18 or int(announced) > limit)

@@ -25,9 +25,7 @@ _LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
 def load_checker(argument: str) -> Callable[[Any], str]:
     """Returns what checks a grammar: no text if it is good, else why it is not.
 
-    Args:
-        argument: JSON with `tokenizer` (path of a tokenizer.json), `vocab_size` and
-            `eos_token_ids`.
+    The argument is JSON with `tokenizer` (path of a file), `vocab_size` and `eos_token_ids`.
     """
     description = json.loads(argument)
     with open(description["tokenizer"], encoding="utf-8") as file:  # noqa: PTH123 (no pathlib)

@@ -41,15 +41,9 @@ _TEXT = r"(.|\n)*"
 
 
 def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) -> str:
-    """Returns the grammar of an answer.
+    """Returns the grammar of an answer; raises FieldError if a schema cannot be followed.
 
-    Args:
-        structure: What the answer is to be.
-        form: How the model writes tool calls.
-        markers: Parts of the form that are special tokens, with their ids.
-
-    Raises:
-        FieldError: A schema cannot be followed.
+    The markers are the parts of the form that are special tokens, with their ids.
     """
     content, tools = structure.content, structure.tools
     if isinstance(content, LarkContent):
@@ -207,10 +201,8 @@ class Grammars:
     def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
         """Sets up without the process; the first grammar starts it.
 
-        Args:
-            model: Directory or hub name of the model, with a tokenizer.json.
-            form: How the model writes tool calls.
-            token_id: Returns the id of a special token, by its text; None for other texts.
+        The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
+        special token by its text.
         """
         self.form = form
         ids = {part: token_id(part) for part in form.parts}
@@ -241,9 +233,8 @@ class Grammars:
             await self.stop()
         verdict = await self._verdict(source, tokens)
         if verdict.problem:
-            raise FieldError(
-                ("tools",) if structure.content is None else ("structure",), verdict.problem
-            )
+            path = "tools" if structure.content is None else "structure"
+            raise FieldError((path,), verdict.problem)
         return source
 
     async def stop(self) -> None:
@@ -266,28 +257,18 @@ class Grammars:
         return verdict
 
     async def _check(self, source: str, tokens: _Tokens) -> _Verdict:
-        process = self._running(tokens)
+        if self._process is None:
+            description = {"tokenizer": str(self._tokenizer_file()), **tokens._asdict()}
+            self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
-            return _Verdict(await process.ask(source))
+            return _Verdict(await self._process.ask(source))
         except (ChildTimeoutError, ChildDiedError):
             return _Verdict(_TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
         except ChildError as error:
             return _Verdict(str(error))
         except ChildUnavailableError as error:
-            raise ApiError(
-                503, f"grammars cannot be checked now: {error}", code="overloaded"
-            ) from None
-
-    def _running(self, tokens: _Tokens) -> ChildProcess:
-        if self._process is None:
-            description = {
-                "tokenizer": str(self._tokenizer_file()),
-                "vocab_size": tokens.vocab_size,
-                "eos_token_ids": list(tokens.eos_token_ids),
-            }
-            argument = json.dumps(description)
-            self._process = ChildProcess(_LOADER, argument, _SECONDS, "grammars")
-        return self._process
+            reason = f"grammars cannot be checked now: {error}"
+            raise ApiError(503, reason, code="overloaded") from None
 
     def _tokenizer_file(self) -> pathlib.Path:
         directory = pathlib.Path(self._model).expanduser()
@@ -298,9 +279,6 @@ class Grammars:
 
             path = pathlib.Path(str(try_to_load_from_cache(self._model, "tokenizer.json")))
         if not path.is_file():
-            raise ApiError(
-                400,
-                "this model has no tokenizer.json, so its answers cannot be held to a form",
-                code="unsupported_parameter",
-            )
+            reason = "this model has no tokenizer.json, so its answers cannot be held to a form"
+            raise ApiError(400, reason, code="unsupported_parameter")
         return path

@@ -1,8 +1,8 @@
 """JSON schemas as grammars take them: bounded, and without keywords that would be ignored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from optimist_gateway.core.error import Path
 
@@ -30,23 +30,16 @@ _UNSUPPORTED = frozenset(
 )
 
 
+@dataclass(eq=False)
 class SchemaError(ValueError):
     """A schema that no grammar is made of."""
 
-    def __init__(self, path: Path, message: str) -> None:
-        """Describes it.
-
-        Args:
-            path: Where in the schema, such as `("anyOf", 1)`; empty for all of it.
-            message: What is wrong there.
-        """
-        super().__init__(message)
-        self.path = path
-        self.message = message
+    path: Path
+    """Where in the schema, such as `("anyOf", 1)`; empty for all of it."""
+    message: str
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """A value in a schema."""
 
     path: Path
@@ -54,30 +47,20 @@ class _Node:
 
 
 def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
-    """Returns a schema without annotations.
-
-    Args:
-        schema: A JSON schema, as an object; it has passed `check_json`.
-        is_lenient: Leaves out keywords that no grammar can follow, instead of rejecting them.
+    """Returns a schema, which has passed `check_json`, without annotations.
 
     Raises:
-        SchemaError: The schema has such a keyword.
+        SchemaError: It has a keyword that no grammar can follow, unless `is_lenient` leaves it out.
     """
-    return _object(_Node((), schema), is_lenient=is_lenient)
+    plain: dict[str, Any] = _schema(_Node((), schema), is_lenient=is_lenient)
+    return plain
 
 
 def check_json(value: Any, max_integer: float = float("inf")) -> int:
     """Makes sure that a JSON value is of bounded size and depth and can be written as UTF-8.
 
-    Args:
-        value: What was read of JSON.
-        max_integer: The largest amount of an integer.
-
-    Returns:
-        How many values it is made of.
-
-    Raises:
-        SchemaError: It is not.
+    Returns how many values it is made of; raises SchemaError if it is not, or has an integer of a
+    larger amount than `max_integer`.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
@@ -105,7 +88,10 @@ def _problem_of(value: Any, max_integer: float) -> str | None:
     if isinstance(value, int) and abs(value) > max_integer:
         return f"must be at most {max_integer}"
     text = "".join(value) if isinstance(value, dict) else value
-    if isinstance(text, str) and not _is_text(text):
+    try:
+        if isinstance(text, str):
+            text.encode()
+    except UnicodeEncodeError:
         return "must be Unicode text without halves of surrogate pairs"
     return None
 
@@ -121,40 +107,26 @@ def _path_to(wanted: Any, value: Any) -> Path:
     raise AssertionError("it is not in there")
 
 
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _children(node: _Node) -> Iterator[_Node]:
+    named: Iterable[tuple[str | int, Any]] = ()
     if isinstance(node.value, dict):
-        for name, value in node.value.items():
-            yield _Node((*node.path, name), value)
+        named = node.value.items()
     elif isinstance(node.value, list):
-        for index, value in enumerate(node.value):
-            yield _Node((*node.path, index), value)
+        named = enumerate(node.value)
+    return (_Node((*node.path, name), value) for name, value in named)
 
 
 def _schema(node: _Node, *, is_lenient: bool) -> Any:
     """Returns what stands where a schema may stand; what is none is left to the compiler."""
-    if isinstance(node.value, dict):
-        return _object(node, is_lenient=is_lenient)
-    return node.value
-
-
-def _object(node: _Node, *, is_lenient: bool) -> dict[str, Any]:
+    if not isinstance(node.value, dict):
+        return node.value
     kept: dict[str, Any] = {}
     for child in _children(node):
         name = str(child.path[-1])
-        problem = _problem(name, child.value)
-        if problem is not None:
-            if is_lenient and name != "$ref":
-                continue
-            raise SchemaError(child.path, problem)
-        if name not in _ANNOTATIONS:
+        if (problem := _problem(name, child.value)) is not None:
+            if not is_lenient or name == "$ref":
+                raise SchemaError(child.path, problem)
+        elif name not in _ANNOTATIONS:
             kept[name] = _value(name, child, is_lenient=is_lenient)
     return kept
 

@@ -44,12 +44,7 @@ class ToolCallReader:
     """
 
     def __init__(self, form: ToolFormat, names: Collection[str]) -> None:
-        """Starts before the first piece.
-
-        Args:
-            form: How the model writes calls.
-            names: Functions; calls of others are text.
-        """
+        """Starts before the first piece; calls of functions of other names are text."""
         self.num_calls = 0
         """Calls begun so far."""
         self._form = form

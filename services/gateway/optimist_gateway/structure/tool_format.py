@@ -88,17 +88,12 @@ ToolCallFormat = Literal["auto", "hermes", "llama3", "mistral", "mistral_args", 
 
 
 def tool_format(name: str, chat_template: str) -> ToolFormat:
-    """Returns a format by name, or the one that a chat template uses.
+    """Returns a format of `FORMATS` by name, or for `auto` the one that a chat template uses.
 
-    Args:
-        name: One of `FORMATS`, or `auto`. Of a template that is not known here it is
-            JSON, which the system message describes.
-        chat_template: The model's; empty if it has none.
+    Of a template that is not known here it is JSON, which the system message describes.
     """
-    return _of_template(chat_template) if name == AUTO else FORMATS[name]
-
-
-def _of_template(chat_template: str) -> ToolFormat:
+    if name != AUTO:
+        return FORMATS[name]
     if re.search(r"\btools\b", chat_template) is None:
         return JSON
     if "[TOOL_CALLS]" in chat_template:

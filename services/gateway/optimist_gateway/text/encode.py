@@ -64,15 +64,10 @@ def _template_message(message: Message, names: Mapping[str, str]) -> TemplateMes
 def with_tools(
     messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]], form: ToolFormat
 ) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
-    """Returns what a chat template is given for messages and tools.
+    """Returns what a chat template is given for messages and for tools, all in OpenAI's shape.
 
-    Args:
-        messages: In OpenAI's shape, with arguments as objects.
-        tools: In OpenAI's shape; those of which the model is to know.
-        form: How the model writes calls.
-
-    Returns:
-        The messages, and the tools; None if there are none or the messages describe them.
+    The arguments of calls are objects. The tools are None if there are none, or if the messages
+    describe them.
     """
     if form.in_template:
         if form in (MISTRAL, MISTRAL_ARGS):
@@ -156,12 +151,11 @@ async def encode_prompts(
 async def _encode_conversation(
     conversation: Conversation, request: Request, tokenizer: Tokenizer, model: ModelDescription
 ) -> Prompt:
-    messages = conversation.messages
-    text = await render_chat(messages, tokenizer, model, conversation.tools)
+    text = await render_chat(conversation.messages, tokenizer, model, conversation.tools)
     token_ids, spans = await _tokens(text, request, tokenizer)
     if spans is None:
         return Prompt(token_ids)
-    contents = find_contents(text, [message.content for message in messages])
+    contents = find_contents(text, [message.content for message in conversation.messages])
     return Prompt(token_ids, spans=PromptSpans(len(token_ids), spans, contents))
 
 
@@ -182,14 +176,7 @@ async def render_chat(
     *,
     add_generation_prompt: bool = True,
 ) -> str:
-    """Returns the text that the model reads of a conversation.
-
-    Args:
-        messages: The conversation.
-        tokenizer: The model's.
-        model: What the model takes.
-        tools: Functions that the prompt describes.
-        add_generation_prompt: Whether to go up to where the answer begins.
+    """Returns the text that the model reads of a conversation, up to where the answer begins.
 
     Raises:
         FieldError: The messages do not make a prompt, or are too long for the model.
@@ -234,23 +221,12 @@ async def _encode(
 def require_tokenizable(
     num_characters: int, path: Path, tokenizer: Tokenizer, model: ModelDescription
 ) -> None:
-    """Rejects a text that is too long before time is spent on tokenizing it.
-
-    Raises:
-        FieldError: However it is tokenized, the model takes no sequence as long.
-    """
+    """Raises FieldError for a text that is too long for the model however it is tokenized."""
     if num_characters > model.max_model_len * tokenizer.longest_token:
-        raise FieldError(
-            path,
-            f"This model's maximum context length is {model.max_model_len} tokens. However, the "
-            f"request has {num_characters} characters.",
-            code="context_length_exceeded",
-            is_sentence=True,
-        )
+        raise model.too_long(path, f"{num_characters} characters")
 
 
 def _template_tool(tool: Function) -> dict[str, Any]:
-    """Returns a function as chat templates want it."""
     described = {} if tool.description is None else {"description": tool.description}
     function = {"name": tool.name, **described, "parameters": tool.parameters}
     return {"type": "function", "function": function}
@@ -269,14 +245,9 @@ async def predicted_tokens(
 
     Each is cut at the length of the model's longest sequence.
 
-    Args:
-        request: The request.
-        tokenizer: The model's.
-        model: Its vocabulary and longest sequence.
-        max_bytes: How long all predictions are together at most, in bytes of UTF-8 text.
-
     Raises:
-        FieldError: A prediction is too long, or has tokens that the model does not have.
+        FieldError: The predictions have together more than so many bytes of UTF-8 text or more
+            tokens than there may be, or one has tokens that the model does not have.
     """
     texts = (one for one in request.predictions if isinstance(one, str))
     _require_at_most((len(text.encode()) for text in texts), max_bytes, "bytes")
@@ -287,19 +258,15 @@ async def predicted_tokens(
             model.require_known(prediction, ("predictions", index))
             encoded.append(SentPrediction(index, list(prediction[:longest])))
             continue
-        # What is cut here is after the cut in tokens.
-        shown = normalise_line_endings(prediction)[: longest * tokenizer.longest_token]
-        token_ids, spans = await _tokens(shown, request, tokenizer)
+        # Models write LF at the end of lines. What is cut here is after the cut in tokens.
+        text = prediction.replace("\r\n", "\n").replace("\r", "\n")
+        text = text[: longest * tokenizer.longest_token]
+        token_ids, spans = await _tokens(text, request, tokenizer)
         spans = None if spans is None else spans[:longest]
         encoded.append(SentPrediction(index, token_ids[:longest], spans))
     counts = (len(one.token_ids) for one in encoded)
     _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
     return [one for one in encoded if one.token_ids]
-
-
-def normalise_line_endings(text: str) -> str:
-    """Returns the text with CR LF and CR replaced by LF, which is what models write."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
 
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer, bytes_reader
 from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.security.child_process import (
@@ -29,10 +29,8 @@ class Vocabulary:
         """Takes a tokenizer of the tokenizers library."""
         self._backend = backend
         self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
-        self._added: dict[int, str] = {
-            token_id: token.content
-            for token_id, token in backend.get_added_tokens_decoder().items()
-        }
+        added = backend.get_added_tokens_decoder().items()
+        self._added: dict[int, str] = {token_id: token.content for token_id, token in added}
         # No larger than the vocabulary.
         self._known: dict[int, tuple[str, bytes]] = {}
 
@@ -119,16 +117,13 @@ class Tokenizer:
     def __init__(
         self, tokenizer: Any, tool_call_format: str = AUTO, template_seconds: float | None = None
     ) -> None:
-        """Wraps a fast tokenizer of transformers.
+        """Wraps a fast tokenizer of transformers; raises SetupError if it has no fast form.
 
         Args:
             tokenizer: The tokenizer, with its chat template.
             tool_call_format: How the model writes tool calls; see `tool_format`.
             template_seconds: The longest that the template may take for one prompt, in a process of
                 its own; None for as long as it likes, in this process.
-
-        Raises:
-            SetupError: The tokenizer has no fast form.
         """
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -146,11 +141,8 @@ class Tokenizer:
             self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
-        self._special_ids = frozenset(
-            token_id
-            for token_id, token in backend.get_added_tokens_decoder().items()
-            if token.special
-        )
+        added = backend.get_added_tokens_decoder().items()
+        self._special_ids = frozenset(token_id for token_id, token in added if token.special)
         self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
         """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {
@@ -165,11 +157,9 @@ class Tokenizer:
         """Characters of the longest token: a text of n characters has at least n over this many."""
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Returns the tokens of a text; special ones that it names are read as such.
+        """Returns the tokens of a text, with those with which the model's prompts begin if wanted.
 
-        Args:
-            text: The text.
-            add_special_tokens: Whether to add those with which the model's prompts begin.
+        Special tokens that the text names are read as such.
         """
         return list((await self.encoding(text, add_special_tokens=add_special_tokens)).ids)
 
@@ -191,12 +181,7 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
     ) -> str:
-        """Returns the text that the chat template makes of a conversation.
-
-        Args:
-            messages: The conversation, as `with_tools` returns it.
-            tools: Functions that the prompt describes, in OpenAI's shape; None if there are none.
-            add_generation_prompt: Whether to go up to where the answer begins.
+        """Returns the text that the chat template makes of what `with_tools` returns.
 
         Raises:
             FieldError: The model has no chat template, or it rejects the messages.
@@ -247,11 +232,7 @@ class Tokenizer:
         return token_id if token_id in self._special_ids else None
 
     def detokenizer(self, shown_ids: Sequence[int] = ()) -> Detokenizer:
-        """Returns the state that turns the tokens of one answer into text.
-
-        Args:
-            shown_ids: Special tokens that are part of the text; the others are left out.
-        """
+        """Returns what turns the tokens of one answer into text, with these special tokens only."""
         key = tuple(shown_ids)
         if (shared := self._shared.get(key)) is None:
             skipped = self._special_ids.difference(shown_ids)
@@ -293,11 +274,6 @@ def load_tokenizer(
 ) -> Tokenizer:
     """Loads the tokenizer of a model directory or hub name; runs no code of the model.
 
-    Args:
-        model: Directory or name.
-        tool_call_format: See `Tokenizer`.
-        template_seconds: See `Tokenizer`.
-
     Raises:
         SetupError: There is no such model, or it has no usable tokenizer.
     """
@@ -309,6 +285,6 @@ def load_tokenizer(
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)
         raise SetupError(f"--model: cannot load the tokenizer of {model}: {reason}") from None
     return Tokenizer(tokenizer, tool_call_format, template_seconds)

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from optimist_gateway.core.request import Conversation, JsonContent, Message, Request, ToolCall
 from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
-from optimist_gateway.fronts.openai.responses.endpoint import response_request
 from optimist_gateway.fronts.openai.responses.output import ResponseOutput
 
 
 def request(**fields: Any) -> Request:
-    return response_request(ResponsesBody.model_validate({"model": "tiny", **fields}))
+    return ResponsesBody.model_validate({"model": "tiny", **fields}).request()
 
 
 def conversation(**fields: Any) -> Conversation:

@@ -1,21 +1,27 @@
 """One answer in the making: steps of tokens in, pieces of text out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
+from itertools import accumulate
 
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
-from optimist_gateway.core.answer.logprobs import LogprobReader, TokenLogprob
 from optimist_gateway.core.answer.output import (
     MAX_COUNTED,
+    Describe,
     Finished,
     FinishReason,
+    LogprobReader,
     Speculation,
+    StepLogprobs,
     StepOutput,
+    TokenLogprob,
+    TokenLogprobs,
     Usage,
+    token_logprob,
 )
-from optimist_gateway.core.answer.provenance import Provenance, Segment
-from optimist_gateway.core.answer.spans import NOT_PREDICTED
+from optimist_gateway.core.answer.provenance import PROMPT_RUN, Provenance, Segment
+from optimist_gateway.core.answer.spans import NOT_PREDICTED, Prompt
 
 
 @dataclass(slots=True)
@@ -40,6 +46,7 @@ class Piece:
     """Where these came from."""
 
 
+@dataclass(slots=True, eq=False)
 class Answer:
     """Turns the outputs of one request into text and keeps its account.
 
@@ -47,66 +54,37 @@ class Answer:
     completes a stop string are no part of the answer, however wide the steps are.
     """
 
-    __slots__ = (
-        "_detokenizer",
-        "_finished",
-        "_has_prediction",
-        "_logprobs",
-        "_min_tokens",
-        "_num_accepted_by_source",
-        "_num_cached",
-        "_num_drafted",
-        "_num_passes_by_length",
-        "_num_plain_steps",
-        "_num_prompt_tokens",
-        "_num_rejected",
-        "_num_tokens",
-        "_provenance",
-        "_reads_at_once",
-        "_stop",
-        "_sum_logprobs",
-    )
+    num_prompt_tokens: int
+    detokenizer: Detokenizer
+    stop: InitVar[Sequence[str]]
+    """Strings that end it."""
+    min_tokens: int
+    """Number of its tokens before which these do not."""
+    logprobs: LogprobReader | None = None
+    """Reads how likely tokens were; None if it is not wanted."""
+    provenance: Provenance | None = None
+    """Splits text by its source; None if it is not wanted."""
+    has_prediction: bool = True
+    """Whether the request has one; without, proposers draft from its own text."""
+    _stop: StopStrings = field(init=False)
+    _reads_at_once: bool = field(init=False)
+    _num_tokens: int = field(init=False, default=0)
+    _num_plain_steps: int = field(init=False, default=0)
+    """Steps of one token that are in none of the other counts."""
+    _sum_logprobs: float = field(init=False, default=0.0)
+    _num_passes_by_length: list[int] = field(init=False)
+    _num_accepted_by_source: list[int] = field(init=False)
+    _finished: Finished | None = field(init=False, default=None)
+    """The scheduler's account, if the answer is all that it counts."""
+    _account: Finished | None = field(init=False, default=None)
+    """The same, also if the gateway ended the answer."""
 
-    def __init__(
-        self,
-        num_prompt_tokens: int,
-        detokenizer: Detokenizer,
-        stop: Sequence[str],
-        min_tokens: int,
-        logprobs: LogprobReader | None = None,
-        provenance: Provenance | None = None,
-        *,
-        has_prediction: bool = True,
-    ) -> None:
-        """Takes what the request says of the answer.
-
-        Args:
-            num_prompt_tokens: Length of the prompt.
-            detokenizer: The state that turns its tokens into text.
-            stop: Strings that end it.
-            min_tokens: Number of tokens before which these do not.
-            logprobs: Reads how likely tokens were; None if it is not wanted.
-            provenance: Splits text by its source; None if it is not wanted.
-            has_prediction: Whether the request has one; without, proposers draft from its own text.
-        """
-        self._num_prompt_tokens = num_prompt_tokens
-        self._detokenizer = detokenizer
+    def __post_init__(self, stop: Sequence[str]) -> None:
         self._stop = StopStrings(stop)
-        self._min_tokens = min_tokens
-        self._logprobs, self._provenance = logprobs, provenance
-        self._has_prediction = has_prediction
-        self._reads_at_once = not stop and logprobs is None and provenance is None
-        self._num_tokens = 0
-        self._num_plain_steps = 0
-        """Steps of one token that are in none of the other counts."""
-        self._sum_logprobs = 0.0
-        self._num_drafted: int | None = None
+        self._reads_at_once = not stop and self.logprobs is None and self.provenance is None
         self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
         # Indexed by the number of a source: members of an enumeration take long to hash.
         self._num_accepted_by_source = [0] * len(DraftSource)
-        self._finished: Finished | None = None
-        self._num_rejected: int | None = None
-        self._num_cached = 0
 
     def push(self, output: StepOutput) -> Piece:
         """Adds the output of one step.
@@ -124,9 +102,10 @@ class Answer:
         ):
             # Most steps bring a token of the model's own, and most answers are text alone.
             self._num_plain_steps += 1
-            return Piece(self._detokenizer.push(token_ids), token_ids, 0, 0)
-        self._finished = output.finished
+            return Piece(self.detokenizer.push(token_ids), token_ids, 0, 0)
         self.settle(output.finished)
+        # The steps have all of an answer of whose tokens a scheduler knows a part.
+        self._finished = self._account
         reason = output.finished.reason if output.finished else None
         shown = token_ids
         if reason is FinishReason.STOP:
@@ -140,17 +119,17 @@ class Answer:
             # The scheduler's account would include what came after the stop string.
             self._finished = None
         elif reason is not None:
-            rest += self._stop.push(self._detokenizer.flush()) + self._stop.flush()
+            rest += self._stop.push(self.detokenizer.flush()) + self._stop.flush()
         self._count(output, len(token_ids))
         num_predicted = min(num_predicted, len(token_ids))
         piece = Piece(predicted + rest, token_ids, num_predicted, len(predicted), reason)
         piece.num_drafts = min(output.num_accepted_tokens, len(token_ids))
         if piece.num_drafts:
             piece.draft_source = self._source(output)
-        if self._logprobs is not None:
-            piece.logprobs = self._logprobs.read(output, token_ids, lengths)
-        if self._provenance is not None:
-            piece.segments = self._provenance.push(output, len(token_ids), lengths, piece.text)
+        if self.logprobs is not None:
+            piece.logprobs = self.logprobs.read(output, token_ids, lengths)
+        if self.provenance is not None:
+            piece.segments = self.provenance.push(output, len(token_ids), lengths, piece.text)
         return piece
 
     def settle(self, finished: Finished | None) -> None:
@@ -159,9 +138,7 @@ class Answer:
         Of an answer that another scheduler began it knows a part, which is not the whole.
         """
         if finished is not None and finished.is_whole:
-            self._num_rejected = finished.rejected_prediction_tokens
-            self._num_drafted = finished.num_drafted_tokens
-            self._num_cached = finished.num_cached_tokens
+            self._account = finished
 
     @property
     def num_tokens(self) -> int:
@@ -180,28 +157,27 @@ class Answer:
             num_passes=sum(counts),
             num_tokens=self.num_tokens,
             num_accepted_tokens=sum(self._num_accepted_by_source),
-            num_drafted_tokens=self._num_drafted,
+            num_drafted_tokens=self._account.num_drafted_tokens if self._account else None,
             accepted_length_histogram=counts[:num_counts],
         )
 
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
-        finished = self._finished
-        if finished is not None and not finished.is_whole:
-            # The steps have all of it.
-            finished = None
-        by_source = finished.num_tokens_by_source if finished else self._num_by_source()
+        finished, account = self._finished, self._account
+        if finished is not None:
+            num_passes, by_source = finished.num_passes, finished.num_tokens_by_source
+            num_accepted = finished.accepted_prediction_tokens
+        else:
+            num_passes, by_source = sum(self._passes_by_length()), self._num_by_source()
+            num_accepted = by_source[DraftSource.PREDICTION]
+        num_cached = account.num_cached_tokens if account else 0
         return Usage(
-            prompt_tokens=self._num_prompt_tokens,
+            prompt_tokens=self.num_prompt_tokens,
             completion_tokens=self.num_tokens,
-            accepted_prediction_tokens=(
-                finished.accepted_prediction_tokens
-                if finished
-                else by_source[DraftSource.PREDICTION]
-            ),
-            rejected_prediction_tokens=self._num_rejected,
-            cached_prompt_tokens=min(self._num_cached, self._num_prompt_tokens),
-            num_passes=finished.num_passes if finished else sum(self._passes_by_length()),
+            accepted_prediction_tokens=num_accepted,
+            rejected_prediction_tokens=account.rejected_prediction_tokens if account else None,
+            cached_prompt_tokens=min(num_cached, self.num_prompt_tokens),
+            num_passes=num_passes,
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
@@ -224,7 +200,7 @@ class Answer:
         if num_accepted:
             num_accepted = min(num_accepted, num_tokens)
             self._num_accepted_by_source[self._source(output)] += num_accepted
-            if output.prediction_positions is not None and self._has_prediction:
+            if output.prediction_positions is not None and self.has_prediction:
                 # What a proposer took from the request's own text is in no prediction.
                 num_own = output.prediction_positions[:num_accepted].count(NOT_PREDICTED)
                 self._num_accepted_by_source[output.draft_source] -= num_own
@@ -236,7 +212,7 @@ class Answer:
             self._sum_logprobs += sum(one.logprob for one in output.logprobs.tokens[:num_tokens])
 
     def _source(self, output: StepOutput) -> DraftSource:
-        if output.draft_source is DraftSource.PREDICTION and not self._has_prediction:
+        if output.draft_source is DraftSource.PREDICTION and not self.has_prediction:
             return DraftSource.NGRAM
         return output.draft_source
 
@@ -250,15 +226,15 @@ class Answer:
         """
         if self._reads_at_once:
             if not num_predicted:
-                return "", self._detokenizer.push(token_ids), []
-            predicted = self._detokenizer.push(token_ids[:num_predicted])
-            return predicted, self._detokenizer.push(token_ids[num_predicted:]), []
+                return "", self.detokenizer.push(token_ids), []
+            predicted = self.detokenizer.push(token_ids[:num_predicted])
+            return predicted, self.detokenizer.push(token_ids[num_predicted:]), []
         predicted = rest = ""
         lengths: list[int] = []
         for index, token in enumerate(token_ids):
-            text = self._detokenizer.push([token])
+            text = self.detokenizer.push([token])
             lengths.append(len(text))
-            if self._num_tokens + index >= self._min_tokens:
+            if self._num_tokens + index >= self.min_tokens:
                 text = self._stop.push(text)
             if index < num_predicted:
                 predicted += text
@@ -267,3 +243,60 @@ class Answer:
             if self._stop.found:
                 break
         return predicted, rest, lengths
+
+
+@dataclass(slots=True, eq=False)
+class Echo:
+    """The prompt as the beginning of an answer, once everything is there that is shown of it."""
+
+    prompt: Prompt
+    text: str
+    """What is shown of it."""
+    detokenizer: Detokenizer
+    """Turns its tokens into text, special ones included."""
+    describe: Describe | None
+    """Knows the vocabulary; None if log-probabilities are not wanted."""
+    with_segments: bool
+    """Whether it says where the text came from."""
+    _logprobs: list[TokenLogprobs] = field(init=False, default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything is there that is to be shown."""
+        return self.describe is None or len(self._logprobs) >= len(self.prompt.token_ids) - 1
+
+    def add(self, logprobs: StepLogprobs | None) -> None:
+        """Takes what a step says of the prompt; raises ValueError if it leaves tokens out."""
+        if logprobs is None or not logprobs.prompt:
+            return
+        if logprobs.first_prompt_position != len(self._logprobs) + 1:
+            raise ValueError(
+                f"the log-probabilities of a prompt go on at {logprobs.first_prompt_position} "
+                f"after {len(self._logprobs)} of them"
+            )
+        self._logprobs += logprobs.prompt
+
+    def piece(self) -> Piece:
+        """Returns the prompt as a piece of the answer."""
+        segments = None
+        if self.with_segments:
+            segments = [Segment(PROMPT_RUN, None, self.text, len(self.prompt.token_ids))]
+        return Piece(self.text, [], 0, 0, logprobs=self._token_logprobs(), segments=segments)
+
+    def _token_logprobs(self) -> list[TokenLogprob] | None:
+        if self.describe is None:
+            return None
+        logprobs: list[TokenLogprobs | None] = [None, *self._logprobs]
+        columns = zip(self.prompt.token_ids, logprobs, self._offsets(), strict=True)
+        return [token_logprob(*of_token, self.describe) for of_token in columns]
+
+    def _offsets(self) -> list[int]:
+        """Returns where each token begins in the text.
+
+        What the tokenizer puts before the text, such as a token that begins every prompt, begins
+        with it.
+        """
+        lengths = (len(self.detokenizer.push([token])) for token in self.prompt.token_ids)
+        *starts, length = accumulate(lengths, initial=0)
+        before = max(length + len(self.detokenizer.flush()) - len(self.text), 0)
+        return [min(max(start - before, 0), len(self.text)) for start in starts]

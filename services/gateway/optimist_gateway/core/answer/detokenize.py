@@ -1,6 +1,7 @@
 """Text of tokens as they arrive, and the strings that end it."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
@@ -12,6 +13,7 @@ MAX_PENDING_TOKENS = 16
 _RESYNC_TOKENS = 4
 
 
+@dataclass(slots=True, eq=False)
 class Detokenizer:
     """Turns one answer's tokens into text whose pieces join to the decoded whole.
 
@@ -25,54 +27,33 @@ class Detokenizer:
     and for byte-fallback vocabularies if the bytes are text.
     """
 
-    __slots__ = (
-        "_context",
-        "_context_length",
-        "_decode",
-        "_is_whole",
-        "_pending",
-        "_skipped",
-        "_texts",
-    )
-
-    def __init__(
-        self,
-        decode: Callable[[Sequence[int]], str],
-        skipped_token_ids: Collection[int],
-        texts: Mapping[int, str] | None = None,
-    ) -> None:
-        """Sets up the state of one answer.
-
-        Args:
-            decode: Decodes a list of token ids without cleaning up spaces.
-            skipped_token_ids: Special tokens, which have no text.
-            texts: The text of each token that has whole characters and is not skipped, empty for
-                the others, for vocabularies where such texts join to that of the whole; None for
-                other vocabularies.
-        """
-        self._texts = texts
-        self._decode = decode
-        self._skipped = skipped_token_ids
-        self._context: Sequence[int] = ()
-        self._context_length = 0
-        """How many characters of the decoded context were returned."""
-        self._pending: list[int] = []
-        self._is_whole = True
-        """Whether all characters so far are complete, and returned."""
+    decode: Callable[[Sequence[int]], str]
+    """Decodes a list of token ids without cleaning up spaces."""
+    skipped_token_ids: Collection[int]
+    """Special tokens, which have no text."""
+    texts: Mapping[int, str] | None = None
+    """The text of each token that has whole characters and is not skipped, empty for the others,
+    for vocabularies where such texts join to that of the whole; None for other vocabularies."""
+    _context: Sequence[int] = field(init=False, default=())
+    _context_length: int = field(init=False, default=0)
+    """How many characters of the decoded context were returned."""
+    _pending: list[int] = field(init=False, default_factory=list)
+    _is_whole: bool = field(init=False, default=True)
+    """Whether all characters so far are complete, and returned."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the new text, possibly none."""
-        if self._is_whole and self._texts is not None and len(token_ids) == 1:
+        if self._is_whole and self.texts is not None and len(token_ids) == 1:
             # Most steps bring one token, whose text is known.
-            text = self._texts[token_ids[0]]
+            text = self.texts[token_ids[0]]
             if text:
                 # Texts join, so that it needs no context either.
                 self._context, self._context_length = (), 0
                 return text
-        visible = [token for token in token_ids if token not in self._skipped]
+        visible = [token for token in token_ids if token not in self.skipped_token_ids]
         if not visible:
             return ""
-        text = self._decode([*self._context, *self._pending, *visible])
+        text = self.decode([*self._context, *self._pending, *visible])
         if not text.endswith(REPLACEMENT):
             self._pending += visible
             return self._take(text)
@@ -80,20 +61,20 @@ class Detokenizer:
 
     def flush(self) -> str:
         """Returns the text that still waits, as no more tokens will come."""
-        text = self._decode([*self._context, *self._pending])
+        text = self.decode([*self._context, *self._pending])
         return self._take(text)
 
     def _push_one(self, token: int) -> str:
         self._pending.append(token)
         self._is_whole = False
-        text = self._decode([*self._context, *self._pending])
+        text = self.decode([*self._context, *self._pending])
         if not text.endswith(REPLACEMENT):
             return self._take(text)
         if len(self._pending) < MAX_PENDING_TOKENS:
             return ""
         new = text[self._context_length : -1]
         self._context = self._pending[-_RESYNC_TOKENS:]
-        self._context_length = len(self._decode(self._context)) - 1
+        self._context_length = len(self.decode(self._context)) - 1
         self._pending = []
         return new
 
@@ -105,7 +86,7 @@ class Detokenizer:
         new = text[self._context_length :]
         if new or len(self._pending) >= MAX_PENDING_TOKENS:
             self._context, self._pending = self._pending or self._context, []
-            self._context_length = len(self._decode(self._context))
+            self._context_length = len(self.decode(self._context))
         self._is_whole = not (self._pending or text.endswith(REPLACEMENT))
         return new
 
@@ -188,10 +169,9 @@ def byte_fallback_bytes(token: str) -> bytes:
 
 
 def bytes_reader(decoders: set[str]) -> Callable[[str], bytes] | None:
-    """Returns what reads the entries of a vocabulary, or None if only decoding gives their text.
+    """Returns what reads the entries of a vocabulary, by the types of decoders in tokenizer.json.
 
-    Args:
-        decoders: The types of its decoders, as a tokenizer.json names them.
+    None if only decoding gives their text.
     """
     if "ByteLevel" in decoders:
         return byte_level_bytes

@@ -161,23 +161,15 @@ def join_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _follows(segment: Segment, other: Segment) -> bool:
-    if segment.source is not other.source or (segment.span is None) != (other.span is None):
-        return False
     if segment.span is None or other.span is None:
-        return True
-    return (
-        replace(segment.span, start=other.span.start, end=other.span.end) == other.span
-        and segment.span.end == other.span.start
-    )
+        return segment.source is other.source and segment.span is other.span
+    goes_on = replace(segment.span, start=segment.span.end, end=other.span.end)
+    return segment.source is other.source and goes_on == other.span
 
 
 def _merged(segment: Segment, other: Segment) -> Segment:
     span = segment.span
     if span is not None and other.span is not None:
         span = replace(span, end=other.span.end)
-    return replace(
-        segment,
-        text=segment.text + other.text,
-        num_tokens=segment.num_tokens + other.num_tokens,
-        span=span,
-    )
+    num_tokens = segment.num_tokens + other.num_tokens
+    return replace(segment, text=segment.text + other.text, num_tokens=num_tokens, span=span)

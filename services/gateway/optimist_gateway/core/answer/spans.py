@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from operator import attrgetter
 
@@ -41,10 +41,7 @@ def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the characters of each token so that none is left out and none is there twice.
 
     Tokenizers may leave the spaces of a token out of its span, and give each of the tokens that
-    make up a character the whole of it; here the first of these gets it.
-
-    Args:
-        spans: Where the text of each token begins and ends, `[num_tokens]`.
+    make up a character the whole of it; here the first of these gets it, `[num_tokens]`.
     """
     ends = list(accumulate((end for _, end in spans), max, initial=0))
     return list(pairwise(ends))
@@ -103,10 +100,6 @@ def find_contents(text: str, contents: Sequence[str]) -> list[SentText]:
 
     They are looked for one after the other; without the spaces around them, where a template drops
     these. Those that it writes in another form are left out.
-
-    Args:
-        text: The prompt.
-        contents: The content of each message.
     """
     found: list[SentText] = []
     cursor = num_misses = 0
@@ -133,60 +126,56 @@ def find_contents(text: str, contents: Sequence[str]) -> list[SentText]:
     return found
 
 
+@dataclass(slots=True, eq=False)
 class PromptSpans:
     """Turns positions in a prompt, counted from its end, into spans."""
 
-    def __init__(
-        self, num_tokens: int, spans: Sequence[tuple[int, int]] = (), texts: Sequence[SentText] = ()
-    ) -> None:
-        """Takes a prompt.
+    num_tokens: int
+    spans: Sequence[tuple[int, int]] = ()
+    """The characters of its text of each token, `[num_tokens]`; empty if it was given as tokens."""
+    texts: Sequence[SentText] = ()
+    """What of its text the client sent."""
+    _starts: list[int] = field(init=False)
 
-        Args:
-            num_tokens: Its length.
-            spans: The characters of its text of each token, `[num_tokens]`; empty if
-                it was given as tokens.
-            texts: What of its text the client sent.
-        """
-        self._num_tokens = num_tokens
-        self._spans = spans
-        self._texts = sorted(texts, key=attrgetter("start"))
-        self._starts = [one.start for one in self._texts]
+    def __post_init__(self) -> None:
+        self.texts = sorted(self.texts, key=attrgetter("start"))
+        self._starts = [one.start for one in self.texts]
 
     def is_next(self, position: int, following: int) -> bool:
         """Returns whether one position follows another in the same text of the client's."""
         return (
             NOT_PROMPTED < following == position - 1
-            and position <= self._num_tokens
+            and position <= self.num_tokens
             and self._text(position) is self._text(following)
         )
 
     def find_span(self, first: int, num_tokens: int) -> SourceSpan | None:
         """Returns where tokens from a position on stand; None if they stand not in the prompt."""
-        if not NOT_PROMPTED < first <= self._num_tokens:
+        if not NOT_PROMPTED < first <= self.num_tokens:
             return None
-        start = self._num_tokens - first
-        end = min(start + num_tokens, self._num_tokens)
+        start = self.num_tokens - first
+        end = min(start + num_tokens, self.num_tokens)
         text = self._text(first)
         if text is None:
             return SourceSpan(None, start, end, is_in_tokens=True, is_in_prompt=True)
         offset = text.num_left_out - text.start
-        first_character = max(self._spans[start][0], text.start)
-        last_character = min(self._spans[end - 1][1], text.end)
+        first_character = max(self.spans[start][0], text.start)
+        last_character = min(self.spans[end - 1][1], text.end)
         return SourceSpan(
             text.message, first_character + offset, last_character + offset, is_in_prompt=True
         )
 
     def _text(self, position: int) -> SentText | None:
         """Returns the text of which a token has characters."""
-        if not self._spans:
+        if not self.spans:
             return None
-        start, end = self._spans[self._num_tokens - position]
+        start, end = self.spans[self.num_tokens - position]
         # A token that ends within a character has none: it stands where the one before it does.
         start = min(start, max(end - 1, 0))
         number = bisect_right(self._starts, max(end - 1, start)) - 1
-        if number < 0 or self._texts[number].end <= start:
+        if number < 0 or self.texts[number].end <= start:
             return None
-        return self._texts[number]
+        return self.texts[number]
 
 
 @dataclass(frozen=True)

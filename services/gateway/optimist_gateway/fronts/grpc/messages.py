@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.logprobs import TokenLogprob
-from optimist_gateway.core.answer.output import FinishReason, Speculation, Usage
+from optimist_gateway.core.answer.output import FinishReason, Speculation, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import (
@@ -23,6 +22,7 @@ from optimist_gateway.core.request import (
     Request,
     Structure,
 )
+from optimist_gateway.fronts.openai.answer_parts import speculation_answer
 from optimist_gateway.fronts.openai.bodies.base import Body, Text, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
 from optimist_gateway.fronts.openai.bodies.generation import (
@@ -154,11 +154,7 @@ class GenerateBody(AnswerFields):
 
 
 def generation_request(message: inference_pb2.GenerateRequest, model_name: str) -> Request:
-    """Returns what a message asks for.
-
-    Args:
-        message: The request.
-        model_name: The model if it names none.
+    """Returns what a message asks for, of the model of a name if it names none.
 
     Raises:
         ApiError: Something is wrong with it; the error names the field of the message.
@@ -192,12 +188,7 @@ _REASONS = {
 
 
 def step_response(index: int, piece: Piece) -> inference_pb2.GenerateResponse:
-    """Returns the event that a piece of an answer is.
-
-    Args:
-        index: Which of the answers.
-        piece: What a step added to it; its finish reason is no failure.
-    """
+    """Returns the event that a piece of a choice is; its finish reason is no failure."""
     step = inference_pb2.Step(
         index=index,
         text=piece.text,
@@ -231,14 +222,7 @@ def usage_message(usage: Usage) -> inference_pb2.Usage:
 
 def speculation_message(speculation: Speculation) -> inference_pb2.Speculation:
     """Returns what speculation was worth."""
-    return inference_pb2.Speculation(
-        num_passes=speculation.num_passes,
-        num_drafted_tokens=speculation.num_drafted_tokens,
-        num_accepted_tokens=speculation.num_accepted_tokens,
-        acceptance_rate=speculation.acceptance_rate,
-        mean_accepted_length=speculation.mean_accepted_length,
-        accepted_length_histogram=speculation.accepted_length_histogram,
-    )
+    return inference_pb2.Speculation(**speculation_answer(speculation))
 
 
 def _segment(segment: Segment) -> inference_pb2.Segment:
@@ -248,16 +232,15 @@ def _segment(segment: Segment) -> inference_pb2.Segment:
         source=int(segment.source or 0),  # type: ignore[arg-type]
         run=segment.run,
     )
-    if segment.span is not None:
-        span = segment.span
-        if span.is_in_prompt:
-            message.prompt.start, message.prompt.end = span.start, span.end
-            message.prompt.is_in_tokens = span.is_in_tokens
-            if span.index is not None:
-                message.prompt.message = span.index
-        else:
-            message.prediction.index = span.index or 0
-            message.prediction.start, message.prediction.end = span.start, span.end
+    span = segment.span
+    if span is not None and span.is_in_prompt:
+        message.prompt.start, message.prompt.end = span.start, span.end
+        message.prompt.is_in_tokens = span.is_in_tokens
+        if span.index is not None:
+            message.prompt.message = span.index
+    elif span is not None:
+        message.prediction.index = span.index or 0
+        message.prediction.start, message.prediction.end = span.start, span.end
     return message
 
 

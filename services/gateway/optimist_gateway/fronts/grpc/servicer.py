@@ -12,7 +12,7 @@ import grpc
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.error import RETRY_SECONDS, ApiError
+from optimist_gateway.core.error import FAILED, RETRY_SECONDS, ApiError
 from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.admin import set_priority
 from optimist_gateway.fronts.grpc.messages import (
@@ -28,7 +28,6 @@ from optimist_gateway.security.keys import Keys, current_client
 
 logger = logging.getLogger(__name__)
 
-_FAILED = "the gateway failed; its log says why"
 GENERATE = "/optimist.v1.Inference/Generate"
 _RPC = {"rpc.system": "grpc", "rpc.service": "optimist.v1.Inference", "rpc.method": "Generate"}
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -179,7 +178,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             logger.exception("a call failed")
             record.outcome, record.error = "500", "internal"
             # gRPC would send what went wrong.
-            await abort(context, ApiError(500, _FAILED, code="internal"))
+            await abort(context, ApiError(500, FAILED, code="internal"))
         finally:
             self._service.metrics.requests.labels(GENERATE, record.outcome).inc()
             observer.end(record, GENERATE, {}, failed=record.outcome.startswith("5"))

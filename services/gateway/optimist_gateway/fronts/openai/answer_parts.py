@@ -7,8 +7,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.logprobs import TokenLogprob
-from optimist_gateway.core.answer.output import MAX_COUNTED, Speculation, Usage
+from optimist_gateway.core.answer.output import MAX_COUNTED, Speculation, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.answer.spans import SourceSpan
 

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
@@ -16,6 +17,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
+from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.admission import Admission
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
@@ -30,6 +32,19 @@ _HEADERS = [
     # nginx is not to collect chunks.
     (b"x-accel-buffering", b"no"),
 ]
+
+_EVENT = {
+    "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+}
+_EVENTS = {
+    "description": "The answer, or its events if `stream` is true.",
+    "content": {"text/event-stream": {"schema": _EVENT}},
+}
+STREAMED: dict[int | str, dict[str, Any]] = {200: RESPONSES[200] | _EVENTS}
+"""What the document of the API says of answers beside their model."""
 
 
 def event(data: Mapping[str, Any]) -> bytes:
@@ -74,6 +89,8 @@ class AnswerWriter(Protocol):
         ...
 
 
+# Slots, so that those of each step lie together, as in all classes on the way of a token.
+@dataclass(slots=True, eq=False)
 class EventStream(Response):
     """Sends events as they come, comments while none come; ends if the client goes away.
 
@@ -83,50 +100,28 @@ class EventStream(Response):
     status, unless the client has been sent a comment by then.
     """
 
-    # Those of each step lie together, as in all classes on the way of a token.
-    __slots__ = (
-        "_body",
-        "_count",
-        "_early",
-        "_generation",
-        "_has_events",
-        "_keep_alive_seconds",
-        "_loop",
-        "_starting",
-        "_writer",
-    )
+    generation: Generation
+    """The request, not yet running."""
+    writer: AnswerWriter
+    """Writes its events."""
+    count: Callable[[str], None]
+    """Called with how the request ended: a status, `disconnected` or `broken_stream`."""
+    keep_alive_seconds: float
+    """Silence after which a comment is sent."""
+    _starting: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _body: ConnectionBody | None = field(init=False, default=None)
+    """Set once the head was sent."""
+    _early: bytes = field(init=False, default=b"")
+    """Events that wait for the head."""
+    _has_events: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
-    def __init__(
-        self,
-        generation: Generation,
-        writer: AnswerWriter,
-        count: Callable[[str], None],
-        keep_alive_seconds: float,
-    ) -> None:
-        """Takes what there is to send.
-
-        Args:
-            generation: The request, not yet running.
-            writer: Writes its events.
-            count: Called with how the request ended: a status, `disconnected` or `broken_stream`.
-            keep_alive_seconds: Silence after which a comment is sent.
-        """
-        self.status_code = 200
-        self.background = None
-        self._generation, self._writer, self._count = generation, writer, count
-        self._keep_alive_seconds = keep_alive_seconds
-        self._loop = asyncio.get_running_loop()
-        self._starting = asyncio.Lock()
-        self._body: ConnectionBody | None = None
-        """Set once the head was sent."""
-        self._early = b""
-        """Events that wait for the head."""
-        self._has_events = asyncio.Event()
-        self.raw_headers = [*_HEADERS, (b"x-request-id", generation.request_id.encode())]
+    def __post_init__(self) -> None:
+        self.status_code, self.background = 200, None
+        self.raw_headers = [*_HEADERS, (b"x-request-id", self.generation.request_id.encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
-        generation = self._generation
+        generation = self.generation
         generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
         async with on_disconnect(receive, generation.leave), _beside(self._keep_alive(scope, send)):
             data = await self._events(scope, send)
@@ -136,7 +131,7 @@ class EventStream(Response):
 
     async def _events(self, scope: Scope, send: Send) -> bytes:
         """Sends all events but the last ones, which it returns."""
-        generation = self._generation
+        generation = self.generation
         try:
             async with generation.running(self._add):
                 await self._has_events.wait()
@@ -148,25 +143,25 @@ class EventStream(Response):
                 if self._body is None:
                     raise
             current_record().error = error.code or ""
-            self._count("broken_stream")
-            return self._writer.fail(error)
+            self.count("broken_stream")
+            return self.writer.fail(error)
         if generation.left:
             if self._body is None:
                 self.status_code = CLIENT_CLOSED_REQUEST
             await self._start(scope, send)
-            self._count("disconnected")
+            self.count("disconnected")
             return b""
-        self._count("200")
-        return self._writer.finish()
+        self.count("200")
+        return self.writer.finish()
 
     def _add(self, index: int, piece: Piece) -> None:
-        data = self._writer.piece(index, piece)
+        data = self.writer.piece(index, piece)
         if not data:
             return
         if self._body is None:
             self._early += data
             self._has_events.set()
-            self._generation.choices.pause()
+            self.generation.choices.pause()
             return
         self._body.write(data)
 
@@ -175,33 +170,30 @@ class EventStream(Response):
         async with self._starting:
             if self._body is not None:
                 return
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
+            head = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **head})
             body: ConnectionBody = scope["extensions"][DIRECT_BODY]["body"]
-            body.watch(self._generation.choices.pause, self._generation.choices.resume)
+            choices = self.generation.choices
+            body.watch(choices.pause, choices.resume)
             if self._early:
                 body.write(self._early)
                 self._early = b""
             self._body = body
             if not body.is_paused:
-                self._generation.choices.resume()
+                choices.resume()
 
     async def _keep_alive(self, scope: Scope, send: Send) -> None:
         """Sends comments, each between two events, as events are written whole; returns never."""
-        silent_since = self._loop.time()
+        loop = asyncio.get_running_loop()
+        silent_since = loop.time()
         while True:
             if self._body is not None:
                 silent_since = max(silent_since, self._body.last_write)
-            due = silent_since + self._keep_alive_seconds
-            if self._loop.time() < due:
-                await asyncio.sleep(due - self._loop.time())
+            due = silent_since + self.keep_alive_seconds
+            if loop.time() < due:
+                await asyncio.sleep(due - loop.time())
                 continue
-            silent_since = self._loop.time()
+            silent_since = loop.time()
             await self._start(scope, send)
             if self._body is not None and not self._body.is_paused:
                 self._body.write(KEEP_ALIVE)
@@ -218,12 +210,14 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@dataclass(frozen=True)
 class Answering:
     """Answers the requests of one endpoint."""
 
-    def __init__(self, service: Service, endpoint: str, id_prefix: str) -> None:
-        """Takes what requests share, the path, and what the names of answers begin with."""
-        self._service, self._endpoint, self._id_prefix = service, endpoint, id_prefix
+    service: Service
+    endpoint: str
+    id_prefix: str
+    """What the names of answers begin with."""
 
     async def answer(
         self,
@@ -231,22 +225,17 @@ class Answering:
         request: GenerationRequest,
         write: Callable[[Generation], AnswerWriter],
     ) -> Response:
-        """Answers one request.
-
-        Args:
-            http_request: The request as it came.
-            request: What it asks for.
-            write: Returns what writes its answer.
+        """Answers one request; `write` returns what writes its answer.
 
         Raises:
             ApiError: Nothing was sent yet and the request is wrong, not admitted, or failed.
         """
-        request_id = f"{self._id_prefix}{uuid.uuid4().hex}"
+        request_id = f"{self.id_prefix}{uuid.uuid4().hex}"
         client_name = http_request.state.client_name
-        generation = Generation(self._service, request, request_id, client_name)
+        generation = Generation(self.service, request, request_id, client_name)
         writer = write(generation)
         if request.stream:
-            seconds = self._service.limits.keep_alive_seconds
+            seconds = self.service.limits.keep_alive_seconds
             return EventStream(generation, writer, self._count, seconds)
         async with (
             on_disconnect(http_request.receive, generation.leave),
@@ -263,7 +252,7 @@ class Answering:
 
     def _count(self, outcome: str) -> None:
         current_record().outcome = outcome
-        self._service.metrics.requests.labels(self._endpoint, outcome).inc()
+        self.service.metrics.requests.labels(self.endpoint, outcome).inc()
 
 
 def admitted_route(admission: Admission) -> type[APIRoute]:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired
 
 from fastapi import APIRouter, Request
@@ -12,7 +13,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answer_parts import ChatLogprobs, chat_logprobs, join_logprobs
-from optimist_gateway.fronts.openai.answering import Answering, admitted_route
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
@@ -20,8 +21,8 @@ from optimist_gateway.fronts.openai.chunk_writer import (
     ChoicesWriter,
     reason_name,
 )
-from optimist_gateway.generation.generation import Service
-from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
+from optimist_gateway.generation.generation import Generation, Service
+from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
 from optimist_gateway.structure.tool_format import ToolFormat
 
 PATH = "/v1/chat/completions"
@@ -57,12 +58,7 @@ def new_call_id() -> str:
 
 
 def read_deltas(reader: ToolCallReader | None, pieces: Sequence[Piece]) -> list[Delta]:
-    """Returns what pieces of a choice add to its message.
-
-    Args:
-        reader: Separates tool calls from text; None if there are none.
-        pieces: The next ones.
-    """
+    """Returns what the next pieces of a choice add to its message."""
     text = "".join(piece.text for piece in pieces)
     if reader is None:
         return [ContentDelta(text)] if text else []
@@ -77,11 +73,18 @@ class MessageDelta:
 
     def __init__(self, deltas: Sequence[Delta]) -> None:
         """Joins what belongs together."""
-        self._content = "".join(one.text for one in deltas if isinstance(one, ContentDelta))
+        self._content = ""
         self._calls: dict[int, Any] = {}
         for delta in deltas:
-            if isinstance(delta, CallDelta):
-                self._add(delta)
+            if isinstance(delta, ContentDelta):
+                self._content += delta.text
+            elif delta.name is not None:
+                function = {"name": delta.name, "arguments": delta.arguments}
+                call = {"id": new_call_id(), "type": "function", "function": function}
+                self._calls[delta.index] = call
+            else:
+                call = self._calls.setdefault(delta.index, {"function": {"arguments": ""}})
+                call["function"]["arguments"] += delta.arguments
 
     def to_api(self) -> dict[str, Any]:
         """Returns the delta of a chunk; empty if there is nothing to say."""
@@ -98,17 +101,6 @@ class MessageDelta:
             message["tool_calls"] = list(self._calls.values())
         return message
 
-    def _add(self, delta: CallDelta) -> None:
-        if delta.name is not None:
-            self._calls[delta.index] = {
-                "id": new_call_id(),
-                "type": "function",
-                "function": {"name": delta.name, "arguments": delta.arguments},
-            }
-            return
-        call = self._calls.setdefault(delta.index, {"function": {"arguments": ""}})
-        call["function"]["arguments"] += delta.arguments
-
 
 class ChatChoice(ChoiceAnswer):
     """One answer to a chat."""
@@ -124,21 +116,17 @@ class ChatCompletion(ChoicesAnswer):
     choices: list[ChatChoice]
 
 
+@dataclass(frozen=True)
 class ChatWriter:
     """Writes messages; the first chunk names the role."""
 
-    def __init__(self, reader: ToolCallReader | None) -> None:
-        """Starts a message.
-
-        Args:
-            reader: Separates tool calls from text; None if there are none.
-        """
-        self._reader = reader
+    reader: ToolCallReader | None
+    """Separates tool calls from text; None if there are none."""
 
     @property
     def is_stateless(self) -> bool:
         """See `ChoiceWriter.is_stateless`."""
-        return self._reader is None
+        return self.reader is None
 
     def first(self) -> dict[str, Any]:
         """See `ChoiceWriter.first`."""
@@ -147,28 +135,24 @@ class ChatWriter:
 
     def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
         """See `ChoiceWriter.chunk`."""
-        delta = self._delta(piece)
-        reason = self._reason(piece)
+        delta, reason = self._delta(piece), self._reason(piece)
         if not (delta or reason or even_if_empty or piece.logprobs):
             return None
         return {"delta": delta, "logprobs": chat_logprobs(piece.logprobs), "finish_reason": reason}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """See `ChoiceWriter.whole`."""
-        message = MessageDelta(read_deltas(self._reader, pieces))
-        return {
-            "message": message.to_message(),
-            "logprobs": chat_logprobs(join_logprobs(pieces)),
-            "finish_reason": self._reason(pieces[-1]),
-        }
+        message = MessageDelta(read_deltas(self.reader, pieces)).to_message()
+        logprobs, reason = chat_logprobs(join_logprobs(pieces)), self._reason(pieces[-1])
+        return {"message": message, "logprobs": logprobs, "finish_reason": reason}
 
     def _delta(self, piece: Piece) -> dict[str, Any]:
-        if self._reader is None:
+        if self.reader is None:
             return {"content": piece.text} if piece.text else {}
-        return MessageDelta(read_deltas(self._reader, [piece])).to_api()
+        return MessageDelta(read_deltas(self.reader, [piece])).to_api()
 
     def _reason(self, piece: Piece) -> str | None:
-        has_calls = self._reader is not None and self._reader.num_calls > 0
+        has_calls = self.reader is not None and self.reader.num_calls > 0
         if has_calls and piece.finish_reason is FinishReason.STOP:
             return "tool_calls"
         return reason_name(piece)
@@ -188,18 +172,13 @@ def chat_router(service: Service) -> APIRouter:
     answering = Answering(service, PATH, "chatcmpl-")
     kinds = ("chat.completion", "chat.completion.chunk")
 
-    @router.post(PATH)
+    def write(generation: Generation) -> ChoicesWriter:
+        request, form = generation.request, service.tokenizer.tool_format
+        return ChoicesWriter(generation, kinds, lambda: ChatWriter(tool_call_reader(request, form)))
+
+    @router.post(PATH, response_model=ChatCompletion, responses=STREAMED)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
-        wanted = body.request()
-
-        def new_writer() -> ChatWriter:
-            return ChatWriter(tool_call_reader(wanted, service.tokenizer.tool_format))
-
-        return await answering.answer(
-            request,
-            wanted,
-            lambda generation: ChoicesWriter(generation, service.model_name, kinds, new_writer),
-        )
+        return await answering.answer(request, body.request(), write)
 
     return router

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal, NotRequired, Protocol
 
 import orjson
@@ -61,13 +62,7 @@ class ChoiceWriter(Protocol):
         ...
 
     def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
-        """Returns what the choice of a chunk holds.
-
-        Args:
-            piece: What a step added.
-            even_if_empty: Whether there is to be a chunk that says nothing; else None is returned
-                for it.
-        """
+        """Returns what the choice of a chunk holds; None if it says nothing and may be left out."""
         ...
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
@@ -75,6 +70,7 @@ class ChoiceWriter(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class ChoicesWriter:
     """An `AnswerWriter` for answers with choices; as a stream, there is a chunk with each event.
 
@@ -82,53 +78,30 @@ class ChoicesWriter:
     of these all that surrounds the text is.
     """
 
-    __slots__ = (
-        "_around_text",
-        "_beginning",
-        "_generation",
-        "_has_only_text",
-        "_header",
-        "_is_continuous",
-        "_new_writer",
-        "_pieces",
-        "_with_tokens",
-        "_with_usage",
-        "_writers",
-    )
+    generation: Generation
+    kinds: InitVar[tuple[str, str]]
+    """The `object` of a whole answer, and that of a chunk."""
+    new_writer: Callable[[], ChoiceWriter]
+    """Returns what writes one choice."""
+    _header: dict[str, Any] = field(init=False)
+    _beginning: bytes = field(init=False, default=b"")
+    """Of all chunks; they differ in their choice, and in the usage if they have one."""
+    _writers: dict[int, ChoiceWriter] = field(init=False, default_factory=dict)
+    _around_text: list[tuple[bytes, bytes] | None] = field(init=False)
+    """What is before and after the text of a choice's chunk that says nothing else."""
+    _pieces: list[list[Piece]] = field(init=False)
+    """Of an answer that is sent as a whole."""
 
-    def __init__(
-        self,
-        generation: Generation,
-        model_name: str,
-        kinds: tuple[str, str],
-        new_writer: Callable[[], ChoiceWriter],
-    ) -> None:
-        """Begins the answer to a request.
-
-        Args:
-            generation: The request.
-            model_name: The model's name in the API.
-            kinds: The `object` of a whole answer, and that of a chunk.
-            new_writer: Returns what writes one choice.
-        """
-        self._generation, self._new_writer = generation, new_writer
-        request = generation.request
-        self._with_usage = request.include_usage
-        self._is_continuous = request.continuous_usage
-        self._with_tokens = request.return_token_ids
-        self._has_only_text = not (self._is_continuous or self._with_tokens)
-        self._header: dict[str, Any] = {
-            "id": generation.request_id,
+    def __post_init__(self, kinds: tuple[str, str]) -> None:
+        request = self.generation.request
+        self._header = {
+            "id": self.generation.request_id,
             "object": kinds[request.stream],
             "created": int(time.time()),
-            "model": model_name,
+            "model": request.model,
         }
-        self._beginning = b""
-        self._writers: dict[int, ChoiceWriter] = {}
-        self._around_text: list[tuple[bytes, bytes] | None] = [None] * generation.num_choices
-        """What is before and after the text of a choice's chunk that says nothing else."""
-        self._pieces: list[list[Piece]] = [[] for _ in range(generation.num_choices)]
-        """Of an answer that is sent as a whole."""
+        self._around_text = [None] * request.num_choices
+        self._pieces = [[] for _ in range(request.num_choices)]
 
     def collect(self, index: int, piece: Piece) -> None:
         """See `AnswerWriter.collect`."""
@@ -136,15 +109,10 @@ class ChoicesWriter:
 
     def whole(self) -> dict[str, Any]:
         """See `AnswerWriter.whole`."""
-        chosen = enumerate(self._generation.chosen())
-        return {
-            **self._header,
-            **fingerprint(self._generation),
-            "choices": [
-                self._whole_choice(number, self._pieces[index]) for number, index in chosen
-            ],
-            "usage": self._final_usage(),
-        }
+        chosen = enumerate(self.generation.chosen())
+        choices = [self._whole_choice(number, self._pieces[index]) for number, index in chosen]
+        answer = {**self._header, **fingerprint(self.generation), "choices": choices}
+        return answer | {"usage": self._final_usage()}
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """See `AnswerWriter.piece`."""
@@ -155,13 +123,13 @@ class ChoicesWriter:
             and piece.segments is None
         ):
             return around[0] + orjson.dumps(piece.text) + around[1] if piece.text else b""
-        if self._is_continuous or not self._beginning:
+        if self.generation.request.continuous_usage or not self._beginning:
             self._begin()
         return b"".join([self._event(choice) for choice in self._choices(index, piece)])
 
     def finish(self) -> bytes:
         """See `AnswerWriter.finish`."""
-        if not self._with_usage:
+        if not self.generation.request.include_usage:
             return DONE
         return event(self._header | {"choices": [], "usage": self._final_usage()}) + DONE
 
@@ -171,10 +139,11 @@ class ChoicesWriter:
 
     def _begin(self) -> None:
         """Writes what the following chunks begin with."""
-        if self._with_usage:
-            self._header["usage"] = self._usage() if self._is_continuous else None
+        request = self.generation.request
+        if request.include_usage:
+            self._header["usage"] = self._usage() if request.continuous_usage else None
         # It was not known before the first piece.
-        self._header |= fingerprint(self._generation)
+        self._header |= fingerprint(self.generation)
         self._beginning = b"data: " + orjson.dumps(self._header)[:-1] + b',"choices":['
 
     def _event(self, choice: dict[str, Any]) -> bytes:
@@ -182,20 +151,21 @@ class ChoicesWriter:
 
     def _choices(self, index: int, piece: Piece) -> list[dict[str, Any]]:
         """Returns the choices of the chunks of a piece."""
-        choices = []
+        request, choices = self.generation.request, []
+        with_tokens = request.return_token_ids
         writer = self._writers.get(index)
         if writer is None:
-            writer = self._writers[index] = self._new_writer()
+            writer = self._writers[index] = self.new_writer()
             first = writer.first()
             if first is not None:
                 choices.append({"index": index, **first})
-            if self._has_only_text and writer.is_stateless:
+            if writer.is_stateless and not (request.continuous_usage or with_tokens):
                 self._around_text[index] = self._around(index, writer.chunk)
-        has_details = self._with_tokens or piece.logprobs is not None or piece.segments is not None
+        has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
             return choices
-        if self._with_tokens:
+        if with_tokens:
             chunk |= _token_fields([piece])
         if piece.segments is not None:
             chunk["provenance"] = provenance(piece.segments)
@@ -210,9 +180,9 @@ class ChoicesWriter:
         return before, after
 
     def _whole_choice(self, number: int, pieces: list[Piece]) -> dict[str, Any]:
-        request = self._generation.request
-        choice = {"index": number, **self._new_writer().whole(pieces)}
-        if self._with_tokens:
+        request = self.generation.request
+        choice = {"index": number, **self.new_writer().whole(pieces)}
+        if request.return_token_ids:
             choice |= _token_fields(pieces)
         if request.include_provenance:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
@@ -220,12 +190,13 @@ class ChoicesWriter:
         return choice
 
     def _usage(self) -> UsageAnswer:
-        return usage_answer(self._generation.usage(), with_num_passes=self._with_tokens)
+        with_num_passes = self.generation.request.return_token_ids
+        return usage_answer(self.generation.usage(), with_num_passes=with_num_passes)
 
     def _final_usage(self) -> UsageAnswer:
         usage = self._usage()
-        if self._generation.request.include_speculation:
-            usage["speculation"] = speculation_answer(self._generation.speculation())
+        if self.generation.request.include_speculation:
+            usage["speculation"] = speculation_answer(self.generation.speculation())
         return usage
 
 

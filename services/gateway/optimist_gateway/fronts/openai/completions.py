@@ -16,7 +16,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
     completion_logprobs,
     join_logprobs,
 )
-from optimist_gateway.fronts.openai.answering import Answering, admitted_route
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
     INT32_MAX,
@@ -31,7 +31,7 @@ from optimist_gateway.fronts.openai.chunk_writer import (
     ChoicesWriter,
     reason_name,
 )
-from optimist_gateway.generation.generation import Service
+from optimist_gateway.generation.generation import Generation, Service
 
 PATH = "/v1/completions"
 MAX_PROMPTS = 1024
@@ -144,17 +144,13 @@ def completion_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
     router = APIRouter(route_class=admitted_route(service.admission))
     answering = Answering(service, PATH, "cmpl-")
-    kinds = ("text_completion", "text_completion")
 
-    @router.post(PATH)
+    def write(generation: Generation) -> ChoicesWriter:
+        return ChoicesWriter(generation, ("text_completion", "text_completion"), CompletionWriter)
+
+    @router.post(PATH, response_model=Completion, responses=STREAMED)
     async def completions(request: HttpRequest, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
-        return await answering.answer(
-            request,
-            body.request(),
-            lambda generation: ChoicesWriter(
-                generation, service.model_name, kinds, CompletionWriter
-            ),
-        )
+        return await answering.answer(request, body.request(), write)
 
     return router

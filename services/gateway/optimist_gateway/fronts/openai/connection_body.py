@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 DIRECT_BODY = "optimist.direct_body"
@@ -80,8 +81,8 @@ class ConnectionBody:
         self._flow, self._outbox = flow, outbox
         self._transport = flow.transport
         self._data = b""
-        self.last_write = 0.0
-        """When something was sent last, by the event loop's clock; 0 before the first time."""
+        self.last_write = -inf
+        """When something was sent last, by the event loop's clock."""
 
     @property
     def is_paused(self) -> bool:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import (
+    FAILED,
     RETRY_SECONDS,
     SHUTTING_DOWN,
     ApiError,
@@ -48,6 +49,46 @@ class ErrorAnswer(TypedDict):
     """The body of every error."""
 
     error: ErrorDetails
+
+
+_REASONS = {
+    400: "The request is wrong; `param` names the field.",
+    401: "There is no key, or a wrong one.",
+    403: "The key does not allow this.",
+    404: "There is no such model.",
+    405: "The path does not take this method.",
+    408: "The body came too slowly.",
+    413: "The body is too long.",
+    415: "The body is not JSON.",
+    429: "There are too many requests.",
+    431: "The headers are too long.",
+    500: "The server failed.",
+    503: "The scheduler is not reached, overloaded, or the server is about to end.",
+}
+
+
+def _header(description: str) -> dict[str, Any]:
+    return {"description": description, "required": True, "schema": {"type": "string"}}
+
+
+_REQUEST_ID = {
+    "X-Request-Id": _header(
+        "Name of the request: the client's own if it sent one. The logs have both."
+    )
+}
+_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
+_HEADERS = {405: {"Allow": _header("The methods that are allowed.")}, 429: _RETRY, 503: _RETRY}
+
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": reason,
+        "model": ErrorAnswer,
+        "headers": _HEADERS.get(status, {}) | _REQUEST_ID,
+    }
+    for status, reason in _REASONS.items()
+}
+RESPONSES[200] = {"headers": _REQUEST_ID}
+"""What any endpoint may answer."""
 
 
 def error_body(error: ApiError) -> ErrorAnswer:
@@ -87,10 +128,7 @@ def add_error_handlers(
 ) -> None:
     """Gives every error of the app the API's shape, and counts it.
 
-    Args:
-        app: The application.
-        metrics: Where errors are counted.
-        retry_seconds: Returns when an overloaded server may be asked again.
+    `retry_seconds` returns when an overloaded server may be asked again.
     """
 
     def answer(request: Request, error: ApiError) -> Response:
@@ -123,9 +161,7 @@ def add_error_handlers(
 
     @app.exception_handler(Exception)
     async def on_bug(request: Request, _error: Exception) -> Response:
-        return answer(
-            request, ApiError(500, "the gateway failed; its log says why", code="internal")
-        )
+        return answer(request, ApiError(500, FAILED, code="internal"))
 
 
 def validation_error(error: RequestValidationError) -> ApiError:

@@ -93,14 +93,13 @@ def model_router(service: Service) -> APIRouter:
             pass
         return data
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", response_model=ModelList)
     async def models() -> Response:
         """Lists the one model."""
-        answer: ModelList = {"object": "list", "data": [model()]}
-        return JSONResponse(answer)
+        return JSONResponse(ModelList(object="list", data=[model()]))
 
     # A name may have slashes, as hub names do.
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", response_model=Model)
     async def one_model(name: str) -> Response:
         """Describes the model."""
         service.require_model(name)
@@ -137,12 +136,7 @@ class TokenizerInfo(TypedDict):
 
 
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
-    """Returns the endpoints.
-
-    Args:
-        service: What all requests share.
-        show_chat_template: Whether clients may see the model's chat template.
-    """
+    """Returns the endpoints."""
     router = APIRouter()
 
     def model(name: str | None) -> ModelDescription:
@@ -150,28 +144,22 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             service.require_model(name)
         return service.schedulers.description
 
-    @router.post("/tokenize")
+    @router.post("/tokenize", response_model=Tokens)
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
-        described = model(body.model)
-        if body.prompt is not None:
+        described, text, adds_special = model(body.model), body.prompt, body.add_special_tokens
+        if text is not None:
             with naming(dict):
-                require_tokenizable(len(body.prompt), ("prompt",), service.tokenizer, described)
-            token_ids = await service.tokenizer.encode(
-                body.prompt, add_special_tokens=body.add_special_tokens is not False
-            )
+                require_tokenizable(len(text), ("prompt",), service.tokenizer, described)
+            adds_special = adds_special is not False
         else:
             messages = [message.message() for message in body.messages or ()]
+            goes_on = body.add_generation_prompt is not False
             with naming(lambda: {("prompts",): "messages"}):
                 text = await render_chat(
-                    messages,
-                    service.tokenizer,
-                    described,
-                    add_generation_prompt=body.add_generation_prompt is not False,
+                    messages, service.tokenizer, described, add_generation_prompt=goes_on
                 )
-            token_ids = await service.tokenizer.encode(
-                text, add_special_tokens=bool(body.add_special_tokens)
-            )
+        token_ids = await service.tokenizer.encode(text, add_special_tokens=bool(adds_special))
         strings = None
         if body.return_token_strs:
             strings = [service.tokenizer.vocabulary.describe(token)[0] for token in token_ids]
@@ -184,16 +172,15 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         # Long texts have many.
         return Response(orjson.dumps(answer), media_type="application/json")
 
-    @router.post("/detokenize")
+    @router.post("/detokenize", response_model=DetokenizedText)
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         described = model(body.model)
         with naming(dict):
             described.require_known(body.tokens, ("tokens",))
-        answer: DetokenizedText = {"prompt": await service.tokenizer.decode(body.tokens)}
-        return JSONResponse(answer)
+        return JSONResponse(DetokenizedText(prompt=await service.tokenizer.decode(body.tokens)))
 
-    @router.get("/tokenizer_info")
+    @router.get("/tokenizer_info", response_model=TokenizerInfo)
     async def tokenizer_info() -> Response:
         """Describes the tokenizer: its class and special tokens."""
         info: TokenizerInfo = service.tokenizer.info()

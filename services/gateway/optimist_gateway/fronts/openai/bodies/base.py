@@ -32,9 +32,7 @@ TokenId = Annotated[int, Field(json_schema_extra={"format": ID_FORMAT, "minimum"
 def _whole(value: Any, depth: int = 2) -> Any:
     """Returns numbers that are whole as such: 1.0 and 1 are one in JSON and in JSON schema.
 
-    Args:
-        value: What a field has.
-        depth: How many lists deep numbers may stand: 2 in prompts and predictions of tokens.
+    They may stand so many lists deep: 2 in prompts and predictions of tokens.
     """
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
@@ -119,11 +117,9 @@ def exactly_one(names: Sequence[str]) -> Callable[[dict[str, Any]], None]:
 
 
 def _alternate(schema: dict[str, Any], forms: Sequence[dict[str, Any]]) -> None:
-    """Turns the schema of an object into alternatives that differ in some properties.
+    """Turns the schema of an object into forms, each with properties that it does not share.
 
-    Args:
-        schema: Of the object.
-        forms: The properties of each; those that may not be null are required.
+    Those of them that may not be null are required.
     """
     properties, required = schema.pop("properties"), schema.pop("required", [])
     texts = ("title", "description")

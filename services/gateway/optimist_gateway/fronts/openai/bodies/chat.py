@@ -17,8 +17,8 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.core.error import Path, naming
-from optimist_gateway.core.request import Conversation, Message, Request, Structure, ToolCall
+from optimist_gateway.core.error import Path
+from optimist_gateway.core.request import Message, Request, ToolCall
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
     INT32_MAX,
@@ -42,7 +42,6 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     format_content,
     require_one_structure,
     tool_choice,
-    tool_use,
 )
 from optimist_gateway.structure.schema import SchemaError, check_json
 
@@ -217,25 +216,16 @@ class ChatCompletionBody(GenerationBody):
 
     def request(self) -> Request:
         """Returns the request; raises ApiError if its tools do not fit together."""
-        functions = [
-            tool.function.function_at(index) for index, tool in enumerate(self.tools or ())
-        ]
-        choice, _ = tool_choice(self.tool_choice)
-        with naming(self.field_names):
-            is_parallel = self.parallel_tool_calls is not False
-            tools = tool_use(functions, choice, is_parallel=is_parallel)
-        outputs, asked = self.structured_outputs, self.max_completion_tokens
-        content = format_content(self.response_format) if outputs is None else outputs.content()
-        conversation = Conversation(
+        asked = self.max_completion_tokens
+        return self.conversation_request(
             [message.message() for message in self.messages],
-            functions if self.tool_choice != "none" else (),
-        )
-        return self.as_request(
-            prompts=(conversation,),
+            [tool.function.function_at(index) for index, tool in enumerate(self.tools or ())],
+            tool_choice(self.tool_choice)[0],
+            format_content(self.response_format),
+            is_parallel=self.parallel_tool_calls is not False,
             num_candidates=self.n or 1,
             max_tokens=self.max_tokens if asked is None else asked,
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            structure=Structure(content, tools) if content or tools else None,
         )
 
     @model_validator(mode="after")

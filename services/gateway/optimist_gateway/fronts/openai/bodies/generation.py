@@ -1,5 +1,6 @@
 """What the bodies of all generation requests have in common."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -13,8 +14,18 @@ from pydantic import (
     model_validator,
 )
 
-from optimist_gateway.core.error import Path
-from optimist_gateway.core.request import MAX_PRIORITY, Request, Sampling
+from optimist_gateway.core.error import Path, naming
+from optimist_gateway.core.request import (
+    MAX_PRIORITY,
+    Conversation,
+    Function,
+    Message,
+    Request,
+    Sampling,
+    Structure,
+    ToolChoice,
+)
+from optimist_gateway.core.request import Content as StructuredContent
 from optimist_gateway.fronts.openai.bodies.base import (
     ID_FORMAT,
     INT32_MAX,
@@ -28,7 +39,7 @@ from optimist_gateway.fronts.openai.bodies.base import (
     drop_unsupported,
     invalid,
 )
-from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs
+from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs, tool_use
 
 MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 4
@@ -235,6 +246,32 @@ class AnswerBody(SamplingFields, AnswerFields):
             sampling=self.sampling_values(),
             predictions=tuple(self.predictions().values()),
             names=self.field_names,
+            **fields,
+        )
+
+    def conversation_request(
+        self,
+        messages: Sequence[Message],
+        functions: Sequence[Function],
+        choice: ToolChoice | None,
+        content: StructuredContent | None,
+        *,
+        is_parallel: bool,
+        **fields: Any,
+    ) -> Request:
+        """Returns the request of a conversation, as `as_request` does.
+
+        `content` is the form of the text without `structured_outputs`, and `is_parallel` whether
+        an answer may have several calls. Raises ApiError if the tools do not fit together.
+        """
+        with naming(self.field_names):
+            tools = tool_use(functions, choice, is_parallel=is_parallel)
+        if self.structured_outputs is not None:
+            content = self.structured_outputs.content()
+        shown = functions if choice is None or choice.mode != "none" else ()
+        return self.as_request(
+            prompts=(Conversation(messages, shown),),
+            structure=Structure(content, tools) if content or tools else None,
             **fields,
         )
 

@@ -268,11 +268,7 @@ def require_one_structure(
 ) -> None:
     """Raises PydanticCustomError for two forms of the text, or for a grammar beside calls.
 
-    Args:
-        outputs: A form of the text.
-        field: The other field that asks for a form; None if none does.
-        tools: What may be called.
-        choice: Which of these.
+    `field` is the other one that asks for a form of the text; None if none does.
     """
     if outputs is None:
         return

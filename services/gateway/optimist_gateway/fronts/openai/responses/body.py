@@ -1,22 +1,32 @@
-"""The body of POST /v1/responses, with the items of its input."""
+"""The body of POST /v1/responses, with the items of its input, and the request that it makes."""
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from optimist_common.sampling import MAX_LOGPROBS
-from optimist_gateway.core.error import Path
+from optimist_gateway.core.error import ApiError, Path
+from optimist_gateway.core.request import (
+    Content,
+    JsonContent,
+    Message,
+    Request,
+    ToolCall,
+    ToolChoice,
+)
 from optimist_gateway.fronts.openai.bodies.base import (
     INT32_MAX,
     MAX_PARTS,
     Body,
     KnownParameters,
     Text,
+    content_text,
     invalid,
 )
-from optimist_gateway.fronts.openai.bodies.chat import Arguments, CallId
+from optimist_gateway.fronts.openai.bodies.chat import MAX_TOOL_CALLS, Arguments, CallId
 from optimist_gateway.fronts.openai.bodies.generation import AnswerBody
 from optimist_gateway.fronts.openai.bodies.structure import (
+    ANY_OBJECT,
     MAX_TOOLS,
     FunctionBody,
     FunctionName,
@@ -176,7 +186,7 @@ class AllowedTools(Body):
     tools: list[FunctionChoice] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
 
 
-ToolChoice = Annotated[
+ToolChoiceBody = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("word")]
     | Annotated[
         Annotated[FunctionChoice | AllowedTools, Field(discriminator="type")], Tag("object")
@@ -212,7 +222,7 @@ class ResponsesBody(AnswerBody):
     max_output_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
-    tool_choice: ToolChoice | None = None
+    tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     include: list[Literal["message.output_text.logprobs"]] | None = Field(
         None, fail_fast=True, max_length=16
@@ -239,12 +249,64 @@ class ResponsesBody(AnswerBody):
         names = super().field_names() | {("prompts",): "input", ("prompts", 0): "input"}
         schema = ".schema" if isinstance(self.form, SchemaFormat) else ""
         names.setdefault(("structure",), f"text.format{schema}")
-        if isinstance(self.tool_choice, FunctionChoice):
-            names[("tool_choice", 0)] = "tool_choice.name"
-        elif isinstance(self.tool_choice, AllowedTools):
-            for index in range(len(self.tool_choice.tools)):
-                names[("tool_choice", index)] = f"tool_choice.tools[{index}].name"
+        for index, name in enumerate(self._choice()[1]):
+            names[("tool_choice", index)] = name
         return names
+
+    def request(self) -> Request:
+        """Returns the request; raises ApiError if its fields do not fit together."""
+        return self.conversation_request(
+            self._messages(),
+            [tool.function_at(index) for index, tool in enumerate(self.tools or ())],
+            self._choice()[0],
+            self._content(),
+            is_parallel=self.parallel_tool_calls is not False,
+            max_tokens=self.max_output_tokens,
+            num_logprobs=(self.top_logprobs or 0) if self.wants_logprobs else None,
+        )
+
+    def _messages(self) -> list[Message]:
+        """Returns the conversation; calls of one answer are in its message."""
+        messages: list[Message] = []
+        if self.instructions is not None:
+            messages.append(Message("system", self.instructions))
+        if isinstance(self.input, str):
+            return [*messages, Message("user", self.input)]
+        calls: list[ToolCall] = []
+        for index, item in enumerate(self.input):
+            if isinstance(item, FunctionCallItem):
+                if len(calls) == MAX_TOOL_CALLS:
+                    name = f"input[{index}]"
+                    fault = f"{name}: more than {MAX_TOOL_CALLS} calls follow each other"
+                    raise ApiError(400, fault, param=name, code="invalid_value")
+                calls.append(ToolCall(item.call_id, item.name, item.arguments))
+                continue
+            _add_calls(messages, calls)
+            calls = []
+            if isinstance(item, FunctionCallOutputItem):
+                result = content_text(item.output)
+                messages.append(Message("tool", result, tool_call_id=item.call_id))
+            else:
+                messages.append(Message(item.role, content_text(item.content)))
+        _add_calls(messages, calls)
+        return messages
+
+    def _content(self) -> Content | None:
+        form = self.form
+        if isinstance(form, SchemaFormat):
+            return JsonContent(form.json_schema, is_lenient=form.strict is False)
+        return ANY_OBJECT if form is not None else None
+
+    def _choice(self) -> tuple[ToolChoice | None, list[str]]:
+        """Returns which functions may be called, and where the names of these are."""
+        choice = self.tool_choice
+        if isinstance(choice, FunctionChoice):
+            return ToolChoice("required", (choice.name,), is_single=True), ["tool_choice.name"]
+        if isinstance(choice, AllowedTools):
+            where = [f"tool_choice.tools[{index}].name" for index in range(len(choice.tools))]
+            return ToolChoice(choice.mode, tuple(tool.name for tool in choice.tools)), where
+        # Clients send `auto` without tools too.
+        return ToolChoice(choice) if choice and (self.tools or choice != "auto") else None, []
 
     @model_validator(mode="after")
     def _includes_what_it_counts(self) -> Self:
@@ -257,3 +319,12 @@ class ResponsesBody(AnswerBody):
         other = None if self.form is None else "text.format"
         require_one_structure(self.structured_outputs, other, self.tools, self.tool_choice)
         return self
+
+
+def _add_calls(messages: list[Message], calls: list[ToolCall]) -> None:
+    if not calls:
+        return
+    text = ""
+    if messages and messages[-1].role == "assistant":
+        text = messages.pop().content
+    messages.append(Message("assistant", text, tool_calls=tuple(calls)))

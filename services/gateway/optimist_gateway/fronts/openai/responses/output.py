@@ -50,14 +50,9 @@ class ResponseOutput:
     """
 
     def __init__(self, response_id: str) -> None:
+        self.items: list[dict[str, Any]] = []
         self._suffix = response_id.removeprefix("resp_")
-        self._items: list[dict[str, Any]] = []
         self._is_open = False
-
-    @property
-    def items(self) -> list[dict[str, Any]]:
-        """The items so far."""
-        return self._items
 
     @property
     def has_open_message(self) -> bool:
@@ -78,12 +73,7 @@ class ResponseOutput:
         ]
 
     def add_call(self, name: str | None, arguments: str) -> list[Event]:
-        """Begins a tool call, or adds to the one that is open.
-
-        Args:
-            name: The function's, of a new call.
-            arguments: Their next piece, of a JSON text.
-        """
+        """Begins a call of a function with a name, or adds to the arguments of the open one."""
         events = []
         if name is not None:
             events += [*self.close(), self._open_call(name)]
@@ -95,7 +85,7 @@ class ResponseOutput:
 
     def finish(self, status: ItemStatus) -> list[Event]:
         """Ends the output; an answer that says nothing is an empty message."""
-        events = [] if self._items else self._open_message()
+        events = [] if self.items else self._open_message()
         return events + self.close(status)
 
     def close(self, status: ItemStatus = "completed") -> list[Event]:
@@ -121,12 +111,12 @@ class ResponseOutput:
 
     @property
     def _item(self) -> dict[str, Any]:
-        return self._items[-1]
+        return self.items[-1]
 
     def _open_message(self) -> list[Event]:
         item: dict[str, Any] = {
             "type": "message",
-            "id": f"msg_{self._suffix}_{len(self._items)}",
+            "id": f"msg_{self._suffix}_{len(self.items)}",
             "status": "in_progress",
             "role": "assistant",
             "content": [],
@@ -140,7 +130,7 @@ class ResponseOutput:
     def _open_call(self, name: str) -> Event:
         item = {
             "type": "function_call",
-            "id": f"fc_{self._suffix}_{len(self._items)}",
+            "id": f"fc_{self._suffix}_{len(self.items)}",
             "status": "in_progress",
             "call_id": new_call_id(),
             "name": name,
@@ -149,13 +139,13 @@ class ResponseOutput:
         return self._add(item)
 
     def _add(self, item: dict[str, Any]) -> Event:
-        self._items.append(item)
+        self.items.append(item)
         self._is_open = True
         # The item changes while it is open.
         return self._event("response.output_item.added", item=_copy(item))
 
     def _event(self, kind: str, **fields: Any) -> Event:
-        return {"type": kind, "output_index": len(self._items) - 1, **fields}
+        return {"type": kind, "output_index": len(self.items) - 1, **fields}
 
     def _part_event(self, kind: str, **fields: Any) -> Event:
         return self._event(kind, item_id=self._item["id"], content_index=0, **fields)

@@ -1,11 +1,13 @@
-"""Writes a response of `/v1/responses`: the object, and the typed events that build it up."""
+"""POST /v1/responses, whose answer is an object, or the typed events that build it up."""
 
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 import orjson
+from fastapi import APIRouter, Request
 from pydantic import Field
+from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
@@ -20,8 +22,8 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     token_logprobs,
 )
-from optimist_gateway.fronts.openai.answering import event
-from optimist_gateway.fronts.openai.chat import read_deltas
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route, event
+from optimist_gateway.fronts.openai.chat import read_deltas, tool_call_reader
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
@@ -32,9 +34,10 @@ from optimist_gateway.fronts.openai.responses.output import (
     OutputMessage,
     ResponseOutput,
 )
-from optimist_gateway.generation.generation import Generation
+from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.structure.tool_calls import CallDelta, ToolCallReader
 
+PATH = "/v1/responses"
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
@@ -85,20 +88,9 @@ class ResponseWriter:
     """An `AnswerWriter` for one response."""
 
     def __init__(
-        self,
-        generation: Generation,
-        body: ResponsesBody,
-        model_name: str,
-        reader: ToolCallReader | None,
+        self, generation: Generation, body: ResponsesBody, reader: ToolCallReader | None
     ) -> None:
-        """Begins a response.
-
-        Args:
-            generation: The request.
-            body: What it asks for.
-            model_name: The model's name in the API.
-            reader: Separates tool calls from text; None if there are none.
-        """
+        """Begins a response; without a reader there are no tool calls."""
         self._generation, self._reader = generation, reader
         self._output = ResponseOutput(generation.request_id)
         self._num_events = 0
@@ -116,7 +108,7 @@ class ResponseWriter:
             "completed_at": None,
             "error": None,
             "incomplete_details": None,
-            "model": model_name,
+            "model": body.model,
             "output": [],
             "usage": None,
             **_settings(body),
@@ -222,9 +214,7 @@ class ResponseWriter:
 def _settings(body: ResponsesBody) -> dict[str, Any]:
     """Returns the settings that a response repeats."""
     form = body.text.format if body.text is not None else None
-    choice = body.tool_choice
-    if choice is None:
-        choice = "auto"
+    choice = "auto" if body.tool_choice is None else body.tool_choice
     return {
         "background": False,
         "instructions": body.instructions,
@@ -250,3 +240,21 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
         "safety_identifier": body.safety_identifier,
         "prompt_cache_key": body.prompt_cache_key,
     }
+
+
+def responses_router(service: Service) -> APIRouter:
+    """Returns the endpoint."""
+    router = APIRouter(route_class=admitted_route(service.admission))
+    answering = Answering(service, PATH, "resp_")
+
+    @router.post(PATH, response_model=ResponseAnswer, responses=STREAMED)
+    async def responses(request: Request, body: ResponsesBody) -> Response:
+        """Answers a conversation with messages and calls of functions; keeps nothing of it."""
+
+        def write(generation: Generation) -> ResponseWriter:
+            reader = tool_call_reader(generation.request, service.tokenizer.tool_format)
+            return ResponseWriter(generation, body, reader)
+
+        return await answering.answer(request, body.request(), write)
+
+    return router
