@@ -25,6 +25,23 @@ def edits(count: int, seed: int = 7) -> list[Edit]:
     return unseen_edits(count, seed)
 
 
+def connect(url: str) -> OpenAI:
+    """Returns a client of a gateway, which asks but once."""
+    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def predict(*texts: str) -> dict[str, Any]:
+    """Returns what a body has of predictions."""
+    return {"prediction": [{"type": "content", "content": text} for text in texts]}
+
+
+def complete(client: OpenAI, messages: Any, **options: Any) -> Any:
+    """Returns a whole greedy answer, or a stream of it."""
+    # The client's overloads do not accept options that are put together.
+    create: Any = client.chat.completions.create
+    return create(**{"model": MODEL, "messages": messages, "temperature": 0.0} | options)
+
+
 def ask(
     client: OpenAI,
     edit: Edit,
@@ -39,17 +56,9 @@ def ask(
     """
     if prediction is not None:
         options["prediction"] = {"type": "content", "content": prediction}
-    # The client's overloads do not accept options that are put together.
-    create: Any = client.chat.completions.create
-    stream = create(
-        model=MODEL,
-        messages=edit.messages(),
-        temperature=options.pop("temperature", 0.0),
-        stream=True,
-        stream_options={"include_usage": True},
-        extra_body={"return_token_ids": True, **(extra or {})},
-        **options,
-    )
+    options |= {"stream": True, "stream_options": {"include_usage": True}}
+    options["extra_body"] = {"return_token_ids": True} | (extra or {})
+    stream = complete(client, edit.messages(), **options)
     text, usage = "", None
     token_ids: list[int] = []
     for number, chunk in enumerate(stream, 1):

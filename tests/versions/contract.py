@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from optimist.proposer.v1 import proposer_pb2
@@ -21,18 +21,16 @@ UNKNOWN_FIELDS = b"\xc0\x3e\x07\xca\x3e\x05later"
 Change = Callable[[str, bytes], bytes]
 """Returns a message, named by its full name, as the other version would write it."""
 
-_METHODS: dict[str, MethodDescriptor] = {
-    f"/{service.full_name}/{method.name}": method
+METHODS: dict[str, tuple[str, str]] = {
+    f"/{service.full_name}/{method.name}": (
+        method.input_type.full_name,
+        method.output_type.full_name,
+    )
     for file in (proposer_pb2, scheduler_pb2, worker_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods
 }
-
-
-def message_names(method: str) -> tuple[str, str] | None:
-    """Returns the full names of a method's request and response; None if it is not ours."""
-    known = _METHODS.get(method)
-    return None if known is None else (known.input_type.full_name, known.output_type.full_name)
+"""The full names of the request and the response of each of our methods."""
 
 
 def older() -> Change:

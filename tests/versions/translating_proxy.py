@@ -4,13 +4,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpc
 
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import SERVER_OPTIONS
-from tests.versions.contract import Change, message_names
+from tests.versions.contract import METHODS, Change
 
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 
@@ -45,12 +46,7 @@ class TranslatingProxy(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Returns what handles a call; a call with one message is a stream with one."""
         method: Any = handler_call_details.method
-
-        async def handle(requests: Any, context: _Context) -> AsyncIterator[bytes]:
-            async for response in self._pass_on(method, requests, context):
-                yield response
-
-        return grpc.stream_stream_rpc_method_handler(handle)
+        return grpc.stream_stream_rpc_method_handler(partial(self._pass_on, method))
 
     async def _run(self) -> None:
         server = grpc.aio.server(handlers=[self], options=SERVER_OPTIONS)
@@ -64,8 +60,7 @@ class TranslatingProxy(grpc.GenericRpcHandler):
     async def _pass_on(
         self, method: str, requests: AsyncIterator[bytes], context: _Context
     ) -> AsyncIterator[bytes]:
-        names = message_names(method)
-        of_requests, of_responses = names or ("", "")
+        of_requests, of_responses = METHODS.get(method, ("", ""))
 
         async def changed_requests() -> AsyncIterator[bytes]:
             if method in self._first:

@@ -37,6 +37,8 @@ Arrived = asyncio.Queue[tuple[float, bytes | OSError]]
 """What was read, or how reading ended, and when it is due."""
 UNDISTURBED = Disturbance()
 BLACK_HOLE = Disturbance(holds_requests=True, holds_answers=True)
+HALF_OPEN = Disturbance(holds_answers=True), Disturbance(holds_requests=True)
+"""Of either way, by whether it is that towards the server."""
 
 
 class FaultProxy:

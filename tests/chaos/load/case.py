@@ -9,16 +9,13 @@ from typing import Any
 from optimist_training.data.edits import Edit, unseen_edits
 
 MODEL_NAME = "tiny-edit"
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
-    },
-    "required": ["name", "age", "tags"],
-    "additionalProperties": False,
+_PROPERTIES = {
+    "name": {"type": "string", "maxLength": 12},
+    "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
 }
+PERSON = {"type": "object", "properties": _PROPERTIES, "required": [*_PROPERTIES]}
+PERSON |= {"additionalProperties": False}
 _SAVE = {"type": "function", "function": {"name": "save", "parameters": PERSON}}
 LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"

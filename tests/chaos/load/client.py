@@ -70,7 +70,7 @@ class Client:
         self,
         urls: Sequence[str],
         deadline_seconds: float,
-        may_break: Callable[[str, float], bool],
+        may_break: Callable[[str, float], bool] = lambda url, since: False,
         seed: int = 0,
         on_chunk: Callable[[Outcome], None] = lambda outcome: None,
     ) -> None:
@@ -89,7 +89,7 @@ class Client:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Ends what is left of it."""
         await self._http.aclose()
 

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,31 +48,28 @@ async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> d
     return {case.name: answer for case, answer in zip(cases, answers, strict=True)}
 
 
-async def keep_asking(
-    client: Client, cases: Sequence[Case], settings: LoadSettings, until: asyncio.Event
-) -> list[Outcome]:
-    """Begins requests until the event; returns when all have ended."""
+@asynccontextmanager
+async def asking(
+    client: Client, cases: Sequence[Case], settings: LoadSettings
+) -> AsyncIterator[list[Outcome]]:
+    """Begins requests while its block runs; the list has all of them when it is left."""
     outcomes: list[Outcome] = []
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(settings.num_clients):
-            rng = random.Random(f"load {settings.seed} {number}")
-            tasks.create_task(_ask_again(client, cases, settings, rng, until, outcomes))
-    return outcomes
+    over = asyncio.Event()
 
+    async def keep_asking(number: int) -> None:
+        rng = random.Random(f"load {settings.seed} {number}")
+        while not over.is_set():
+            leaves = rng.random() < settings.leaving_share
+            leave_seconds = rng.uniform(*_LEAVE_SECONDS) if leaves else None
+            outcomes.append(await client.ask(rng.choice(cases), leave_seconds))
+            await asyncio.sleep(rng.expovariate(1 / settings.mean_think_seconds))
 
-async def _ask_again(
-    client: Client,
-    cases: Sequence[Case],
-    settings: LoadSettings,
-    rng: random.Random,
-    until: asyncio.Event,
-    outcomes: list[Outcome],
-) -> None:
-    while not until.is_set():
-        leaves = rng.random() < settings.leaving_share
-        leave_seconds = rng.uniform(*_LEAVE_SECONDS) if leaves else None
-        outcomes.append(await client.ask(rng.choice(cases), leave_seconds))
-        await asyncio.sleep(rng.expovariate(1 / settings.mean_think_seconds))
+    clients = asyncio.gather(*map(keep_asking, range(settings.num_clients)))
+    try:
+        yield outcomes
+    finally:
+        over.set()
+        await clients
 
 
 def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) -> dict[str, Any]:
@@ -85,15 +83,13 @@ def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) ->
     equal = duplicates = 0
     wrong: list[str] = []
     for one in outcomes:
-        right = expected[one.case.name]
+        right, differs = expected[one.case.name], ""
+        duplicates += has_duplicates(one.answer, right)
         if one.ending is Ending.ANSWERED:
             differs = difference(one.answer, right)
+            equal += not differs
         elif one.ending is Ending.LEFT and not is_beginning(one.answer, right):
             differs = f"left, and not the beginning: {one.answer}, expected {right}"
-        else:
-            differs = ""
-        duplicates += has_duplicates(one.answer, right)
-        equal += one.ending is Ending.ANSWERED and not differs
         if differs:
             wrong.append(f"{one.case.name}: {differs}")
     lost = [
