@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -60,12 +60,18 @@ def descendants(parent: int) -> dict[int, str]:
     return found
 
 
+def wait_until(holds: Callable[[], object], seconds: float = END_SECONDS) -> None:
+    """Waits until something holds; raises TimeoutError if it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.05)
+
+
 def wait_for_end(pids: Iterable[int]) -> None:
     """Waits until processes have ended, each waited for by its parent."""
-    deadline = time.monotonic() + END_SECONDS
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, f"some of {pids} did not end"
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 class Stack:
@@ -91,20 +97,19 @@ class Stack:
         self.output = ""
         self._wait_for("Optimist serves")
 
-    def service_pid(self, name: str) -> int:
-        """Returns the process id of a service, which may have been restarted."""
-        commands = descendants(self._process.pid).items()
-        found = [pid for pid, command in commands if f"optimist_{name}" in command]
-        assert found, f"no {name} runs"
-        return found[0]
+    def service_pids(self, *names: str) -> list[int]:
+        """Returns the process ids of all services, or of some; they may have been restarted."""
+        found = descendants(self._process.pid).items()
+        names = names or ("proposer", "worker", "scheduler", "gateway")
+        words = [f"\0optimist_{name}\0" for name in names]
+        pids = [pid for word in words for pid, command in found if word in command]
+        assert len(pids) == len(names), f"of {names} there are {pids}"
+        return pids
 
     def kill_service(self, name: str) -> None:
         """Kills a service without warning."""
-        os.kill(self.service_pid(name), signal.SIGKILL)
-
-    def service_pids(self) -> list[int]:
-        """Returns the process ids of all services."""
-        return [self.service_pid(name) for name in ("proposer", "worker", "scheduler", "gateway")]
+        (pid,) = self.service_pids(name)
+        os.kill(pid, signal.SIGKILL)
 
     def end(self, number: signal.Signals) -> int:
         """Ends it by a signal; returns the exit code."""
@@ -200,12 +205,11 @@ class Process:
 
     def wait_until_healthy(self) -> None:
         """Waits until it can work; raises RuntimeError if it ends or takes too long."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self.is_healthy():
-            if not self.is_running or time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
-            time.sleep(0.1)
+        with suppress(TimeoutError):
+            wait_until(lambda: self.is_healthy() or not self.is_running, START_SECONDS)
+        if not (self.is_running and self.is_healthy()):
+            self.kill()
+            raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
 
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal, such as SIGSTOP, with which it keeps connections and says nothing."""

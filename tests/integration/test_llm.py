@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from optimist_client import LLM, BatchError, SamplingParams
 from tests.integration.edit import edits
-from tests.stack import BUNDLED_MODEL, PATIENT, descendants, wait_for_end
+from tests.stack import BUNDLED_MODEL, PATIENT, descendants, wait_for_end, wait_until
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=96)
 EDITS = edits(3, seed=11)
@@ -99,11 +98,8 @@ def test_ports_are_not_for_the_caller_to_choose() -> None:
 def test_services_end_with_a_process_that_is_killed() -> None:
     script = f"from optimist_client import LLM; LLM({str(BUNDLED_MODEL)!r})"
     with subprocess.Popen([sys.executable, "-c", script]) as process:
-        deadline = time.monotonic() + 60
         # `optimist serve` and the services that it has started so far.
-        while len(pids := descendants(process.pid)) < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: len(descendants(process.pid)) > 2, 60)
+        pids = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
     wait_for_end(pids)

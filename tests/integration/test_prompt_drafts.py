@@ -69,41 +69,21 @@ def test_the_file_in_the_prompt_is_drafted(parts: Parts) -> None:
         assert plain.by_source.keys() == {"target"}
 
 
-def test_provenance_names_the_message_and_its_characters(parts: Parts) -> None:
+def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) -> None:
+    """The prediction has the first half; a name that changes breaks windows all the time."""
     edit = edits(8, seed=19)[7]
     earlier = [
         {"role": "user", "content": "What can you do?"},
         {"role": "assistant", "content": "I edit code."},
     ]
-    (choice,) = parts.complete([*earlier, *edit.messages()])["choices"]
-    segments = choice["provenance"]
-    assert "".join(segment["text"] for segment in segments) == choice["message"]["content"]
-    check_places(segments, [None, None, edit.messages()[0]["content"]])
-    assert all("prediction" not in segment for segment in segments)
-    named = [segment for segment in segments if "message" in segment.get("prompt", {})]
-    assert sum(segment["num_tokens"] for segment in named) > len(choice["token_ids"]) / 2
-
-
-def check_places(segments: list[dict[str, Any]], contents: list[str | None]) -> None:
-    """Raises AssertionError if a text is not what stands where it was read in its message."""
-    for segment in segments:
-        place = segment.get("prompt", {})
-        if "message" in place:
-            content = contents[place["message"]]
-            assert content is not None
-            assert content[place["start"] : place["end"]] == segment["text"]
-
-
-def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) -> None:
-    """The prediction has the first half; a name that changes breaks windows all the time."""
-    edit = edits(8, seed=19)[7]
+    messages = [*earlier, *edit.messages()]
     lines = edit.before.splitlines(keepends=True)
     prediction = "".join(lines[: len(lines) // 2])
     with ExitStack() as stack:
         parts = Parts(stack, [proposer], "eagle")
         parts.wait_until_followed()
-        plain = parts.complete(edit.messages(), **NO_DRAFTS)
-        drafted = parts.complete(edit.messages(), **predict(prediction))
+        plain = parts.complete(messages, **NO_DRAFTS)
+        drafted = parts.complete(messages, **predict(prediction))
     (expected,), (choice,) = plain["choices"], drafted["choices"]
     assert choice["message"] == expected["message"]
     assert choice["token_ids"] == expected["token_ids"]
@@ -111,23 +91,19 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     assert by_source.keys() == {"target", "prediction", "ngram", "eagle"}
     assert drafted["usage"]["num_passes"] < plain["usage"]["num_passes"] / 2
     segments, counts = choice["provenance"], Counter[str]()
+    assert "".join(segment["text"] for segment in segments) == choice["message"]["content"]
     for segment in segments:
         counts[segment["source"]] += segment["num_tokens"]
         if "prediction" in segment:
             place = segment["prediction"]
             assert prediction[place["start"] : place["end"]] == segment["text"]
+        if "message" in (place := segment.get("prompt", {})):
+            content = messages[place["message"]]["content"]
+            assert place["message"] == 2
+            assert content[place["start"] : place["end"]] == segment["text"]
     assert counts == by_source
-    check_places(segments, [edit.messages()[0]["content"]])
     assert any("prediction" in segment for segment in segments)
     assert any("message" in segment.get("prompt", {}) for segment in segments)
-
-
-def test_a_server_may_follow_predictions_alone(proposer: Service) -> None:
-    with ExitStack() as stack:
-        parts = Parts(stack, [proposer], "none", "--follow", "predictions")
-        assert parts.ask().by_source.keys() == {"target"}
-        edit = edits(1)[0]
-        assert any(ask(parts.client, edit, edit.before).accepted for _ in range(50))
 
 
 def test_without_a_proposer_the_worker_looks_up_itself(parts: Parts) -> None:

@@ -26,11 +26,14 @@ LARK = 'start: WORD ("," WORD)+ "."\nWORD: /[a-z]{1,6}/'
 
 FORMS: dict[str, dict[str, Any]] = {
     "json_schema": {"response_format": FORM},
+    "json_schema with a stop string": {"response_format": FORM, "stop": ['"age"']},
     "regex": {"structured_outputs": {"regex": "[a-z_]{3,20}(, [a-z]{2,8}){2}"}},
     "choice": {"structured_outputs": {"choice": ["def main", "return total", "print"]}},
     "grammar": {"structured_outputs": {"grammar": LARK}},
     "a call": {"tools": TOOLS, "tool_choice": SAVE},
     "calls": {"tools": TOOLS, "tool_choice": "required"},
+    # A model that calls nothing says what it would say.
+    "maybe calls": {"tools": TOOLS, "tool_choice": "auto"},
 }
 
 
@@ -79,30 +82,3 @@ def test_each_sampled_choice_follows_the_schema(client: OpenAI) -> None:
     again = create(client, body, None, **options)
     texts = [choice.message.content for choice in answer.choices]
     assert [choice.message.content for choice in again.choices] == texts
-
-
-def test_a_stop_string_within_a_form(client: OpenAI) -> None:
-    body = FORMS["json_schema"]
-    plain = create(client, body, None, stop=['"age"']).choices[0]
-    predicted = create(client, body, LIKELY_PERSON, stop=['"age"']).choices[0]
-    assert plain.message.content == predicted.message.content
-    assert '"age"' not in plain.message.content
-    assert plain.finish_reason == "stop"
-
-
-def test_log_probabilities_of_a_form(client: OpenAI) -> None:
-    body = FORMS["json_schema"]
-    answer = create(client, body, LIKELY_PERSON, logprobs=True, top_logprobs=2).choices[0]
-    spelled = b"".join(bytes(one.bytes) for one in answer.logprobs.content[:-1])
-    assert spelled.decode() == answer.message.content
-
-
-def test_tools_leave_the_model_its_text(client: OpenAI) -> None:
-    """With `auto` a model that calls nothing says what it says without tools."""
-    edit = edits(2)[1]
-    body: dict[str, Any] = {"tools": TOOLS, "tool_choice": "auto"}
-    plain, predicted = (
-        said([create(client, body, prediction, messages=edit.messages(), max_tokens=400)])
-        for prediction in (None, edit.before)
-    )
-    assert predicted == plain

@@ -8,8 +8,7 @@ from openai import BadRequestError
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.integration.edit import ask, connect, edits
 from tests.stack import MODEL_FLAG, Service, start
-from tests.versions.contract import UNKNOWN_FIELDS, newer, older
-from tests.versions.translating_proxy import TranslatingProxy
+from tests.versions.translating_proxy import UNKNOWN_FIELDS, TranslatingProxy, newer, older
 
 CONNECT = "/optimist.scheduler.v1.SchedulerService/Connect"
 # What only a later gateway asks for.

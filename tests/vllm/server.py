@@ -5,14 +5,13 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
 from openai import OpenAI
 
 from tests.integration.edit import connect
-from tests.stack import REPOSITORY, free_port, read_totals
+from tests.stack import REPOSITORY, free_port, read_totals, wait_until
 
 BIN = Path(os.environ.get("OPTIMIST_TEST_VLLM", REPOSITORY / ".venv-vllm")) / "bin"
 FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
@@ -46,11 +45,8 @@ class Server:
 
     def wait(self) -> OpenAI:
         """Waits until it serves; returns a client of it."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, self.log.read_text()[-4000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.2)
+        wait_until(lambda: self._answers() or self._process.poll() is not None, START_SECONDS)
+        assert self._answers(), self.log.read_text()[-4000:]
         return connect(self.url)
 
     def _answers(self) -> bool:

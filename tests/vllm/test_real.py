@@ -31,12 +31,8 @@ pytestmark = [
 OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
 NUM_BLOCKS = 80
 """So few that requests at once preempt each other; one alone may have 64."""
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "string", "maxLength": 40}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 40}}}
+SCHEMA |= {"required": ["a"], "additionalProperties": False}
 OPTIONS_OF_ANSWERS: tuple[dict[str, Any], ...] = (
     {"stop": ["return"]},
     {"logprobs": True, "top_logprobs": 2},
@@ -144,10 +140,8 @@ def test_answers_are_those_of_vllm_without_the_plugin(
         assert answer.choices[0].finish_reason == plain.choices[0].finish_reason
         assert answer.usage.completion_tokens == plain.usage.completion_tokens
         if "logprobs" in options:
-            found, expected = (
-                [each.logprob for each in one.choices[0].logprobs.content]
-                for one in (answer, plain)
-            )
+            choices = answer.choices[0], plain.choices[0]
+            found, expected = ([each.logprob for each in one.logprobs.content] for one in choices)
             assert found == pytest.approx(expected, abs=1e-3)
         accepted, rejected = counts(answer.usage)
         assert accepted <= answer.usage.completion_tokens
@@ -193,11 +187,8 @@ def test_sampled_text_has_the_distribution_of_vllm_without_the_plugin(
     answer = client.completions.create(**options, extra_body={**extra, **predicted(common)})
     assert counts(answer.usage)[0] > 100
     for position in range(4):
-        one, other = (
-            Counter(each.logprobs.tokens[position] for each in which.choices)
-            for which in (plain, answer)
-        )
-        assert distance(one, other) < 3.5
+        said = [[each.logprobs.tokens[position] for each in one.choices] for one in (plain, answer)]
+        assert distance(*map(Counter[str], said)) < 3.5
 
 
 def distance(one: Counter[str], other: Counter[str]) -> float:
@@ -233,10 +224,8 @@ def test_many_at_once_in_a_small_cache(server: Server, client: Any, reference: A
 def test_prompts_in_chunks(client: Any, reference: Any) -> None:
     """Some passes have a chunk of a prompt beside drafts of others."""
     pieces = [each.before for each in edits(48, seed=5)]
-    asked = [
-        replace(edit, before="\n".join(pieces[8 * index : 8 * (index + 1)]))
-        for index, edit in enumerate(edits(6))
-    ]
+    files = ["\n".join(pieces[begin : begin + 8]) for begin in range(0, 48, 8)]
+    asked = [replace(edit, before=file) for edit, file in zip(edits(6), files, strict=True)]
     plain = [ask(reference, edit, max_tokens=100) for edit in asked]
     assert all(each.usage.prompt_tokens > 3 * 256 for each in plain)
     answers = ask_together(client, asked, [edit.before for edit in asked], max_tokens=100)

@@ -32,6 +32,10 @@ class Disturbance:
     refuses: bool = False
     """The port refuses new connections, as if nobody listened."""
 
+    def holds(self, *, towards_server: bool) -> bool:
+        """Tells whether a way is held."""
+        return self.holds_requests if towards_server else self.holds_answers
+
 
 Arrived = asyncio.Queue[tuple[float, bytes | OSError]]
 """What was read, or how reading ended, and when it is due."""
@@ -181,12 +185,8 @@ class FaultProxy:
 
     async def _until_free(self, *, towards_server: bool) -> None:
         """Waits while a way is held."""
-        while self._holds(towards_server):
+        while self._disturbance.holds(towards_server=towards_server):
             await self._changed.wait()
-
-    def _holds(self, towards_server: bool) -> bool:
-        now = self._disturbance
-        return now.holds_requests if towards_server else now.holds_answers
 
 
 def _reset(ends: Iterable[asyncio.StreamWriter]) -> None:

@@ -56,11 +56,7 @@ class LostError(Exception):
 
 
 class _RefusedError(Exception):
-    """Come back later."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
+    """Come back after so many seconds."""
 
 
 class Client:
@@ -119,7 +115,7 @@ class Client:
                 return
             except _RefusedError as refused:
                 outcome.num_refused += 1
-                await asyncio.sleep(refused.seconds * self._rng.uniform(1.0, 1.2))
+                await asyncio.sleep(refused.args[0] * self._rng.uniform(1.0, 1.2))
             except httpx.TransportError as error:
                 if not self._may_break(url, began):
                     raise LostError(f"{type(error).__name__}: {error}") from None

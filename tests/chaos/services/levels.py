@@ -17,15 +17,9 @@ _MIB = 1 << 20
 # have no such excuse.
 _TOLERANCE = {"descriptors": 8, "threads": 8, "tasks": 4}
 _MEMORY_FACTOR, _MEMORY_MIB = 1.25, 32.0
-_METRICS = {
-    "optimist_gateway_tasks": "tasks",
-    "optimist_gateway_requests_running": "requests_running",
-    "optimist_scheduler_running": "running",
-    "optimist_scheduler_waiting": "waiting",
-    "optimist_scheduler_free_blocks": "free_blocks",
-    "optimist_proposer_live_requests": "live_requests",
-}
 _MUST_BE_EQUAL = ("requests_running", "running", "waiting", "free_blocks")
+_METRICS = (*_MUST_BE_EQUAL, "tasks", "live_requests")
+"""Of the services that have them, without the names of these."""
 
 Levels = dict[str, dict[str, float]]
 """Figures by member and name."""
@@ -76,6 +70,6 @@ def _read(member: Process) -> dict[str, float]:
         "threads": sum(1 for _ in Path(f"/proc/{member.pid}/task").iterdir()),
     }
     if member.metrics_url:
-        metrics = read_totals(member.metrics_url)
-        levels |= {short: metrics[name] for name, short in _METRICS.items() if name in metrics}
+        metrics, prefix = read_totals(member.metrics_url), f"optimist_{member.role}_"
+        levels |= {name: metrics[prefix + name] for name in _METRICS if prefix + name in metrics}
     return levels

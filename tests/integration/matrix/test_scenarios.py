@@ -7,7 +7,7 @@ import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
-from tests.integration.edit import ask, ask_together, connect
+from tests.integration.edit import ask, ask_together
 from tests.stack import MODEL_FLAG, Services, read_totals, start, start_services
 
 # Each request fits, and so do the prompts of two: 7 blocks and more. An answer's end takes 12 and
@@ -39,12 +39,6 @@ SCENARIOS = [
 def services() -> Iterator[Services]:
     with ExitStack() as stack:
         yield start_services(stack, [start(stack, "proposer", *MODEL_FLAG)], MEMORY)
-
-
-@pytest.fixture(scope="module")
-def client(services: Services) -> Iterator[OpenAI]:
-    with connect(services.url) as connected:
-        yield connected
 
 
 def schedule(services: Services, *options: str) -> None:

@@ -10,7 +10,7 @@ from openai import OpenAI
 
 from optimist_training.data.edits import Edit
 from tests.chaos.load.client import Client, Ending
-from tests.integration.edit import ask, ask_together, connect
+from tests.integration.edit import ask, ask_together
 from tests.integration.matrix.random_requests import (
     MAX_TOKENS,
     check_outcomes,
@@ -51,12 +51,6 @@ def services() -> Iterator[Services]:
         # Without predictions, only the source in question drafts.
         yield start_services(stack, [proposer], MEMORY, ("--follow", "predictions"))
         assert proposer.is_running
-
-
-@pytest.fixture(scope="module")
-def client(services: Services) -> Iterator[OpenAI]:
-    with connect(services.url) as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module")

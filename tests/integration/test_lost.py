@@ -60,27 +60,19 @@ class Lossy:
     def num_requests(self, scheduler: Process) -> float:
         return self.metric(f'scheduler_requests{{scheduler="{scheduler.address}"}}')
 
+    def total(self, name: str) -> float:
+        """Returns a figure of the first scheduler."""
+        return read_metrics(self.schedulers[0].metrics_url)[f"optimist_scheduler_{name}"]
+
     def of_workers(self, name: str) -> dict[str, float]:
         """Returns a figure of the first scheduler's workers, by their names."""
-        metrics = read_metrics(self.schedulers[0].metrics_url)
-        return {
-            worker: metrics[f'optimist_scheduler_{name}{{worker="{self.members[worker].address}"}}']
-            for worker in ("worker-1", "worker-2")
-        }
-
-    def total(self, name: str) -> float:
-        """Returns a counter of the first scheduler."""
-        return read_metrics(self.schedulers[0].metrics_url)[f"optimist_scheduler_{name}"]
+        addresses = {one: self.members[one].address for one in ("worker-1", "worker-2")}
+        return {one: self.total(f'{name}{{worker="{addresses[one]}"}}') for one in addresses}
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
             while not await asyncio.to_thread(holds):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-
-    async def until_connected(self, number: int = 2) -> None:
-        """Waits until the gateway has so many schedulers."""
-        name = "optimist_gateway_scheduler_connected"
-        await self.until(lambda: read_totals(self.gateway.metrics_url).get(name) == number)
 
     async def make_whole(self) -> None:
         """Starts what was ended, and waits until all of it is used."""
@@ -89,7 +81,8 @@ class Lossy:
                 member.start()
         await self._fleet.until_healthy()
         await self.until(lambda: sum(self.of_workers("connected").values()) == 2)
-        await self.until_connected()
+        name = "optimist_gateway_scheduler_connected"
+        await self.until(lambda: read_totals(self.gateway.metrics_url).get(name) == 2)
 
     async def check_answers(self, harm: Callable[[], Awaitable[None]]) -> None:
         """Asks everything at once; `harm` begins when two streams are in the middle."""
@@ -103,9 +96,8 @@ class Lossy:
                 harmed.append(asyncio.ensure_future(harm()))
 
         async with aclosing(chaos.Client([self.url], 120, on_chunk=note)) as client:
-            text, outcomes = await asyncio.gather(
-                generate(self.grpc_address), asyncio.gather(*map(client.ask, short_cases()))
-            )
+            answers = asyncio.gather(*map(client.ask, short_cases()))
+            text, outcomes = await asyncio.gather(generate(self.grpc_address), answers)
         await harmed[0]
         counts = report_outcomes(outcomes, self.expected)
         assert counts["wrong_shown"] == counts["lost_shown"] == []
@@ -242,16 +234,3 @@ async def test_priorities_of_requests_in_progress_are_changed(lossy: Lossy) -> N
         assert (await stream.result()).request_id == request_id
         with pytest.raises(OptimistError, match="NOT_FOUND"):
             await client.set_priority(request_id, 1)
-
-
-async def test_requests_wait_for_the_only_scheduler(lossy: Lossy) -> None:
-    only, other = lossy.schedulers
-    other.kill()
-    await lossy.until_connected(1)
-
-    async def restart() -> None:
-        only.kill()
-        only.start()
-
-    await lossy.check_answers(restart)
-    assert lossy.metric("requests_without_scheduler") == 0
