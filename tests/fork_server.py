@@ -131,8 +131,7 @@ def _replace(starter: Starter) -> None:
 
     def execute(*values: Any) -> None:
         given = dict(zip(_PARAMETERS, values, strict=True))
-        words = given["args"]
-        pid = 0
+        words, pid = given["args"], 0
         if isinstance(words, list | tuple) and list(words[:2]) == [sys.executable, "-m"]:
             pid = _start(starter, given) if words[2].startswith(_OURS) else 0
         if not pid:
@@ -147,10 +146,8 @@ def _replace(starter: Starter) -> None:
 
 
 def _start(starter: Starter, given: dict[str, Any]) -> int:
-    files = [
-        own if given[end] == -1 else given[end]
-        for own, end in enumerate(("p2cread", "c2pwrite", "errwrite"))
-    ]
+    ends = ("p2cread", "c2pwrite", "errwrite")
+    files = [own if given[end] == -1 else given[end] for own, end in enumerate(ends)]
     passed = sorted(given["pass_fds"])
     start = Start(
         [str(word) for word in given["args"][2:]],

@@ -78,12 +78,7 @@ class Stack:
     """`optimist serve` with the bundled model on free ports."""
 
     def __init__(self, *options: str, **variables: str) -> None:
-        """Waits until everything serves.
-
-        Args:
-            options: More of the command line.
-            variables: Of the environment.
-        """
+        """Waits until everything serves, with more options and variables of the environment."""
         port, grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self.grpc_address = f"127.0.0.1:{grpc_port}"
@@ -95,7 +90,7 @@ class Stack:
             env=os.environ | PATIENT | variables,
         )
         self.output = ""
-        self._wait_for("Optimist serves")
+        self._wait_until_it_serves()
 
     def service_pids(self, *names: str) -> list[int]:
         """Returns the process ids of all services, or of some; they may have been restarted."""
@@ -125,10 +120,10 @@ class Stack:
         assert "Traceback" not in self.output, self.output
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
-    def _wait_for(self, text: str) -> None:
+    def _wait_until_it_serves(self) -> None:
         stream = self._process.stdout
         assert stream is not None
-        while text not in self.output:
+        while "Optimist serves" not in self.output:
             ready, _, _ = select.select([stream], [], [], START_SECONDS)
             data = os.read(stream.fileno(), 65536) if ready else b""
             self.output += data.decode(errors="replace")
@@ -251,11 +246,8 @@ class Service(Process):
     def __init__(self, name: str, *options: str) -> None:
         port, metrics_port = free_ports(2)
         self._options = [*options, "--port", str(port)]
-        if name == "gateway":
-            metrics_port = port
-        else:
-            self._options += ["--metrics-port", str(metrics_port)]
-        metrics_url = f"http://127.0.0.1:{metrics_port}/metrics"
+        self._options += ["--metrics-port", str(metrics_port)] if name != "gateway" else []
+        metrics_url = f"http://127.0.0.1:{port if name == 'gateway' else metrics_port}/metrics"
         super().__init__(name, [], f"127.0.0.1:{port}", PATIENT, metrics_url=metrics_url)
         self.restart()
 

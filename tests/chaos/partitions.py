@@ -10,10 +10,9 @@ from statistics import median
 from typing import Any, ClassVar
 
 from optimist_common.errors import SetupError
-from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
-from tests.chaos.load.load import LoadSettings, ask_each, asking, report_outcomes
+from tests.chaos.load.load import Answers, LoadSettings, ask_each, asking, report_outcomes
 from tests.chaos.run import NUM_CASES, RunSettings
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.levels import read_levels, settle
@@ -117,11 +116,7 @@ async def _ask_across(
 
 
 def _report(
-    partition: Partition,
-    outcomes: Sequence[Outcome],
-    expected: dict[str, Answer],
-    cut: float,
-    healed: float,
+    partition: Partition, outcomes: Sequence[Outcome], expected: Answers, cut: float, healed: float
 ) -> dict[str, Any]:
     """Returns what clients saw of a partition between two times."""
     counts = report_outcomes(outcomes, expected)

@@ -18,7 +18,7 @@ from tests.chaos.faults.schedule import make_schedule
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
 from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
-from tests.chaos.services.fleet import FULL, Fleet, Shape, running_fleet
+from tests.chaos.services.fleet import FULL, Shape, running_fleet
 from tests.chaos.services.levels import read_levels, settle
 from tests.chaos.services.network import ProxiedNetwork
 
@@ -63,16 +63,12 @@ async def run(settings: FaultsSettings, directory: Path, shape: Shape = FULL) ->
 
         asker = Client(list(gateways), DEADLINE_SECONDS, may_break, settings.seed)
         async with aclosing(asker) as client:
-            report = await _run_load(settings, cases, fleet, injector, client)
+            report = await _run_load(settings, cases, injector, client)
     return {"seed": settings.seed, "start_seconds": start_seconds} | report
 
 
 async def _run_load(
-    settings: FaultsSettings,
-    cases: Sequence[Case],
-    fleet: Fleet,
-    injector: Injector,
-    client: Client,
+    settings: FaultsSettings, cases: Sequence[Case], injector: Injector, client: Client
 ) -> dict[str, Any]:
     expected = await ask_each(client, cases)
     load = LoadSettings(num_clients=settings.clients, seed=settings.seed)
@@ -81,7 +77,7 @@ async def _run_load(
     undisturbed = report_outcomes(outcomes, expected)
     # What was left over by clients that went away is gone after a moment.
     await asyncio.sleep(2.0)
-    before = await read_levels(fleet)
+    fleet, before = injector.fleet, await read_levels(injector.fleet)
     places = (list(injector.network.edges), list(fleet.members))
     schedule = make_schedule(settings.seed, settings.seconds, *places, settings.pause_seconds)
     loop = asyncio.get_running_loop()

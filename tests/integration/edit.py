@@ -43,21 +43,13 @@ def complete(client: OpenAI, messages: Any, **options: Any) -> Any:
 
 
 def ask(
-    client: OpenAI,
-    edit: Edit,
-    prediction: str | None,
-    on_chunk: Any = None,
-    extra: Any = None,
-    **options: Any,
+    client: OpenAI, edit: Edit, prediction: str | None, on_chunk: Any = None, **options: Any
 ) -> Answer:
-    """Streams one edit; `on_chunk` is called with the number of chunks so far.
-
-    What of the body the client does not know is in `extra`.
-    """
+    """Streams one edit; `on_chunk` is called with the number of chunks so far."""
     if prediction is not None:
         options["prediction"] = {"type": "content", "content": prediction}
     options |= {"stream": True, "stream_options": {"include_usage": True}}
-    options["extra_body"] = {"return_token_ids": True} | (extra or {})
+    options["extra_body"] = {"return_token_ids": True} | options.get("extra_body", {})
     stream = complete(client, edit.messages(), **options)
     text, usage = "", None
     token_ids: list[int] = []

@@ -25,9 +25,8 @@ def llm() -> Iterator[LLM]:
         patch.setenv("OPTIMIST_GATEWAY_HTTPS_CERT", "missing.pem")
         patch.setenv("OPTIMIST_GATEWAY_API_KEYS", "mine")
         running = LLM(BUNDLED_MODEL)
-    (serve,) = (
-        pid for pid, command in descendants(os.getpid()).items() if "--end-with-stdin" in command
-    )
+    commands = descendants(os.getpid())
+    (serve,) = (pid for pid in commands if "--end-with-stdin" in commands[pid])
     pids = [serve, *descendants(serve)]
     assert len(pids) == 5
     yield running

@@ -15,10 +15,9 @@ from optimist_common.network.endpoints import Peer
 from optimist_gateway.schedulers.admin import SchedulerAdmin
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.load import client as chaos
-from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Outcome
-from tests.chaos.load.load import ask_each, is_all_right, report_outcomes
+from tests.chaos.load.load import Answers, ask_each, is_all_right, report_outcomes
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.network import Network
 from tests.stack import Process, free_port, read_metrics, read_totals
@@ -48,7 +47,7 @@ class Lossy:
         self.gateway = fleet.members["gateway-1"]
         self.url = f"http://{self.gateway.address}"
         self.http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=120)
-        self.expected: dict[str, Answer] = {}
+        self.expected: Answers = {}
         """The answers when nothing is lost, and that by gRPC."""
         self.text = ""
         self._fleet = fleet

@@ -21,26 +21,24 @@ NO_DRAFTS = {"num_speculative_tokens": 0}
 class Parts:
     """Services that were started one by one."""
 
-    def __init__(self, stack: ExitStack, proposers: list[Service], drafter: str, *more: str):
+    def __init__(self, stack: ExitStack, proposer: Service, drafter: str) -> None:
         # Float64, so that every token is the same however wide a pass is.
         worker = ("--dtype", "float64", "--drafter", drafter)
-        url = start_services(stack, proposers, worker, more).url
+        url = start_services(stack, [proposer], worker).url
         self.client = stack.enter_context(connect(url))
+        # Who comes before a proposer is reached is not followed.
+        assert any("ngram" in self.ask().by_source for _ in range(50))
 
     def ask(self, number: int = 0, **extra: object) -> Answer:
         """Asks for an edit of a file that stands in the prompt."""
         chosen = [edit for edit in edits(40, seed=19) if len(edit.after) > 200][number]
-        return ask(self.client, chosen, None, extra=extra)
+        return ask(self.client, chosen, None, extra_body=extra)
 
     def complete(self, messages: list[dict[str, str]], **extra: object) -> dict[str, Any]:
         """Asks for a whole answer, with where it came from."""
         extra = {"include_provenance": True, "return_token_ids": True} | extra
         whole: dict[str, Any] = complete(self.client, messages, extra_body=extra).model_dump()
         return whole
-
-    def wait_until_followed(self) -> None:
-        """Asks until a proposer drafts: who comes before it is reached is not followed."""
-        assert any("ngram" in self.ask().by_source for _ in range(50))
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +47,11 @@ def proposer(redis_server: RedisServer) -> Iterator[Service]:
         yield start(stack, "proposer", *MODEL_FLAG, "--store", redis_server.url)
 
 
-@pytest.fixture(scope="module")
-def parts(proposer: Service) -> Iterator[Parts]:
-    """Services in which only the proposer drafts."""
+def test_the_file_in_the_prompt_is_drafted(proposer: Service) -> None:
     with ExitStack() as stack:
-        parts = Parts(stack, [proposer], "none")
-        parts.wait_until_followed()
-        yield parts
-
-
-def test_the_file_in_the_prompt_is_drafted(parts: Parts) -> None:
-    for number in range(4):
-        drafted, plain = parts.ask(number), parts.ask(number, **NO_DRAFTS)
+        parts = Parts(stack, proposer, "none")
+        answers = [(parts.ask(number), parts.ask(number, **NO_DRAFTS)) for number in range(4)]
+    for drafted, plain in answers:
         assert drafted.token_ids == plain.token_ids
         # What is drafted from the prompt is own text: nothing was predicted.
         assert drafted.by_source["ngram"] > len(drafted.token_ids) / 2
@@ -80,8 +71,7 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     lines = edit.before.splitlines(keepends=True)
     prediction = "".join(lines[: len(lines) // 2])
     with ExitStack() as stack:
-        parts = Parts(stack, [proposer], "eagle")
-        parts.wait_until_followed()
+        parts = Parts(stack, proposer, "eagle")
         plain = parts.complete(messages, **NO_DRAFTS)
         drafted = parts.complete(messages, **predict(prediction))
     (expected,), (choice,) = plain["choices"], drafted["choices"]
@@ -104,13 +94,6 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     assert counts == by_source
     assert any("prediction" in segment for segment in segments)
     assert any("message" in segment.get("prompt", {}) for segment in segments)
-
-
-def test_without_a_proposer_the_worker_looks_up_itself(parts: Parts) -> None:
-    with ExitStack() as stack:
-        drafted = Parts(stack, [], "ngram").ask()
-        assert drafted.by_source["ngram"] > len(drafted.token_ids) / 2
-        assert drafted.token_ids == parts.ask().token_ids
 
 
 def test_what_a_prompt_holds_is_never_drafted_for_another(

@@ -29,11 +29,10 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 Change = Callable[[str, bytes], bytes]
 """Returns a message, named by its full name, as the other version would write it."""
 
-_METHODS: dict[str, tuple[str, str]] = {
-    f"/{service.full_name}/{method.name}": (
-        method.input_type.full_name,
-        method.output_type.full_name,
-    )
+_METHODS: dict[str, list[str]] = {
+    f"/{service.full_name}/{method.name}": [
+        kind.full_name for kind in (method.input_type, method.output_type)
+    ]
     for file in (proposer_pb2, scheduler_pb2, worker_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
     for method in service.methods

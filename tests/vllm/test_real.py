@@ -18,7 +18,7 @@ from openai import BadRequestError
 
 from optimist_bench.engines.workloads import Prompt, make_prompts
 from optimist_training.data.edits import Edit
-from tests.integration.edit import edits
+from tests.integration.edit import complete, edits
 from tests.stack import BUNDLED_MODEL, REPOSITORY
 from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server
 
@@ -80,8 +80,7 @@ def predicted(text: str) -> dict[str, Any]:
 
 
 def ask(client: Any, edit: Edit, **options: Any) -> Any:
-    options = {"temperature": 0.0, "max_tokens": 400, **options}
-    return client.chat.completions.create(model="model", messages=edit.messages(), **options)
+    return complete(client, edit.messages(), **{"model": "model", "max_tokens": 400, **options})
 
 
 def ask_together(
@@ -236,17 +235,17 @@ def test_prompts_in_chunks(client: Any, reference: Any) -> None:
 def test_cached_beginnings(server: Server, client: Any, reference: Any) -> None:
     """Prompts of all lengths, so that of some a single token is not in the cache."""
 
-    def complete(client: Any, length: int, **extra: Any) -> str:
+    def go_on(client: Any, length: int, **extra: Any) -> str:
         options = {"model": "model", "max_tokens": 20, "temperature": 0.0, "extra_body": extra}
         prompt = list(range(300, 300 + length))
         return str(client.completions.create(prompt=prompt, **options).choices[0].text)
 
     hits = server.metric("vllm:prefix_cache_hits_total")
     lengths = [*range(30, 70)] * 2
-    expected = [complete(reference, length) for length in lengths]
+    expected = [go_on(reference, length) for length in lengths]
     extra = predicted("x = 1\n")
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda length: complete(client, length, **extra), lengths))
+        found = list(pool.map(lambda length: go_on(client, length, **extra), lengths))
     assert found == expected
     assert server.metric("vllm:prefix_cache_hits_total") > hits
 
@@ -379,8 +378,8 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def rewrite(client: Any, prompt: Prompt) -> Any:
     messages = [{"role": "user", "content": prompt.text}]
-    options = {"max_tokens": 48, "temperature": 0.0, **predicted(str(prompt.prediction))}
-    return client.chat.completions.create(model="model", messages=messages, **options)
+    options = {"model": "model", "max_tokens": 48, **predicted(str(prompt.prediction))}
+    return complete(client, messages, **options)
 
 
 def test_rewrites_are_predicted(smollm2: Any) -> None:

@@ -43,7 +43,7 @@ class Injector:
     """Runs schedules of faults."""
 
     def __init__(self, fleet: Fleet, network: ProxiedNetwork) -> None:
-        self.network, self._fleet = network, fleet
+        self.fleet, self.network = fleet, network
         self.injected: list[Injected] = []
 
     async def run(self, schedule: Sequence[Fault]) -> None:
@@ -82,7 +82,7 @@ class Injector:
         await proxy.disturb(UNDISTURBED)
 
     async def _harm(self, fault: Fault) -> None:
-        member = self._fleet.members[fault.place]
+        member = self.fleet.members[fault.place]
         if fault.kind is FaultKind.STOP:
             member.signal(signal.SIGSTOP)
             await asyncio.sleep(fault.seconds)

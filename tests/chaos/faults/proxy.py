@@ -52,12 +52,7 @@ class FaultProxy:
     """
 
     def __init__(self, target: tuple[str, int], seed: int = 0) -> None:
-        """Listens nowhere yet.
-
-        Args:
-            target: Host and port of the server.
-            seed: Of the jitter.
-        """
+        """Listens nowhere yet; `target` is the server's host and port, `seed` of the jitter."""
         self.port = 0
         self._target = target
         self._rng = random.Random(seed)

@@ -34,6 +34,11 @@ class Case:
         """Whether the answer comes in chunks."""
         return bool(self.body.get("stream"))
 
+    @property
+    def kind(self) -> str:
+        """Such as `plain streamed`."""
+        return f"{self.name.rpartition('-')[0]} {'streamed' if self.is_streamed else 'whole'}"
+
 
 def make_cases(count: int, seed: int) -> list[Case]:
     """Returns requests of all kinds in turn; the same for the same arguments."""

@@ -12,6 +12,8 @@ from tests.chaos.load.answer import Answer, difference, has_duplicates, is_begin
 from tests.chaos.load.case import Case
 from tests.chaos.load.client import Client, Ending, Outcome
 
+Answers = dict[str, Answer]
+"""By the names of their cases."""
 _LEAVE_SECONDS = (0.05, 2.0)
 MAX_SHOWN = 10
 
@@ -29,7 +31,7 @@ class LoadSettings:
     seed: int = 0
 
 
-async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> dict[str, Answer]:
+async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> Answers:
     """Asks each once, some at a time, with nothing in the way; returns answers by names of cases.
 
     Raises:
@@ -72,13 +74,8 @@ async def asking(
         await clients
 
 
-def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) -> dict[str, Any]:
-    """Counts how requests ended, and shows the first that did not end well.
-
-    Args:
-        outcomes: Of all requests.
-        expected: The right answers by the names of the cases.
-    """
+def report_outcomes(outcomes: Sequence[Outcome], expected: Answers) -> dict[str, Any]:
+    """Counts how requests ended, by the right answers, and shows the first that ended otherwise."""
     endings = Counter(one.ending for one in outcomes)
     equal = duplicates = 0
     wrong: list[str] = []
@@ -107,7 +104,7 @@ def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) ->
         "deadline_misses": endings[Ending.LATE],
         "refused_and_asked_again": sum(one.num_refused for one in outcomes),
         "broken_with_their_gateway": sum(one.num_broken for one in outcomes),
-        "by_kind": dict(sorted(Counter(_kind(one) for one in outcomes).items())),
+        "by_kind": dict(sorted(Counter(one.case.kind for one in outcomes).items())),
         "wrong_shown": [text[:2000] for text in wrong[:MAX_SHOWN]],
         "lost_shown": [text[:2000] for text in lost[:MAX_SHOWN]],
     }
@@ -120,8 +117,3 @@ def is_all_right(counts: dict[str, Any]) -> bool:
         and counts["answered"] + counts["left"] == counts["requests"]
         and not counts["wrong_shown"]
     )
-
-
-def _kind(outcome: Outcome) -> str:
-    kind = outcome.case.name.rpartition("-")[0]
-    return f"{kind} {'streamed' if outcome.case.is_streamed else 'whole'}"

@@ -76,26 +76,26 @@ COMPLETIONS |= {"suffix": ["x"]}
 
 def make_requests(count: int, source: random.Random) -> list[Case]:
     """Returns requests for few tokens each, some of them wrong; every second is a chat."""
-    return [_make_request(source, number, is_chat=bool(number % 2)) for number in range(count)]
-
-
-def _make_request(source: random.Random, number: int, *, is_chat: bool) -> Case:
-    fields = COMMON | (CHAT if is_chat else COMPLETIONS)
-    body: dict[str, Any] = {"model": MODEL, "max_tokens": source.choice([2, 8, 24])}
-    if is_chat:
-        content = source.choice([*_TEXTS, [{"type": "text", "text": "x"}]])
-        body["messages"] = [{"role": "user", "content": content}]
-    else:
-        prompts = [*_TEXTS, [1, 2, 3], ["a", "b"], [[1], [2, 3]], [], [2048], ""]
-        body["prompt"] = source.choice(prompts)
-    for name in source.sample(sorted(fields), source.randint(0, 6)):
-        is_junk = source.random() < 0.15
-        body[name] = source.choice(JUNK if is_junk else fields[name])
-    if source.random() < 0.05:
-        body[source.choice(["messages", "prompt", "model", "unknown"])] = source.choice(JUNK)
-    body["stream"] = source.random() < 0.5
-    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-    return Case(f"random-{number}", path, body)
+    cases: list[Case] = []
+    while len(cases) < count:
+        body: dict[str, Any] = {"model": MODEL, "max_tokens": source.choice([2, 8, 24])}
+        if len(cases) % 2:
+            fields = COMMON | CHAT
+            content = source.choice([*_TEXTS, [{"type": "text", "text": "x"}]])
+            body["messages"] = [{"role": "user", "content": content}]
+        else:
+            fields = COMMON | COMPLETIONS
+            prompts = [*_TEXTS, [1, 2, 3], ["a", "b"], [[1], [2, 3]], [], [2048], ""]
+            body["prompt"] = source.choice(prompts)
+        for name in source.sample(sorted(fields), source.randint(0, 6)):
+            is_junk = source.random() < 0.15
+            body[name] = source.choice(JUNK if is_junk else fields[name])
+        if source.random() < 0.05:
+            body[source.choice(["messages", "prompt", "model", "unknown"])] = source.choice(JUNK)
+        body["stream"] = source.random() < 0.5
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        cases.append(Case(f"random-{len(cases)}", path, body))
+    return cases
 
 
 def make_edit(edit: Edit, *, with_prediction: bool) -> Case:

@@ -11,12 +11,7 @@ from openai import OpenAI
 from optimist_training.data.edits import Edit
 from tests.chaos.load.client import Client, Ending
 from tests.integration.edit import ask, ask_together
-from tests.integration.matrix.random_requests import (
-    MAX_TOKENS,
-    check_outcomes,
-    make_edit,
-    make_requests,
-)
+from tests.integration.matrix import random_requests
 from tests.stack import MODEL_FLAG, Services, start, start_services
 
 # Of two requests that run together one is preempted before either has ended, see test_scenarios.
@@ -90,18 +85,19 @@ async def test_no_request_harms_another(
     alone: list[list[int]], source: str, services: Services, batch: list[Edit]
 ) -> None:
     rng = random.Random(f"matrix {source}")
+    requests = random_requests.make_requests(NUM_RANDOM_REQUESTS, rng)
     async with aclosing(Client([services.url], 120)) as client:
-        others = asyncio.gather(*map(client.ask, make_requests(NUM_RANDOM_REQUESTS, rng)))
+        others = asyncio.gather(*map(client.ask, requests))
         number = 0
         while not others.done() or number < 2 * len(batch):
             edit, expected = batch[number % len(batch)], alone[number % len(batch)]
-            asked = make_edit(edit, with_prediction=bool(number % 2))
+            asked = random_requests.make_edit(edit, with_prediction=bool(number % 2))
             tokens = (await client.ask(asked)).answer.choices[0].token_ids
-            assert tokens == expected[:MAX_TOKENS]
+            assert tokens == expected[: random_requests.MAX_TOKENS]
             number += 1
         outcomes = await others
     assert all(service.is_running for service in services)
-    check_outcomes(outcomes)
+    random_requests.check_outcomes(outcomes)
     num_answered = sum(one.ending is Ending.ANSWERED for one in outcomes)
     assert num_answered >= NUM_RANDOM_REQUESTS // 10
     assert len(outcomes) - num_answered > NUM_RANDOM_REQUESTS // 5
