@@ -27,8 +27,10 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
 
 # Longest first: whoever begins one of them last lets the other cores wait for it.
-SLOW = ("deploy/test_containers", "integration/", "chaos/", "worker/parallel/", "bench/", "page/")
-SLOW += ("training/", "tracing/", "scheduler/core/", "worker/")
+SLOW = (
+    *("deploy/test_containers", "integration/", "chaos/", "worker/parallel/", "bench/", "page/"),
+    *("training/", "tracing/", "scheduler/core/", "worker/"),
+)
 
 
 def pytest_sessionstart() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from optimist_client import Client, Message
+from optimist_client import Client, Message, Options
 from optimist_training.data.edits import Edit
 from tests.integration.edit import MODEL, edits
 from tests.stack import Stack
@@ -25,7 +25,7 @@ def messages(edit: Edit) -> list[Message]:
 def test_an_edit_is_the_same_over_both_apis(stack: Stack, client: Client) -> None:
     edit = edits(1)[0]
     plain = client.generate(messages(edit), temperature=0.0).result()
-    more = {"include_provenance": True, "include_speculation": True}
+    more = Options(include_provenance=True, include_speculation=True)
     stream = client.generate(messages(edit), temperature=0.0, prediction=edit.before, **more)
     predicted = stream.result()
     body = {"model": MODEL, "messages": edit.messages(), "temperature": 0}

@@ -31,8 +31,8 @@ pytestmark = [
 OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
 NUM_BLOCKS = 80
 """So few that requests at once preempt each other; one alone may have 64."""
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 40}}}
-SCHEMA |= {"required": ["a"], "additionalProperties": False}
+SCHEMA: dict[str, Any] = {"type": "object", "required": ["a"], "additionalProperties": False}
+SCHEMA |= {"properties": {"a": {"type": "string", "maxLength": 40}}}
 OPTIONS_OF_ANSWERS: tuple[dict[str, Any], ...] = (
     {"stop": ["return"]},
     {"logprobs": True, "top_logprobs": 2},
@@ -325,7 +325,7 @@ def test_llm_in_python() -> None:
     edit = next(each for each in edits(20) if each.kind == "repeat")
     script = REPOSITORY / "tests" / "vllm" / "scripts" / "llm.py"
     prompt = str(edit.messages()[0]["content"])
-    command = [BIN / "python", script, BUNDLED_MODEL, prompt, edit.after]
+    command = [str(BIN / "python"), str(script), str(BUNDLED_MODEL), prompt, edit.after]
     printed = subprocess.check_output(command, env=os.environ | ENVIRONMENT, text=True)
     # vLLM prints there as well.
     (line,) = (line for line in printed.splitlines() if line.startswith("[["))

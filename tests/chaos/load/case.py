@@ -14,8 +14,8 @@ _PROPERTIES = {
     "age": {"type": "integer", "minimum": 0, "maximum": 120},
     "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
 }
-PERSON = {"type": "object", "properties": _PROPERTIES, "required": [*_PROPERTIES]}
-PERSON |= {"additionalProperties": False}
+PERSON: dict[str, Any] = {"type": "object", "additionalProperties": False}
+PERSON |= {"properties": _PROPERTIES, "required": [*_PROPERTIES]}
 _SAVE = {"type": "function", "function": {"name": "save", "parameters": PERSON}}
 LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -17,8 +17,8 @@ JUNK += [[], [None], [[]], {}, {"type": "text"}, [1, "a", {}], {"a": {"b": [1]}}
 
 _TEXTS = ["def f(a):\n    return a\n", "name", "\n", "日本語 🎉", "x = 1\n" * 20, "<|end|>", "{}"]
 _NAME, _AGE = {"type": "string", "maxLength": 8}, {"type": "integer"}
-_SCHEMA = {"type": "object", "properties": {"name": _NAME, "age": _AGE}, "required": ["name"]}
-_SCHEMA |= {"additionalProperties": False}
+_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": False}
+_SCHEMA |= {"properties": {"name": _NAME, "age": _AGE}, "required": ["name"]}
 _RENAME = {"name": "rename", "description": "Renames.", "parameters": _SCHEMA}
 _TOOL = {"type": "function", "function": _RENAME}
 
