@@ -25,9 +25,9 @@ def messages(edit: Edit) -> list[Message]:
 def test_an_edit_is_the_same_over_both_apis(stack: Stack, client: Client) -> None:
     edit = edits(1)[0]
     plain = client.generate(messages(edit), temperature=0.0).result()
-    more = Options(include_provenance=True, include_speculation=True)
-    stream = client.generate(messages(edit), temperature=0.0, prediction=edit.before, **more)
-    predicted = stream.result()
+    options = Options(temperature=0.0, prediction=edit.before, include_provenance=True)
+    options |= Options(include_speculation=True)
+    predicted = client.generate(messages(edit), **options).result()
     body = {"model": MODEL, "messages": edit.messages(), "temperature": 0}
     url = f"{stack.url}/v1/chat/completions"
     rest = httpx.post(url, json=body, timeout=120, trust_env=False).json()
