@@ -200,11 +200,12 @@ class Process:
 
     def wait_until_healthy(self) -> None:
         """Waits until it can work; raises RuntimeError if it ends or takes too long."""
-        with suppress(TimeoutError):
-            wait_until(lambda: self.is_healthy() or not self.is_running, START_SECONDS)
-        if not (self.is_running and self.is_healthy()):
-            self.kill()
-            raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
+        deadline = time.monotonic() + START_SECONDS
+        while not self.is_healthy():
+            if not self.is_running or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
+            time.sleep(0.1)
 
     def signal(self, number: signal.Signals) -> None:
         """Sends it a signal, such as SIGSTOP, with which it keeps connections and says nothing."""
