@@ -19,26 +19,22 @@ class Certificate(NamedTuple):
 
 def make_authority(directory: Path, name: str = "ca") -> Path:
     """Makes an authority; returns its certificate, beside which its key lies."""
-    certificate = directory / f"{name}.pem"
-    _openssl(
-        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-        *("-keyout", str(directory / f"{name}.key"), "-out", str(certificate)),
-        *("-days", "2", "-subj", f"/CN={name}"),
-    )
-    return certificate
+    return _certify(directory, name)
 
 
 def issue(directory: Path, authority: Path, name: str, hosts: str) -> Certificate:
     """Issues a certificate for hosts such as `IP:127.0.0.1,DNS:localhost`."""
-    cert, key = directory / f"{name}.pem", directory / f"{name}.key"
-    _openssl(
-        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-        *("-CA", str(authority), "-CAkey", str(authority.with_suffix(".key"))),
-        *("-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", f"/CN={name}"),
-        *("-addext", f"subjectAltName={hosts}", "-addext", "basicConstraints=critical,CA:FALSE"),
-    )
-    return Certificate(str(cert), str(key), str(authority))
+    signer = ("-CA", str(authority), "-CAkey", str(authority.with_suffix(".key")))
+    names = ("-addext", f"subjectAltName={hosts}")
+    is_none = ("-addext", "basicConstraints=critical,CA:FALSE")
+    cert = _certify(directory, name, *signer, *names, *is_none)
+    return Certificate(str(cert), str(cert.with_suffix(".key")), str(authority))
 
 
-def _openssl(*words: str) -> None:
-    subprocess.run(["openssl", *words], check=True, capture_output=True)
+def _certify(directory: Path, name: str, *more: str) -> Path:
+    cert = directory / f"{name}.pem"
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout")
+    command = ["openssl", "req", "-x509", *key, str(cert.with_suffix(".key")), "-out", str(cert)]
+    command += ["-days", "2", "-subj", f"/CN={name}", *more]
+    subprocess.run(command, check=True, capture_output=True)
+    return cert

@@ -10,67 +10,38 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 VOCAB_SIZE = 320
 SLIDING_WINDOW = 24
 
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 1024,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+_COMMON: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "hidden_size": 64, "intermediate_size": 128}
+_COMMON |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+_COMMON |= {"max_position_embeddings": 1024, "bos_token_id": 1, "eos_token_id": 2}
+_COMMON |= {"pad_token_id": 0}
 # Gemma scales its embeddings, so that tied random weights would repeat the last token for ever.
 _GEMMA: dict[str, Any] = {**_COMMON, "head_dim": 16, "tie_word_embeddings": False}
-_SLIDING: dict[str, Any] = {
-    "sliding_window": SLIDING_WINDOW,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "query_pre_attn_scalar": 16,
-}
+_SLIDING: dict[str, Any] = {"sliding_window": SLIDING_WINDOW}
+_BOTH = _SLIDING | {"layer_types": ["sliding_attention", "full_attention"] * 2}
+_GEMMA_2 = _GEMMA | _BOTH | {"query_pre_attn_scalar": 16}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", _COMMON),
     "qwen2": ("Qwen2Config", _COMMON),
     "qwen3": ("Qwen3Config", {**_COMMON, "head_dim": 24}),
-    "mistral": ("MistralConfig", {**_COMMON, "sliding_window": SLIDING_WINDOW, "head_dim": 16}),
+    "mistral": ("MistralConfig", {**_COMMON, **_SLIDING, "head_dim": 16}),
     "gemma": ("GemmaConfig", _GEMMA),
-    "gemma2": ("Gemma2Config", {**_GEMMA, **_SLIDING, "attn_logit_softcapping": 2.0}),
-    "gemma3": ("Gemma3TextConfig", {**_GEMMA, **_SLIDING}),
+    "gemma2": ("Gemma2Config", {**_GEMMA_2, "attn_logit_softcapping": 2.0}),
+    "gemma3": ("Gemma3TextConfig", _GEMMA_2),
 }
 
-_MOE: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
-_DEEPSEEK: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 32,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-}
+_GPT_OSS = {**_COMMON, **_BOTH, "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+_DEEPSEEK = {**_COMMON, "num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 16}
+_DEEPSEEK |= {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+_DEEPSEEK |= {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DEEPSEEK |= {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
 ATTENTION_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     **FAMILIES,
     "phi3": ("Phi3Config", _COMMON),
     "gpt_neox": ("GPTNeoXConfig", {k: v for k, v in _COMMON.items() if "key_value" not in k}),
-    "cohere2": ("Cohere2Config", {**_COMMON, "sliding_window": SLIDING_WINDOW}),
-    "gpt_oss": (
-        "GptOssConfig",
-        {
-            **_COMMON,
-            **_MOE,
-            "head_dim": 16,
-            "sliding_window": SLIDING_WINDOW,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-        },
-    ),
-    "deepseek_v3": ("DeepseekV3Config", {**_COMMON, **_DEEPSEEK}),
+    "cohere2": ("Cohere2Config", {**_COMMON, **_SLIDING}),
+    "gpt_oss": ("GptOssConfig", _GPT_OSS),
+    "deepseek_v3": ("DeepseekV3Config", _DEEPSEEK),
 }
 """And others whose attention is special: sinks, fused or latent projections, parallel layers."""
 

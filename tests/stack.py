@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
+import redis
 
 from optimist_cli.serve.ports import free_ports
 from optimist_common.network.health import is_serving
@@ -30,14 +32,6 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
-def wait_until_healthy(url: str) -> None:
-    """Waits until a gateway has found its scheduler."""
-    deadline = time.monotonic() + START_SECONDS
-    while not httpx.get(f"{url}/health", timeout=5.0).is_success:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def read_metrics(url: str) -> dict[str, float]:
     """Returns all figures of a service, by name and labels as they are printed."""
     text = httpx.get(url, timeout=10.0, trust_env=False).raise_for_status().text
@@ -45,16 +39,46 @@ def read_metrics(url: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
+def read_totals(url: str) -> dict[str, float]:
+    """Returns the figures by their names, each the sum over its labels."""
+    totals: dict[str, float] = {}
+    for labelled, value in read_metrics(url).items():
+        name = labelled.partition("{")[0]
+        totals[name] = totals.get(name, 0.0) + value
+    return totals
+
+
+def descendants(parent: int) -> dict[int, str]:
+    """Returns the command lines of all processes that descend from one, by their ids."""
+    found: dict[int, str] = {}
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        # What ends meanwhile is left out, and so is what has ended and was not waited for.
+        with suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                if command := Path(f"/proc/{child}/cmdline").read_text():
+                    found |= {child: command} | descendants(child)
+    return found
+
+
+def wait_until(holds: Callable[[], object], seconds: float = END_SECONDS) -> None:
+    """Waits until something holds; raises TimeoutError if it takes longer."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(0.05)
+
+
+def wait_for_end(pids: Iterable[int]) -> None:
+    """Waits until processes have ended, each waited for by its parent."""
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
 class Stack:
     """`optimist serve` with the bundled model on free ports."""
 
     def __init__(self, *options: str, **variables: str) -> None:
-        """Waits until everything serves.
-
-        Args:
-            options: More of the command line.
-            variables: Of the environment.
-        """
+        """Waits until everything serves, with more options and variables of the environment."""
         port, grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self.grpc_address = f"127.0.0.1:{grpc_port}"
@@ -66,27 +90,21 @@ class Stack:
             env=os.environ | PATIENT | variables,
         )
         self.output = ""
-        self._wait_for("Optimist serves")
+        self._wait_until_it_serves()
 
-    def service_pid(self, name: str) -> int:
-        """Returns the process id of a service, which may have been restarted."""
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
-                command = (path.parent / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if parent == self._process.pid and f"optimist_{name}".encode() in command:
-                return int(path.parent.name)
-        raise AssertionError(f"no {name} runs")
+    def service_pids(self, *names: str) -> list[int]:
+        """Returns the process ids of all services, or of some; they may have been restarted."""
+        found = descendants(self._process.pid).items()
+        names = names or ("proposer", "worker", "scheduler", "gateway")
+        words = [f"\0optimist_{name}\0" for name in names]
+        pids = [pid for word in words for pid, command in found if word in command]
+        assert len(pids) == len(names), f"of {names} there are {pids}"
+        return pids
 
     def kill_service(self, name: str) -> None:
         """Kills a service without warning."""
-        os.kill(self.service_pid(name), signal.SIGKILL)
-
-    def service_pids(self) -> list[int]:
-        """Returns the process ids of all services."""
-        return [self.service_pid(name) for name in ("proposer", "worker", "scheduler", "gateway")]
+        (pid,) = self.service_pids(name)
+        os.kill(pid, signal.SIGKILL)
 
     def end(self, number: signal.Signals) -> int:
         """Ends it by a signal; returns the exit code."""
@@ -102,45 +120,50 @@ class Stack:
         assert "Traceback" not in self.output, self.output
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
-    def _wait_for(self, text: str) -> None:
+    def _wait_until_it_serves(self) -> None:
         stream = self._process.stdout
         assert stream is not None
-        deadline = time.monotonic() + START_SECONDS
-        while text not in self.output:
-            ready, _, _ = select.select([stream], [], [], 1.0)
+        while "Optimist serves" not in self.output:
+            ready, _, _ = select.select([stream], [], [], START_SECONDS)
             data = os.read(stream.fileno(), 65536) if ready else b""
             self.output += data.decode(errors="replace")
-            ended = ready and not data
-            if ended or time.monotonic() > deadline:
+            if not data:
                 self._process.kill()
                 self._process.communicate()
                 raise AssertionError(f"the services did not start:\n{self.output}")
 
 
 class Process:
-    """A process with its health; it keeps its command when it is started again."""
+    """A service as a process of its own; it keeps its command when it is started again."""
 
     def __init__(
         self,
         name: str,
         command: Sequence[str],
-        is_healthy: Callable[[], bool],
+        address: str,
         environment: Mapping[str, str],
         log: Path | None = None,
+        metrics_url: str = "",
     ) -> None:
         """Starts nothing yet.
 
         Args:
-            name: Such as `worker-1`.
+            name: Its role, such as `worker`, with a number if there are several: `worker-1`.
             command: Its command line.
-            is_healthy: Asks it; blocks.
+            address: Host:port that it listens on.
             environment: More variables than this process has.
             log: Where its output goes, after that of earlier starts; None for this process's own.
+            metrics_url: Where its metrics are; empty without.
         """
-        self.name = name
-        self._command, self._is_healthy = command, is_healthy
+        self.name, self.command, self.address = name, command, address
+        self.metrics_url = metrics_url
         self._environment, self._log = environment, log
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def role(self) -> str:
+        """What it is, such as `worker`."""
+        return self.name.rstrip("0123456789-")
 
     @property
     def pid(self) -> int:
@@ -154,17 +177,31 @@ class Process:
         """Whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    def is_healthy(self) -> bool:
+        """Asks whether it can work; blocks for a second at most."""
+        try:
+            match self.role:
+                case "gateway":
+                    url = f"http://{self.address}/health"
+                    return httpx.get(url, timeout=1.0, trust_env=False).is_success
+                case "redis":
+                    url = f"redis://{self.address}"
+                    return bool(redis.Redis.from_url(url, socket_timeout=1.0).ping())
+        except (httpx.HTTPError, redis.RedisError):
+            return False
+        return is_serving(self.address, timeout=1.0)
+
     def start(self) -> None:
         """Starts it; it is of use once `wait_until_healthy` returns."""
         with self._log.open("ab") if self._log else nullcontext() as log:
             self._process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=os.environ | self._environment
+                self.command, stdout=log, stderr=log, env=os.environ | self._environment
             )
 
     def wait_until_healthy(self) -> None:
         """Waits until it can work; raises RuntimeError if it ends or takes too long."""
         deadline = time.monotonic() + START_SECONDS
-        while not self._is_healthy():
+        while not self.is_healthy():
             if not self.is_running or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.name} did not start:\n{self._log_end()}")
@@ -205,33 +242,54 @@ class Process:
 
 
 class Service(Process):
-    """One service, `optimist NAME`, on a free port if none is given; healthy when constructed."""
+    """One service, `optimist NAME`, on free ports; healthy when constructed."""
 
-    def __init__(self, name: str, *options: str, port: int = 0) -> None:
-        self.port = port or free_port()
-        self.address = f"127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "optimist_cli", name, "--port", str(self.port), *options]
-        super().__init__(name, command, health_of(name, self.address), PATIENT)
+    def __init__(self, name: str, *options: str) -> None:
+        port, metrics_port = free_ports(2)
+        self._options = [*options, "--port", str(port)]
+        self._options += ["--metrics-port", str(metrics_port)] if name != "gateway" else []
+        metrics_url = f"http://127.0.0.1:{port if name == 'gateway' else metrics_port}/metrics"
+        super().__init__(name, [], f"127.0.0.1:{port}", PATIENT, metrics_url=metrics_url)
+        self.restart()
+
+    def restart(self, *options: str) -> None:
+        """Starts it again with more options than it was given at first, at the same address."""
+        self.stop()
+        self.command = [sys.executable, "-m", "optimist_cli", self.name, *self._options, *options]
         self.start()
         self.wait_until_healthy()
 
 
-def health_of(role: str, address: str) -> Callable[[], bool]:
-    """Returns the question whether a service at an address can work."""
-    if role != "gateway":
-        return lambda: is_serving(address, timeout=1.0)
-
-    def ask() -> bool:
-        try:
-            return httpx.get(f"http://{address}/health", timeout=1.0, trust_env=False).is_success
-        except httpx.HTTPError:
-            return False
-
-    return ask
-
-
-def start(stack: ExitStack, name: str, *options: str, port: int = 0) -> Service:
+def start(stack: ExitStack, name: str, *options: str) -> Service:
     """Starts a service, see `Service`, which the stack stops."""
-    service = Service(name, *options, port=port)
+    service = Service(name, *options)
     stack.callback(service.stop)
     return service
+
+
+class Services(NamedTuple):
+    """One of each but proposers, started one by one, so that each can be another in a moment."""
+
+    worker: Service
+    scheduler: Service
+    gateway: Service
+
+    @property
+    def url(self) -> str:
+        """Of the gateway."""
+        return f"http://{self.gateway.address}"
+
+
+def start_services(
+    stack: ExitStack,
+    proposers: Sequence[Service],
+    worker: Sequence[str] = (),
+    scheduler: Sequence[str] = (),
+) -> Services:
+    """Starts a worker and a scheduler with some options, and a gateway; the stack stops them."""
+    working = start(stack, "worker", *MODEL_FLAG, *worker)
+    peers = ",".join(one.address for one in proposers)
+    options = ("--workers", working.address, "--proposers", peers, *scheduler)
+    scheduling = start(stack, "scheduler", *options)
+    gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduling.address)
+    return Services(working, scheduling, gateway)

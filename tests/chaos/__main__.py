@@ -4,9 +4,10 @@ import asyncio
 import json
 import random
 import sys
-import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from optimist_common.errors import run_or_explain
@@ -15,7 +16,8 @@ from tests.chaos.partitions import PartitionsSettings, run_partitions
 from tests.chaos.run import FaultsSettings, RunSettings, run
 from tests.chaos.soak import SoakSettings, soak
 
-_MODES: dict[str, tuple[type[RunSettings], Callable[[Any, Path], Awaitable[dict[str, Any]]]]] = {
+Run = Callable[[Any, Path], Coroutine[Any, Any, dict[str, Any]]]
+_MODES: dict[str, tuple[type[RunSettings], Run]] = {
     "faults": (FaultsSettings, run),
     "partitions": (PartitionsSettings, run_partitions),
     "soak": (SoakSettings, soak),
@@ -28,16 +30,9 @@ def _run(mode: str, arguments: list[str]) -> dict[str, Any]:
     seed = settings.seed or random.SystemRandom().randrange(1, 2**31)
     print(f"seed {seed}", file=sys.stderr)  # noqa: T201
     settings = settings.model_copy(update={"seed": seed})
-
-    async def run_in(directory: Path) -> dict[str, Any]:
-        return await work(settings, directory)
-
-    if not settings.logs:
-        with tempfile.TemporaryDirectory() as name:
-            return asyncio.run(run_in(Path(name)))
-    directory = Path(settings.logs)
-    directory.mkdir(parents=True, exist_ok=True)
-    return asyncio.run(run_in(directory))
+    with nullcontext(settings.logs) if settings.logs else TemporaryDirectory() as name:
+        Path(name).mkdir(parents=True, exist_ok=True)
+        return asyncio.run(work(settings, Path(name)))
 
 
 def main(arguments: list[str]) -> int:

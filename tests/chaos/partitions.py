@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -9,14 +10,14 @@ from statistics import median
 from typing import Any, ClassVar
 
 from optimist_common.errors import SetupError
-from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
-from tests.chaos.load.load import LoadSettings, ask_each, keep_asking, report_outcomes
+from tests.chaos.load.load import Answers, LoadSettings, ask_each, asking, report_outcomes
 from tests.chaos.run import NUM_CASES, RunSettings
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
-from tests.chaos.services.levels import excesses, read_levels, read_totals, settle
+from tests.chaos.services.levels import read_levels, settle
 from tests.chaos.services.namespaces import Namespaces, missing_for_namespaces
+from tests.stack import read_totals
 
 RESUME_SECONDS = 4.0
 NOTICE_SECONDS = 10.0
@@ -31,6 +32,8 @@ SHAPE = Shape(
 _LEAD_SECONDS = 2.0
 """Of load before the cut, and after it is healed."""
 _DEADLINE_SECONDS = 90.0
+_COUNTS: tuple[str, ...] = ("requests", "answers_equal", "lost", "duplicates", "deadline_misses")
+_COUNTS += ("refused_and_asked_again", "wrong_shown", "lost_shown")
 
 
 @dataclass(frozen=True)
@@ -73,111 +76,81 @@ async def run_partitions(settings: PartitionsSettings, directory: Path) -> dict[
     """Runs the services, and makes one partition after the other under load; returns figures."""
     if reason := missing_for_namespaces():
         raise SetupError(reason)
-    namespaces = Namespaces()
-    async with running_fleet(SHAPE, namespaces, directory) as fleet:
+    hosts = Namespaces()
+    async with running_fleet(SHAPE, hosts, directory) as fleet:
         (gateway,) = fleet.named("gateway")
-        url = "http://{}:{}".format(*gateway.address)
-        client = Client([url], _DEADLINE_SECONDS, lambda *_: False, settings.seed)
-        try:
+        urls = [f"http://{gateway.address}"]
+        async with aclosing(Client(urls, _DEADLINE_SECONDS, seed=settings.seed)) as client:
             cases = make_cases(NUM_CASES, settings.seed)
             expected = await ask_each(client, cases)
             before = await read_levels(fleet)
-            rows = [
-                await _run_one(one, namespaces, fleet, client, cases, expected)
-                for one in PARTITIONS
-            ]
-            too_much = excesses(before, await settle(fleet, before))
-        finally:
-            await client.close()
-    return {
-        "seed": settings.seed,
-        "partitions": rows,
-        "not_back": too_much,
-        "all_right": all(row["all_right"] for row in rows) and not too_much,
-    }
+            rows = []
+            for partition in PARTITIONS:
+                counters = await _read_counters(fleet)
+                outcomes, cut, healed = await _ask_across(partition, hosts, fleet, client, cases)
+                later = await _read_counters(fleet)
+                gained = {name: later[name] - count for name, count in counters.items()}
+                rows.append(_report(partition, outcomes, expected, cut, healed) | gained)
+            not_back = (await settle(fleet, before))["not_back"]
+    all_right = all(row["all_right"] for row in rows) and not not_back
+    report = {"seed": settings.seed, "partitions": rows}
+    return report | {"not_back": not_back, "all_right": all_right}
 
 
-async def _run_one(
-    partition: Partition,
-    namespaces: Namespaces,
-    fleet: Fleet,
-    client: Client,
-    cases: Sequence[Case],
-    expected: dict[str, Answer],
-) -> dict[str, Any]:
-    """Cuts and heals while requests run; returns what clients saw."""
-    over, loop = asyncio.Event(), asyncio.get_running_loop()
-    counters = await _read_counters(fleet)
-    settings = LoadSettings(leaving_share=0.0, mean_think_seconds=0.1)
-    load = asyncio.create_task(keep_asking(client, cases, settings, over))
-    try:
+async def _ask_across(
+    partition: Partition, hosts: Namespaces, fleet: Fleet, client: Client, cases: Sequence[Case]
+) -> tuple[list[Outcome], float, float]:
+    """Cuts and heals while requests run; returns these, and the times of both."""
+    loop = asyncio.get_running_loop()
+    load = LoadSettings(leaving_share=0.0, mean_think_seconds=0.1)
+    async with asking(client, cases, load) as outcomes:
         await asyncio.sleep(_LEAD_SECONDS)
         cut = loop.time()
-        namespaces.cut(partition.one, partition.others)
+        hosts.cut(partition.one, partition.others)
         await asyncio.sleep(partition.seconds)
-        namespaces.heal(partition.one, partition.others)
+        hosts.heal(partition.one, partition.others)
         healed = loop.time()
         await fleet.until_healthy()
         await asyncio.sleep(_LEAD_SECONDS)
-    finally:
-        over.set()
-        outcomes = await load
+    return outcomes, cut, healed
+
+
+def _report(
+    partition: Partition, outcomes: Sequence[Outcome], expected: Answers, cut: float, healed: float
+) -> dict[str, Any]:
+    """Returns what clients saw of a partition between two times."""
     counts = report_outcomes(outcomes, expected)
-    later = await _read_counters(fleet)
-    failures = [one.ended - cut for one in outcomes if _is_unavailable(one)]
-    others_lost = counts["lost"] - len(failures)
-    row: dict[str, Any] = {
+    failures = sorted(
+        one.ended - cut
+        for one in outcomes
+        # The error that no scheduler is reached.
+        if one.ending is Ending.LOST and "scheduler_unavailable" in one.message
+    )
+    # Of streams that had begun.
+    pauses = [
+        later - earlier for one in outcomes for earlier, later in pairwise([*one.times, one.ended])
+    ]
+    durations = [one.ended - one.began for one in outcomes if cut <= one.began < healed]
+    may_fail = partition.leaves_no_scheduler and partition.seconds > RESUME_SECONDS
+    return {
         "partition": partition.name,
         "seconds": round(healed - cut, 1),
-        **{name: counts[name] for name in ("requests", "answers_equal", "lost", "duplicates")},
-        "deadline_misses": counts["deadline_misses"],
-        "refused_and_asked_again": counts["refused_and_asked_again"],
-        "resumed": later["resumed"] - counters["resumed"],
-        "moved": later["moved"] - counters["moved"],
-        "longest_pause_s": round(_longest_pause(outcomes), 2),
-        "median_answer_s": round(_median_seconds(outcomes, cut, healed), 2),
-        "unavailable_s": [round(seconds, 1) for seconds in sorted(failures)],
-        "wrong_shown": counts["wrong_shown"],
-        "lost_shown": counts["lost_shown"],
+        **{name: counts[name] for name in _COUNTS},
+        "longest_pause_s": round(max(pauses, default=0.0), 2),
+        "median_answer_s": round(median(durations or [0.0]), 2),
+        "unavailable_s": [round(seconds, 1) for seconds in failures],
+        "all_right": counts["answers_equal"] == counts["answered"] > 0
+        and counts["answered"] + counts["lost"] == counts["requests"]
+        and counts["lost"] == len(failures)
+        and (may_fail or not failures),
     }
-    may_fail = partition.leaves_no_scheduler and partition.seconds > RESUME_SECONDS
-    is_complete = counts["answered"] + counts["lost"] == counts["requests"]
-    row["all_right"] = (
-        counts["answers_equal"] == counts["answered"] > 0
-        and is_complete
-        and others_lost == 0
-        and (may_fail or not failures)
-    )
-    return row
-
-
-def _is_unavailable(outcome: Outcome) -> bool:
-    """Tells whether a stream ended with the error that no scheduler is reached."""
-    return outcome.ending is Ending.LOST and "scheduler_unavailable" in outcome.message
-
-
-def _longest_pause(outcomes: Sequence[Outcome]) -> float:
-    """Returns the longest time for which a stream that had begun brought nothing."""
-    pauses = (
-        later - earlier for one in outcomes for earlier, later in pairwise([*one.times, one.ended])
-    )
-    return max(pauses, default=0.0)
-
-
-def _median_seconds(outcomes: Sequence[Outcome], begin: float, end: float) -> float:
-    """Returns how long answers took that were asked for between two times."""
-    return median([one.ended - one.began for one in outcomes if begin <= one.began < end] or [0.0])
 
 
 async def _read_counters(fleet: Fleet) -> dict[str, float]:
     """Returns how many requests have gone on elsewhere so far, at schedulers and at workers."""
-    names = {
-        "resumed": ("gateway", "optimist_gateway_resumed_requests_total"),
-        "moved": ("scheduler", "optimist_scheduler_moved_requests_total"),
-    }
-    sums = dict.fromkeys(names, 0.0)
-    for key, (role, metric) in names.items():
-        for member in fleet.named(role):
-            totals = await asyncio.to_thread(read_totals, member.metrics_url)
-            sums[key] += totals[metric]
-    return sums
+    counters = {}
+    for name, role in (("resumed", "gateway"), ("moved", "scheduler")):
+        metric = f"optimist_{role}_{name}_requests_total"
+        urls = [one.metrics_url for one in fleet.named(role)]
+        counters[name] = sum([(await asyncio.to_thread(read_totals, url))[metric] for url in urls])
+    return counters

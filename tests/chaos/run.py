@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,12 +15,11 @@ from optimist_common.settings import ServiceSettings
 from tests.chaos.faults.injector import Injector
 from tests.chaos.faults.recovery import report_recovery
 from tests.chaos.faults.schedule import make_schedule
-from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
-from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
-from tests.chaos.services.fleet import FULL, Fleet, Shape, running_fleet
-from tests.chaos.services.levels import excesses, read_levels, settle, side_by_side
+from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
+from tests.chaos.services.fleet import FULL, Shape, running_fleet
+from tests.chaos.services.levels import read_levels, settle
 from tests.chaos.services.network import ProxiedNetwork
 
 NUM_CASES = 48
@@ -46,10 +46,6 @@ class FaultsSettings(RunSettings):
     cases: int = Field(NUM_CASES, ge=1, description="number of different requests")
     clients: int = Field(6, ge=1, le=256, description="requests at once")
 
-    def load(self) -> LoadSettings:
-        """Returns how much is asked."""
-        return LoadSettings(num_clients=self.clients, seed=self.seed)
-
 
 async def run(settings: FaultsSettings, directory: Path, shape: Shape = FULL) -> dict[str, Any]:
     """Runs the services, the load and the faults; returns the figures, with logs in a directory."""
@@ -58,77 +54,49 @@ async def run(settings: FaultsSettings, directory: Path, shape: Shape = FULL) ->
     network = ProxiedNetwork(settings.seed)
     began = time.monotonic()
     async with running_fleet(shape, network, directory) as fleet:
-        start_seconds = time.monotonic() - began
+        start_seconds = round(time.monotonic() - began, 1)
         injector = Injector(fleet, network)
-        gateways = {"http://{}:{}".format(*one.address): one.name for one in fleet.named("gateway")}
-        client = Client(
-            list(gateways),
-            DEADLINE_SECONDS,
-            lambda url, since: injector.was_harmed(gateways[url], since),
-            settings.seed,
-        )
-        try:
-            report = await _run_load(settings, cases, fleet, network, injector, client)
-        finally:
-            await client.close()
-    return {"seed": settings.seed, "start_seconds": round(start_seconds, 1)} | report
+        gateways = {f"http://{one.address}": one.name for one in fleet.named("gateway")}
+
+        def may_break(url: str, since: float) -> bool:
+            return injector.was_harmed(gateways[url], since)
+
+        asker = Client(list(gateways), DEADLINE_SECONDS, may_break, settings.seed)
+        async with aclosing(asker) as client:
+            report = await _run_load(settings, cases, injector, client)
+    return {"seed": settings.seed, "start_seconds": start_seconds} | report
 
 
 async def _run_load(
-    settings: FaultsSettings,
-    cases: Sequence[Case],
-    fleet: Fleet,
-    network: ProxiedNetwork,
-    injector: Injector,
-    client: Client,
+    settings: FaultsSettings, cases: Sequence[Case], injector: Injector, client: Client
 ) -> dict[str, Any]:
     expected = await ask_each(client, cases)
-    undisturbed = await _load_for(settings, client, cases, settings.warm_seconds, expected)
+    load = LoadSettings(num_clients=settings.clients, seed=settings.seed)
+    async with asking(client, cases, replace(load, seed=settings.seed + 1)) as outcomes:
+        await asyncio.sleep(settings.warm_seconds)
+    undisturbed = report_outcomes(outcomes, expected)
     # What was left over by clients that went away is gone after a moment.
     await asyncio.sleep(2.0)
-    before = await read_levels(fleet)
-    schedule = make_schedule(
-        settings.seed,
-        settings.seconds,
-        list(network.edges),
-        list(fleet.members),
-        settings.pause_seconds,
-    )
-    origin, over = asyncio.get_running_loop().time(), asyncio.Event()
-    load = asyncio.create_task(keep_asking(client, cases, settings.load(), over))
-    try:
+    fleet, before = injector.fleet, await read_levels(injector.fleet)
+    places = (list(injector.network.edges), list(fleet.members))
+    schedule = make_schedule(settings.seed, settings.seconds, *places, settings.pause_seconds)
+    loop = asyncio.get_running_loop()
+    origin = loop.time()
+    async with asking(client, cases, load) as outcomes:
         await injector.run(schedule)
-    finally:
-        over.set()
-        outcomes = await load
-    after = await settle(fleet, before)
+    levels = await settle(fleet, before)
     counts = report_outcomes(outcomes, expected)
-    too_much = excesses(before, after)
+    is_right = is_all_right(counts) and is_all_right(undisturbed)
     faults = injector.injected
     return {
-        "seconds": round(asyncio.get_running_loop().time() - origin, 1),
+        "seconds": round(loop.time() - origin, 1),
         "faults": len(faults),
         "faults_by_kind": dict(sorted(Counter(str(one.fault.kind) for one in faults).items())),
         "faults_by_place": dict(sorted(Counter(one.fault.place for one in faults).items())),
         "undisturbed": undisturbed,
         **counts,
         "recovery": report_recovery(faults, outcomes),
-        "levels": side_by_side(before, after),
-        "not_back": too_much,
+        **levels,
         "schedule": [one.summary(origin) for one in faults],
-        "all_right": is_all_right(counts) and is_all_right(undisturbed) and not too_much,
+        "all_right": is_right and not levels["not_back"],
     }
-
-
-async def _load_for(
-    settings: FaultsSettings,
-    client: Client,
-    cases: Sequence[Case],
-    seconds: float,
-    expected: dict[str, Answer],
-) -> dict[str, Any]:
-    """Runs the load without faults, for so long."""
-    over = asyncio.Event()
-    asyncio.get_running_loop().call_later(seconds, over.set)
-    load = replace(settings.load(), seed=settings.seed + 1)
-    return report_outcomes(await keep_asking(client, cases, load, over), expected)

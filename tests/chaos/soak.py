@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import linear_regression, mean, quantiles
@@ -13,25 +14,19 @@ from pydantic import Field
 
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
-from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
 from tests.chaos.run import DEADLINE_SECONDS, NUM_CASES, RunSettings
 from tests.chaos.services.fleet import FULL, Fleet, running_fleet
-from tests.chaos.services.levels import Levels, excesses, read_levels, settle, side_by_side
+from tests.chaos.services.levels import Levels, read_levels, settle
 from tests.chaos.services.network import Network
 
 # Shares of the mean that figures may grow in a run.
-_MEMORY_TOLERANCE, _LATENCY_TOLERANCE, _COUNT_TOLERANCE = 0.03, 0.25, 0.1
-_LEVEL_TOLERANCES = {
-    "memory_mib": _MEMORY_TOLERANCE,
-    "descriptors": _COUNT_TOLERANCE,
-    "threads": _COUNT_TOLERANCE,
-}
+_LATENCY_TOLERANCE = 0.25
+_LEVEL_TOLERANCES = {"memory_mib": 0.03, "descriptors": 0.1, "threads": 0.1}
 _LATENCIES = ("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
 _SAMPLE_SECONDS = 5.0
 # Allocators and caches fill at first.
 _WARM_SHARE = 0.2
-
-
 # Of the measured capacity is asked for; it is measured with so many clients for so long.
 _SHARE, _NUM_CLIENTS, _CAPACITY_SECONDS = 0.5, 16, 60.0
 
@@ -58,12 +53,9 @@ class Sample:
 async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
     """Runs the services and the load; returns the figures, with logs in a directory."""
     async with running_fleet(FULL, Network(), directory) as fleet:
-        urls = ["http://{}:{}".format(*one.address) for one in fleet.named("gateway")]
-        client = Client(urls, DEADLINE_SECONDS, lambda *_: False, settings.seed)
-        try:
+        urls = [f"http://{one.address}" for one in fleet.named("gateway")]
+        async with aclosing(Client(urls, DEADLINE_SECONDS, seed=settings.seed)) as client:
             return {"seed": settings.seed} | await _soak(settings, fleet, client)
-        finally:
-            await client.close()
 
 
 async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[str, Any]:
@@ -72,8 +64,7 @@ async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[st
     capacity = await _capacity(settings, client, cases)
     await asyncio.sleep(2.0)
     before = await read_levels(fleet)
-    loop = asyncio.get_running_loop()
-    origin = loop.time()
+    origin = asyncio.get_running_loop().time()
     samples: list[Sample] = []
     sampling = asyncio.create_task(_sample(fleet, origin, samples))
     try:
@@ -83,12 +74,11 @@ async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[st
     finally:
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
-    after = await settle(fleet, before)
+    levels = await settle(fleet, before)
     counts = report_outcomes(outcomes, expected)
     windows = split_into_windows(settings, origin, outcomes, samples)
     trends = find_trends(windows, samples)
     growing = sorted(name for name, trend in trends.items() if not trend["is_flat"])
-    too_much = excesses(before, after)
     return {
         "seconds": settings.seconds,
         "capacity": round(capacity, 2),
@@ -97,19 +87,18 @@ async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[st
         "windows": windows,
         "trends": trends,
         "growing": growing,
-        "levels": side_by_side(before, after),
-        "not_back": too_much,
-        "all_right": is_all_right(counts) and not growing and not too_much,
+        **levels,
+        "all_right": is_all_right(counts) and not growing and not levels["not_back"],
     }
 
 
 async def _capacity(settings: SoakSettings, client: Client, cases: Sequence[Case]) -> float:
     """Returns requests a second in a closed loop."""
-    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     began = loop.time()
-    loop.call_later(_CAPACITY_SECONDS, over.set)
     load = LoadSettings(_NUM_CLIENTS, 0.001, leaving_share=0.0, seed=settings.seed)
-    outcomes = await keep_asking(client, cases, load, over)
+    async with asking(client, cases, load) as outcomes:
+        await asyncio.sleep(_CAPACITY_SECONDS)
     return len(outcomes) / (loop.time() - began)
 
 
@@ -133,10 +122,7 @@ async def _sample(fleet: Fleet, origin: float, samples: list[Sample]) -> None:
 
 
 def split_into_windows(
-    settings: SoakSettings,
-    origin: float,
-    outcomes: Sequence[Outcome],
-    samples: Sequence[Sample],
+    settings: SoakSettings, origin: float, outcomes: Sequence[Outcome], samples: Sequence[Sample]
 ) -> list[dict[str, Any]]:
     """Returns the figures of each stretch of time, by when requests began."""
     windows = []
@@ -145,17 +131,14 @@ def split_into_windows(
         end = begin + settings.window_seconds
         inside = [one for one in outcomes if begin <= one.began - origin < end]
         levels = [one.levels for one in samples if begin <= one.time < end]
-        windows.append(
-            {
-                "begin": begin,
-                "end": end,
-                "requests": len(inside),
-                "errors": sum(one.ending is not Ending.ANSWERED for one in inside),
-                "refused": sum(one.num_refused for one in inside),
-                **_latencies(inside),
-                "levels": levels[-1] if levels else {},
-            }
-        )
+        counts = {
+            "requests": len(inside),
+            "errors": sum(one.ending is not Ending.ANSWERED for one in inside),
+            "refused": sum(one.num_refused for one in inside),
+        }
+        times = {"begin": begin, "end": end}
+        latest = {"levels": levels[-1] if levels else {}}
+        windows.append(times | counts | _latencies(inside) | latest)
     return windows
 
 
@@ -164,9 +147,8 @@ def _latencies(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
     streamed = [one for one in outcomes if one.times]
     first = [one.times[0] - one.began for one in streamed]
     between = [later - earlier for one in streamed for earlier, later in pairwise(one.times)]
-    pairs = zip(("ttft_ms", "itl_ms"), (first, between), strict=True)
     latencies: dict[str, float | None] = {}
-    for name, seconds in pairs:
+    for name, seconds in (("ttft_ms", first), ("itl_ms", between)):
         cuts = quantiles(seconds, n=100) if len(seconds) > 1 else None
         for percent in (50, 99):
             value = round(1000 * cuts[percent - 1], 2) if cuts else None
@@ -182,33 +164,18 @@ def find_trends(
     for name in _LATENCIES:
         points = [(one["begin"], one[name]) for one in windows if one[name] is not None]
         if len(points) > 2:
-            trends[name] = fit(points, _LATENCY_TOLERANCE).report()
+            trends[name] = _fit(points, _LATENCY_TOLERANCE)
     warm = [one for one in samples if one.time >= _WARM_SHARE * samples[-1].time]
     for member, figures in warm[0].levels.items() if len(warm) > 2 else ():
         for name, tolerance in _LEVEL_TOLERANCES.items():
             if name in figures:
                 points = [(one.time, one.levels[member][name]) for one in warm]
-                trends[f"{member} {name}"] = fit(points, tolerance).report()
+                trends[f"{member} {name}"] = _fit(points, tolerance)
     return trends
 
 
-@dataclass(frozen=True)
-class Trend:
-    """What a figure does over a run."""
-
-    mean: float
-    drift: float
-    """What the fitted line gains from the first sample to the last."""
-    is_flat: bool
-
-    def report(self) -> dict[str, Any]:
-        """Returns it with rounded numbers."""
-        rounded = {"mean": float(f"{self.mean:.5g}"), "drift": float(f"{self.drift:.3g}")}
-        return asdict(self) | rounded
-
-
-def fit(samples: Sequence[tuple[float, float]], tolerance: float) -> Trend:
-    """Fits a line by least squares.
+def _fit(samples: Sequence[tuple[float, float]], tolerance: float) -> dict[str, Any]:
+    """Fits a line by least squares: its drift is what it gains from the first sample to the last.
 
     Args:
         samples: Times and values, at least two times.
@@ -217,4 +184,5 @@ def fit(samples: Sequence[tuple[float, float]], tolerance: float) -> Trend:
     times, values = zip(*samples, strict=True)
     slope, _ = linear_regression(times, values)
     drift, average = slope * (times[-1] - times[0]), mean(values)
-    return Trend(average, drift, drift <= tolerance * average)
+    rounded = {"mean": float(f"{average:.5g}"), "drift": float(f"{drift:.3g}")}
+    return rounded | {"is_flat": drift <= tolerance * average}

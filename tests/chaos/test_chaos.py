@@ -9,22 +9,16 @@ from tests.chaos.services.fleet import Shape
 
 # Kills Redis, the proposer, a worker and a scheduler, restarts the worker, resets connections of
 # the gateway and of the proposer, and holds one way between gateway and scheduler.
-SEED, SECONDS, PAUSE_SECONDS = 35009, 12.0, 1.3
+SETTINGS = FaultsSettings(
+    seed=35009, seconds=12.0, pause_seconds=1.3, warm_seconds=1.0, cases=12, clients=4
+)
+SHAPE = Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_answers_are_the_same_whatever_fails(tmp_path: Path) -> None:
-    settings = FaultsSettings(
-        seed=SEED,
-        seconds=SECONDS,
-        pause_seconds=PAUSE_SECONDS,
-        warm_seconds=1.0,
-        cases=12,
-        clients=4,
-    )
-    shape = Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1)
-    report = await run(settings, tmp_path, shape)
+    report = await run(SETTINGS, tmp_path, SHAPE)
     assert report["faults"] >= 8
     assert report["lost_shown"] == []
     assert report["wrong_shown"] == []

@@ -1,7 +1,6 @@
 import pytest
 
 from tests.chaos.__main__ import main
-from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case
 from tests.chaos.load.client import Ending, Outcome
 from tests.chaos.soak import Sample, SoakSettings, find_trends, split_into_windows
@@ -13,15 +12,8 @@ SETTINGS = SoakSettings(seconds=40.0, seed=1, window_seconds=10.0)
 def outcomes(ttft_at: dict[float, float]) -> list[Outcome]:
     """Answers that began at times, with a first token so much later and another 20 ms after it."""
     return [
-        Outcome(
-            CASE,
-            began,
-            began + 1,
-            Ending.ANSWERED,
-            Answer(),
-            times=[began + seconds, began + seconds + 0.02],
-        )
-        for began, seconds in ttft_at.items()
+        Outcome(CASE, began, began + 1, Ending.ANSWERED, times=[began + ttft, began + ttft + 0.02])
+        for began, ttft in ttft_at.items()
     ]
 
 

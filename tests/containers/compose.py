@@ -12,7 +12,7 @@ import httpx
 from optimist_common.network.health import is_serving
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
-from tests.chaos.load.load import LoadSettings, ask_each, is_all_right, keep_asking, report_outcomes
+from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
 from tests.containers.ask import ask_grpc, ask_rest
 from tests.containers.engine import PROJECT, address, compose, containers, engine, left_over
 
@@ -83,7 +83,7 @@ async def check_scaled_workers() -> str:
         (first,) = map(address, containers("worker"))
         counts = report_outcomes(await _load_while_scaling(client, cases), expected)
     finally:
-        await client.close()
+        await client.aclose()
     assert is_all_right(counts), counts
     assert counts["duplicates"] == counts["refused_and_asked_again"] == 0, counts
     log = compose("logs", "--no-color", "scheduler")
@@ -113,16 +113,11 @@ def check_nothing_left() -> str:
 
 
 async def _load_while_scaling(client: Client, cases: list[Case]) -> list[Any]:
-    over = asyncio.Event()
-    load = asyncio.create_task(keep_asking(client, cases, _LOAD, over))
-    try:
+    async with asking(client, cases, _LOAD) as outcomes:
         for number in (2, 1):
             await asyncio.sleep(_LOAD_SECONDS)
             await asyncio.to_thread(_scale_workers, number)
         await asyncio.sleep(_LOAD_SECONDS)
-    finally:
-        over.set()
-        outcomes = await load
     return outcomes
 
 

@@ -25,31 +25,32 @@ def edits(count: int, seed: int = 7) -> list[Edit]:
     return unseen_edits(count, seed)
 
 
-def ask(
-    client: OpenAI,
-    edit: Edit,
-    prediction: str | None,
-    on_chunk: Any = None,
-    extra: Any = None,
-    **options: Any,
-) -> Answer:
-    """Streams one edit; `on_chunk` is called with the number of chunks so far.
+def connect(url: str) -> OpenAI:
+    """Returns a client of a gateway, which asks but once."""
+    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
-    What of the body the client does not know is in `extra`.
-    """
-    if prediction is not None:
-        options["prediction"] = {"type": "content", "content": prediction}
+
+def predict(*texts: str) -> dict[str, Any]:
+    """Returns what a body has of predictions."""
+    return {"prediction": [{"type": "content", "content": text} for text in texts]}
+
+
+def complete(client: OpenAI, messages: Any, **options: Any) -> Any:
+    """Returns a whole greedy answer, or a stream of it."""
     # The client's overloads do not accept options that are put together.
     create: Any = client.chat.completions.create
-    stream = create(
-        model=MODEL,
-        messages=edit.messages(),
-        temperature=options.pop("temperature", 0.0),
-        stream=True,
-        stream_options={"include_usage": True},
-        extra_body={"return_token_ids": True, **(extra or {})},
-        **options,
-    )
+    return create(**{"model": MODEL, "messages": messages, "temperature": 0.0} | options)
+
+
+def ask(
+    client: OpenAI, edit: Edit, prediction: str | None, on_chunk: Any = None, **options: Any
+) -> Answer:
+    """Streams one edit; `on_chunk` is called with the number of chunks so far."""
+    if prediction is not None:
+        options["prediction"] = {"type": "content", "content": prediction}
+    options |= {"stream": True, "stream_options": {"include_usage": True}}
+    options["extra_body"] = {"return_token_ids": True} | options.get("extra_body", {})
+    stream = complete(client, edit.messages(), **options)
     text, usage = "", None
     token_ids: list[int] = []
     for number, chunk in enumerate(stream, 1):

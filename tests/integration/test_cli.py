@@ -4,10 +4,9 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from tests.stack import Stack
+from tests.stack import Stack, wait_for_end
 
 CODE = 'def area(width, height):\n    """Return the area."""\n    return width * height\n'
 
@@ -20,10 +19,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_complete_edits_a_file_and_colours_what_was_predicted(stack: Stack, tmp_path: Path) -> None:
     file = tmp_path / "area.py"
     file.write_text(CODE)
-    instruction = "Rename `width` to `breadth`."
-    done = run(
-        "complete", instruction, "--file", str(file), "--url", stack.url, "--colour", "always"
-    )
+    options = ("--file", str(file), "--url", stack.url, "--colour", "always")
+    done = run("complete", "Rename `width` to `breadth`.", *options)
     plain = done.stdout.replace("\x1b[32m", "").replace("\x1b[0m", "")
     assert plain.strip() == CODE.replace("width", "breadth").strip()
     assert "\x1b[32m" in done.stdout
@@ -44,7 +41,4 @@ def test_services_end_when_their_supervisor_is_killed() -> None:
     stack = Stack()
     pids = stack.service_pids()
     assert stack.end(signal.SIGKILL) == -signal.SIGKILL
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline, "a service outlived its supervisor"
-        time.sleep(0.1)
+    wait_for_end(pids)

@@ -1,22 +1,19 @@
 """Edits through all four services, with the bundled model and the official client."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
 from openai import OpenAI
 
-from tests.integration.edit import ask, edits
+from tests.integration.edit import MODEL, ask, complete, edits, predict
+from tests.stack import wait_until
 
-
-def test_an_edit_with_its_prediction_is_the_same_text_and_mostly_predicted(client: OpenAI) -> None:
-    accepted = 0
-    num_tokens = 0
-    for edit in edits(8):
-        plain = ask(client, edit, None)
-        predicted = ask(client, edit, edit.before)
-        assert predicted.token_ids == plain.token_ids
-        assert predicted.text == plain.text
-        assert plain.accepted == 0
-        accepted += predicted.accepted
-        num_tokens += len(predicted.token_ids)
-    assert accepted > num_tokens / 2
+CODE = "def area(width, height):\n    return width * height\n" * 4
+FOX = "The quick brown fox\njumps over the lazy dog.\n"
 
 
 def test_a_perfect_prediction_takes_few_chunks(client: OpenAI) -> None:
@@ -31,30 +28,15 @@ def test_a_perfect_prediction_takes_few_chunks(client: OpenAI) -> None:
     assert len(seen) < len(plain.token_ids) / 4
 
 
-def test_a_useless_prediction_changes_nothing(client: OpenAI) -> None:
+def test_a_prediction_that_is_useless_or_goes_wrong_changes_nothing(client: OpenAI) -> None:
     edit = edits(1)[0]
     plain = ask(client, edit, None)
-    useless = ask(client, edit, "The quick brown fox\njumps over the lazy dog.\n" * 20)
-    assert useless.token_ids == plain.token_ids
+    useless = ask(client, edit, FOX * 20)
+    wrong = ask(client, edit, plain.text[: len(plain.text) // 2] + FOX * 20)
+    assert wrong.token_ids == useless.token_ids == plain.token_ids
     assert useless.accepted == 0
-
-
-def test_a_prediction_that_goes_wrong_changes_nothing(client: OpenAI) -> None:
-    edit = edits(1)[0]
-    plain = ask(client, edit, None)
-    half = plain.text[: len(plain.text) // 2]
-    wrong = ask(client, edit, half + "The quick brown fox\njumps over the lazy dog.\n" * 20)
-    assert wrong.token_ids == plain.token_ids
     assert wrong.accepted > 0
     assert wrong.rejected > 0
-
-
-def test_line_endings_of_the_prediction_do_not_matter(client: OpenAI) -> None:
-    edit = edits(1)[0]
-    unix = ask(client, edit, edit.before)
-    windows = ask(client, edit, edit.before.replace("\n", "\r\n"))
-    assert windows.token_ids == unix.token_ids
-    assert windows.accepted > len(windows.token_ids) / 2
 
 
 def test_sampled_text_does_not_depend_on_the_prediction(client: OpenAI) -> None:
@@ -79,3 +61,63 @@ def test_a_stop_string_ends_the_answer_and_its_account(client: OpenAI) -> None:
     assert predicted.token_ids == stopped.token_ids
     assert predicted.accepted > 0
     assert predicted.rejected > 0
+
+
+def test_the_second_of_two_predictions_is_found_by_each_choice(client: OpenAI) -> None:
+    """The first one is wrong."""
+    edit = edits(2)[1]
+    plain = ask(client, edit, None)
+    body = predict(FOX * 5, edit.before)
+    answer = complete(client, edit.messages(), n=3, extra_body=body)
+    assert [choice.message.content for choice in answer.choices] == [plain.text] * 3
+    assert answer.usage.completion_tokens == 3 * len(plain.token_ids)
+    details = answer.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens > answer.usage.completion_tokens / 2
+
+
+def test_an_echo_has_the_log_probabilities_of_the_answer(client: OpenAI) -> None:
+    """A text is as likely as a prompt as it was as an answer."""
+    arguments: Any = {"model": MODEL, "temperature": 0, "echo": True, "logprobs": 2}
+    send: Any = client.completions.create
+    answer = send(prompt=CODE, max_tokens=8, **arguments).choices[0]
+    again = send(prompt=answer.text, max_tokens=0, **arguments).choices[0]
+    assert again.text == answer.text
+    assert again.logprobs.tokens == answer.logprobs.tokens
+    assert again.logprobs.text_offset == answer.logprobs.text_offset
+    echoed, expected = again.logprobs.token_logprobs, answer.logprobs.token_logprobs
+    assert echoed[1:] == pytest.approx(expected[1:], abs=0.01)
+
+
+def test_a_prediction_saves_passes_and_changes_no_log_probability(client: OpenAI) -> None:
+    messages = [{"role": "user", "content": f"Rename `width` to `breadth`.\n\n{CODE}"}]
+    options = {"logprobs": True, "top_logprobs": 2}
+    plain, predicted = (
+        complete(client, messages, extra_body={"include_speculation": True, **extra}, **options)
+        for extra in ({}, predict(CODE))
+    )
+    (one,), (other,) = plain.choices, predicted.choices
+    assert other.message == one.message
+    tokens, expected = other.logprobs.content, one.logprobs.content
+    assert [each.token for each in tokens] == [each.token for each in expected]
+    logprobs = [each.logprob for each in expected]
+    assert [each.logprob for each in tokens] == pytest.approx(logprobs, abs=0.01)
+    worth, without = (each.usage.model_extra["speculation"] for each in (predicted, plain))
+    assert worth["num_passes"] == sum(worth["accepted_length_histogram"])
+    assert worth["num_passes"] < without["num_passes"]
+    assert 0 < worth["num_accepted_tokens"] <= worth["num_drafted_tokens"]
+
+
+def test_a_request_is_logged_where_the_proposer_has_the_setting(
+    client: OpenAI, request_logs: Path
+) -> None:
+    edit = edits(1)[0]
+    before = set(request_logs.iterdir())
+    answer = ask(client, edit, edit.before)
+    (path,) = set(request_logs.iterdir()) - before
+    wait_until(lambda: "the request was closed" in path.read_text())
+    command = [sys.executable, "-m", "optimist_cli", "explain", str(path)]
+    summary = json.loads(subprocess.check_output([*command, "--json"]))
+    # A proposer does not learn what a request ends with.
+    assert 0 < summary["output_tokens"] < len(answer.token_ids)
+    story = subprocess.check_output([*command, "--color", "never"], text=True)
+    assert edit.before.splitlines()[0] in story

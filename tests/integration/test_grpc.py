@@ -1,16 +1,14 @@
 """The gRPC API of running services, with the bundled model."""
 
-import asyncio
-import json
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from optimist_client import AsyncClient, Client, Message, OptimistError
+from optimist_client import Client, Message, Options
 from optimist_training.data.edits import Edit
 from tests.integration.edit import MODEL, edits
-from tests.stack import Stack, read_metrics
+from tests.stack import Stack
 
 
 @pytest.fixture
@@ -24,20 +22,12 @@ def messages(edit: Edit) -> list[Message]:
     return [Message(one["role"], one["content"]) for one in edit.messages()]
 
 
-def num_running(url: str) -> float:
-    return read_metrics(f"{url}/metrics")["optimist_gateway_requests_running"]
-
-
 def test_an_edit_is_the_same_over_both_apis(stack: Stack, client: Client) -> None:
     edit = edits(1)[0]
     plain = client.generate(messages(edit), temperature=0.0).result()
-    predicted = client.generate(
-        messages(edit),
-        temperature=0.0,
-        prediction=edit.before,
-        include_provenance=True,
-        include_speculation=True,
-    ).result()
+    options = Options(temperature=0.0, prediction=edit.before, include_provenance=True)
+    options |= Options(include_speculation=True)
+    predicted = client.generate(messages(edit), **options).result()
     body = {"model": MODEL, "messages": edit.messages(), "temperature": 0}
     url = f"{stack.url}/v1/chat/completions"
     rest = httpx.post(url, json=body, timeout=120, trust_env=False).json()
@@ -49,11 +39,10 @@ def test_an_edit_is_the_same_over_both_apis(stack: Stack, client: Client) -> Non
     assert predicted.speculation.num_passes == predicted.usage.num_passes
     segments = predicted.answers[0].segments
     assert "".join(segment.text for segment in segments) == predicted.text
-    places = [one for one in segments if one.prediction is not None and one.text]
+    places = [(one.prediction, one.text) for one in segments if one.prediction and one.text]
     assert places
-    for one in places:
-        assert one.prediction is not None
-        assert edit.before[one.prediction.start : one.prediction.end] == one.text
+    for place, text in places:
+        assert edit.before[place.start : place.end] == text
 
 
 def test_every_step_is_a_pass(client: Client) -> None:
@@ -63,33 +52,3 @@ def test_every_step_is_a_pass(client: Client) -> None:
     result = stream.result()
     assert len(steps) == result.usage.num_passes
     assert max(step.num_accepted_tokens for step in steps) > 8
-
-
-def test_json_of_a_schema(client: Client) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"size": {"type": "integer", "minimum": 10, "maximum": 99}},
-        "required": ["size"],
-        "additionalProperties": False,
-    }
-    result = client.generate("x", temperature=0.0, max_tokens=400, json_schema=schema).result()
-    assert 10 <= json.loads(result.text)["size"] <= 99
-    letters = client.generate("x", max_tokens=8, grammar="start: /[ab]{3}/").result()
-    assert len(letters.text) == 3
-    assert set(letters.text) <= set("ab")
-
-
-async def test_cancelling_ends_requests_and_leaves_the_others(stack: Stack) -> None:
-    edit = edits(1)[0]
-    async with AsyncClient(stack.grpc_address, timeout=120) as client:
-        wanted = client.generate(messages(edit), temperature=0.0, ignore_eos=True, max_tokens=150)
-        others = [client.generate("x", ignore_eos=True, max_tokens=400) for _ in range(3)]
-        for other in others:
-            await anext(other)
-        for other in others:
-            other.cancel()
-        with pytest.raises(OptimistError, match="CANCELLED"):
-            await others[0].result()
-        assert len((await wanted.result()).answers[0].token_ids) == 150
-        while await asyncio.to_thread(num_running, stack.url):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)

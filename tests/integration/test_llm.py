@@ -4,48 +4,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from optimist_client import LLM, BatchError, SamplingParams
 from tests.integration.edit import edits
-from tests.stack import BUNDLED_MODEL, PATIENT
+from tests.stack import BUNDLED_MODEL, PATIENT, descendants, wait_for_end, wait_until
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=96)
 EDITS = edits(3, seed=11)
-
-
-def processes(parent: int) -> list[int]:
-    """Returns the ids of all processes that descend from one."""
-    children = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent and fields[0] != "Z":
-            children.append(int(path.parent.name))
-    return [each for child in children for each in (child, *processes(child))]
-
-
-def serve_process() -> int:
-    """Returns the process id of this process' only `optimist serve --end-with-stdin`."""
-    (found,) = [
-        each
-        for each in processes(os.getpid())
-        if b"--end-with-stdin" in Path(f"/proc/{each}/cmdline").read_bytes()
-    ]
-    return found
-
-
-def wait_for_end(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +25,9 @@ def llm() -> Iterator[LLM]:
         patch.setenv("OPTIMIST_GATEWAY_HTTPS_CERT", "missing.pem")
         patch.setenv("OPTIMIST_GATEWAY_API_KEYS", "mine")
         running = LLM(BUNDLED_MODEL)
-    serve = serve_process()
-    pids = [serve, *processes(serve)]
+    commands = descendants(os.getpid())
+    (serve,) = (pid for pid in commands if "--end-with-stdin" in commands[pid])
+    pids = [serve, *descendants(serve)]
     assert len(pids) == 5
     yield running
     running.close()
@@ -128,11 +97,8 @@ def test_ports_are_not_for_the_caller_to_choose() -> None:
 def test_services_end_with_a_process_that_is_killed() -> None:
     script = f"from optimist_client import LLM; LLM({str(BUNDLED_MODEL)!r})"
     with subprocess.Popen([sys.executable, "-c", script]) as process:
-        deadline = time.monotonic() + 60
         # `optimist serve` and the services that it has started so far.
-        while len(pids := processes(process.pid)) < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: len(descendants(process.pid)) > 2, 60)
+        pids = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
     wait_for_end(pids)

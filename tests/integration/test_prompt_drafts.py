@@ -1,49 +1,44 @@
 """Requests without a prediction, drafted from their prompts by real services."""
 
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import httpx
 import pytest
-from openai import OpenAI
+import redis
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import from_bytes, to_bytes
-from tests.integration.edit import MODEL, Answer, ask, edits
-from tests.stack import MODEL_FLAG, Service, start, wait_until_healthy
+from tests.integration.edit import Answer, ask, complete, connect, edits, predict
+from tests.stack import MODEL_FLAG, Service, start, start_services
 
 NO_DRAFTS = {"num_speculative_tokens": 0}
 
 
-@dataclass
 class Parts:
     """Services that were started one by one."""
 
-    url: str
+    def __init__(self, stack: ExitStack, proposer: Service, drafter: str) -> None:
+        # Float64, so that every token is the same however wide a pass is.
+        worker = ("--dtype", "float64", "--drafter", drafter)
+        url = start_services(stack, [proposer], worker).url
+        self.client = stack.enter_context(connect(url))
+        # Who comes before a proposer is reached is not followed.
+        assert any("ngram" in self.ask().by_source for _ in range(50))
 
     def ask(self, number: int = 0, **extra: object) -> Answer:
         """Asks for an edit of a file that stands in the prompt."""
         chosen = [edit for edit in edits(40, seed=19) if len(edit.after) > 200][number]
-        with OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0) as client:
-            return ask(client, chosen, None, extra=extra)
+        return ask(self.client, chosen, None, extra_body=extra)
 
     def complete(self, messages: list[dict[str, str]], **extra: object) -> dict[str, Any]:
         """Asks for a whole answer, with where it came from."""
-        body = {"model": MODEL, "messages": messages, "temperature": 0, "include_provenance": True}
-        body |= {"return_token_ids": True} | extra
-        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
-        whole: dict[str, Any] = answer.raise_for_status().json()
+        extra = {"include_provenance": True, "return_token_ids": True} | extra
+        whole: dict[str, Any] = complete(self.client, messages, extra_body=extra).model_dump()
         return whole
-
-    def wait_until_followed(self) -> None:
-        """Asks until a proposer drafts: who comes before it is reached is not followed."""
-        assert any("ngram" in self.ask().by_source for _ in range(50))
 
 
 @pytest.fixture(scope="module")
@@ -52,29 +47,11 @@ def proposer(redis_server: RedisServer) -> Iterator[Service]:
         yield start(stack, "proposer", *MODEL_FLAG, "--store", redis_server.url)
 
 
-def start_parts(stack: ExitStack, drafter: str, *options: str) -> Parts:
-    """Starts a worker, a scheduler with some options, and a gateway."""
-    # Float64, so that every token is the same however wide a pass is.
-    worker = start(stack, "worker", *MODEL_FLAG, "--dtype", "float64", "--drafter", drafter)
-    scheduler = start(stack, "scheduler", "--workers", worker.address, *options)
-    gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduler.address)
-    url = f"http://{gateway.address}"
-    wait_until_healthy(url)
-    return Parts(url)
-
-
-@pytest.fixture(scope="module")
-def parts(proposer: Service) -> Iterator[Parts]:
-    """Services in which only the proposer drafts."""
+def test_the_file_in_the_prompt_is_drafted(proposer: Service) -> None:
     with ExitStack() as stack:
-        parts = start_parts(stack, "none", "--proposers", proposer.address)
-        parts.wait_until_followed()
-        yield parts
-
-
-def test_the_file_in_the_prompt_is_drafted(parts: Parts) -> None:
-    for number in range(4):
-        drafted, plain = parts.ask(number), parts.ask(number, **NO_DRAFTS)
+        parts = Parts(stack, proposer, "none")
+        answers = [(parts.ask(number), parts.ask(number, **NO_DRAFTS)) for number in range(4)]
+    for drafted, plain in answers:
         assert drafted.token_ids == plain.token_ids
         # What is drafted from the prompt is own text: nothing was predicted.
         assert drafted.by_source["ngram"] > len(drafted.token_ids) / 2
@@ -83,42 +60,20 @@ def test_the_file_in_the_prompt_is_drafted(parts: Parts) -> None:
         assert plain.by_source.keys() == {"target"}
 
 
-def test_provenance_names_the_message_and_its_characters(parts: Parts) -> None:
+def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) -> None:
+    """The prediction has the first half; a name that changes breaks windows all the time."""
     edit = edits(8, seed=19)[7]
     earlier = [
         {"role": "user", "content": "What can you do?"},
         {"role": "assistant", "content": "I edit code."},
     ]
-    (choice,) = parts.complete([*earlier, *edit.messages()])["choices"]
-    segments = choice["provenance"]
-    assert "".join(segment["text"] for segment in segments) == choice["message"]["content"]
-    check_places(segments, [None, None, edit.messages()[0]["content"]])
-    assert all("prediction" not in segment for segment in segments)
-    named = [segment for segment in segments if "message" in segment.get("prompt", {})]
-    assert sum(segment["num_tokens"] for segment in named) > len(choice["token_ids"]) / 2
-
-
-def check_places(segments: list[dict[str, Any]], contents: list[str | None]) -> None:
-    """Raises AssertionError if a text is not what stands where it was read in its message."""
-    for segment in segments:
-        place = segment.get("prompt", {})
-        if "message" in place:
-            content = contents[place["message"]]
-            assert content is not None
-            assert content[place["start"] : place["end"]] == segment["text"]
-
-
-def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) -> None:
-    """The prediction has the first half; a name that changes breaks windows all the time."""
-    edit = edits(8, seed=19)[7]
+    messages = [*earlier, *edit.messages()]
     lines = edit.before.splitlines(keepends=True)
     prediction = "".join(lines[: len(lines) // 2])
     with ExitStack() as stack:
-        parts = start_parts(stack, "eagle", "--proposers", proposer.address)
-        parts.wait_until_followed()
-        plain = parts.complete(edit.messages(), **NO_DRAFTS)
-        predicted = {"type": "content", "content": prediction}
-        drafted = parts.complete(edit.messages(), prediction=predicted)
+        parts = Parts(stack, proposer, "eagle")
+        plain = parts.complete(messages, **NO_DRAFTS)
+        drafted = parts.complete(messages, **predict(prediction))
     (expected,), (choice,) = plain["choices"], drafted["choices"]
     assert choice["message"] == expected["message"]
     assert choice["token_ids"] == expected["token_ids"]
@@ -126,33 +81,19 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     assert by_source.keys() == {"target", "prediction", "ngram", "eagle"}
     assert drafted["usage"]["num_passes"] < plain["usage"]["num_passes"] / 2
     segments, counts = choice["provenance"], Counter[str]()
+    assert "".join(segment["text"] for segment in segments) == choice["message"]["content"]
     for segment in segments:
         counts[segment["source"]] += segment["num_tokens"]
         if "prediction" in segment:
             place = segment["prediction"]
             assert prediction[place["start"] : place["end"]] == segment["text"]
+        if "message" in (place := segment.get("prompt", {})):
+            content = messages[place["message"]]["content"]
+            assert place["message"] == 2
+            assert content[place["start"] : place["end"]] == segment["text"]
     assert counts == by_source
-    check_places(segments, [edit.messages()[0]["content"]])
     assert any("prediction" in segment for segment in segments)
     assert any("message" in segment.get("prompt", {}) for segment in segments)
-
-
-def test_a_server_may_follow_predictions_alone(proposer: Service) -> None:
-    with ExitStack() as stack:
-        options = ("--proposers", proposer.address, "--follow", "predictions")
-        parts = start_parts(stack, "none", *options)
-        assert parts.ask().by_source.keys() == {"target"}
-        edit = edits(1)[0]
-        with OpenAI(base_url=f"{parts.url}/v1", api_key="none", max_retries=0) as client:
-            assert any(ask(client, edit, edit.before).accepted for _ in range(50))
-
-
-def test_without_a_proposer_the_worker_looks_up_itself(parts: Parts) -> None:
-    with ExitStack() as stack:
-        alone = start_parts(stack, "ngram", "--proposers", "")
-        drafted = alone.ask()
-        assert drafted.by_source["ngram"] > len(drafted.token_ids) / 2
-        assert drafted.token_ids == parts.ask().token_ids
 
 
 def test_what_a_prompt_holds_is_never_drafted_for_another(
@@ -161,39 +102,32 @@ def test_what_a_prompt_holds_is_never_drafted_for_another(
     """Two tenants at one proposer, also after it was started again and reads from Redis."""
     secret, other = list(range(100, 160)), list(range(200, 260))
     shared = [90, 91, 92, 93, 94, 95, 96, 97]
-    opens = [
-        proposer_pb2.Open(request_id="a", prompt_token_ids=to_bytes(shared + secret), tenant="A"),
-        proposer_pb2.Open(request_id="b", prompt_token_ids=to_bytes(other + shared), tenant="B"),
-        proposer_pb2.Open(request_id="c", prompt_token_ids=to_bytes(other + shared), tenant="A"),
-    ]
-    said = proposer_pb2.ProposeRequest(batch=1, opens=opens)
-    for each in opens:
-        said.observations.add(request_id=each.request_id, token_ids=to_bytes(shared))
-    drafted = propose(proposer.address, [said])
+    said, again = (proposer_pb2.ProposeRequest(batch=1) for _ in range(2))
+    prompts = {"a": shared + secret, "b": other + shared, "c": other + shared}
+    for name, prompt in prompts.items():
+        tenant = "B" if name == "b" else "A"
+        said.opens.add(request_id=name, prompt_token_ids=to_bytes(prompt), tenant=tenant)
+        said.observations.add(request_id=name, token_ids=to_bytes(shared))
+        again.observations.add(request_id=name, position=8, token_ids=to_bytes([100]))
+    drafted = propose(proposer.address, said)
     # It does draft, and for each what its own prompt holds.
     assert drafted["a"] & set(secret)
     assert not drafted["b"] & set(secret)
     assert not drafted["c"] & set(secret)
-    again = proposer_pb2.ProposeRequest(batch=1)
-    for each in opens:
-        again.observations.add(request_id=each.request_id, position=8, token_ids=to_bytes([100]))
-    keys = subprocess.run(
-        ["redis-cli", "-p", str(redis_server.port), "dbsize"], capture_output=True, check=True
-    )
-    assert int(keys.stdout) > 0
+    assert redis.Redis.from_url(redis_server.url).dbsize() > 0
     with ExitStack() as stack:
         replica = start(stack, "proposer", *MODEL_FLAG, "--store", redis_server.url)
-        drafted = propose(replica.address, [again])
+        drafted = propose(replica.address, again)
     assert drafted["a"] & set(secret[1:])
     assert not drafted.get("b", set()) & set(secret)
     assert not drafted.get("c", set()) & set(secret)
 
 
-def propose(address: str, batches: list[proposer_pb2.ProposeRequest]) -> dict[str, set[int]]:
-    """Sends batches; returns the tokens of all windows by request."""
+def propose(address: str, batch: proposer_pb2.ProposeRequest) -> dict[str, set[int]]:
+    """Sends a batch; returns the tokens of all windows by request."""
     drafted: dict[str, set[int]] = {}
     with grpc.insecure_channel(address) as channel:
-        for response in proposer_pb2_grpc.ProposerServiceStub(channel).Propose(iter(batches)):
+        for response in proposer_pb2_grpc.ProposerServiceStub(channel).Propose(iter([batch])):
             assert not response.gaps
             for window in response.windows:
                 tokens = from_bytes(window.token_ids).tolist()

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import cache
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,19 +86,15 @@ class Engine:
     def step(self, pass_ns: int = 1_000_000) -> list[Any]:
         """Runs a pass and returns its outputs."""
         output = self.scheduler.schedule()
-        self.drafts.append(
-            {key: list(each) for key, each in output.scheduled_spec_decode_tokens.items()}
-        )
+        drafts = output.scheduled_spec_decode_tokens
+        self.drafts.append({key: list(each) for key, each in drafts.items()})
         self.now += pass_ns + 1000 * output.total_num_scheduled_tokens
         emitted = {}
         for request_id in output.num_scheduled_tokens:
             rest = self.truths[request_id][len(self.outputs[request_id]) :]
-            count = 0
-            for draft, token_id in zip(self.drafts[-1].get(request_id, ()), rest, strict=False):
-                if draft != token_id:
-                    break
-                count += 1
-            emitted[request_id] = rest[: count + 1]
+            pairs = zip(self.drafts[-1].get(request_id, ()), rest, strict=False)
+            right = list(takewhile(lambda pair: pair[0] == pair[1], pairs))
+            emitted[request_id] = rest[: len(right) + 1]
         outputs: list[Any] = self.scheduler.update_from_output(output, emitted)[0].outputs
         for each in outputs:
             self.outputs[each.request_id] += each.new_token_ids

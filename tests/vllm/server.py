@@ -5,12 +5,13 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
+from openai import OpenAI
 
-from tests.stack import REPOSITORY, free_port
+from tests.integration.edit import connect
+from tests.stack import REPOSITORY, free_port, read_totals, wait_until
 
 BIN = Path(os.environ.get("OPTIMIST_TEST_VLLM", REPOSITORY / ".venv-vllm")) / "bin"
 FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
@@ -42,14 +43,11 @@ class Server:
                 env=os.environ | ENVIRONMENT | variables,
             )
 
-    def wait(self) -> "Server":
-        """Waits until it serves."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, self.log.read_text()[-4000:]
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.2)
-        return self
+    def wait(self) -> OpenAI:
+        """Waits until it serves; returns a client of it."""
+        wait_until(lambda: self._answers() or self._process.poll() is not None, START_SECONDS)
+        assert self._answers(), self.log.read_text()[-4000:]
+        return connect(self.url)
 
     def _answers(self) -> bool:
         try:
@@ -61,15 +59,10 @@ class Server:
         """Waits until it has ended by itself; returns its exit status."""
         return self._process.wait(START_SECONDS)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._process.terminate()
         self.end()
 
     def metric(self, name: str) -> float:
         """Returns the sum of a counter over its labels."""
-        lines = httpx.get(f"{self.url}/metrics", timeout=30.0).text.splitlines()
-        return sum(
-            float(line.rsplit(" ", 1)[1])
-            for line in lines
-            if line.startswith((f"{name} ", f"{name}{{"))
-        )
+        return read_totals(f"{self.url}/metrics").get(name, 0.0)

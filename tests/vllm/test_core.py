@@ -9,23 +9,20 @@ from optimist_aligner import Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 from optimist_vllm.core.followed_request import FollowedRequest
 from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_attached
-from optimist_vllm.core.prediction import (
-    MAX_CHARACTERS,
-    MAX_PREDICTIONS,
-    read_prediction,
-)
+from optimist_vllm.core.prediction import MAX_CHARACTERS, MAX_PREDICTIONS, read_prediction
 from optimist_vllm.core.width import MAX_DRAFTS, DraftWidths
+
+
+def content(value: object) -> dict[str, object]:
+    return {"type": "content", "content": value}
 
 
 @pytest.mark.parametrize(
     ("field", "texts"),
     [
-        ({"type": "content", "content": "a\r\nb\rc"}, ["a\nb\nc"]),
-        (
-            {"type": "content", "content": [{"type": "text", "text": each} for each in "ab"]},
-            ["ab"],
-        ),
-        ([{"type": "content", "content": "a"}, {"type": "content", "content": "b"}], ["a", "b"]),
+        (content("a\r\nb\rc"), ["a\nb\nc"]),
+        (content([{"type": "text", "text": each} for each in "ab"]), ["ab"]),
+        ([content("a"), content("b")], ["a", "b"]),
         ("a", ["a"]),
         (["a", "b"], ["a", "b"]),
         ([], []),
@@ -43,10 +40,10 @@ def test_reads_predictions(field: object, texts: list[str]) -> None:
         {},
         {"type": "content"},
         {"type": "file", "content": "secret"},
-        {"type": "content", "content": 1},
-        {"type": "content", "content": ["secret"]},
-        {"type": "content", "content": [{"type": "text", "text": 1}]},
-        {"type": "content", "content": [{"type": "image", "text": "secret"}]},
+        content(1),
+        content(["secret"]),
+        content([{"type": "text", "text": 1}]),
+        content([{"type": "image", "text": "secret"}]),
         ["secret"] * (MAX_PREDICTIONS + 1),
         "secret" * (MAX_CHARACTERS // 6 + 1),
         [["secret"]],
@@ -108,17 +105,10 @@ def test_accounts_are_those_of_a_simpler_count(passes: list[tuple[list[int], int
         assert account.num_rejected == len(drafted - set(kept))
 
 
-ROWS = st.lists(
-    st.lists(st.floats(0.001, 1), max_size=128).map(lambda row: sorted(row)[::-1]),
-    max_size=40,
-)
-TIMES = st.lists(
-    st.tuples(
-        *(st.integers(1, 4096), st.integers(0, 512), st.integers(0, 64)),
-        *(st.integers(0, 64), st.integers(1, 10**9)),
-    ),
-    max_size=20,
-)
+ROW = st.lists(st.floats(0.001, 1), max_size=128).map(lambda row: sorted(row)[::-1])
+ROWS = st.lists(ROW, max_size=40)
+BOUNDS = (1, 4096), (0, 512), (0, 64), (0, 64), (1, 10**9)
+TIMES = st.lists(st.tuples(*(st.integers(*each) for each in BOUNDS)), max_size=20)
 
 
 @given(ROWS, TIMES)

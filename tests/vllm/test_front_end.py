@@ -33,15 +33,15 @@ def plugin() -> None:
 class Served:
     """The endpoints in front of an engine whose model answers every request with `CODE`."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, stop: int | None = None) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.engine = Engine(monkeypatch)
-        self.processor = OutputProcessor(stop)
+        self.processor = OutputProcessor()
         self.chat = OpenAIServingChat(self._generate)
         self.completion = OpenAIServingCompletion(self._generate)
         self.responses = OpenAIServingResponses(self._generate)
 
     def _generate(self, prompt: str, params: Any) -> list[str]:
-        extra_args = params.extra_args
+        extra_args, self.processor.seen = params.extra_args, []
         ids = [f"{index}_{prompt}" for index in range(params.n)]
         for request_id in ids:
             self.engine.add(request_id, CODE, max_tokens=params.max_tokens, extra_args=extra_args)
@@ -63,41 +63,39 @@ class Served:
         return await self.responses.create_responses(ResponsesRequest(prompt="?", **body))
 
 
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Served:
+    return Served(monkeypatch)
+
+
 def counts(answer: Any) -> tuple[int, int]:
     details = answer.usage.completion_tokens_details.model_dump()
     return details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]
 
 
 @pytest.mark.parametrize(
-    "field",
-    [
-        PREDICTION,
-        [PREDICTION, {"type": "content", "content": "something else"}],
-    ],
+    "field", [PREDICTION, [PREDICTION, {"type": "content", "content": "something else"}]]
 )
+@pytest.mark.parametrize("endpoint", ["ask", "complete"])
 async def test_both_endpoints_take_a_prediction(
-    monkeypatch: pytest.MonkeyPatch, field: object
+    served: Served, field: object, endpoint: str
 ) -> None:
-    for endpoint in ("ask", "complete"):
-        answer = await getattr(Served(monkeypatch), endpoint)(prediction=field)
-        assert answer.texts == [CODE]
-        accepted, rejected = counts(answer)
-        assert accepted > len(CODE) * 0.8
-        assert rejected <= len("something else")
+    answer = await getattr(served, endpoint)(prediction=field)
+    assert answer.texts == [CODE]
+    accepted, rejected = counts(answer)
+    assert accepted > len(CODE) * 0.8
+    assert rejected <= len("something else")
 
 
-async def test_a_request_without_one_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = Served(monkeypatch)
+async def test_a_request_without_one_is_as_before(served: Served) -> None:
     for body in ({}, {"prediction": None}, {"vllm_xargs": {"other": 1}}):
         answer = await served.ask(**body)
         assert answer.usage.completion_tokens_details is None
         assert all(each.kv_transfer_params is None for each in served.processor.seen)
 
 
-async def test_tokens_behind_a_stop_string_are_not_accepted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    served = Served(monkeypatch, stop=ord("*"))
+async def test_tokens_behind_a_stop_string_are_not_accepted(served: Served) -> None:
+    served.processor.stop = ord("*")
     answer = await served.ask(prediction=PREDICTION)
     assert answer.texts == [CODE.split("*")[0]]
     assert counts(answer)[0] <= len(answer.texts[0])
@@ -109,8 +107,8 @@ async def events(chunks: AsyncIterator[str]) -> list[Any]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-async def test_the_last_chunk_of_a_stream_has_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    *chunks, last = await events(await Served(monkeypatch).ask(prediction=PREDICTION, stream=True))
+async def test_the_last_chunk_of_a_stream_has_the_counts(served: Served) -> None:
+    *chunks, last = await events(await served.ask(prediction=PREDICTION, stream=True))
     assert [each["choices"][0]["text"] for each in chunks] == [CODE]
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == len(CODE)
@@ -118,45 +116,33 @@ async def test_the_last_chunk_of_a_stream_has_the_counts(monkeypatch: pytest.Mon
     assert last["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] == 0
 
 
-async def test_a_text_that_looks_like_the_last_chunk_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_text_that_looks_like_the_last_chunk_is_left_alone(served: Served) -> None:
     tricky = '"choices":[] "usage":{'
-    served = Served(monkeypatch)
-    monkeypatch.setattr(served.chat, "engine", lambda *_: [tricky])
+    served.chat.engine = lambda *_: [tricky]
     first, _ = await events(await served.ask(prediction=PREDICTION, stream=True))
     assert first == {"choices": [{"index": 0, "text": tricky}]}
 
 
 @pytest.mark.parametrize(
-    "field",
-    [
-        1,
-        "x" * 5_000_000,
-        {"type": "secret", "content": "secret"},
-        "secret \ud800",
-    ],
+    "field", [1, "x" * 5_000_000, {"type": "secret", "content": "secret"}, "secret \ud800"]
 )
 async def test_what_is_no_prediction_is_an_error_that_names_the_field(
-    monkeypatch: pytest.MonkeyPatch, field: object
+    served: Served, field: object
 ) -> None:
-    error = await Served(monkeypatch).ask(prediction=field)
+    error = await served.ask(prediction=field)
     assert error.param == "prediction"
     assert error.message.startswith("prediction: ")
     assert "secret" not in error.message
 
 
-async def test_too_many_tokens_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_tokens_are_an_error(served: Served) -> None:
     field = {"type": "content", "content": "a " * 150_000}
-    error = await Served(monkeypatch).ask(prediction=field)
+    error = await served.ask(prediction=field)
     assert error.message == "prediction: at most 262144 tokens, not 300000"
 
 
-async def test_predictions_are_in_no_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_predictions_are_in_no_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    served = Served(monkeypatch)
     for body in ({"prediction": PREDICTION}, {"vllm_xargs": {"prediction": CODE}}):
         await served.ask(**body)
         await served.respond(**body)

@@ -10,9 +10,8 @@ FAKE = HERE / "fake" / "vllm"
 
 
 def recorded(version: str) -> dict[str, list[str] | None]:
-    interface: dict[str, list[str] | None] = json.loads(
-        (HERE / "interface" / f"{version}.json").read_text()
-    )
+    text = (HERE / "interface" / f"{version}.json").read_text()
+    interface: dict[str, list[str] | None] = json.loads(text)
     return interface
 
 

@@ -1,4 +1,4 @@
-"""The plugin in real vLLM, with the bundled model (`make vllm-test`)."""
+"""The plugin in real vLLM, with the bundled model, and with SmolLM2 (`make smollm2 vllm-test`)."""
 
 import json
 import math
@@ -6,17 +6,19 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError
 
+from optimist_bench.engines.workloads import Prompt, make_prompts
 from optimist_training.data.edits import Edit
-from tests.integration.edit import edits
+from tests.integration.edit import complete, edits
 from tests.stack import BUNDLED_MODEL, REPOSITORY
 from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server
 
@@ -29,12 +31,8 @@ pytestmark = [
 OPTIONS = ("--dtype", "float32", "--block-size", "32", "--max-num-batched-tokens", "256")
 NUM_BLOCKS = 80
 """So few that requests at once preempt each other; one alone may have 64."""
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "string", "maxLength": 40}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
+SCHEMA: dict[str, Any] = {"type": "object", "required": ["a"], "additionalProperties": False}
+SCHEMA |= {"properties": {"a": {"type": "string", "maxLength": 40}}}
 OPTIONS_OF_ANSWERS: tuple[dict[str, Any], ...] = (
     {"stop": ["return"]},
     {"logprobs": True, "top_logprobs": 2},
@@ -50,17 +48,14 @@ OPTIONS_OF_ANSWERS: tuple[dict[str, Any], ...] = (
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
     """vLLM alone, and with the plugin, in a small cache and with prompts in chunks."""
-    logs = tmp_path_factory.mktemp("vllm")
-    plain = Server(logs / "plain.log", str(BUNDLED_MODEL), *OPTIONS)
+    logs, model = tmp_path_factory.mktemp("vllm"), str(BUNDLED_MODEL)
     small = ("--num-gpu-blocks-override", str(NUM_BLOCKS), "--enable-log-requests")
-    served = Server(
-        logs / "served.log", str(BUNDLED_MODEL), *OPTIONS, *small, "--speculative-config", FLAG
-    )
-    try:
-        yield plain.wait(), served.wait()
-    finally:
-        plain.stop()
-        served.stop()
+    flags = (*OPTIONS, *small, "--speculative-config", FLAG)
+    with (
+        closing(Server(logs / "plain.log", model, *OPTIONS)) as plain,
+        closing(Server(logs / "served.log", model, *flags)) as served,
+    ):
+        yield plain, served
 
 
 @pytest.fixture(scope="module")
@@ -69,25 +64,32 @@ def server(servers: tuple[Server, Server]) -> Server:
 
 
 @pytest.fixture(scope="module")
-def reference(servers: tuple[Server, Server]) -> OpenAI:
+def reference(servers: tuple[Server, Server]) -> Any:
     """A client of vLLM without the plugin."""
-    return OpenAI(base_url=f"{servers[0].url}/v1", api_key="none", max_retries=0)
+    return servers[0].wait()
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+def client(server: Server) -> Any:
+    """Of any type, as its overloads do not accept options that are put together."""
+    return server.wait()
 
 
 def predicted(text: str) -> dict[str, Any]:
     return {"prediction": {"type": "content", "content": text}}
 
 
-def ask(client: OpenAI, edit: Edit, **options: Any) -> Any:
-    options = {"temperature": 0.0, "max_tokens": 400, **options}
-    # The client's overloads do not accept options that are put together.
-    create: Any = client.chat.completions.create
-    return create(model="model", messages=edit.messages(), **options)
+def ask(client: Any, edit: Edit, **options: Any) -> Any:
+    return complete(client, edit.messages(), **{"model": "model", "max_tokens": 400, **options})
+
+
+def ask_together(
+    client: Any, asked: Sequence[Edit], predictions: Sequence[str] = (), **options: Any
+) -> list[Any]:
+    """Asks for edits, eight at once, each with its prediction if there are any."""
+    extra = list(map(predicted, predictions)) or [{}] * len(asked)
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(lambda edit, each: ask(client, edit, **each, **options), asked, extra))
 
 
 def text(answer: Any) -> str:
@@ -95,28 +97,28 @@ def text(answer: Any) -> str:
     return content
 
 
+def texts(answers: Sequence[Any]) -> list[str]:
+    return [text(each) for each in answers]
+
+
 def counts(usage: Any) -> tuple[int, int]:
     details = usage.completion_tokens_details
     return details.accepted_prediction_tokens, details.rejected_prediction_tokens
 
 
-def test_edits_are_the_same_text_with_and_without_predictions(
-    client: OpenAI, reference: OpenAI
-) -> None:
+def test_edits_are_the_same_text_with_and_without_predictions(client: Any, reference: Any) -> None:
     asked = edits(120)
-    with ThreadPoolExecutor(8) as pool:
-        plain = list(pool.map(lambda edit: ask(reference, edit), asked))
-        answers = list(pool.map(lambda edit: ask(client, edit, **predicted(edit.before)), asked))
-        followed = list(pool.map(lambda edit: ask(client, edit), asked))
-    assert [text(each) for each in answers] == [text(each) for each in plain]
-    assert [text(each) for each in followed] == [text(each) for each in plain]
+    plain = ask_together(reference, asked)
+    answers = ask_together(client, asked, [edit.before for edit in asked])
+    followed = ask_together(client, asked)
+    assert texts(answers) == texts(followed) == texts(plain)
     num_tokens = sum(each.usage.completion_tokens for each in answers)
     num_accepted = sum(counts(each.usage)[0] for each in answers)
     assert num_accepted > num_tokens * 0.6
     assert all(each.usage.completion_tokens_details is None for each in followed)
 
 
-def test_a_stream_ends_with_the_counts(client: OpenAI) -> None:
+def test_a_stream_ends_with_the_counts(client: Any) -> None:
     edit = edits(1)[0]
     options = {"stream": True, "stream_options": {"include_usage": True}}
     chunks = list(ask(client, edit, **predicted(edit.before), **options))
@@ -128,7 +130,7 @@ def test_a_stream_ends_with_the_counts(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("options", OPTIONS_OF_ANSWERS, ids="-".join)
 def test_answers_are_those_of_vllm_without_the_plugin(
-    client: OpenAI, reference: OpenAI, options: dict[str, Any]
+    client: Any, reference: Any, options: dict[str, Any]
 ) -> None:
     for edit in edits(4):
         plain = ask(reference, edit, **options)
@@ -137,18 +139,15 @@ def test_answers_are_those_of_vllm_without_the_plugin(
         assert answer.choices[0].finish_reason == plain.choices[0].finish_reason
         assert answer.usage.completion_tokens == plain.usage.completion_tokens
         if "logprobs" in options:
-            steps = zip(
-                answer.choices[0].logprobs.content, plain.choices[0].logprobs.content, strict=True
-            )
-            assert all(
-                one.logprob == pytest.approx(other.logprob, abs=1e-3) for one, other in steps
-            )
+            choices = answer.choices[0], plain.choices[0]
+            found, expected = ([each.logprob for each in one.logprobs.content] for one in choices)
+            assert found == pytest.approx(expected, abs=1e-3)
         accepted, rejected = counts(answer.usage)
         assert accepted <= answer.usage.completion_tokens
         assert rejected >= 0
 
 
-def test_an_answer_may_end_at_its_least_length(client: OpenAI, reference: OpenAI) -> None:
+def test_an_answer_may_end_at_its_least_length(client: Any, reference: Any) -> None:
     for edit in edits(6):
         plain = ask(reference, edit)
         # The end is a token too.
@@ -157,7 +156,7 @@ def test_an_answer_may_end_at_its_least_length(client: OpenAI, reference: OpenAI
         assert text(answer) == text(plain)
 
 
-def test_choices_add_up(client: OpenAI) -> None:
+def test_choices_add_up(client: Any) -> None:
     edit = edits(1)[0]
     one = ask(client, edit, **predicted(edit.before))
     # vLLM has but one greedy answer.
@@ -176,29 +175,19 @@ def test_choices_add_up(client: OpenAI) -> None:
     ids=lambda sampling: "-".join(sampling),
 )
 def test_sampled_text_has_the_distribution_of_vllm_without_the_plugin(
-    client: OpenAI, reference: OpenAI, sampling: dict[str, Any]
+    client: Any, reference: Any, sampling: dict[str, Any]
 ) -> None:
     # Few tokens after a prompt that the model knows little of, so that there are many answers.
-    options: Any = {
-        "model": "model",
-        "prompt": "x",
-        "max_tokens": 4,
-        "n": 400,
-        "seed": 1,
-        "logprobs": 0,
-        **sampling,
-    }
+    options: Any = {"model": "model", "prompt": "x", "max_tokens": 4, "n": 400, "seed": 1}
+    options |= {"logprobs": 0, **sampling}
     extra = {**options.pop("extra_body", {})}
     plain = reference.completions.create(**options, extra_body=extra)
     common = Counter(each.text for each in plain.choices).most_common(1)[0][0]
     answer = client.completions.create(**options, extra_body={**extra, **predicted(common)})
     assert counts(answer.usage)[0] > 100
     for position in range(4):
-        samples = [
-            Counter(each.logprobs.tokens[position] for each in one.choices)
-            for one in (plain, answer)
-        ]
-        assert distance(*samples) < 3.5
+        said = [[each.logprobs.tokens[position] for each in one.choices] for one in (plain, answer)]
+        assert distance(*map(Counter[str], said)) < 3.5
 
 
 def distance(one: Counter[str], other: Counter[str]) -> float:
@@ -214,12 +203,11 @@ def distance(one: Counter[str], other: Counter[str]) -> float:
     return (chi_square - degrees) / math.sqrt(2 * degrees)
 
 
-def test_many_at_once_in_a_small_cache(server: Server, client: OpenAI, reference: OpenAI) -> None:
+def test_many_at_once_in_a_small_cache(server: Server, client: Any, reference: Any) -> None:
     asked = edits(32, seed=11)
     options = [({}, *OPTIONS_OF_ANSWERS)[index % 9] for index in range(32)]
-    expected = [
-        text(ask(reference, edit, **each)) for edit, each in zip(asked, options, strict=True)
-    ]
+    pairs = zip(asked, options, strict=True)
+    expected = [text(ask(reference, edit, **each)) for edit, each in pairs]
 
     def answer(index: int) -> str:
         predictions = "nothing of the sort\n" * 50, asked[index].before
@@ -232,49 +220,37 @@ def test_many_at_once_in_a_small_cache(server: Server, client: OpenAI, reference
     assert server.metric("vllm:num_preemptions_total") > 0
 
 
-def test_prompts_in_chunks(client: OpenAI, reference: OpenAI) -> None:
+def test_prompts_in_chunks(client: Any, reference: Any) -> None:
     """Some passes have a chunk of a prompt beside drafts of others."""
     pieces = [each.before for each in edits(48, seed=5)]
-    asked = [
-        replace(edit, before="\n".join(pieces[8 * index : 8 * (index + 1)]))
-        for index, edit in enumerate(edits(6))
-    ]
+    files = ["\n".join(pieces[begin : begin + 8]) for begin in range(0, 48, 8)]
+    asked = [replace(edit, before=file) for edit, file in zip(edits(6), files, strict=True)]
     plain = [ask(reference, edit, max_tokens=100) for edit in asked]
     assert all(each.usage.prompt_tokens > 3 * 256 for each in plain)
-    with ThreadPoolExecutor(6) as pool:
-        answers = list(
-            pool.map(
-                lambda edit: ask(client, edit, max_tokens=100, **predicted(edit.before)), asked
-            )
-        )
-    assert [text(each) for each in answers] == [text(each) for each in plain]
+    answers = ask_together(client, asked, [edit.before for edit in asked], max_tokens=100)
+    assert texts(answers) == texts(plain)
     assert sum(counts(each.usage)[0] for each in answers) > 300
 
 
-def test_cached_beginnings(server: Server, client: OpenAI, reference: OpenAI) -> None:
+def test_cached_beginnings(server: Server, client: Any, reference: Any) -> None:
     """Prompts of all lengths, so that of some a single token is not in the cache."""
 
-    def complete(client: OpenAI, length: int, **extra: Any) -> str:
-        # The client's overloads do not accept options that are put together.
-        create: Any = client.completions.create
+    def go_on(client: Any, length: int, **extra: Any) -> str:
+        options = {"model": "model", "max_tokens": 20, "temperature": 0.0, "extra_body": extra}
         prompt = list(range(300, 300 + length))
-        answer = create(
-            model="model", prompt=prompt, max_tokens=20, temperature=0.0, extra_body=extra
-        )
-        return str(answer.choices[0].text)
+        return str(client.completions.create(prompt=prompt, **options).choices[0].text)
 
     hits = server.metric("vllm:prefix_cache_hits_total")
     lengths = [*range(30, 70)] * 2
-    expected = [complete(reference, length) for length in lengths]
+    expected = [go_on(reference, length) for length in lengths]
+    extra = predicted("x = 1\n")
     with ThreadPoolExecutor(4) as pool:
-        found = list(
-            pool.map(lambda length: complete(client, length, **predicted("x = 1\n")), lengths)
-        )
+        found = list(pool.map(lambda length: go_on(client, length, **extra), lengths))
     assert found == expected
     assert server.metric("vllm:prefix_cache_hits_total") > hits
 
 
-def test_aborts_leave_the_others_alone(server: Server, client: OpenAI, reference: OpenAI) -> None:
+def test_aborts_leave_the_others_alone(server: Server, client: Any, reference: Any) -> None:
     asked = edits(12, seed=3)
     expected = [text(ask(reference, edit)) for edit in asked]
 
@@ -300,16 +276,13 @@ def test_aborts_leave_the_others_alone(server: Server, client: OpenAI, reference
     ],
     ids=["number", "many", "tokens"],
 )
-def test_what_is_no_prediction_is_a_400(client: OpenAI, field: Any, message: str) -> None:
+def test_what_is_no_prediction_is_a_400(client: Any, field: Any, message: str) -> None:
     edit = edits(1)[0]
-    body = {"prediction": field}
-    # The client's overloads do not accept options that are put together.
-    complete: Any = client.completions.create
-    respond: Any = client.responses.create
+    body = {"model": "model", "extra_body": {"prediction": field}}
     endpoints: tuple[Callable[[], Any], ...] = (
-        lambda: ask(client, edit, extra_body=body),
-        lambda: complete(model="model", prompt="x", extra_body=body),
-        lambda: respond(model="model", input="x", extra_body=body),
+        lambda: client.chat.completions.create(messages=edit.messages(), **body),
+        lambda: client.completions.create(prompt="x", **body),
+        lambda: client.responses.create(input="x", **body),
     )
     for endpoint in endpoints:
         with pytest.raises(BadRequestError, match=re.escape(message)) as error:
@@ -318,11 +291,10 @@ def test_what_is_no_prediction_is_a_400(client: OpenAI, field: Any, message: str
     assert text(ask(client, edit))
 
 
-def test_responses_take_a_prediction(server: Server, client: OpenAI) -> None:
+def test_responses_take_a_prediction(server: Server, client: Any) -> None:
     edit = edits(1)[0]
     before = server.metric("optimist:prediction_tokens_total")
-    # The client's overloads do not accept options that are put together.
-    respond: Any = client.responses.create
+    respond = client.responses.create
     options = {"model": "model", "input": edit.messages(), "temperature": 0.0}
     expected = text(ask(client, edit))
     answer = respond(**options, extra_body=predicted(edit.before))
@@ -335,16 +307,15 @@ def test_responses_take_a_prediction(server: Server, client: OpenAI) -> None:
     assert server.metric("optimist:prediction_tokens_total") - before > 1.5 * accepted
 
 
-def test_logs_and_metrics(server: Server, client: OpenAI) -> None:
+def test_logs_and_metrics(server: Server, client: Any) -> None:
     edit = edits(1)[0]
     before = server.metric("optimist:prediction_tokens_total")
     expected = "nowhere_else = 1\n" + edit.before
     answer = ask(client, edit, **predicted(expected))
     assert server.metric("optimist:prediction_tokens_total") - before == sum(counts(answer.usage))
     assert server.metric("optimist:draft_seconds_total") > 0
-    client.responses.create(
-        model="model", input="x", extra_body={"vllm_xargs": {"prediction": expected}}
-    )
+    body = {"vllm_xargs": {"prediction": expected}}
+    client.responses.create(model="model", input="x", extra_body=body)
     log = server.log.read_text()
     assert log.count("<prediction of ") > 1
     assert "nowhere_else" not in log
@@ -354,15 +325,10 @@ def test_llm_in_python() -> None:
     edit = next(each for each in edits(20) if each.kind == "repeat")
     script = REPOSITORY / "tests" / "vllm" / "scripts" / "llm.py"
     prompt = str(edit.messages()[0]["content"])
-    done = subprocess.run(
-        [BIN / "python", script, BUNDLED_MODEL, prompt, edit.after],
-        env=os.environ | ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    command = [str(BIN / "python"), str(script), str(BUNDLED_MODEL), prompt, edit.after]
+    printed = subprocess.check_output(command, env=os.environ | ENVIRONMENT, text=True)
     # vLLM prints there as well.
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("[["))
+    (line,) = (line for line in printed.splitlines() if line.startswith("[["))
     (plain, _), (predicted_text, num_accepted) = json.loads(line)
     assert predicted_text == plain
     assert num_accepted > 20
@@ -371,24 +337,12 @@ def test_llm_in_python() -> None:
 def test_tensor_parallel(tmp_path: Path) -> None:
     # The bundled model has five heads, which are not to be parted.
     flags = ("--dtype", "float32", "--tensor-parallel-size", "2", "--speculative-config", FLAG)
-    server = Server(tmp_path / "log", str(REPOSITORY / "models" / "tiny-edit-draft"), *flags)
-    try:
-        client = OpenAI(base_url=f"{server.wait().url}/v1", api_key="none", max_retries=0)
-        asked = edits(8)
-        with ThreadPoolExecutor(4) as pool:
-            plain = list(pool.map(lambda edit: ask(client, edit, max_tokens=100), asked))
-            answers = list(
-                pool.map(
-                    lambda edit, answer: ask(
-                        client, edit, max_tokens=100, **predicted(text(answer))
-                    ),
-                    asked,
-                    plain,
-                )
-            )
-    finally:
-        server.stop()
-    assert [text(each) for each in answers] == [text(each) for each in plain]
+    model = str(REPOSITORY / "models" / "tiny-edit-draft")
+    with closing(Server(tmp_path / "log", model, *flags)) as server:
+        client, asked = server.wait(), edits(8)
+        plain = ask_together(client, asked, max_tokens=100)
+        answers = ask_together(client, asked, texts(plain), max_tokens=100)
+    assert texts(answers) == texts(plain)
     num_tokens = sum(each.usage.completion_tokens for each in answers)
     assert sum(counts(each.usage)[0] for each in answers) > num_tokens * 0.8
 
@@ -408,3 +362,37 @@ def test_a_misfit_does_not_start(
     server = Server(tmp_path / "log", str(BUNDLED_MODEL), *flags, **variables)
     assert server.end() != 0
     assert message in server.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A client of vLLM with the plugin and a language model in bfloat16."""
+    model = REPOSITORY / "models" / "smollm2"
+    if not model.is_dir():
+        pytest.skip("`make smollm2` was not run")
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    flags = ("--dtype", "bfloat16", "--speculative-config", FLAG)
+    with closing(Server(log, str(model), *flags)) as server:
+        yield server.wait()
+
+
+def rewrite(client: Any, prompt: Prompt) -> Any:
+    messages = [{"role": "user", "content": prompt.text}]
+    options = {"model": "model", "max_tokens": 48, **predicted(str(prompt.prediction))}
+    return complete(client, messages, **options)
+
+
+def test_rewrites_are_predicted(smollm2: Any) -> None:
+    prompts = make_prompts("rewrite-predicted", "", 6)
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda prompt: rewrite(smollm2, prompt), prompts))
+    num_tokens = sum(each.usage.completion_tokens for each in answers)
+    assert sum(counts(each.usage)[0] for each in answers) > num_tokens / 4
+    assert all(texts(answers))
+
+
+def test_a_chat_with_a_useless_prediction_is_answered(smollm2: Any) -> None:
+    question = make_prompts("chat", "", 1)[0].text
+    answer = rewrite(smollm2, Prompt(question, "def nothing() -> None: ...\n" * 20))
+    assert len(text(answer)) > 50
+    assert counts(answer.usage)[0] < 10

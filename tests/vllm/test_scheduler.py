@@ -15,6 +15,11 @@ CODE = "def area(width, height):\n    check(width, height)\n    return width * h
 RENAMED = CODE.replace("width", "breadth")
 
 
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    return Engine(monkeypatch)
+
+
 def payload(*texts: str, key: int = 0) -> Payload:
     return Payload.of(key, [tokens(text) for text in texts])
 
@@ -23,8 +28,7 @@ def last_report(engine: Engine, request_id: str) -> Report:
     return Report(*engine.reports[request_id][-1])
 
 
-def test_a_prediction_saves_passes_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_a_prediction_saves_passes_and_is_counted(engine: Engine) -> None:
     engine.add("plain", RENAMED, prompt=tokens("?"))
     num_plain = engine.run()
     engine.add("predicted", RENAMED, prompt=tokens("?"), extra_args={PAYLOAD: payload(CODE, key=5)})
@@ -37,10 +41,7 @@ def test_a_prediction_saves_passes_and_is_counted(monkeypatch: pytest.MonkeyPatc
     assert 0 < report.num_rejected < len(CODE) - report.num_accepted + 20
 
 
-def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = Engine(monkeypatch)
+def test_the_prompt_and_a_text_in_extra_args_are_followed_too(engine: Engine) -> None:
     engine.add("1", CODE, prompt=tokens(f"Repeat:\n```\n{CODE}```\n"))
     assert engine.run() < len(CODE) / 4
     # What the prompt holds was not predicted.
@@ -52,10 +53,7 @@ def test_the_prompt_and_a_text_in_extra_args_are_followed_too(
     assert last_report(engine, "2").num_accepted > len(CODE) / 2
 
 
-def test_the_token_after_the_drafts_may_end_a_text_that_is_long_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = Engine(monkeypatch)
+def test_the_token_after_the_drafts_may_end_a_text_that_is_long_enough(engine: Engine) -> None:
     request = engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
     request.sampling_params.min_tokens = 100
     num_passes = 0
@@ -68,13 +66,11 @@ def test_the_token_after_the_drafts_may_end_a_text_that_is_long_enough(
 
 
 def test_predictions_go_no_further_than_the_scheduler(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    engine = Engine(monkeypatch)
-    request = engine.add(
-        "1", "secret text", extra_args={"other": 1, PAYLOAD: payload("secret text")}
-    )
+    extra_args = {"other": 1, PAYLOAD: payload("secret text")}
+    request = engine.add("1", "secret text", extra_args=extra_args)
     assert request.sampling_params.extra_args == {"other": 1}
     engine.step()
     output = engine.scheduler.schedule()
@@ -87,9 +83,8 @@ def test_predictions_go_no_further_than_the_scheduler(
 
 
 def test_what_is_no_prediction_leaves_the_request_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = Engine(monkeypatch)
     engine.add("1", "a" * 50, extra_args={"prediction": {"type": "secret"}})
     assert engine.run() == 51
     assert "request 1 is not followed: prediction: must be" in caplog.text
@@ -97,26 +92,20 @@ def test_what_is_no_prediction_leaves_the_request_alone(
 
 
 def test_a_fault_of_the_aligner_costs_one_request_its_drafts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = Engine(monkeypatch)
     engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.add("2", CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.step()
-
-    def fail(*_args: Any) -> None:
-        raise ZeroDivisionError
-
-    followed = engine.scheduler._entries["1"].followed
-    monkeypatch.setattr(followed, "find_path", fail)
+    followed: Any = engine.scheduler._entries["1"].followed
+    followed.find_path = Mock(side_effect=ZeroDivisionError)
     engine.run()
     assert engine.text("1") == engine.text("2") == CODE
     assert "request 1 is not followed any more" in caplog.text
     assert not any("1" in each for each in engine.drafts[2:])
 
 
-def test_several_choices_share_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_several_choices_share_what_was_read(engine: Engine) -> None:
     for request_id in ("0_1", "1_1"):
         engine.add(request_id, CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.add("other", CODE, extra_args={PAYLOAD: payload(CODE + "#")})
@@ -137,8 +126,7 @@ def test_drafts_end_with_the_output_and_the_context(monkeypatch: pytest.MonkeyPa
     assert engine.text("2") == CODE[:36]
 
 
-def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(monkeypatch)
+def test_grammars_cut_drafts(engine: Engine) -> None:
     engine.grammar.forbidden = {ord("\n")}
     engine.add("1", CODE, extra_args={PAYLOAD: payload(CODE)})
     engine.run()
@@ -146,10 +134,7 @@ def test_grammars_cut_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(ord("\n") not in each.get("1", ()) for each in engine.drafts)
 
 
-def test_workers_are_asked_for_drafts_with_other_schedulers_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = Engine(monkeypatch)
+def test_workers_are_asked_for_drafts_with_other_schedulers_alone(engine: Engine) -> None:
     workers, other = Mock(), Mock()
     EngineCore(engine.scheduler, workers).post_step(model_executed=True)
     assert not workers.method_calls

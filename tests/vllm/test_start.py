@@ -14,6 +14,8 @@ from optimist_vllm import interface, repairs
 from optimist_vllm.proposer import SCHEDULER, Proposer
 
 optimist_vllm.register()
+MISSPELT = "optimist_vllm.Propser"
+NOT_MISSPELT = r"model is optimist_vllm\.Proposer, not optimist_vllm\.Propser"
 
 
 def config(num_drafts: int = 64) -> dict[str, Any]:
@@ -36,10 +38,7 @@ def test_without_the_flag_nothing_changes(speculative: dict[str, Any] | None) ->
         ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size: .* use --tensor-parallel-size"),
         ({"scheduler_cls": "other.Scheduler"}, r"--scheduler-cls: other\.Scheduler .* leave"),
         ({"skip_tokenizer_init": True}, "--skip-tokenizer-init: .* leave it out"),
-        (
-            {"speculative_config": {"model": "optimist_vllm.Propser"}},
-            r"--speculative-config: model is optimist_vllm\.Proposer, not optimist_vllm\.Propser",
-        ),
+        ({"speculative_config": {"model": MISSPELT}}, f"--speculative-config: {NOT_MISSPELT}"),
         ({"speculative_config": config(129)}, "num_speculative_tokens: .* at most 128 .* not 129"),
     ],
 )

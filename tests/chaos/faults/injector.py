@@ -2,13 +2,23 @@
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from tests.chaos.faults.proxy import BLACK_HOLE, UNDISTURBED, Disturbance
+from tests.chaos.faults.proxy import BLACK_HOLE, HALF_OPEN, UNDISTURBED, Disturbance
 from tests.chaos.faults.schedule import Fault, FaultKind
 from tests.chaos.services.fleet import Fleet
 from tests.chaos.services.network import ProxiedNetwork
+
+_DISTURBANCES: dict[FaultKind, Callable[[float], Disturbance]] = {
+    FaultKind.DELAY: lambda amount: Disturbance(delay_seconds=amount),
+    FaultKind.JITTER: lambda amount: Disturbance(jitter_seconds=amount),
+    FaultKind.DRIP: lambda amount: Disturbance(bytes_per_second=amount),
+    FaultKind.RESET: lambda _: UNDISTURBED,
+    FaultKind.REFUSE: lambda _: Disturbance(refuses=True),
+    FaultKind.BLACK_HOLE: lambda _: BLACK_HOLE,
+    FaultKind.HALF_OPEN: lambda amount: HALF_OPEN[amount < 0.5],
+}
 
 
 @dataclass
@@ -33,7 +43,7 @@ class Injector:
     """Runs schedules of faults."""
 
     def __init__(self, fleet: Fleet, network: ProxiedNetwork) -> None:
-        self._fleet, self._network = fleet, network
+        self.fleet, self.network = fleet, network
         self.injected: list[Injected] = []
 
     async def run(self, schedule: Sequence[Fault]) -> None:
@@ -64,15 +74,15 @@ class Injector:
             one.ended = loop.time()
 
     async def _disturb(self, fault: Fault) -> None:
-        proxy = self._network.edges[fault.place]
-        await proxy.disturb(_disturbance(fault))
+        proxy = self.network.edges[fault.place]
+        await proxy.disturb(_DISTURBANCES[fault.kind](fault.amount))
         if fault.kind in (FaultKind.RESET, FaultKind.REFUSE):
             proxy.reset()
         await asyncio.sleep(fault.seconds)
         await proxy.disturb(UNDISTURBED)
 
     async def _harm(self, fault: Fault) -> None:
-        member = self._fleet.members[fault.place]
+        member = self.fleet.members[fault.place]
         if fault.kind is FaultKind.STOP:
             member.signal(signal.SIGSTOP)
             await asyncio.sleep(fault.seconds)
@@ -82,24 +92,6 @@ class Injector:
             member.kill()
             await asyncio.sleep(fault.seconds)
         else:
-            await member.end()
+            await asyncio.to_thread(member.stop)
         member.start()
-        await member.until_healthy()
-
-
-def _disturbance(fault: Fault) -> Disturbance:
-    match fault.kind:
-        case FaultKind.DELAY:
-            return Disturbance(delay_seconds=fault.amount)
-        case FaultKind.JITTER:
-            return Disturbance(jitter_seconds=fault.amount)
-        case FaultKind.DRIP:
-            return Disturbance(bytes_per_second=fault.amount)
-        case FaultKind.REFUSE:
-            return Disturbance(refuses=True)
-        case FaultKind.BLACK_HOLE:
-            return BLACK_HOLE
-        case FaultKind.HALF_OPEN:
-            holds_requests = fault.amount < 0.5
-            return Disturbance(holds_requests=holds_requests, holds_answers=not holds_requests)
-    return UNDISTURBED
+        await asyncio.to_thread(member.wait_until_healthy)

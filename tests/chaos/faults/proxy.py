@@ -32,11 +32,17 @@ class Disturbance:
     refuses: bool = False
     """The port refuses new connections, as if nobody listened."""
 
+    def holds(self, *, towards_server: bool) -> bool:
+        """Tells whether a way is held."""
+        return self.holds_requests if towards_server else self.holds_answers
+
 
 Arrived = asyncio.Queue[tuple[float, bytes | OSError]]
 """What was read, or how reading ended, and when it is due."""
 UNDISTURBED = Disturbance()
 BLACK_HOLE = Disturbance(holds_requests=True, holds_answers=True)
+HALF_OPEN = Disturbance(holds_answers=True), Disturbance(holds_requests=True)
+"""Of either way, by whether it is that towards the server."""
 
 
 class FaultProxy:
@@ -46,12 +52,7 @@ class FaultProxy:
     """
 
     def __init__(self, target: tuple[str, int], seed: int = 0) -> None:
-        """Listens nowhere yet.
-
-        Args:
-            target: Host and port of the server.
-            seed: Of the jitter.
-        """
+        """Listens nowhere yet; `target` is the server's host and port, `seed` of the jitter."""
         self.port = 0
         self._target = target
         self._rng = random.Random(seed)
@@ -179,12 +180,8 @@ class FaultProxy:
 
     async def _until_free(self, *, towards_server: bool) -> None:
         """Waits while a way is held."""
-        while self._holds(towards_server):
+        while self._disturbance.holds(towards_server=towards_server):
             await self._changed.wait()
-
-    def _holds(self, towards_server: bool) -> bool:
-        now = self._disturbance
-        return now.holds_requests if towards_server else now.holds_answers
 
 
 def _reset(ends: Iterable[asyncio.StreamWriter]) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import cycle
 
@@ -33,27 +33,22 @@ class FaultKind(StrEnum):
         return self in (FaultKind.KILL, FaultKind.STOP, FaultKind.RESTART)
 
 
+_NONE = (0.0, 0.0)
 # Shortest and longest, in seconds: past what keepalive notices, and well below it. For a process
-# that ends it is the time until it is started again.
-_SECONDS: dict[FaultKind, tuple[float, float]] = {
-    FaultKind.DELAY: (2.0, 6.0),
-    FaultKind.JITTER: (2.0, 6.0),
-    FaultKind.RESET: (0.0, 0.0),
-    FaultKind.HALF_OPEN: (1.0, 15.0),
-    FaultKind.BLACK_HOLE: (1.0, 15.0),
-    FaultKind.DRIP: (2.0, 6.0),
-    FaultKind.REFUSE: (1.0, 5.0),
-    FaultKind.KILL: (0.0, 2.0),
-    FaultKind.STOP: (0.5, 12.0),
-    FaultKind.RESTART: (0.0, 0.0),
-}
-# Strength: seconds for delays, bytes a second for a drip, which way for a half-open connection
-# (below one half: requests are held).
-_AMOUNT: dict[FaultKind, tuple[float, float]] = {
-    FaultKind.DELAY: (0.005, 0.3),
-    FaultKind.JITTER: (0.01, 0.3),
-    FaultKind.DRIP: (500.0, 8000.0),
-    FaultKind.HALF_OPEN: (0.0, 1.0),
+# that ends it is the time until it is started again. Then the least and greatest strength: seconds
+# for delays, bytes a second for a drip, which way for a half-open connection (below one half:
+# requests are held).
+_RANGES: dict[FaultKind, tuple[tuple[float, float], tuple[float, float]]] = {
+    FaultKind.DELAY: ((2.0, 6.0), (0.005, 0.3)),
+    FaultKind.JITTER: ((2.0, 6.0), (0.01, 0.3)),
+    FaultKind.RESET: (_NONE, _NONE),
+    FaultKind.HALF_OPEN: ((1.0, 15.0), (0.0, 1.0)),
+    FaultKind.BLACK_HOLE: ((1.0, 15.0), _NONE),
+    FaultKind.DRIP: ((2.0, 6.0), (500.0, 8000.0)),
+    FaultKind.REFUSE: ((1.0, 5.0), _NONE),
+    FaultKind.KILL: ((0.0, 2.0), _NONE),
+    FaultKind.STOP: ((0.5, 12.0), _NONE),
+    FaultKind.RESTART: (_NONE, _NONE),
 }
 MAX_AT_ONCE = 2
 
@@ -108,18 +103,14 @@ def make_schedule(
     begin = 0.0
     for kind, places in cycle(_deck(rng, edges, processes)):
         begin += rng.uniform(0.5, 1.5) * mean_pause_seconds
-        fault = Fault(
-            begin,
-            rng.uniform(*_SECONDS[kind]),
-            kind,
-            rng.choice(places),
-            rng.uniform(*_AMOUNT.get(kind, (0.0, 0.0))),
-        )
+        seconds_range, amount_range = _RANGES[kind]
+        lasts, place = rng.uniform(*seconds_range), rng.choice(places)
+        fault = Fault(begin, lasts, kind, place, rng.uniform(*amount_range))
         last = [one for one in faults if one.end > begin]
-        if len(last) >= MAX_AT_ONCE or any(one.place == fault.place for one in last):
+        if len(last) >= MAX_AT_ONCE or any(one.place == place for one in last):
             begin = min(one.end for one in last)
-            fault = Fault(begin, fault.seconds, kind, fault.place, fault.amount)
-            if any(one.place == fault.place and one.end > begin for one in last):
+            fault = replace(fault, begin=begin)
+            if any(one.place == place and one.end > begin for one in last):
                 continue
         if begin > seconds:
             return faults

@@ -1,15 +1,16 @@
 """The proxy between real sockets: a server that echoes, and clients."""
 
 import asyncio
-import contextlib
 import errno
 import socket
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.chaos.faults.proxy import BLACK_HOLE, UNDISTURBED, Disturbance, FaultProxy
+from tests.chaos.faults.proxy import BLACK_HOLE, HALF_OPEN, UNDISTURBED, Disturbance, FaultProxy
+from tests.stack import free_port
 
 SOON = 0.15
 """Long enough for what is not held to arrive, on a machine that is not busy."""
@@ -23,6 +24,7 @@ class Echo:
         self.received = bytearray()
         self.ends: list[str] = []
         self.ended = asyncio.Event()
+        self.address = ("", 0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -38,35 +40,53 @@ class Echo:
 
 
 @pytest.fixture
-async def echo() -> AsyncIterator[tuple[Echo, FaultProxy]]:
-    one = Echo()
-    server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
-    proxy = FaultProxy(server.sockets[0].getsockname())
-    await proxy.start()
-    yield one, proxy
-    await proxy.stop()
-    server.close()
+async def server() -> AsyncIterator[Echo]:
+    echo = Echo()
+    async with await asyncio.start_server(echo.serve, "127.0.0.1", 0) as listening:
+        echo.address = listening.sockets[0].getsockname()
+        yield echo
 
 
-@contextlib.asynccontextmanager
-async def client(
-    proxy: FaultProxy,
-) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+@pytest.fixture
+async def proxy(server: Echo) -> AsyncIterator[FaultProxy]:
+    started = FaultProxy(server.address)
+    await started.start()
+    yield started
+    await started.stop()
+
+
+class Connection:
+    """A client's."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.send = writer.write
+
+    async def read(self, size: int) -> bytes:
+        async with asyncio.timeout(LATE):
+            return await self.reader.readexactly(size)
+
+    async def echo(self, data: bytes) -> None:
+        self.send(data)
+        assert await self.read(len(data)) == data
+
+    async def is_silent(self) -> bool:
+        """Tells whether nothing comes, no end either."""
+        try:
+            async with asyncio.timeout(SOON):
+                await self.reader.read(1)
+        except TimeoutError:
+            return True
+        return False
+
+
+@asynccontextmanager
+async def connection(proxy: FaultProxy) -> AsyncIterator[Connection]:
+    client = Connection(*await asyncio.open_connection("127.0.0.1", proxy.port))
     try:
-        yield reader, writer
+        yield client
     finally:
-        writer.transport.abort()
-
-
-async def is_silent(reader: asyncio.StreamReader) -> bool:
-    """Tells whether nothing comes, no end either."""
-    try:
-        async with asyncio.timeout(SOON):
-            await reader.read(1)
-    except TimeoutError:
-        return True
-    return False
+        client.writer.transport.abort()
 
 
 async def until_connections(proxy: FaultProxy, count: int) -> None:
@@ -74,102 +94,84 @@ async def until_connections(proxy: FaultProxy, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def read(reader: asyncio.StreamReader, size: int) -> bytes:
-    async with asyncio.timeout(LATE):
-        return await reader.readexactly(size)
+@pytest.fixture
+async def client(proxy: FaultProxy) -> AsyncIterator[Connection]:
+    async with connection(proxy) as connected:
+        yield connected
 
 
-async def echo_back(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes
+async def test_undisturbed_it_forwards_all_bytes_and_ends(
+    server: Echo, proxy: FaultProxy, client: Connection
 ) -> None:
-    writer.write(data)
-    assert await read(reader, len(data)) == data
-
-
-Pair = tuple[Echo, FaultProxy]
-
-
-async def test_undisturbed_it_forwards_all_bytes_and_ends(echo: Pair) -> None:
-    server, proxy = echo
     payload = bytes(range(256)) * 8000
-    async with client(proxy) as (reader, writer):
-        writer.write(payload)
-        assert await read(reader, len(payload)) == payload
-        writer.write_eof()
-        assert await reader.read() == b""
+    client.send(payload)
+    assert await client.read(len(payload)) == payload
+    client.writer.write_eof()
+    assert await client.reader.read() == b""
     await server.ended.wait()
     assert server.ends == ["eof"]
     await until_connections(proxy, 0)
 
 
-async def test_delay_is_felt_each_way_and_keeps_bandwidth(echo: Pair) -> None:
-    _, proxy = echo
-    await proxy.disturb(Disturbance(delay_seconds=0.2))
+async def test_delays_are_felt_each_way_and_keep_bandwidth_and_order(
+    proxy: FaultProxy, client: Connection
+) -> None:
+    await proxy.disturb(Disturbance(delay_seconds=0.2, jitter_seconds=0.05))
     loop = asyncio.get_running_loop()
-    async with client(proxy) as (reader, writer):
-        began = loop.time()
-        for _ in range(10):
-            writer.write(b"x" * 1000)
-            await asyncio.sleep(0.01)
-        assert await read(reader, 10_000) == b"x" * 10_000
-        # Ten delays one behind the other would be four seconds.
-        assert 0.4 <= loop.time() - began < 4.0
+    began = loop.time()
+    for number in range(100):
+        client.send(bytes([number]))
+        await asyncio.sleep(0.001)
+    assert await client.read(100) == bytes(range(100))
+    # A hundred delays one behind the other would be forty seconds.
+    assert 0.4 <= loop.time() - began < 4.0
 
 
-async def test_jitter_changes_times_and_never_the_order(echo: Pair) -> None:
-    _, proxy = echo
-    await proxy.disturb(Disturbance(jitter_seconds=0.05))
-    async with client(proxy) as (reader, writer):
-        for number in range(100):
-            writer.write(bytes([number]))
-            await asyncio.sleep(0.001)
-        assert await read(reader, 100) == bytes(range(100))
-
-
-async def test_reset_reaches_both_ends(echo: Pair) -> None:
-    server, proxy = echo
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"hello")
-        proxy.reset()
-        with pytest.raises(ConnectionResetError):
-            await read(reader, 1)
+async def test_reset_reaches_both_ends(server: Echo, proxy: FaultProxy, client: Connection) -> None:
+    await client.echo(b"hello")
+    proxy.reset()
+    with pytest.raises(ConnectionResetError):
+        await client.read(1)
     await server.ended.wait()
     assert server.ends == ["reset"]
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"again")
+    async with connection(proxy) as client:
+        await client.echo(b"again")
 
 
-async def test_a_client_that_resets_is_gone_at_the_server_too(echo: Pair) -> None:
-    server, proxy = echo
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"hello")
-        linger = struct.pack("ii", 1, 0)
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+async def test_a_client_that_resets_is_gone_at_the_server_too(
+    server: Echo, proxy: FaultProxy, client: Connection
+) -> None:
+    await client.echo(b"hello")
+    linger = struct.pack("ii", 1, 0)
+    client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    client.writer.transport.abort()
     await server.ended.wait()
     assert server.ends == ["reset"]
     await until_connections(proxy, 0)
 
 
-async def test_black_hole_keeps_everything_until_it_is_over(echo: Pair) -> None:
-    server, proxy = echo
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"a")
-        await proxy.disturb(BLACK_HOLE)
-        writer.write(b"b")
-        async with client(proxy) as (late, late_writer):
-            late_writer.write(b"c")
-            assert await is_silent(reader)
-            assert await is_silent(late)
-            assert bytes(server.received) == b"a"
-            await proxy.disturb(UNDISTURBED)
-            assert await read(reader, 1) == b"b"
-            assert await read(late, 1) == b"c"
+@pytest.mark.parametrize(
+    ("how", "received"), [(BLACK_HOLE, b"a"), (HALF_OPEN[True], b"a"), (HALF_OPEN[False], b"abc")]
+)
+async def test_a_held_way_keeps_everything_until_it_is_over(
+    server: Echo, proxy: FaultProxy, client: Connection, how: Disturbance, received: bytes
+) -> None:
+    await client.echo(b"a")
+    await proxy.disturb(how)
+    client.send(b"b")
+    assert await client.is_silent()
+    async with connection(proxy) as late:
+        late.send(b"c")
+        assert await late.is_silent()
+        assert bytes(server.received) == received
+        await proxy.disturb(UNDISTURBED)
+        assert await client.read(1) == b"b"
+        assert await late.read(1) == b"c"
 
 
-async def test_black_hole_hides_that_a_side_has_gone(echo: Pair) -> None:
-    server, proxy = echo
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"a")
+async def test_black_hole_hides_that_a_side_has_gone(server: Echo, proxy: FaultProxy) -> None:
+    async with connection(proxy) as client:
+        await client.echo(b"a")
         await proxy.disturb(BLACK_HOLE)
     await asyncio.sleep(SOON)
     assert not server.ends
@@ -177,70 +179,49 @@ async def test_black_hole_hides_that_a_side_has_gone(echo: Pair) -> None:
     await server.ended.wait()
 
 
-@pytest.mark.parametrize("towards_server", [True, False])
-async def test_half_open_holds_one_way(echo: Pair, towards_server: bool) -> None:
-    server, proxy = echo
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"a")
-        await proxy.disturb(
-            Disturbance(holds_requests=towards_server, holds_answers=not towards_server)
-        )
-        writer.write(b"b")
-        assert await is_silent(reader)
-        assert bytes(server.received) == (b"a" if towards_server else b"ab")
-        await proxy.disturb(UNDISTURBED)
-        assert await read(reader, 1) == b"b"
-
-
-async def test_drip_lets_so_many_bytes_pass(echo: Pair) -> None:
-    server, proxy = echo
+async def test_drip_lets_so_many_bytes_pass(
+    server: Echo, proxy: FaultProxy, client: Connection
+) -> None:
     await proxy.disturb(Disturbance(bytes_per_second=1000))
     loop = asyncio.get_running_loop()
-    async with client(proxy) as (reader, writer):
-        began = loop.time()
-        writer.write(b"x" * 300)
-        assert await read(reader, 300) == b"x" * 300
-        assert loop.time() - began >= 0.25
-        # What is on its way gets faster with the rest.
-        writer.write(b"y" * 100_000)
-        await asyncio.sleep(SOON)
-        assert len(server.received) < 10_000
-        await proxy.disturb(UNDISTURBED)
-        assert await read(reader, 100_000) == b"y" * 100_000
+    began = loop.time()
+    client.send(b"x" * 300)
+    assert await client.read(300) == b"x" * 300
+    assert loop.time() - began >= 0.25
+    # What is on its way gets faster with the rest.
+    client.send(b"y" * 100_000)
+    await asyncio.sleep(SOON)
+    assert len(server.received) < 10_000
+    await proxy.disturb(UNDISTURBED)
+    assert await client.read(100_000) == b"y" * 100_000
 
 
-async def test_refusing_concerns_new_connections(echo: Pair) -> None:
-    _, proxy = echo
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"a")
-        await proxy.disturb(Disturbance(refuses=True))
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", proxy.port)
-        await echo_back(reader, writer, b"b")
-        await proxy.disturb(UNDISTURBED)
-    async with client(proxy) as (reader, writer):
-        await echo_back(reader, writer, b"c")
+async def test_refusing_concerns_new_connections(proxy: FaultProxy, client: Connection) -> None:
+    await client.echo(b"a")
+    await proxy.disturb(Disturbance(refuses=True))
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", proxy.port)
+    await client.echo(b"b")
+    await proxy.disturb(UNDISTURBED)
+    async with connection(proxy) as client:
+        await client.echo(b"c")
 
 
 async def test_a_server_that_is_not_there_resets_its_clients() -> None:
-    taken = await asyncio.start_server(Echo().serve, "127.0.0.1", 0)
-    address = taken.sockets[0].getsockname()
-    taken.close()
-    proxy = FaultProxy(address)
+    proxy = FaultProxy(("127.0.0.1", free_port()))
     await proxy.start()
-    async with client(proxy) as (reader, _):
+    async with connection(proxy) as client:
         with pytest.raises(OSError) as caught:  # noqa: PT011
-            await read(reader, 1)
+            await client.read(1)
     assert caught.value.errno == errno.ECONNRESET
     await proxy.stop()
 
 
-async def test_a_stopped_proxy_leaves_no_task(echo: Pair) -> None:
-    _, proxy = echo
+async def test_a_stopped_proxy_leaves_no_task(proxy: FaultProxy, client: Connection) -> None:
     await proxy.disturb(BLACK_HOLE)
-    async with client(proxy) as (reader, _), client(proxy):
+    async with connection(proxy):
         await until_connections(proxy, 2)
         await proxy.stop()
         assert not proxy.num_connections
         async with asyncio.timeout(LATE):
-            assert await reader.read() == b""
+            assert await client.reader.read() == b""

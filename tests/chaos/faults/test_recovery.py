@@ -23,12 +23,8 @@ def test_the_first_token_may_come_at_any_request() -> None:
 
 
 def test_all_are_going_when_the_last_one_is() -> None:
-    outcomes = [
-        outcome(0, 20, 9, 14),
-        outcome(5, 16, 8),
-        outcome(11, 40, 39),
-        outcome(0, 99, case=WHOLE),
-    ]
+    outcomes = [outcome(0, 20, 9, 14), outcome(5, 16, 8), outcome(11, 40, 39)]
+    outcomes.append(outcome(0, 99, case=WHOLE))
     assert all_going_seconds(fault(10), outcomes) == 6
     assert all_going_seconds(fault(50), outcomes) is None
 

@@ -4,12 +4,8 @@ from hypothesis import strategies as st
 
 from tests.chaos.faults.schedule import MAX_AT_ONCE, Fault, FaultKind, make_schedule
 
-EDGES = [
-    "gateway-1>scheduler-1",
-    "gateway-1>scheduler-2",
-    "scheduler-1>worker-1",
-    "proposer-1>redis",
-]
+EDGES = ["gateway-1>scheduler-1", "gateway-1>scheduler-2", "scheduler-1>worker-1"]
+EDGES += ["proposer-1>redis"]
 PROCESSES = ["gateway-1", "scheduler-1", "scheduler-2", "worker-1", "redis"]
 
 

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
+
+Logprob = tuple[str, float | None]
+"""A token with its logarithm; None for a prompt's first."""
 
 
 @dataclass
@@ -17,8 +19,8 @@ class Choice:
     """The texts of its segments."""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
-    logprobs: list[tuple[str, float | None]] = field(default_factory=list)
-    """Of each token that came with one, and of its alternatives; None for a prompt's first."""
+    logprobs: list[Logprob] = field(default_factory=list)
+    """Of each token that came with one, and of its alternatives."""
     num_ends: int = 0
     """How often an end came."""
 
@@ -103,7 +105,7 @@ def _is_subsequence(wanted: Iterable[int], tokens: Iterable[int]) -> bool:
     return all(token in rest for token in wanted)
 
 
-def _logprobs(received: dict[str, Any] | None) -> list[tuple[str, float | None]]:
+def _logprobs(received: dict[str, Any] | None) -> list[Logprob]:
     if not received:
         return []
     if "content" in received:
@@ -119,15 +121,10 @@ def _logprobs(received: dict[str, Any] | None) -> list[tuple[str, float | None]]
     ]
 
 
-def _are_close(
-    got: list[tuple[str, float | None]], expected: list[tuple[str, float | None]]
-) -> bool:
-    for mine, right in zip_longest(got, expected):
-        if mine is None or right is None or mine[0] != right[0]:
-            return False
-        if mine[1] is None or right[1] is None:
-            if mine[1] is not right[1]:
-                return False
-        elif not math.isclose(mine[1], right[1], rel_tol=1e-5, abs_tol=1e-5):
-            return False
-    return True
+def _are_close(got: list[Logprob], expected: list[Logprob]) -> bool:
+    return [token for token, _ in got] == [token for token, _ in expected] and all(
+        mine is right
+        if mine is None or right is None
+        else math.isclose(mine, right, rel_tol=1e-5, abs_tol=1e-5)
+        for (_, mine), (_, right) in zip(got, expected, strict=True)
+    )

@@ -9,16 +9,13 @@ from typing import Any
 from optimist_training.data.edits import Edit, unseen_edits
 
 MODEL_NAME = "tiny-edit"
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "age": {"type": "integer", "minimum": 0, "maximum": 120},
-        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
-    },
-    "required": ["name", "age", "tags"],
-    "additionalProperties": False,
+_PROPERTIES = {
+    "name": {"type": "string", "maxLength": 12},
+    "age": {"type": "integer", "minimum": 0, "maximum": 120},
+    "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
 }
+PERSON: dict[str, Any] = {"type": "object", "additionalProperties": False}
+PERSON |= {"properties": _PROPERTIES, "required": [*_PROPERTIES]}
 _SAVE = {"type": "function", "function": {"name": "save", "parameters": PERSON}}
 LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -36,6 +33,11 @@ class Case:
     def is_streamed(self) -> bool:
         """Whether the answer comes in chunks."""
         return bool(self.body.get("stream"))
+
+    @property
+    def kind(self) -> str:
+        """Such as `plain streamed`."""
+        return f"{self.name.rpartition('-')[0]} {'streamed' if self.is_streamed else 'whole'}"
 
 
 def make_cases(count: int, seed: int) -> list[Case]:

@@ -56,11 +56,7 @@ class LostError(Exception):
 
 
 class _RefusedError(Exception):
-    """Come back later."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.seconds = seconds
+    """Come back after so many seconds."""
 
 
 class Client:
@@ -70,7 +66,7 @@ class Client:
         self,
         urls: Sequence[str],
         deadline_seconds: float,
-        may_break: Callable[[str, float], bool],
+        may_break: Callable[[str, float], bool] = lambda url, since: False,
         seed: int = 0,
         on_chunk: Callable[[Outcome], None] = lambda outcome: None,
     ) -> None:
@@ -89,7 +85,7 @@ class Client:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._http = httpx.AsyncClient(timeout=None, limits=limits, trust_env=False)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Ends what is left of it."""
         await self._http.aclose()
 
@@ -119,7 +115,7 @@ class Client:
                 return
             except _RefusedError as refused:
                 outcome.num_refused += 1
-                await asyncio.sleep(refused.seconds * self._rng.uniform(1.0, 1.2))
+                await asyncio.sleep(refused.args[0] * self._rng.uniform(1.0, 1.2))
             except httpx.TransportError as error:
                 if not self._may_break(url, began):
                     raise LostError(f"{type(error).__name__}: {error}") from None

@@ -3,7 +3,8 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from tests.chaos.load.answer import Answer, difference, has_duplicates, is_begin
 from tests.chaos.load.case import Case
 from tests.chaos.load.client import Client, Ending, Outcome
 
+Answers = dict[str, Answer]
+"""By the names of their cases."""
 _LEAVE_SECONDS = (0.05, 2.0)
 MAX_SHOWN = 10
 
@@ -28,7 +31,7 @@ class LoadSettings:
     seed: int = 0
 
 
-async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> dict[str, Answer]:
+async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> Answers:
     """Asks each once, some at a time, with nothing in the way; returns answers by names of cases.
 
     Raises:
@@ -47,53 +50,43 @@ async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> d
     return {case.name: answer for case, answer in zip(cases, answers, strict=True)}
 
 
-async def keep_asking(
-    client: Client, cases: Sequence[Case], settings: LoadSettings, until: asyncio.Event
-) -> list[Outcome]:
-    """Begins requests until the event; returns when all have ended."""
+@asynccontextmanager
+async def asking(
+    client: Client, cases: Sequence[Case], settings: LoadSettings
+) -> AsyncIterator[list[Outcome]]:
+    """Begins requests while its block runs; the list has all of them when it is left."""
     outcomes: list[Outcome] = []
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(settings.num_clients):
-            rng = random.Random(f"load {settings.seed} {number}")
-            tasks.create_task(_ask_again(client, cases, settings, rng, until, outcomes))
-    return outcomes
+    over = asyncio.Event()
+
+    async def keep_asking(number: int) -> None:
+        rng = random.Random(f"load {settings.seed} {number}")
+        while not over.is_set():
+            leaves = rng.random() < settings.leaving_share
+            leave_seconds = rng.uniform(*_LEAVE_SECONDS) if leaves else None
+            outcomes.append(await client.ask(rng.choice(cases), leave_seconds))
+            await asyncio.sleep(rng.expovariate(1 / settings.mean_think_seconds))
+
+    clients = asyncio.gather(*map(keep_asking, range(settings.num_clients)))
+    try:
+        yield outcomes
+    finally:
+        over.set()
+        await clients
 
 
-async def _ask_again(
-    client: Client,
-    cases: Sequence[Case],
-    settings: LoadSettings,
-    rng: random.Random,
-    until: asyncio.Event,
-    outcomes: list[Outcome],
-) -> None:
-    while not until.is_set():
-        leaves = rng.random() < settings.leaving_share
-        leave_seconds = rng.uniform(*_LEAVE_SECONDS) if leaves else None
-        outcomes.append(await client.ask(rng.choice(cases), leave_seconds))
-        await asyncio.sleep(rng.expovariate(1 / settings.mean_think_seconds))
-
-
-def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) -> dict[str, Any]:
-    """Counts how requests ended, and shows the first that did not end well.
-
-    Args:
-        outcomes: Of all requests.
-        expected: The right answers by the names of the cases.
-    """
+def report_outcomes(outcomes: Sequence[Outcome], expected: Answers) -> dict[str, Any]:
+    """Counts how requests ended, by the right answers, and shows the first that ended otherwise."""
     endings = Counter(one.ending for one in outcomes)
     equal = duplicates = 0
     wrong: list[str] = []
     for one in outcomes:
-        right = expected[one.case.name]
+        right, differs = expected[one.case.name], ""
+        duplicates += has_duplicates(one.answer, right)
         if one.ending is Ending.ANSWERED:
             differs = difference(one.answer, right)
+            equal += not differs
         elif one.ending is Ending.LEFT and not is_beginning(one.answer, right):
             differs = f"left, and not the beginning: {one.answer}, expected {right}"
-        else:
-            differs = ""
-        duplicates += has_duplicates(one.answer, right)
-        equal += one.ending is Ending.ANSWERED and not differs
         if differs:
             wrong.append(f"{one.case.name}: {differs}")
     lost = [
@@ -111,7 +104,7 @@ def report_outcomes(outcomes: Sequence[Outcome], expected: dict[str, Answer]) ->
         "deadline_misses": endings[Ending.LATE],
         "refused_and_asked_again": sum(one.num_refused for one in outcomes),
         "broken_with_their_gateway": sum(one.num_broken for one in outcomes),
-        "by_kind": dict(sorted(Counter(_kind(one) for one in outcomes).items())),
+        "by_kind": dict(sorted(Counter(one.case.kind for one in outcomes).items())),
         "wrong_shown": [text[:2000] for text in wrong[:MAX_SHOWN]],
         "lost_shown": [text[:2000] for text in lost[:MAX_SHOWN]],
     }
@@ -124,8 +117,3 @@ def is_all_right(counts: dict[str, Any]) -> bool:
         and counts["answered"] + counts["left"] == counts["requests"]
         and not counts["wrong_shown"]
     )
-
-
-def _kind(outcome: Outcome) -> str:
-    kind = outcome.case.name.rpartition("-")[0]
-    return f"{kind} {'streamed' if outcome.case.is_streamed else 'whole'}"

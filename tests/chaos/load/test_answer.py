@@ -7,18 +7,9 @@ from tests.chaos.load.answer import Answer, difference, has_duplicates, is_begin
 
 def chunk(text: str, token_ids: list[int], finish: str | None = None, index: int = 0) -> dict:  # type: ignore[type-arg]
     likely = {"token": text, "logprob": -0.5, "top_logprobs": []}
-    logprobs = {"content": [likely]} if token_ids else None
-    return {
-        "choices": [
-            {
-                "index": index,
-                "delta": {"content": text},
-                "token_ids": token_ids,
-                "finish_reason": finish,
-                "logprobs": logprobs,
-            }
-        ]
-    }
+    choice = {"index": index, "delta": {"content": text}, "token_ids": token_ids}
+    choice |= {"finish_reason": finish, "logprobs": {"content": [likely]} if token_ids else None}
+    return {"choices": [choice]}
 
 
 def streamed() -> Answer:
@@ -40,24 +31,10 @@ def test_chunks_are_joined() -> None:
 
 def test_a_whole_completion_is_read_the_same() -> None:
     answer = Answer()
-    answer.take(
-        {
-            "choices": [
-                {
-                    "index": 0,
-                    "text": "ab",
-                    "token_ids": [1, 2],
-                    "finish_reason": "stop",
-                    "logprobs": {
-                        "tokens": ["a", "b"],
-                        "token_logprobs": [-0.5, -0.5],
-                        "top_logprobs": [{}, {}],
-                    },
-                }
-            ],
-            "usage": {"completion_tokens": 2},
-        }
-    )
+    logprobs = {"tokens": ["a", "b"], "token_logprobs": [-0.5, -0.5], "top_logprobs": [{}, {}]}
+    choice = {"index": 0, "text": "ab", "token_ids": [1, 2], "finish_reason": "stop"}
+    choices = [choice | {"logprobs": logprobs}]
+    answer.take({"choices": choices, "usage": {"completion_tokens": 2}})
     assert difference(answer, streamed()) == ""
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from optimist_bench.harness.process_time import count_descriptors, read_resident_bytes
-from tests.chaos.services.fleet import Fleet, Member
-from tests.stack import read_metrics
+from tests.chaos.services.fleet import Fleet
+from tests.stack import Process, read_totals
 
 SETTLE_SECONDS = 40.0
 _POLL_SECONDS = 1.0
@@ -17,15 +17,9 @@ _MIB = 1 << 20
 # have no such excuse.
 _TOLERANCE = {"descriptors": 8, "threads": 8, "tasks": 4}
 _MEMORY_FACTOR, _MEMORY_MIB = 1.25, 32.0
-_METRICS = {
-    "optimist_gateway_tasks": "tasks",
-    "optimist_gateway_requests_running": "requests_running",
-    "optimist_scheduler_running": "running",
-    "optimist_scheduler_waiting": "waiting",
-    "optimist_scheduler_free_blocks": "free_blocks",
-    "optimist_proposer_live_requests": "live_requests",
-}
 _MUST_BE_EQUAL = ("requests_running", "running", "waiting", "free_blocks")
+_METRICS = (*_MUST_BE_EQUAL, "tasks", "live_requests")
+"""Of the services that have them, without the names of these."""
 
 Levels = dict[str, dict[str, float]]
 """Figures by member and name."""
@@ -38,14 +32,18 @@ async def read_levels(fleet: Fleet) -> Levels:
     return {member.name: one for member, one in zip(members, figures, strict=True)}
 
 
-async def settle(fleet: Fleet, before: Levels) -> Levels:
-    """Waits until all figures are back, or for as long as that may take; returns them."""
+async def settle(fleet: Fleet, before: Levels) -> dict[str, Any]:
+    """Waits until all figures are back, or for as long as that may take; reports them."""
     deadline = time.monotonic() + SETTLE_SECONDS
     levels = await read_levels(fleet)
     while excesses(before, levels) and time.monotonic() < deadline:
         await asyncio.sleep(_POLL_SECONDS)
         levels = await read_levels(fleet)
-    return levels
+    side_by_side = {
+        member: {name: [before[member][name], value] for name, value in figures.items()}
+        for member, figures in levels.items()
+    }
+    return {"levels": side_by_side, "not_back": excesses(before, levels)}
 
 
 def excesses(before: Levels, after: Levels) -> list[str]:
@@ -65,30 +63,13 @@ def excesses(before: Levels, after: Levels) -> list[str]:
     return found
 
 
-def side_by_side(before: Levels, after: Levels) -> dict[str, Any]:
-    """Returns before and after of each figure."""
-    return {
-        member: {name: [before[member][name], value] for name, value in figures.items()}
-        for member, figures in after.items()
-    }
-
-
-def read_totals(url: str) -> dict[str, float]:
-    """Returns the metrics by their names, each the sum over its labels."""
-    totals: dict[str, float] = {}
-    for labelled, value in read_metrics(url).items():
-        name = labelled.partition("{")[0]
-        totals[name] = totals.get(name, 0.0) + value
-    return totals
-
-
-def _read(member: Member) -> dict[str, float]:
+def _read(member: Process) -> dict[str, float]:
     levels = {
         "memory_mib": round(read_resident_bytes(member.pid) / _MIB, 1),
         "descriptors": count_descriptors(member.pid),
         "threads": sum(1 for _ in Path(f"/proc/{member.pid}/task").iterdir()),
     }
     if member.metrics_url:
-        metrics = read_totals(member.metrics_url)
-        levels |= {short: metrics[name] for name, short in _METRICS.items() if name in metrics}
+        metrics, prefix = read_totals(member.metrics_url), f"optimist_{member.role}_"
+        levels |= {name: metrics[prefix + name] for name in _METRICS if prefix + name in metrics}
     return levels

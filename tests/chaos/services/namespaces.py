@@ -67,22 +67,22 @@ class Namespaces(Network):
 
     def cut(self, one: str, others: Iterable[str]) -> None:
         """Lets no packet pass between a host and others, until `heal`."""
-        for other in others:
-            for here, there in ((one, other), (other, one)):
-                target = self._address(there)
-                self._in(here, f"neigh replace {target} lladdr {_NOBODY} dev eth0 nud permanent")
+        self._change(one, others, "replace", f"lladdr {_NOBODY} nud permanent")
 
     def heal(self, one: str, others: Iterable[str]) -> None:
         """Lets packets pass again."""
-        for other in others:
-            for here, there in ((one, other), (other, one)):
-                self._in(here, f"neigh del {self._address(there)} dev eth0")
+        self._change(one, others, "del")
 
     async def close(self) -> None:
         """See `Network`."""
         _ip(f"link del {self._outside}")
         for name in (_HUB, *self._numbers):
             _ip(f"netns del {self._prefix}{name}")
+
+    def _change(self, one: str, others: Iterable[str], verb: str, more: str = "") -> None:
+        for other in others:
+            for here, there in ((one, other), (other, one)):
+                self._in(here, f"neigh {verb} {self._address(there)} dev eth0 {more}")
 
     def _address(self, name: str) -> str:
         return f"{self._subnet}.{self._numbers[name]}"
@@ -91,10 +91,8 @@ class Namespaces(Network):
         number = len(self._numbers) + _OUTSIDE + 1
         self._numbers[name] = number
         self._add_namespace(name)
-        _ip(
-            f"-n {self._prefix}{_HUB} link add port{number} type veth "
-            f"peer name eth0 netns {self._prefix}{name}"
-        )
+        peer = f"peer name eth0 netns {self._prefix}{name}"
+        self._in(_HUB, f"link add port{number} type veth {peer}")
         self._in(_HUB, f"link set port{number} master bridge up")
         self._in(name, f"address add {self._address(name)}/24 dev eth0")
         self._in(name, "link set eth0 up")

@@ -16,9 +16,9 @@ class Network:
         """Returns the command line that runs a command where the service is."""
         return command
 
-    async def connect(self, client: str, server: str, address: tuple[str, int]) -> str:
+    async def connect(self, client: str, server: str, address: str) -> str:
         """Returns host:port at which a client is to reach a server."""
-        return "{}:{}".format(*address)
+        return address
 
     async def close(self) -> None:
         """Takes everything down."""
@@ -28,17 +28,14 @@ class ProxiedNetwork(Network):
     """All services on the loopback; each edge has a proxy of its own."""
 
     def __init__(self, seed: int = 0) -> None:
-        """Begins without edges.
-
-        Args:
-            seed: Of the proxies' jitter.
-        """
+        """Begins without edges; `seed` is that of the proxies' jitter."""
         self.edges: dict[str, FaultProxy] = {}
         self._seed = seed
 
-    async def connect(self, client: str, server: str, address: tuple[str, int]) -> str:
+    async def connect(self, client: str, server: str, address: str) -> str:
         """See `Network`."""
-        proxy = FaultProxy(address, self._seed + len(self.edges))
+        host, port = address.split(":")
+        proxy = FaultProxy((host, int(port)), self._seed + len(self.edges))
         await proxy.start()
         self.edges[f"{client}{CONNECTION_SIGN}{server}"] = proxy
         return f"127.0.0.1:{proxy.port}"

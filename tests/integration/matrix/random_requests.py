@@ -1,50 +1,26 @@
 """Random requests, each field valid, at its bounds or wrong in one of many ways; edits beside."""
 
-import asyncio
 import json
 import random
+from collections.abc import Sequence
 from typing import Any
 
-import httpx
-
 from optimist_training.data.edits import Edit
-from tests.integration.edit import MODEL
+from tests.chaos.load.case import Case
+from tests.chaos.load.client import Ending, Outcome
+from tests.integration.edit import MODEL, predict
 
-CONCURRENCY = 6
-JUNK: list[Any] = [
-    None,
-    True,
-    -1,
-    0,
-    2**63,
-    -(2**70),
-    1e308,
-    0.5,
-    "",
-    "x",
-    "\ud800",
-    "\x00",
-    "ä" * 3000,
-    [],
-    [None],
-    [[]],
-    {},
-    {"type": "text"},
-    [1, "a", {}],
-    {"a": {"b": [1]}},
-]
+MAX_TOKENS = 48
+"""Of an edit."""
+JUNK: list[Any] = [None, True, -1, 0, 2**63, -(2**70), 1e308, 0.5, "", "x", "\x00", "ä" * 3000]
+JUNK += [[], [None], [[]], {}, {"type": "text"}, [1, "a", {}], {"a": {"b": [1]}}]
 
 _TEXTS = ["def f(a):\n    return a\n", "name", "\n", "日本語 🎉", "x = 1\n" * 20, "<|end|>", "{}"]
-_SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer"}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
-_TOOL = {
-    "type": "function",
-    "function": {"name": "rename", "description": "Renames.", "parameters": _SCHEMA},
-}
+_NAME, _AGE = {"type": "string", "maxLength": 8}, {"type": "integer"}
+_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": False}
+_SCHEMA |= {"properties": {"name": _NAME, "age": _AGE}, "required": ["name"]}
+_RENAME = {"name": "rename", "description": "Renames.", "parameters": _SCHEMA}
+_TOOL = {"type": "function", "function": _RENAME}
 
 COMMON: dict[str, list[Any]] = {
     "temperature": [0, 0.7, 2.0, 2.1, -0.1],
@@ -94,78 +70,52 @@ CHAT: dict[str, list[Any]] = {
     "tool_choice": ["auto", "none", "required", {"type": "function", "function": {"name": "x"}}],
     "parallel_tool_calls": [True, False],
 }
-COMPLETIONS: dict[str, list[Any]] = {
-    "logprobs": [0, 1, 5, 21, -1],
-    "echo": [True, False],
-    "suffix": ["x"],
-}
+COMPLETIONS: dict[str, list[Any]] = {"logprobs": [0, 1, 5, 21, -1], "echo": [True, False]}
+COMPLETIONS |= {"suffix": ["x"]}
 
 
-def make_body(source: random.Random, *, chat: bool) -> dict[str, Any]:
-    """Returns a body of few tokens, sometimes a wrong one."""
-    fields = COMMON | (CHAT if chat else COMPLETIONS)
-    body: dict[str, Any] = {"model": MODEL, "max_tokens": source.choice([2, 8, 24])}
-    if chat:
-        content = source.choice([*_TEXTS, [{"type": "text", "text": "x"}]])
-        body["messages"] = [{"role": "user", "content": content}]
-    else:
-        prompts = [*_TEXTS, [1, 2, 3], ["a", "b"], [[1], [2, 3]], [], [2048], ""]
-        body["prompt"] = source.choice(prompts)
-    for name in source.sample(sorted(fields), source.randint(0, 6)):
-        is_junk = source.random() < 0.15
-        body[name] = source.choice(JUNK if is_junk else fields[name])
-    if source.random() < 0.05:
-        body[source.choice(["messages", "prompt", "model", "unknown"])] = source.choice(JUNK)
-    body["stream"] = source.random() < 0.5
-    return body
-
-
-class Asker:
-    """Asks one gateway, many requests at a time."""
-
-    max_tokens = 48
-    """Of an edit."""
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        """Asks over connections to the gateway."""
-        self._http = http
-        self._slots = asyncio.Semaphore(CONCURRENCY)
-        self.statuses: list[int] = []
-        """Of random requests."""
-
-    async def ask_random(self, body: dict[str, Any]) -> None:
-        """Asks for anything; the answer is a complete one or an error in OpenAI's form."""
-        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        # JSON may hold halves of surrogate pairs, which httpx would not encode.
-        content = json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
-        async with self._slots:
-            response = await self._http.post(path, content=content, headers=headers)
-        text, status = response.text, response.status_code
-        self.statuses.append(status)
-        assert status == 200 or 400 <= status < 500, (body, status, text)
-        if status != 200:
-            error = response.json()["error"]
-            assert error.keys() == {"message", "type", "param", "code"}
-            assert error["message"]
-            assert len(text) < 4096
-        elif body.get("stream"):
-            assert text.endswith("data: [DONE]\n\n"), (body, text[-1000:])
+def make_requests(count: int, source: random.Random) -> list[Case]:
+    """Returns requests for few tokens each, some of them wrong; every second is a chat."""
+    cases: list[Case] = []
+    while len(cases) < count:
+        body: dict[str, Any] = {"model": MODEL, "max_tokens": source.choice([2, 8, 24])}
+        if len(cases) % 2:
+            fields = COMMON | CHAT
+            content = source.choice([*_TEXTS, [{"type": "text", "text": "x"}]])
+            body["messages"] = [{"role": "user", "content": content}]
         else:
-            assert all(choice["finish_reason"] for choice in response.json()["choices"]), body
+            fields = COMMON | COMPLETIONS
+            prompts = [*_TEXTS, [1, 2, 3], ["a", "b"], [[1], [2, 3]], [], [2048], ""]
+            body["prompt"] = source.choice(prompts)
+        for name in source.sample(sorted(fields), source.randint(0, 6)):
+            is_junk = source.random() < 0.15
+            body[name] = source.choice(JUNK if is_junk else fields[name])
+        if source.random() < 0.05:
+            body[source.choice(["messages", "prompt", "model", "unknown"])] = source.choice(JUNK)
+        body["stream"] = source.random() < 0.5
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        cases.append(Case(f"random-{len(cases)}", path, body))
+    return cases
 
-    async def ask_edit(self, edit: Edit, *, with_prediction: bool) -> list[int]:
-        """Returns the first tokens of an edit."""
-        body = {
-            "model": MODEL,
-            "messages": edit.messages(),
-            "temperature": 0,
-            "max_tokens": self.max_tokens,
-            "return_token_ids": True,
-        }
-        if with_prediction:
-            body["prediction"] = {"type": "content", "content": edit.before}
-        response = await self._http.post("/v1/chat/completions", json=body)
-        assert response.status_code == 200, response.text
-        tokens: list[int] = response.json()["choices"][0]["token_ids"]
-        return tokens
+
+def make_edit(edit: Edit, *, with_prediction: bool) -> Case:
+    """Returns a request for the first tokens of an edit."""
+    body = {"model": MODEL, "messages": edit.messages(), "temperature": 0}
+    body |= {"max_tokens": MAX_TOKENS, "return_token_ids": True}
+    body |= predict(edit.before) if with_prediction else {}
+    return Case("edit", "/v1/chat/completions", body)
+
+
+def check_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Checks that every answer is a complete one or an error in OpenAI's form."""
+    for one in outcomes:
+        if one.ending is Ending.ANSWERED:
+            choices = one.answer.choices.values()
+            assert all(choice.finish_reason and choice.num_ends == 1 for choice in choices), one
+            continue
+        status, _, text = one.message.partition(": ")
+        assert 400 <= int(status) < 500, one
+        error = json.loads(text)["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert error["message"]
+        assert len(text) < 4096

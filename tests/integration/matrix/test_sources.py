@@ -3,16 +3,16 @@
 import asyncio
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, aclosing
 
-import httpx
 import pytest
 from openai import OpenAI
 
 from optimist_training.data.edits import Edit
+from tests.chaos.load.client import Client, Ending
 from tests.integration.edit import ask, ask_together
-from tests.integration.matrix.random_requests import Asker, make_body
-from tests.stack import MODEL_FLAG, Service, free_port, start
+from tests.integration.matrix import random_requests
+from tests.stack import MODEL_FLAG, Services, start, start_services
 
 # Of two requests that run together one is preempted before either has ended, see test_scenarios.
 MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype", "float64")
@@ -39,62 +39,27 @@ SOURCES = {
 }
 
 
-class Peers:
-    """What stays while one worker after the other takes the same port."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._port = free_port()
-        self._options: tuple[str, ...] = ()
-        self._worker = self._start_worker()
-        stack.callback(lambda: self._worker.stop())
-        proposer = start(stack, "proposer", *MODEL_FLAG)
-        worker = ("--workers", self._worker.address)
-        # Without predictions, only the source in question drafts.
-        proposers = ("--proposers", proposer.address, "--follow", "predictions")
-        scheduler = start(stack, "scheduler", *worker, *proposers)
-        gateway = start(stack, "gateway", *MODEL_FLAG, "--schedulers", scheduler.address)
-        self._others = [proposer, scheduler, gateway]
-        self.url = f"http://{gateway.address}"
-
-    def work(self, *options: str) -> None:
-        """Has a worker with these options, if it is not that which there is."""
-        if options != self._options:
-            self._worker.stop()
-            self._options = options
-            self._worker = self._start_worker()
-
-    def check(self) -> None:
-        """Raises AssertionError if a service has ended."""
-        assert all(service.is_running for service in (self._worker, *self._others))
-
-    def _start_worker(self) -> Service:
-        return Service("worker", *MODEL_FLAG, *MEMORY, *self._options, port=self._port)
-
-
 @pytest.fixture(scope="module")
-def peers() -> Iterator[Peers]:
+def services() -> Iterator[Services]:
     with ExitStack() as stack:
-        yield Peers(stack)
+        proposer = start(stack, "proposer", *MODEL_FLAG)
+        # Without predictions, only the source in question drafts.
+        yield start_services(stack, [proposer], MEMORY, ("--follow", "predictions"))
+        assert proposer.is_running
 
 
 @pytest.fixture(scope="module")
-def client(peers: Peers) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{peers.url}/v1", api_key="none", max_retries=0) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
-def alone(peers: Peers, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
+def alone(services: Services, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company and without a draft."""
-    peers.work(*SOURCES["none"])
+    services.worker.restart(*SOURCES["none"])
     return [ask(client, edit, None).token_ids for edit in batch]
 
 
 @pytest.fixture(scope="module", params=SOURCES)
-def source(request: pytest.FixtureRequest, peers: Peers) -> str:
+def source(request: pytest.FixtureRequest, alone: object, services: Services) -> str:
     """A source, by its name, with which a worker drafts."""
     name: str = request.param
-    peers.work(*SOURCES[name])
+    services.worker.restart(*SOURCES[name])
     return name
 
 
@@ -117,21 +82,22 @@ def test_every_source_says_the_same(
 
 
 async def test_no_request_harms_another(
-    alone: list[list[int]], source: str, peers: Peers, batch: list[Edit]
+    alone: list[list[int]], source: str, services: Services, batch: list[Edit]
 ) -> None:
     rng = random.Random(f"matrix {source}")
-    bodies = [make_body(rng, chat=bool(number % 2)) for number in range(NUM_RANDOM_REQUESTS)]
-    async with httpx.AsyncClient(base_url=peers.url, timeout=120) as http:
-        asker = Asker(http)
-        others = asyncio.gather(*(asker.ask_random(body) for body in bodies))
+    requests = random_requests.make_requests(NUM_RANDOM_REQUESTS, rng)
+    async with aclosing(Client([services.url], 120)) as client:
+        others = asyncio.gather(*map(client.ask, requests))
         number = 0
         while not others.done() or number < 2 * len(batch):
             edit, expected = batch[number % len(batch)], alone[number % len(batch)]
-            tokens = await asker.ask_edit(edit, with_prediction=bool(number % 2))
-            assert tokens == expected[: len(tokens)]
-            assert len(tokens) == min(len(expected), asker.max_tokens)
+            asked = random_requests.make_edit(edit, with_prediction=bool(number % 2))
+            tokens = (await client.ask(asked)).answer.choices[0].token_ids
+            assert tokens == expected[: random_requests.MAX_TOKENS]
             number += 1
-        await others
-    peers.check()
-    assert asker.statuses.count(200) >= NUM_RANDOM_REQUESTS // 10
-    assert asker.statuses.count(400) > NUM_RANDOM_REQUESTS // 5
+        outcomes = await others
+    assert all(service.is_running for service in services)
+    random_requests.check_outcomes(outcomes)
+    num_answered = sum(one.ending is Ending.ANSWERED for one in outcomes)
+    assert num_answered >= NUM_RANDOM_REQUESTS // 10
+    assert len(outcomes) - num_answered > NUM_RANDOM_REQUESTS // 5

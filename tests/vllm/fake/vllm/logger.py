@@ -1,5 +1,3 @@
 import logging
 
-
-def init_logger(name: str) -> logging.Logger:
-    return logging.getLogger(name)
+init_logger = logging.getLogger

@@ -4,8 +4,8 @@ from vllm.v1.engine import EngineCoreOutput
 class OutputProcessor:
     """Ends each output in front of a stop character."""
 
-    def __init__(self, stop: int | None = None) -> None:
-        self.stop = stop
+    def __init__(self) -> None:
+        self.stop: int | None = None
         self.seen: list[EngineCoreOutput] = []
 
     def process_outputs(

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 
 import httpx
 import pytest
@@ -14,13 +15,12 @@ from optimist_common.network.endpoints import Peer
 from optimist_gateway.schedulers.pool import ask_all
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.load import client as chaos
-from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Outcome
-from tests.chaos.load.load import ask_each, is_all_right, report_outcomes
-from tests.chaos.services.fleet import Fleet, Member, Shape, running_fleet
+from tests.chaos.load.load import Answers, ask_each, is_all_right, report_outcomes
+from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.network import Network
-from tests.stack import free_port, read_metrics
+from tests.stack import Process, free_port, read_metrics, read_totals
 
 NUM_BLOCKS = 200
 ADMIN_KEY = "admin-key"
@@ -45,8 +45,9 @@ class Lossy:
         self.members, self.grpc_address = fleet.members, grpc_address
         self.schedulers = fleet.named("scheduler")
         self.gateway = fleet.members["gateway-1"]
-        self.url = "http://{}:{}".format(*self.gateway.address)
-        self.expected: dict[str, Answer] = {}
+        self.url = f"http://{self.gateway.address}"
+        self.http = httpx.AsyncClient(base_url=self.url, trust_env=False, timeout=120)
+        self.expected: Answers = {}
         """The answers when nothing is lost, and that by gRPC."""
         self.text = ""
         self._fleet = fleet
@@ -55,40 +56,22 @@ class Lossy:
         """Returns a figure of the gateway."""
         return read_metrics(self.gateway.metrics_url)[f"optimist_gateway_{name}"]
 
-    def num_requests(self, scheduler: Member) -> float:
-        address = "{}:{}".format(*scheduler.address)
-        return self.metric(f'scheduler_requests{{scheduler="{address}"}}')
+    def num_requests(self, scheduler: Process) -> float:
+        return self.metric(f'scheduler_requests{{scheduler="{scheduler.address}"}}')
+
+    def total(self, name: str) -> float:
+        """Returns a figure of the first scheduler."""
+        return read_metrics(self.schedulers[0].metrics_url)[f"optimist_scheduler_{name}"]
 
     def of_workers(self, name: str) -> dict[str, float]:
         """Returns a figure of the first scheduler's workers, by their names."""
-        metrics = read_metrics(self.schedulers[0].metrics_url)
-        return {
-            worker: metrics[
-                'optimist_scheduler_{}{{worker="{}:{}"}}'.format(
-                    name, *self.members[worker].address
-                )
-            ]
-            for worker in ("worker-1", "worker-2")
-        }
-
-    def total(self, name: str) -> float:
-        """Returns a counter of the first scheduler."""
-        return read_metrics(self.schedulers[0].metrics_url)[f"optimist_scheduler_{name}"]
+        addresses = {one: self.members[one].address for one in ("worker-1", "worker-2")}
+        return {one: self.total(f'{name}{{worker="{addresses[one]}"}}') for one in addresses}
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(60):
             while not await asyncio.to_thread(holds):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-
-    async def until_connected(self, number: int = 2) -> None:
-        """Waits until the gateway has so many schedulers."""
-
-        def holds() -> bool:
-            metrics = read_metrics(self.gateway.metrics_url).items()
-            connected = [value for name, value in metrics if "scheduler_connected{" in name]
-            return sum(connected) == number
-
-        await self.until(holds)
 
     async def make_whole(self) -> None:
         """Starts what was ended, and waits until all of it is used."""
@@ -97,7 +80,8 @@ class Lossy:
                 member.start()
         await self._fleet.until_healthy()
         await self.until(lambda: sum(self.of_workers("connected").values()) == 2)
-        await self.until_connected()
+        name = "optimist_gateway_scheduler_connected"
+        await self.until(lambda: read_totals(self.gateway.metrics_url).get(name) == 2)
 
     async def check_answers(self, harm: Callable[[], Awaitable[None]]) -> None:
         """Asks everything at once; `harm` begins when two streams are in the middle."""
@@ -110,11 +94,9 @@ class Lossy:
             if len(begun) == 2 and not harmed:
                 harmed.append(asyncio.ensure_future(harm()))
 
-        client = chaos.Client([self.url], 120, lambda *_: False, on_chunk=note)
-        text, outcomes = await asyncio.gather(
-            generate(self.grpc_address), asyncio.gather(*map(client.ask, short_cases()))
-        )
-        await client.close()
+        async with aclosing(chaos.Client([self.url], 120, on_chunk=note)) as client:
+            answers = asyncio.gather(*map(client.ask, short_cases()))
+            text, outcomes = await asyncio.gather(generate(self.grpc_address), answers)
         await harmed[0]
         counts = report_outcomes(outcomes, self.expected)
         assert counts["wrong_shown"] == counts["lost_shown"] == []
@@ -122,31 +104,24 @@ class Lossy:
         assert counts["refused_and_asked_again"] == counts["duplicates"] == 0
         assert text == self.text
 
-    async def ask_undisturbed(self) -> None:
-        client = chaos.Client([self.url], 120, lambda *_: False)
-        self.expected = await ask_each(client, short_cases())
-        await client.close()
-        self.text = await generate(self.grpc_address)
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lossy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lossy]:
     port = str(free_port())
-    shape = Shape(
-        num_gateways=1,
-        num_workers=(2, 1),
-        num_proposers=1,
-        options={
-            "gateway": ("--grpc-port", port, "--admin-keys", f"root:{ADMIN_KEY}"),
-            "scheduler": ("--policy", "priority"),
-            "worker": ("--num-kv-blocks", str(NUM_BLOCKS)),
-        },
-    )
+    options = {
+        "gateway": ("--grpc-port", port, "--admin-keys", f"root:{ADMIN_KEY}"),
+        "scheduler": ("--policy", "priority"),
+        "worker": ("--num-kv-blocks", str(NUM_BLOCKS)),
+    }
+    shape = Shape(num_gateways=1, num_workers=(2, 1), num_proposers=1, options=options)
     async with running_fleet(shape, Network(), tmp_path_factory.mktemp("fleet")) as fleet:
         running = Lossy(fleet, f"127.0.0.1:{port}")
         await running.make_whole()
-        await running.ask_undisturbed()
-        yield running
+        async with aclosing(chaos.Client([running.url], 120)) as client:
+            running.expected = await ask_each(client, short_cases())
+        running.text = await generate(running.grpc_address)
+        async with running.http:
+            yield running
         await running.make_whole()
 
 
@@ -165,9 +140,9 @@ async def test_answers_are_the_same_though_one_is_lost(
     lossy: Lossy, role: str, how: signal.Signals
 ) -> None:
     await lossy.make_whole()
-    before = {name: lossy.total(name) for name in ("worker_losses_total", "moved_requests_total")}
+    num_losses, num_moved = map(lossy.total, ("worker_losses_total", "moved_requests_total"))
     num_resumed = lossy.metric("resumed_requests_total")
-    lost: list[Member] = []
+    lost: list[Process] = []
 
     async def lose() -> None:
         if role == "scheduler":
@@ -178,7 +153,7 @@ async def test_answers_are_the_same_though_one_is_lost(
         if how is signal.SIGKILL:
             lost[0].kill()
         elif how is signal.SIGTERM:
-            await lost[0].end()
+            await asyncio.to_thread(lost[0].stop)
         else:
             lost[0].signal(signal.SIGSTOP)
 
@@ -190,10 +165,10 @@ async def test_answers_are_the_same_though_one_is_lost(
     if role == "scheduler":
         assert lossy.metric("resumed_requests_total") > num_resumed
     else:
-        assert lossy.total("worker_losses_total") - before["worker_losses_total"] == 1
+        assert lossy.total("worker_losses_total") - num_losses == 1
         # A worker that receives SIGTERM serves for two more seconds, in which all may end.
         if how is not signal.SIGTERM:
-            assert lossy.total("moved_requests_total") - before["moved_requests_total"] >= 2
+            assert lossy.total("moved_requests_total") - num_moved >= 2
     assert lossy.metric("requests_running") == 0
     # What stood still is used again.
     await lossy.make_whole()
@@ -204,45 +179,43 @@ async def test_answers_are_the_same_though_one_is_lost(
 
 async def test_schedulers_end_what_a_gateway_left(lossy: Lossy) -> None:
     await lossy.make_whole()
-    peers = [Peer("{}:{}".format(*one.address), "127.0.0.1") for one in lossy.schedulers]
+    peers = [Peer(one.address, "127.0.0.1") for one in lossy.schedulers]
 
     async def command(**fields: object) -> list[scheduler_pb2.Stats]:
         request = scheduler_pb2.ConnectRequest(**fields)  # type: ignore[arg-type]
         replies, _ = await ask_all(peers, None, request, 10)
         return [reply.stats for reply in replies.values()]
 
+    async def count() -> int:
+        stats = await command(get_stats=scheduler_pb2.GetStats())
+        return sum(one.num_running + one.num_waiting for one in stats)
+
     async def until_there_are(number: int) -> None:
         async with asyncio.timeout(60):
-            while True:
-                stats = await command(get_stats=scheduler_pb2.GetStats())
-                if sum(one.num_running + one.num_waiting for one in stats) == number:
-                    return
+            while await count() != number:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
 
     await command(pause=scheduler_pb2.Pause(mode=scheduler_pb2.PAUSE_MODE_KEEP))
     body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3}
-    async with httpx.AsyncClient(base_url=lossy.url, trust_env=False, timeout=120) as http:
-        asked = asyncio.create_task(http.post(COMPLETIONS, json=body))
-        await until_there_are(1)
-        lossy.gateway.signal(signal.SIGSTOP)
-        try:
-            await until_there_are(0)
-        finally:
-            lossy.gateway.signal(signal.SIGCONT)
-        # Its requests come back with it.
-        await until_there_are(1)
-        await command(resume=scheduler_pb2.Resume())
-        assert (await asked).status_code == 200
+    asked = asyncio.create_task(lossy.http.post(COMPLETIONS, json=body))
+    await until_there_are(1)
+    lossy.gateway.signal(signal.SIGSTOP)
+    try:
+        await until_there_are(0)
+    finally:
+        lossy.gateway.signal(signal.SIGCONT)
+    # Its requests come back with it.
+    await until_there_are(1)
+    await command(resume=scheduler_pb2.Resume())
+    assert (await asked).status_code == 200
 
 
 async def test_priorities_of_requests_in_progress_are_changed(lossy: Lossy) -> None:
     await lossy.make_whole()
     body = {"model": "tiny-edit", "prompt": "def", "max_tokens": 3, "n": 3, "priority": 5}
     named = {"x-request-id": "team-a/7"}
-    async with (
-        httpx.AsyncClient(base_url=lossy.url, trust_env=False, timeout=120) as http,
-        AsyncClient(lossy.grpc_address, api_key=ADMIN_KEY, timeout=120) as client,
-    ):
+    http = lossy.http
+    async with AsyncClient(lossy.grpc_address, api_key=ADMIN_KEY, timeout=120) as client:
         await http.post("/admin/pause", headers=ADMIN)
         asked = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=named))
         stream = client.generate("def", max_tokens=3, priority=-5)
@@ -260,16 +233,3 @@ async def test_priorities_of_requests_in_progress_are_changed(lossy: Lossy) -> N
         assert (await stream.result()).request_id == request_id
         with pytest.raises(OptimistError, match="NOT_FOUND"):
             await client.set_priority(request_id, 1)
-
-
-async def test_requests_wait_for_the_only_scheduler(lossy: Lossy) -> None:
-    only, other = lossy.schedulers
-    other.kill()
-    await lossy.until_connected(1)
-
-    async def restart() -> None:
-        only.kill()
-        only.start()
-
-    await lossy.check_answers(restart)
-    assert lossy.metric("requests_without_scheduler") == 0

@@ -1,1 +1,0 @@
-"""Services that are lost in the middle of requests."""
