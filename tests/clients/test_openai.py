@@ -148,10 +148,7 @@ def test_clients_try_again_as_the_answer_says(stack: Stack) -> None:
 
     http_client: Any = httpx.Client(transport=httpx.MockTransport(refuse_once))
     with OpenAI(
-        base_url=f"{stack.url}/v1",
-        api_key="none",
-        max_retries=1,
-        http_client=http_client,
+        base_url=f"{stack.url}/v1", api_key="none", max_retries=1, http_client=http_client
     ) as patient:
         assert complete(patient, max_tokens=2).choices
     assert num_asked == 2

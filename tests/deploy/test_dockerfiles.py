@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.manifest import (
-    REPOSITORY,
-    SERVICES,
-    image_variables,
-    instructions,
-)
+from tests.deploy.manifest import REPOSITORY, SERVICES, image_variables, instructions
 
 VLLM = "engines/vllm/Dockerfile"
 DOCKERFILES = (*SERVICES, VLLM, "deploy/containers/vllm-cpu.Dockerfile")

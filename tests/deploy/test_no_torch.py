@@ -41,8 +41,7 @@ def import_all(package: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "package",
-    ["optimist_common", "optimist_gateway", "optimist_scheduler", "optimist_proposer"],
+    "package", ["optimist_common", "optimist_gateway", "optimist_scheduler", "optimist_proposer"]
 )
 def test_every_module_can_be_imported_without_torch(package: str) -> None:
     result = import_all(package)

@@ -22,11 +22,7 @@ from optimist_proposer.observing.request_log import (
     default_log_directory,
     log_file_name,
 )
-from optimist_proposer.observing.request_record import (
-    MAX_LINE_CHARACTERS,
-    OutputLines,
-    token_text,
-)
+from optimist_proposer.observing.request_record import MAX_LINE_CHARACTERS, OutputLines, token_text
 from tests.proposer.holding import following
 from tests.proposer.text import draft_of
 

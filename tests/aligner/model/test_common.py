@@ -19,10 +19,7 @@ from optimist_aligner.text.vocabulary import Vocabulary
 TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the", "`"]
 PIECES = ["Let", " me", " check", " read", "."]
 COUNTED = Continuations(
-    PIECES,
-    [40, 50, 30, 12, 9],
-    [[0, 40, 1, 40], [1, 50, 2, 25, 3, 10]],
-    [[0, 1, 40, 2, 30, 3, 6]],
+    PIECES, [40, 50, 30, 12, 9], [[0, 40, 1, 40], [1, 50, 2, 25, 3, 10]], [[0, 1, 40, 2, 30, 3, 6]]
 )
 
 

@@ -4,11 +4,7 @@ from importlib.resources import files
 
 import pytest
 
-from optimist_aligner.model.layout import (
-    BLOCKS,
-    NUM_WEIGHTS,
-    START,
-)
+from optimist_aligner.model.layout import BLOCKS, NUM_WEIGHTS, START
 from optimist_aligner.model.weights import Weights, load_weights, to_json
 
 

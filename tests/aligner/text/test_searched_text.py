@@ -46,12 +46,7 @@ def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
 
 @pytest.mark.parametrize(
     ("tag", "is_rewrite"),
-    [
-        ("code", True),
-        ("file-content", True),
-        ("instructions", False),
-        ("tool_call", False),
-    ],
+    [("code", True), ("file-content", True), ("instructions", False), ("tool_call", False)],
 )
 def test_by_its_tag_a_block_is_a_text_to_rewrite_or_part_of_a_conversation(
     tag: str, is_rewrite: bool

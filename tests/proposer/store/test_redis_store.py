@@ -9,12 +9,7 @@ from optimist_common.errors import SetupError
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, unpack_sources
-from optimist_proposer.core.stored_request import (
-    OTHER_OPENING,
-    LogWrite,
-    next_write,
-    settle_write,
-)
+from optimist_proposer.core.stored_request import OTHER_OPENING, LogWrite, next_write, settle_write
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import POEM, prepared, redis_store
