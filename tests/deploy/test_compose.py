@@ -1,15 +1,14 @@
 import re
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.command import run
 from tests.deploy.manifest import (
     REPOSITORY,
     SERVICES,
-    documents,
+    compose_services,
     image_variables,
     settings_class,
     settings_values,
@@ -19,17 +18,9 @@ COMPOSE = REPOSITORY / "docker-compose.yml"
 _CALLS = {("gateway", "SCHEDULERS"), ("scheduler", "WORKERS"), ("scheduler", "PROPOSERS")}
 
 
-def compose_services() -> dict[str, dict[str, Any]]:
-    (compose,) = documents(COMPOSE)
-    services: dict[str, dict[str, Any]] = compose["services"]
-    return services
-
-
 def test_follows_the_compose_specification() -> None:
     check = Path(sys.executable).with_name("check-jsonschema")
-    command = [str(check), "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout
+    run(check, "--builtin-schema", "vendor.compose-spec", COMPOSE)
 
 
 def test_runs_every_service_and_redis_and_more_only_if_asked() -> None:

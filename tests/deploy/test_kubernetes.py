@@ -23,7 +23,7 @@ from tests.deploy.installation import (
 from tests.deploy.manifest import (
     REPOSITORY,
     SERVICES,
-    documents,
+    document,
     image_variables,
     settings_class,
     settings_values,
@@ -67,7 +67,7 @@ def test_every_component_has_a_line_that_tells_of_it() -> None:
 
 def test_every_file_is_part_of_a_kustomization() -> None:
     for directory in {path.parent for path in KUBERNETES.rglob("kustomization.yaml")}:
-        (content,) = documents(directory / "kustomization.yaml")
+        content = document(str(directory / "kustomization.yaml"))
         named = {*content.get("resources", [])}
         named |= {one["path"] for one in content.get("patches", []) if "path" in one}
         named |= {file for one in content.get("configMapGenerator", []) for file in one["files"]}
@@ -418,3 +418,17 @@ def test_nothing_goes_unprotected_with_all_that_protects() -> None:
     for overlay in OVERLAYS:
         for pod in service_pods(render(overlay, STACKS["keda"])):
             assert (variable(pod, "INSECURE") in pod.variables) is (pod.role == "worker-rank")
+
+
+def test_both_ways_into_the_world_lead_to_the_gateway() -> None:
+    keda, hpa = (render("base", STACKS[name]) for name in ("keda", "hpa"))
+    services = keda.kind("Service")
+    (route,) = keda.kind("HTTPRoute").values()
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    ports = services[backend["name"]]["spec"]["ports"]
+    assert backend["port"] in [port["port"] for port in ports]
+    (ingress,) = hpa.kind("Ingress").values()
+    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+    service = path["backend"]["service"]
+    assert service["name"] == backend["name"] == "optimist-gateway"
+    assert service["port"]["name"] in [port["name"] for port in ports]
