@@ -98,11 +98,7 @@ async def check_scaled_workers() -> str:
 def check_logs() -> str:
     """No service has logged an error."""
     log = compose("logs", "--no-color")
-    bad = [
-        line
-        for line in log.splitlines()
-        if re.search(r" (ERROR|CRITICAL) |INTERNAL|Traceback", line)
-    ]
+    bad = re.findall(r"^.*(?: ERROR | CRITICAL |INTERNAL|Traceback).*$", log, re.M)
     assert not bad, "\n".join(bad)
     return f"{len(log.splitlines())} lines without an error"
 
