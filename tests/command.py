@@ -2,25 +2,28 @@
 
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-REPOSITORY = Path(__file__).parents[1]
+from tests.stack import REPOSITORY
 
 
-def run(*command: str | Path, timeout: float = 600.0, **options: Any) -> str:
-    """Runs a command, in the repository if `options` of subprocess do not say where.
-
-    Returns what it printed.
+def run(
+    *command: str | Path,
+    cwd: Path = REPOSITORY,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 600.0,
+) -> str:
+    """Runs a command; returns what it printed.
 
     Raises:
         AssertionError: It failed; the text is what it said.
     """
-    options = {"cwd": REPOSITORY, "capture_output": True, "text": True} | options
-    result = subprocess.run(command, timeout=timeout, check=False, **options)
+    result = subprocess.run(
+        command, cwd=cwd, env=env, timeout=timeout, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, f"{' '.join(map(str, command))}: {result.stdout}{result.stderr}"
-    return str(result.stdout)
+    return result.stdout
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 60.0) -> None:

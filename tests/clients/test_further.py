@@ -15,7 +15,7 @@ from tests.stack import BUNDLED_MODEL, REPOSITORY, Stack
 
 BIN = REPOSITORY / ".venv-clients" / "bin"
 HERE = Path(__file__).parent
-OFFLINE: Any = {"env": os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}}
+OFFLINE = {"env": os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}}
 IS_INSTALLED = (BIN.parent / "installed").exists()
 
 pytestmark = [

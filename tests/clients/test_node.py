@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import REPOSITORY, run
-from tests.stack import Stack
+from tests.command import run
+from tests.stack import REPOSITORY, Stack
 
 
 @pytest.mark.parametrize("name", ["openai", "ai_sdk"])

@@ -2,13 +2,14 @@
 
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from optimist_common.settings import ServiceSettings
-from tests.stack import REPOSITORY
 
+REPOSITORY = Path(__file__).parents[2]
 SERVICES = ("gateway", "scheduler", "worker", "proposer")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import REPOSITORY, run
+from tests.command import run
+from tests.stack import REPOSITORY
 
 ENGINE = REPOSITORY / "deploy" / "containers" / "engine.sh"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from optimist_gateway.fronts.page.router import STATIC
-from tests.command import REPOSITORY, run
+from tests.command import run
+from tests.stack import REPOSITORY
 
 PACKAGES = REPOSITORY / "node_modules"
 VENDOR = STATIC / "vendor"
