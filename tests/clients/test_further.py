@@ -15,7 +15,7 @@ from tests.stack import BUNDLED_MODEL, REPOSITORY, Stack
 
 BIN = REPOSITORY / ".venv-clients" / "bin"
 HERE = Path(__file__).parent
-OFFLINE = {"env": os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}}
+OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 IS_INSTALLED = (BIN.parent / "installed").exists()
 
 pytestmark = [
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", ["litellm_chat", "langchain_chat"])
 def test_python(stack: Stack, name: str) -> None:
-    run(BIN / "python", HERE / "scripts" / f"{name}.py", stack.url, **OFFLINE)
+    run(BIN / "python", HERE / "scripts" / f"{name}.py", stack.url, env=OFFLINE)
 
 
 def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:
         *("--tokenizer", f"kind=huggingface_auto,model={BUNDLED_MODEL}"),
         *("--data", "kind=synthetic_text,prompt_tokens=64,output_tokens=32"),
         *("--output", f"kind=json,path={path}"),
-        **OFFLINE,
+        env=OFFLINE,
     )
     (benchmark,) = json.loads(path.read_text())["benchmarks"]
     requests = benchmark["requests"]
@@ -56,7 +56,7 @@ def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> No
         *("--model_args", model_args),
         *("--tasks", "optimist_lines", "--include_path", "."),
         *("--output_path", str(tmp_path), "--log_samples"),
-        **OFFLINE,
+        env=OFFLINE,
         cwd=HERE / "lm_eval",
     )
     (path,) = tmp_path.rglob("samples_*.jsonl")
