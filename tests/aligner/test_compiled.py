@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from array import array
 from collections.abc import Iterator
@@ -17,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import optimist_aligner
+from tests.command import run
 from tests.house.sitecustomize import SourceFinder
 from tests.proposer.text import tree_of
-from tests.stack import REPOSITORY
 
 PACKAGE = "optimist_aligner"
 
@@ -158,11 +157,8 @@ print(optimist_aligner.Aligner(optimist_aligner.Vocabulary(["a", "b"])).common)
 def test_without_a_compiler_the_wheel_is_pure_python(tmp_path: Path) -> None:
     command = [sys.executable, "aligner/setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
     command += ["bdist_wheel", "--dist-dir", str(tmp_path)]
-    environment = {**os.environ, "CC": "no-such-compiler"}
-    subprocess.run(command, cwd=REPOSITORY, env=environment, check=True, capture_output=True)
+    run(*command, env=os.environ | {"CC": "no-such-compiler"})
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
-    example = [sys.executable, "-c", EXAMPLE]
-    environment = {**os.environ, "PYTHONPATH": str(wheel)}
-    result = subprocess.run(example, env=environment, check=True, capture_output=True, text=True)
-    assert result.stdout == "False\nNone\n"
+    said = run(sys.executable, "-c", EXAMPLE, env=os.environ | {"PYTHONPATH": str(wheel)})
+    assert said == "False\nNone\n"

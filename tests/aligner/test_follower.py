@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.follower import Aligner, AutoFollower
+from optimist_aligner.follower import Aligner
 from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
-from tests.aligner.words import Words, listing
+from tests.aligner.words import Words, edits, listing, observed
 from tests.proposer.text import tree_of
 from tests.stack import REPOSITORY
 
@@ -24,10 +24,6 @@ NUM_EXACT = WORDS.count_passes([OLD], OLD)
 FUNCTION = 6
 """Lines of each function."""
 FIRST_LINES = [line.rstrip("\n") for line in LINES[::FUNCTION]]
-
-
-def without(start: int, end: int) -> str:
-    return "".join(LINES[:start] + LINES[end:])
 
 
 def with_lines(start: int, *new: str) -> str:
@@ -49,8 +45,7 @@ def roots(draft: Draft) -> list[tuple[str, int]]:
 
 
 def test_exact_prediction_fills_every_pass() -> None:
-    num_tokens = len(WORDS.tokens(OLD))
-    assert -(-num_tokens // 17) == NUM_EXACT
+    assert -(-len(WORDS.tokens(OLD)) // 17) == NUM_EXACT
 
 
 def test_name_seen_renamed_once_is_proposed_renamed() -> None:
@@ -63,32 +58,23 @@ def test_name_seen_renamed_once_is_proposed_renamed() -> None:
     start = len(WORDS.tokens(output))
     assert positions[renamed] == NO_POSITION
     assert positions[:renamed] == list(range(start, start + renamed))
-    assert positions[renamed + 1 : renamed + 8] == list(
-        range(start + renamed + 1, start + renamed + 8)
-    )
+    behind = renamed + 1
+    assert positions[behind:][:7] == list(range(start + behind, start + behind + 7))
 
 
 @pytest.mark.parametrize(
     ("changed", "most_more"),
     [
-        (RENAMED, 3),
-        (INDENTED, 4),
-        (WITH_CR_LF, 8),
-        (with_lines(20, NEW_LINES), 10),
-        (without(20, 24), 1),
-        (without(12, 24), -3),
-        ("".join(LINES[:6] + LINES[12:18] + LINES[6:12] + LINES[18:]), 3),
-        (with_lines(18, *LINES[12:18]), 3),
-    ],
-    ids=[
-        "renamed",
-        "re-indented",
-        "CR-LF",
-        "inserted",
-        "deleted",
-        "functions-deleted",
-        "moved",
-        "duplicated",
+        pytest.param(RENAMED, 3, id="renamed"),
+        pytest.param(INDENTED, 4, id="re-indented"),
+        pytest.param(WITH_CR_LF, 8, id="CR-LF"),
+        pytest.param(with_lines(20, NEW_LINES), 10, id="inserted"),
+        pytest.param("".join(LINES[:20] + LINES[24:]), 1, id="deleted"),
+        pytest.param("".join(LINES[:12] + LINES[24:]), -3, id="functions-deleted"),
+        pytest.param(
+            "".join([*LINES[:6], *LINES[12:18], *LINES[6:12], *LINES[18:]]), 3, id="moved"
+        ),
+        pytest.param(with_lines(18, *LINES[12:18]), 3, id="duplicated"),
     ],
 )
 def test_edit_costs_a_few_passes(changed: str, most_more: int) -> None:
@@ -131,36 +117,21 @@ def test_output_without_any_source_repeats_its_pattern() -> None:
 
 VOCABULARY_SIZE = 8
 ALGORITHM = Aligner(Vocabulary([" a", "b", "\n", "(", "1", " ", "\n  ", "é"]))
-token_lists = st.lists(st.integers(0, VOCABULARY_SIZE - 1), max_size=50)
+output_tokens = st.integers(0, VOCABULARY_SIZE + 1)
 
 
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[Sources, "array[int]"]:
-    """Sources, and an output that takes long runs from the first prediction, changed."""
-    runs = draw(st.lists(st.lists(st.integers(0, VOCABULARY_SIZE - 1), max_size=30), max_size=5))
-    predicted = [token_id for run in runs for token_id in run]
-    output = list(predicted)
-    for _ in range(draw(st.integers(0, 4))):
-        start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
-        output[start : start + removed] = draw(st.lists(st.integers(0, 9), max_size=3))
-    sources = Sources(
-        [array(INT32, predicted), array(INT32, draw(token_lists))], array(INT32, draw(token_lists))
-    )
-    return sources, array(INT32, output)
-
-
-@given(request_=requests(), other_=requests())
+@given(request_=edits(output_tokens, 60), other=st.lists(output_tokens, max_size=60))
 def test_followers_of_one_reference_do_not_meet(
-    request_: tuple[Sources, "array[int]"], other_: tuple[Sources, "array[int]"]
+    request_: tuple[list[list[int]], list[int], list[int]], other: list[int]
 ) -> None:
-    sources, output = request_
+    predictions, output, prompt = request_
+    sources = Sources([array(INT32, each) for each in predictions], array(INT32, prompt))
     reference = ALGORITHM.prepare(sources)
     before = reference.text.copy()
-    one, other = reference.follow(), reference.follow()
-    other.observe(other_[1])
-    one.observe(output)
-    alone = ALGORITHM.prepare(sources).follow()
-    alone.observe(output)
+    one, another = reference.follow(), reference.follow()
+    another.observe(array(INT32, other))
+    one.observe(array(INT32, output))
+    alone = observed(ALGORITHM, predictions, output, prompt)
     assert one.propose(32, 0.0) == alone.propose(32, 0.0)
     assert reference.text == before
 
@@ -168,20 +139,15 @@ def test_followers_of_one_reference_do_not_meet(
 def test_draft_ends_where_its_only_source_ends() -> None:
     output = WORDS.tokens(OLD)
     draft = WORDS.follow([OLD], WORDS.text(output[:-3])).propose(64, 0.0)
-    assert WORDS.kept(draft, WORDS.text(output[-3:]))[1] == list(
-        range(len(output) - 3, len(output))
-    )
+    positions = WORDS.kept(draft, WORDS.text(output[-3:]))[1]
+    assert positions == list(range(len(output) - 3, len(output)))
     last = tree_of(draft).walk(output[-3:])[-1]
     after_last = zip(draft.parents, draft.positions, strict=True)
     assert all(parent != last or position < 0 for parent, position in after_last)
 
 
 def propose(predictions: list[list[int]], output: list[int]) -> Draft:
-    follower: AutoFollower = ALGORITHM.prepare(
-        Sources([array(INT32, each) for each in predictions])
-    ).follow()
-    follower.observe(array(INT32, output))
-    return follower.propose(16, 0.0)
+    return observed(ALGORITHM, predictions, output).propose(16, 0.0)
 
 
 def test_tokens_that_the_vocabulary_lacks_are_followed_and_proposed() -> None:

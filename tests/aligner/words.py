@@ -2,7 +2,9 @@
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from hypothesis import strategies as st
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.follower import Aligner, AutoFollower
@@ -28,6 +30,38 @@ def listing(name: str) -> str:
     )
 
 
+def codes(text: str) -> "array[int]":
+    """Returns a token for each character."""
+    return array(INT32, map(ord, text))
+
+
+def observed(
+    aligner: Aligner,
+    predictions: Sequence[Iterable[int]],
+    output: Iterable[int],
+    prompt: Iterable[int] = (),
+) -> AutoFollower:
+    """Returns a follower that observed an output."""
+    sources = Sources([array(INT32, each) for each in predictions], array(INT32, prompt))
+    follower = aligner.prepare(sources).follow()
+    follower.observe(array(INT32, output))
+    return follower
+
+
+@st.composite
+def edits(
+    draw: st.DrawFn, token_ids: st.SearchStrategy[int], most_tokens: int
+) -> tuple[list[list[int]], list[int], list[int]]:
+    """Predictions, a part of an output that is an edit of the first one, and a prompt."""
+    token_lists = st.lists(token_ids, max_size=most_tokens)
+    predictions = draw(st.lists(token_lists, max_size=2))
+    output = list(predictions[0]) if predictions else draw(token_lists)
+    for _ in range(draw(st.integers(0, 4))):
+        start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
+        output[start : start + removed] = draw(st.lists(token_ids, max_size=3))
+    return predictions, output[: draw(st.integers(0, len(output)))], draw(token_lists)
+
+
 class Words:
     """The tokens of some texts, and the default algorithm for them."""
 
@@ -47,10 +81,8 @@ class Words:
 
     def follow(self, predictions: Sequence[str], output: str, prompt: str = "") -> AutoFollower:
         """Returns a follower that observed an output."""
-        sources = Sources([self.tokens(each) for each in predictions], self.tokens(prompt))
-        follower = self.algorithm.prepare(sources).follow()
-        follower.observe(self.tokens(output))
-        return follower
+        said = [self.tokens(each) for each in predictions]
+        return observed(self.algorithm, said, self.tokens(output), self.tokens(prompt))
 
     def kept(self, draft: Draft, truth: str) -> tuple[str, list[int]]:
         """Returns what of a tree the truth begins with, and the positions of its nodes."""

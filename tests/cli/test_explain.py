@@ -86,20 +86,17 @@ def log(tmp_path: Path) -> Path:
     num_known = 0
     for texts, draft, microseconds, num_alignments in steps:
         num_known += len(texts)
-        new, seconds = tokens(*texts), microseconds * 1e-6
-        logs.step("chat-1", new, num_known, draft, seconds, num_alignments)
+        logs.step("chat-1", tokens(*texts), num_known, draft, microseconds * 1e-6, num_alignments)
     logs.close("chat-1")
     return tmp_path / "chat-1.jsonl"
 
 
 def summary_of(log: Path) -> Summary:
-    with log.open("rb") as file:
-        return summarise(file)
+    return summarise(BytesIO(log.read_bytes()))
 
 
 def explain(log: Path, style: Style = PLAIN, number: int | None = None) -> list[str]:
-    with log.open("rb") as file:
-        return list(page(file, style, number))
+    return list(page(BytesIO(log.read_bytes()), style, number))
 
 
 STORY = """\
@@ -154,13 +151,8 @@ summary
   proposer's time 6 µs (median), 31 µs (p99)
 """  # noqa: RUF001
 
-DETAIL = """\
-step 2  4 tokens: 3 predicted, 1 model's own  9 µs
-    f(a« + »
-  lost in line 1, found again in it
-  proposes 4 tokens from line 1 of 4, chance 0.50: "):↵"
-    or after the output, chance 0.25: "a + "
-
+DETAIL = f"""\
+{STORY[STORY.index("step 2") : STORY.index("step 3")]}\
   the output's last line: "def f(a + "
   node  after  chance  token   text
      0      -   0.500      7   "):"  line 1
@@ -343,9 +335,8 @@ def test_a_replica_that_takes_over_has_not_made_the_steps(tmp_path: Path) -> Non
     logs.step("a", PREDICTION[:5], 5, None, 1.0, 0)
     logs.step("a", PREDICTION[5:6], 6, predicted(6, 9), 1e-6, 0)
     logs.step("a", PREDICTION[6:9], 9, None, 1e-6, 0)
-    assert "  taken over with 5 tokens that another replica observed" in explain(
-        tmp_path / "a.jsonl"
-    )
+    story = explain(tmp_path / "a.jsonl")
+    assert "  taken over with 5 tokens that another replica observed" in story
     summary = summary_of(tmp_path / "a.jsonl")
     assert (summary.steps, summary.output_tokens, summary.missing_tokens) == (2, 4, 5)
     assert (summary.accepted_from_prediction, summary.proposer_us["p99"]) == (2, 1.0)
@@ -400,6 +391,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(log: Path, flag: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+LINES = [{"position": 0, "token_ids": [1] * 5}, {"position": 5, "token_ids": [2]}]
 HEADER = {
     "optimist_request_log": 3,
     "sources": "s",
@@ -407,13 +399,7 @@ HEADER = {
     "replica": "p",
     "opened": "t",
     "num_prompt_tokens": 0,
-    "predictions": [
-        {
-            "num_tokens": 9,
-            "num_lines": 3,
-            "lines": [{"position": 0, "token_ids": [1] * 5}, {"position": 5, "token_ids": [2]}],
-        }
-    ],
+    "predictions": [{"num_tokens": 9, "num_lines": 3, "lines": LINES}],
 }
 
 
@@ -465,13 +451,9 @@ def test_no_values_in_a_log_make_it_fail(steps: list[object]) -> None:
 
 
 def proposal(token_ids: list[int], parents: list[int], positions: list[int]) -> Proposal:
-    size = len(token_ids)
+    texts, values = ["x"] * len(token_ids), [0.5] * len(token_ids)
     return Proposal(
-        token_ids=token_ids,
-        texts=["x"] * size,
-        parents=parents,
-        positions=positions,
-        values=[0.5] * size,
+        token_ids=token_ids, texts=texts, parents=parents, positions=positions, values=values
     )
 
 
@@ -505,12 +487,8 @@ def test_a_tree_is_a_path_and_branches() -> None:
 
 def test_lines_that_a_log_has_left_out_are_unknown() -> None:
     lines = LineIndex(Header.model_validate(HEADER).predictions or [])
-    assert [lines.name(position) for position in (4, 5, 6, 9)] == [
-        "line 1",
-        "line 2",
-        "an unknown line",
-        "the end",
-    ]
+    names = [lines.name(position) for position in (4, 5, 6, 9)]
+    assert names == ["line 1", "line 2", "an unknown line", "the end"]
 
 
 @given(st.text(), st.integers(1, 50))

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from optimist_cli.serve import command as serve
+from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.serve.settings import serve_settings
 from optimist_common.errors import SetupError
@@ -43,17 +44,20 @@ def started(*options: str) -> dict[str, dict[str, object]]:
     }
 
 
+def specs_of(*options: str) -> Sequence[ServiceSpec]:
+    return service_specs(serve_settings(["model", *options]))
+
+
 def arguments_of(name: str, *options: str) -> list[Sequence[str]]:
     """Returns the arguments of all services of a name."""
-    specs = service_specs(serve_settings(["model", *options]))
-    return [spec.arguments for spec in specs if spec.name == name]
+    return [spec.arguments for spec in specs_of(*options) if spec.name == name]
 
 
 @pytest.mark.parametrize(
     ("name", "number"), [("proposer", 1), ("proposer", 3), ("worker", 1), ("worker", 3)]
 )
 def test_the_scheduler_knows_all(name: str, number: int) -> None:
-    specs = service_specs(serve_settings(["model", f"--{name}s", str(number)]))
+    specs = specs_of(f"--{name}s", str(number))
     services = [spec.arguments for spec in specs if spec.name == name]
     (scheduler,) = [spec.arguments for spec in specs if spec.name == "scheduler"]
     addresses = [f"{_value(each, '--host')}:{_value(each, '--port')}" for each in services]
@@ -93,7 +97,7 @@ def test_workers_of_several_devices_are_not_started_together(device: tuple[str, 
 
 
 def test_there_is_a_proposer_by_default() -> None:
-    names = [spec.name for spec in service_specs(serve_settings(["model"]))]
+    names = [spec.name for spec in specs_of()]
     assert names.count("proposer") in range(1, 5)
     assert sorted(set(names)) == ["gateway", "proposer", "scheduler", "worker"]
 
@@ -105,11 +109,9 @@ def test_the_worker_gets_the_number_of_its_processes() -> None:
 
 
 def test_all_services_export_their_spans_if_one_says_where() -> None:
-    endpoint = ("--otlp-endpoint", "http://127.0.0.1:4317")
-    for spec in service_specs(serve_settings(["model", *endpoint])):
-        assert _value(spec.arguments, "--otlp-endpoint") == endpoint[1], spec.name
-    for spec in service_specs(serve_settings(["model"])):
-        assert "--otlp-endpoint" not in spec.arguments
+    for spec in specs_of("--otlp-endpoint", "http://127.0.0.1:4317"):
+        assert _value(spec.arguments, "--otlp-endpoint") == "http://127.0.0.1:4317", spec.name
+    assert not any("--otlp-endpoint" in spec.arguments for spec in specs_of())
 
 
 def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +121,7 @@ def test_the_gateway_is_asked_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -
     # Nobody listens there.
     with bind("127.0.0.1", 0) as unused, serving([], []) as url:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        *_, gateway = service_specs(serve_settings(["model", "--port", str(urlsplit(url).port)]))
+        *_, gateway = specs_of("--port", str(urlsplit(url).port))
         assert gateway.is_healthy()
 
 
@@ -189,8 +191,7 @@ def test_a_variable_of_a_service_yields_to_an_option_of_serve_alone(
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_the_gateway_may_be_on_ipv6(host: str) -> None:
     with serving([], [], "::1") as url:
-        options = ("--host", host, "--port", str(urlsplit(url).port))
-        *_, gateway = service_specs(serve_settings(["model", *options]))
+        *_, gateway = specs_of("--host", host, "--port", str(urlsplit(url).port))
         assert gateway.is_healthy()
     assert _value(gateway.arguments, "--host") == "::1"
 

@@ -84,12 +84,20 @@ async def test_a_service_that_dies_is_started_again(fake_service: FakeService) -
     assert [line for name, line in lines.seen if name == "second"] == ["start 1"]
 
 
-async def test_a_service_that_keeps_dying_is_given_up(fake_service: FakeService) -> None:
-    supervisor = Supervisor([fake_service("first", 0.3, 1)], Lines().write)
-    await supervisor.start()
-    with pytest.raises(SetupError, match=f"first died {MAX_RESTARTS + 1} times"):
+async def expect_given_up(spec: ServiceSpec, message: str) -> None:
+    supervisor = Supervisor([spec], Lines().write)
+
+    async def start_and_watch() -> None:
+        await supervisor.start()
         await supervisor.watch()
+
+    with pytest.raises(SetupError, match=message):
+        await start_and_watch()
     await supervisor.stop()
+
+
+async def test_a_service_that_keeps_dying_is_given_up(fake_service: FakeService) -> None:
+    await expect_given_up(fake_service("first", 0.3, 1), f"first died {MAX_RESTARTS + 1} times")
 
 
 async def test_a_service_that_is_never_healthy_again_is_given_up(
@@ -100,11 +108,7 @@ async def test_a_service_that_is_never_healthy_again_is_given_up(
     monkeypatch.setattr("optimist_cli.serve.supervisor.HEALTHY_SECONDS", 0.001)
     answers = iter([True])
     spec = replace(fake_service("first", 0.05, 1), is_healthy=lambda: next(answers, False))
-    supervisor = Supervisor([spec], Lines().write)
-    await supervisor.start()
-    with pytest.raises(SetupError, match="first died 2 times in a row"):
-        await supervisor.watch()
-    await supervisor.stop()
+    await expect_given_up(spec, "first died 2 times in a row")
 
 
 def test_deaths_are_counted_from_the_last_time_that_all_was_well() -> None:
@@ -126,11 +130,8 @@ def test_deaths_are_counted_from_the_last_time_that_all_was_well() -> None:
 async def test_a_service_that_cannot_start_says_why(
     fake_service: FakeService, code: int, reason: str
 ) -> None:
-    broken = ServiceSpec("first", fake_service("first", 0.0, code).arguments, lambda: False)
-    supervisor = Supervisor([broken], Lines().write)
-    with pytest.raises(SetupError, match=f"first could not start: {reason}$"):
-        await supervisor.start()
-    await supervisor.stop()
+    broken = replace(fake_service("first", 0.0, code), is_healthy=lambda: False)
+    await expect_given_up(broken, f"first could not start: {reason}$")
 
 
 async def test_it_ends_all_services_of_the_same_name(fake_service: FakeService) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,42 +9,36 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.command import run
 from tests.integration.edit import MODEL
 from tests.stack import BUNDLED_MODEL, REPOSITORY, Stack
 
 BIN = REPOSITORY / ".venv-clients" / "bin"
-HERE = REPOSITORY / "tests" / "clients"
+HERE = Path(__file__).parent
+OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+IS_INSTALLED = (BIN.parent / "installed").exists()
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (BIN.parent / "installed").exists(), reason="`make clients` was not run"
-    ),
+    pytest.mark.skipif(not IS_INSTALLED, reason="`make clients` was not run"),
     pytest.mark.slow,
 ]
 
 
-def run(*command: str, folder: Path = HERE) -> None:
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=os.environ | offline, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("name", ["litellm_chat", "langchain_chat"])
 def test_python(stack: Stack, name: str) -> None:
-    run(str(BIN / "python"), f"scripts/{name}.py", stack.url)
+    run(BIN / "python", HERE / "scripts" / f"{name}.py", stack.url, env=OFFLINE)
 
 
 def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:
     path = tmp_path / "benchmark.json"
     run(
-        *(str(BIN / "guidellm"), "run", "--disable-progress"),
+        *(BIN / "guidellm", "run", "--disable-progress"),
         *("--backend", f"kind=openai_http,target={stack.url},model={MODEL}"),
         *("--profile", "kind=concurrent,streams=4", "--constraint", "kind=max_requests,count=16"),
         *("--tokenizer", f"kind=huggingface_auto,model={BUNDLED_MODEL}"),
         *("--data", "kind=synthetic_text,prompt_tokens=64,output_tokens=32"),
         *("--output", f"kind=json,path={path}"),
+        env=OFFLINE,
     )
     (benchmark,) = json.loads(path.read_text())["benchmarks"]
     requests = benchmark["requests"]
@@ -54,21 +47,17 @@ def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:
 
 
 def test_lm_eval_scores_as_transformers_does(stack: Stack, tmp_path: Path) -> None:
-    model_args = {
-        "model": MODEL,
-        "base_url": f"{stack.url}/v1/completions",
-        "tokenizer": str(BUNDLED_MODEL),
-        "tokenizer_backend": "huggingface",
-        "tokenized_requests": "True",
-        "num_concurrent": "1",
-    }
+    model_args = (
+        f"model={MODEL},base_url={stack.url}/v1/completions,num_concurrent=1,"
+        f"tokenizer={BUNDLED_MODEL},tokenizer_backend=huggingface,tokenized_requests=True"
+    )
     run(
-        str(BIN / "lm_eval"),
-        *("--model", "local-completions"),
-        *("--model_args", ",".join(f"{name}={value}" for name, value in model_args.items())),
+        *(BIN / "lm_eval", "--model", "local-completions"),
+        *("--model_args", model_args),
         *("--tasks", "optimist_lines", "--include_path", "."),
         *("--output_path", str(tmp_path), "--log_samples"),
-        folder=HERE / "lm_eval",
+        env=OFFLINE,
+        cwd=HERE / "lm_eval",
     )
     (path,) = tmp_path.rglob("samples_*.jsonl")
     samples = [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,13 +1,12 @@
 """Clients in JavaScript, as `npm install` brings them."""
 
 import shutil
-import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.command import run
 from tests.stack import REPOSITORY, Stack
-
-SCRIPTS = REPOSITORY / "tests" / "clients" / "scripts"
 
 
 @pytest.mark.parametrize("name", ["openai", "ai_sdk"])
@@ -15,6 +14,4 @@ def test_node(stack: Stack, name: str) -> None:
     node = shutil.which("node")
     assert node is not None, "node is missing"
     assert (REPOSITORY / "node_modules" / "openai").is_dir(), "npm install was not run"
-    command = [node, str(SCRIPTS / f"{name}.mjs"), stack.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    run(node, Path(__file__).with_name("scripts") / f"{name}.mjs", stack.url, timeout=120)

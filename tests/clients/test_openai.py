@@ -1,6 +1,7 @@
 """Everything that the official Python client offers for text, against a running stack."""
 
 import json
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,18 +15,11 @@ from tests.stack import Stack
 
 EDIT = edits(1, seed=5)[0]
 MESSAGES: Any = EDIT.messages()
+COUNT = {"count": {"type": "integer", "minimum": 0, "maximum": 9}}
+PARAMETERS = {"properties": COUNT, "required": ["count"], "additionalProperties": False}
 TOOL: Any = {
     "type": "function",
-    "function": {
-        "name": "rename",
-        "description": "Renames a variable.",
-        "parameters": {
-            "type": "object",
-            "properties": {"count": {"type": "integer", "minimum": 0, "maximum": 9}},
-            "required": ["count"],
-            "additionalProperties": False,
-        },
-    },
+    "function": {"name": "rename", "parameters": {"type": "object"} | PARAMETERS},
 }
 
 
@@ -87,12 +81,8 @@ def test_tools_are_called_and_their_results_taken(client: OpenAI, stream: bool) 
 
 
 def test_responses(client: OpenAI) -> None:
-    response = client.responses.create(model=MODEL, input="Hello", max_output_tokens=16)
-    events = list(
-        client.responses.create(
-            model=MODEL, input="Hello", max_output_tokens=16, stream=True, temperature=0
-        )
-    )
+    create: Any = partial(client.responses.create, model=MODEL, input="Hello", max_output_tokens=16)
+    response, events = create(), list(create(stream=True, temperature=0))
     assert events[0].type == "response.created"
     assert events[-1].type in ("response.completed", "response.incomplete")
     assert response.usage is not None
@@ -148,10 +138,7 @@ def test_clients_try_again_as_the_answer_says(stack: Stack) -> None:
 
     http_client: Any = httpx.Client(transport=httpx.MockTransport(refuse_once))
     with OpenAI(
-        base_url=f"{stack.url}/v1",
-        api_key="none",
-        max_retries=1,
-        http_client=http_client,
+        base_url=f"{stack.url}/v1", api_key="none", max_retries=1, http_client=http_client
     ) as patient:
         assert complete(patient, max_tokens=2).choices
     assert num_asked == 2

@@ -1,17 +1,16 @@
 """Requests as users make them."""
 
+from typing import Any
+
 from openai import OpenAI, omit
-from openai.types.chat import ChatCompletionPredictionContentParam
 
 from optimist_client import Client, Message
 from tests.chaos.load.case import MODEL_NAME
 
-CODE = '''def area(width, height):
-    """Return the area."""
-    return width * height
-'''
+CODE = 'def area(width, height):\n    """Return the area."""\n    return width * height\n'
 PROMPT = f"Rename `width` to `breadth`.\n\n{CODE}"
-PREDICTION: ChatCompletionPredictionContentParam = {"type": "content", "content": CODE}
+PREDICTION: Any = {"type": "content", "content": CODE}
+MESSAGES: Any = [{"role": "user", "content": PROMPT}]
 ANSWER = CODE.replace("width", "breadth")
 
 
@@ -20,20 +19,15 @@ def ask_rest(url: str, key: str = "none") -> int:
     with OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
         answers = [
             client.chat.completions.create(
-                model=MODEL_NAME,
-                messages=[{"role": "user", "content": PROMPT}],
-                temperature=0,
-                prediction=prediction,
+                model=MODEL_NAME, messages=MESSAGES, temperature=0, prediction=prediction
             )
             for prediction in (omit, PREDICTION)
         ]
     plain, predicted = (answer.choices[0].message.content or "" for answer in answers)
     assert plain == predicted, f"without a prediction {plain!r}, with it {predicted!r}"
     assert ANSWER.strip() in plain, plain
-    usage = answers[1].usage
-    assert usage is not None
-    assert usage.completion_tokens_details is not None
-    accepted = usage.completion_tokens_details.accepted_prediction_tokens
+    usage: Any = answers[1].usage
+    accepted: int = usage.completion_tokens_details.accepted_prediction_tokens
     assert accepted, "no token of the prediction was accepted"
     return accepted
 

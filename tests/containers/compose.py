@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from optimist_common.network.health import is_serving
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
 from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
+from tests.command import wait_until
 from tests.containers.ask import ask_grpc, ask_rest
 from tests.containers.engine import PROJECT, address, compose, containers, engine, left_over
 
@@ -66,9 +67,9 @@ def check_moved_scheduler() -> str:
     compose("up", "--detach", "--no-deps", "scheduler")
     (after,) = map(address, containers("scheduler"))
     assert after != before, f"the scheduler is at {before} again"
-    _wait(lambda: is_serving(f"{after}:50051", 2.0), _SERVE_SECONDS, "the scheduler")
+    wait_until(lambda: is_serving(f"{after}:50051", 2.0), "a scheduler that serves", _SERVE_SECONDS)
     serving = time.monotonic()
-    _wait(_answers, _FOUND_SECONDS, f"the gateway, while the scheduler at {after}")
+    wait_until(_answers, f"the gateway that answers by the scheduler at {after}", _FOUND_SECONDS)
     seconds = time.monotonic() - serving
     _scale("proposer", 1)
     return f"{before} to {after}, requests are answered {seconds:.1f} s after it serves"
@@ -97,11 +98,7 @@ async def check_scaled_workers() -> str:
 def check_logs() -> str:
     """No service has logged an error."""
     log = compose("logs", "--no-color")
-    bad = [
-        line
-        for line in log.splitlines()
-        if re.search(r" (ERROR|CRITICAL) |INTERNAL|Traceback", line)
-    ]
+    bad = re.findall(r"^.*(?: ERROR | CRITICAL |INTERNAL|Traceback).*$", log, re.M)
     assert not bad, "\n".join(bad)
     return f"{len(log.splitlines())} lines without an error"
 
@@ -131,7 +128,7 @@ def _scale_workers(number: int) -> None:
         connected = re.findall(r"^optimist_scheduler_connected\{.*\} ([\d.]+)$", text, re.M)
         return sum(map(float, connected)) == number
 
-    _wait(is_so, _SERVE_SECONDS, f"{number} workers")
+    wait_until(is_so, f"{number} workers", _SERVE_SECONDS)
 
 
 def _scale(service: str, number: int, *options: str) -> None:
@@ -144,10 +141,3 @@ def _answers() -> bool:
     response = httpx.post(f"{_URL}/v1/completions", json=body, timeout=60.0, trust_env=False)
     assert response.status_code in (200, 503), response.text
     return response.status_code == 200
-
-
-def _wait(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} does not serve within {seconds:g} s"
-        time.sleep(0.05)

@@ -1,23 +1,11 @@
 """Commands to the container engine that `deploy/containers/engine.sh run` provides."""
 
 import os
-import subprocess
 from collections.abc import Sequence
 
-from tests.stack import REPOSITORY
+from tests.command import run
 
 PROJECT = "optimist-test"
-
-
-def run(*command: str) -> str:
-    """Runs a command in the repository; returns what it printed.
-
-    Raises:
-        AssertionError: It failed; the text is what it said.
-    """
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, f"{' '.join(command)}: {result.stdout}{result.stderr}"
-    return result.stdout
 
 
 def engine(*arguments: str) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from optimist_common.network.health import is_serving
+from tests.command import run
 from tests.containers.ask import ask_grpc, ask_rest
-from tests.containers.engine import address, engine, run
+from tests.containers.engine import address, engine
 from tests.deploy.installation import KUBERNETES, kubectl
 
 _NETWORK = "optimist-pods"

@@ -12,40 +12,24 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.manifest import REPOSITORY
+from tests.deploy.manifest import REPOSITORY, SERVICES
 
 KUBERNETES = REPOSITORY / "deploy" / "k8s"
 OVERLAYS = (
     "base",
-    "overlays/cpu",
-    "overlays/gpu",
-    "overlays/gpu-pools",
-    "overlays/tensor-parallel",
+    *(f"overlays/{name}" for name in ("cpu", "gpu", "gpu-pools", "tensor-parallel")),
 )
 VLLM = "overlays/vllm"
 """An installation of its own, without our services."""
 STACKS = {
     "alone": (),
     "keda": (
-        "monitoring",
-        "autoscaling-keda",
-        "mtls",
-        "cert-manager",
-        "api-keys",
-        "strict",
-        "http-route",
-        "model-volume",
-        "redis-sentinel",
+        *("monitoring", "autoscaling-keda", "mtls", "cert-manager", "api-keys", "strict"),
+        *("http-route", "model-volume", "redis-sentinel"),
     ),
     "hpa": (
-        "monitoring",
-        "autoscaling-hpa",
-        "mtls",
-        "cert-manager",
-        "api-keys",
-        "ingress",
-        "https",
-        "model-image",
+        *("monitoring", "autoscaling-hpa", "mtls", "cert-manager", "api-keys", "ingress"),
+        *("https", "model-image"),
     ),
 }
 COMPONENTS = sorted({component for stack in STACKS.values() for component in stack})
@@ -118,6 +102,14 @@ class Installation:
             yield _pod(name, template["leaderTemplate"])
             yield _pod(name, template["workerTemplate"])
 
+    def called_by(self, pod: Pod) -> Iterator[tuple[dict[str, Any], int]]:
+        """Iterates over the Services, and the ports, that a pod's settings name."""
+        for value in pod.variables.values() if pod.service in SERVICES else ():
+            for address in value.split("//")[-1].split("/")[0].split(","):
+                host, separator, port = address.rpartition(":")
+                if separator:
+                    yield self.kind("Service")[host.rpartition(".")[2]], int(port)
+
     def selected(self, selector: Mapping[str, Any]) -> list[Pod]:
         """Returns the pods that a label selector means."""
         return [pod for pod in self.pods if matches(selector, pod.labels)]
@@ -130,11 +122,11 @@ def _pod(owner: str, template: Mapping[str, Any]) -> Pod:
 def matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Tells whether a label selector means what has these labels."""
     assert selector.keys() <= {"matchLabels", "matchExpressions"}
-    expressions = selector.get("matchExpressions", [])
-    assert all(one["operator"] == "In" for one in expressions)
-    return all(
-        labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()
-    ) and all(labels.get(one["key"]) in one["values"] for one in expressions)
+    wanted = {key: [value] for key, value in selector.get("matchLabels", {}).items()}
+    for one in selector.get("matchExpressions", []):
+        assert one["operator"] == "In"
+        wanted[one["key"]] = one["values"]
+    return all(labels.get(key) in values for key, values in wanted.items())
 
 
 def kubectl() -> str:
@@ -172,13 +164,8 @@ def combinations() -> list[tuple[str, tuple[str, ...]]]:
     return [*((overlay, stack) for overlay in OVERLAYS for stack in STACKS.values()), (VLLM, ())]
 
 
-def single_components() -> list[tuple[str, tuple[str, ...]]]:
-    """The base with each component that may stand alone."""
-    return [("base", (one,)) for one in COMPONENTS if one != "strict"]
-
-
 def name_of(combination: tuple[str, tuple[str, ...]]) -> str:
     """Names a combination for the list of tests."""
     overlay, components = combination
-    names = {stack: name for name, stack in STACKS.items()}
-    return f"{overlay.removeprefix('overlays/')}-{names.get(components, '+'.join(components))}"
+    (stack,) = (name for name, stack in STACKS.items() if stack == components)
+    return f"{overlay.removeprefix('overlays/')}-{stack}"

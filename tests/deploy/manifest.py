@@ -16,13 +16,9 @@ SERVICES = ("gateway", "scheduler", "worker", "proposer")
 def settings_class(service: str) -> type[ServiceSettings]:
     """Returns the settings of a service, the only ServiceSettings that its module defines."""
     module = import_module(f"optimist_{service}.settings")
-    (found,) = (
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, ServiceSettings)
-        and value.__module__ == module.__name__
-    )
+    classes = (each for each in vars(module).values() if isinstance(each, type))
+    own = (each for each in classes if each.__module__ == module.__name__)
+    (found,) = (each for each in own if issubclass(each, ServiceSettings))
     return found
 
 
@@ -33,9 +29,17 @@ def settings_values(service: str, variables: dict[str, str]) -> dict[str, str]:
     return {name.removeprefix(prefix).lower(): value for name, value in variables.items()}
 
 
-def documents(path: Path) -> list[dict[str, Any]]:
-    """Returns the YAML documents of a file."""
-    return list(yaml.safe_load_all(path.read_text()))
+def document(path: str) -> dict[str, Any]:
+    """Returns the only YAML document of a file of the repository."""
+    (found,) = yaml.safe_load_all((REPOSITORY / path).read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def compose_services() -> dict[str, dict[str, Any]]:
+    """Returns the services of docker-compose.yml."""
+    services: dict[str, dict[str, Any]] = document("docker-compose.yml")["services"]
+    return services
 
 
 def instructions(name: str) -> list[tuple[str, str]]:
@@ -58,11 +62,22 @@ def image_variables(service: str) -> dict[str, str]:
 
 def alerts() -> list[dict[str, Any]]:
     """Returns the rules of Prometheus."""
-    (content,) = documents(REPOSITORY / "deploy" / "prometheus" / "alerts.yml")
-    return [rule for group in content["groups"] for rule in group["rules"]]
+    groups = document("deploy/prometheus/alerts.yml")["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def known_series() -> dict[str, set[str]]:
+    """Returns the labels of each series that can be scraped, as `make docs` lists the metrics."""
+    text = (REPOSITORY / "docs" / "metrics.md").read_text()
+    found: dict[str, set[str]] = {}
+    for name, names, kind in re.findall(r"^\| `([\w:]+)\{?(.*?)\}?` \| (\w+)", text, re.MULTILINE):
+        labels = set(names.split(",")) - {""}
+        if kind == "histogram":
+            found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels}
+        found[f"{name}_count" if kind == "histogram" else name] = labels
+    return found
 
 
 def known_metrics() -> set[str]:
-    """Returns the names of all metrics."""
-    text = (REPOSITORY / "docs" / "metrics.md").read_text()
-    return set(re.findall(r"^\| `(optimist_\w+)", text, re.MULTILINE))
+    """Returns the names of all metrics, with those of a histogram's series."""
+    return {name.removesuffix("_bucket") for name in known_series()}

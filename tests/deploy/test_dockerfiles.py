@@ -1,7 +1,8 @@
+"""The images of the services and of vLLM, and what they install."""
+
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 import zipfile
@@ -9,12 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.manifest import (
-    REPOSITORY,
-    SERVICES,
-    image_variables,
-    instructions,
-)
+from tests.command import run
+from tests.deploy.manifest import REPOSITORY, SERVICES, image_variables, instructions
 
 VLLM = "engines/vllm/Dockerfile"
 DOCKERFILES = (*SERVICES, VLLM, "deploy/containers/vllm-cpu.Dockerfile")
@@ -30,13 +27,12 @@ def copied_paths(service: str) -> list[tuple[str, str]]:
     ]
 
 
-def wheel_packages(directory: Path) -> set[str]:
-    """Builds the wheel as `pip install .` does and returns its import packages."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
-    subprocess.run(command, cwd=directory, check=True, capture_output=True)
-    (wheel,) = (directory / "dist").glob("*.whl")
+def packed_files(directory: Path, wheels: Path) -> set[str]:
+    """Builds the wheel as `pip install .` does and returns the files of its packages."""
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels, cwd=directory)
+    (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        return {name.split("/")[0] for name in archive.namelist() if ".dist-info/" not in name}
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
 def copy_sources(service: str, directory: Path, *, code: bool) -> None:
@@ -49,32 +45,40 @@ def copy_sources(service: str, directory: Path, *, code: bool) -> None:
 
 
 @pytest.mark.parametrize("service", DOCKERFILES)
-def test_copies_what_exists(service: str) -> None:
+def test_copies_what_exists_and_nothing_that_dockerignore_hides(service: str) -> None:
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    kept = [Path(line.removeprefix("!")) for line in lines if line.startswith("!")]
     paths = copied_paths(service)
     assert paths
     for source, _ in paths:
         assert (REPOSITORY / source).exists(), source
-
-
-@pytest.mark.parametrize("service", DOCKERFILES)
-def test_copies_nothing_that_dockerignore_hides(service: str) -> None:
-    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
-    assert "*" in lines
-    kept = [Path(line.removeprefix("!")) for line in lines if line.startswith("!")]
-    for source, _ in copied_paths(service):
         assert any(Path(source).is_relative_to(path) for path in kept), source
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_the_dependency_layer_builds_without_any_code(service: str, tmp_path: Path) -> None:
+def test_the_dependency_layer_has_no_code_and_the_code_layer_that_of_its_service(
+    service: str, tmp_path: Path
+) -> None:
     copy_sources(service, tmp_path, code=False)
-    assert wheel_packages(tmp_path) == set()
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_the_code_layer_holds_its_service_and_no_other(service: str, tmp_path: Path) -> None:
+    assert packed_files(tmp_path, tmp_path / "dependencies") == set()
     copy_sources(service, tmp_path, code=True)
-    assert wheel_packages(tmp_path) == {"optimist", "optimist_common", f"optimist_{service}"}
+    packages = {name.split("/")[0] for name in packed_files(tmp_path, tmp_path / "code")}
+    assert packages == {"optimist", "optimist_common", f"optimist_{service}"}
+
+
+def test_the_wheel_has_all_files_of_its_packages_and_no_model(tmp_path: Path) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    files = {
+        path.relative_to((REPOSITORY / package).parent).as_posix()
+        for package in packages
+        for path in (REPOSITORY / package).rglob("*")
+        # A machine compiles the kernels for itself.
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
+    }
+    assert "optimist_gateway/fronts/page/static/vendor/LICENSE.htm" in files
+    assert packed_files(REPOSITORY, tmp_path) == files
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -88,9 +92,8 @@ def test_installs_its_own_extra_and_only_the_worker_torch(service: str) -> None:
 
 
 def test_the_worker_image_has_the_torch_of_the_makefile() -> None:
-    (torch,) = (
-        word for name, text in instructions("worker") for word in text.split() if "torch==" in word
-    )
+    words = [word for _, text in instructions("worker") for word in text.split()]
+    (torch,) = (word for word in words if "torch==" in word)
     assert f"TORCH := {torch}\n" in (REPOSITORY / "Makefile").read_text()
 
 
@@ -102,18 +105,13 @@ def test_the_plugin_is_installed_in_the_version_of_vllm_that_is_tested() -> None
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_runs_its_service_without_being_root(service: str) -> None:
+def test_runs_its_service_without_being_root_where_it_listens(service: str) -> None:
     steps = instructions(service)
     assert steps[-1] == ("ENTRYPOINT", f'["python", "-m", "optimist_{service}"]')
     assert ("USER", "10001") in steps
-
-
-@pytest.mark.parametrize("service", SERVICES)
-def test_exposes_the_port_it_listens_on_and_asks_that_port_for_health(service: str) -> None:
-    steps = dict(instructions(service))
     port = image_variables(service)[f"OPTIMIST_{service.upper()}_PORT"]
-    assert steps["EXPOSE"] == port
-    assert f"127.0.0.1:{port}" in steps["HEALTHCHECK"]
+    assert dict(steps)["EXPOSE"] == port
+    assert f"127.0.0.1:{port}" in dict(steps)["HEALTHCHECK"]
 
 
 def asked_for_health(service: str, directory: Path, **variables: str) -> str:
@@ -122,8 +120,7 @@ def asked_for_health(service: str, directory: Path, **variables: str) -> str:
     python = directory / "python"
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
-    environment = {"PATH": f"{directory}:{os.environ['PATH']}", **variables}
-    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()
+    return run(*command, env={"PATH": f"{directory}:{os.environ['PATH']}", **variables}).strip()
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -142,12 +139,9 @@ def test_health_is_asked_for_as_the_service_listens(service: str, tmp_path: Path
 
 
 def test_only_the_worker_has_a_variant_for_gpus_with_what_triton_needs() -> None:
-    arguments = {
-        service: [text for name, text in instructions(service) if name == "ARG"]
-        for service in SERVICES
-    }
-    assert "DEVICE=cpu" in arguments.pop("worker")
-    assert not any(arguments.values())
+    for service in SERVICES:
+        assert (("ARG", "DEVICE=cpu") in instructions(service)) is (service == "worker")
+        assert service == "worker" or "ARG" not in dict(instructions(service))
     steps = [text for name, text in instructions("worker") if name == "RUN"]
     (compiler,) = (text for text in steps if "gcc" in text)
     assert '[ "$DEVICE" = cuda ]' in compiler

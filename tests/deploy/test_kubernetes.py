@@ -1,6 +1,5 @@
 """What the manifests say of one another and of the services that they run."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from tests.deploy.installation import (
 from tests.deploy.manifest import (
     REPOSITORY,
     SERVICES,
-    documents,
+    document,
     image_variables,
     settings_class,
     settings_values,
@@ -35,18 +34,20 @@ _PATHS = (*_TLS, "HTTPS_CERT", "HTTPS_KEY", "API_KEYS_FILE", "ADMIN_KEYS_FILE")
 
 @pytest.fixture(params=combinations(), ids=name_of)
 def installation(request: pytest.FixtureRequest) -> Installation:
-    overlay, components = request.param
-    return render(overlay, components)
+    return render(*request.param)
 
 
 def service_pods(installation: Installation) -> list[Pod]:
     return [pod for pod in installation.pods if pod.service in SERVICES]
 
 
-def probes(container: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-        if name in container:
-            yield name, container[name]
+def probes(container: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    names = ("startupProbe", "readinessProbe", "livenessProbe")
+    return {name: container[name] for name in names if name in container}
+
+
+def all_containers(pod: Pod) -> list[dict[str, Any]]:
+    return [*pod.spec["containers"], *pod.spec.get("initContainers", [])]
 
 
 def test_all_overlays_and_components_are_tested() -> None:
@@ -59,15 +60,13 @@ def test_all_overlays_and_components_are_tested() -> None:
 
 def test_every_component_has_a_line_that_tells_of_it() -> None:
     text = (KUBERNETES / "README.md").read_text()
-    for name in COMPONENTS:
+    for name in (*COMPONENTS, *OVERLAYS, VLLM):
         assert f"| `{name}` |" in text, name
-    for overlay in (*OVERLAYS, VLLM):
-        assert f"| `{overlay}` |" in text, overlay
 
 
 def test_every_file_is_part_of_a_kustomization() -> None:
     for directory in {path.parent for path in KUBERNETES.rglob("kustomization.yaml")}:
-        (content,) = documents(directory / "kustomization.yaml")
+        content = document(str(directory / "kustomization.yaml"))
         named = {*content.get("resources", [])}
         named |= {one["path"] for one in content.get("patches", []) if "path" in one}
         named |= {file for one in content.get("configMapGenerator", []) for file in one["files"]}
@@ -97,15 +96,9 @@ def test_a_service_leads_to_ports_that_are_listened_on(installation: Installatio
 
 
 def test_services_call_each_other_where_they_listen(installation: Installation) -> None:
-    services = installation.kind("Service")
     for pod in service_pods(installation):
-        for value in pod.variables.values():
-            addresses = value.split("//")[-1].split("/")[0].split(",")
-            for address in addresses:
-                host, separator, port = address.rpartition(":")
-                if separator:
-                    called = services[host.rpartition(".")[2]]
-                    assert int(port) in [one["port"] for one in called["spec"]["ports"]]
+        for service, port in installation.called_by(pod):
+            assert port in [one["port"] for one in service["spec"]["ports"]]
 
 
 def test_ports_are_those_that_the_service_listens_on(installation: Installation) -> None:
@@ -113,24 +106,23 @@ def test_ports_are_those_that_the_service_listens_on(installation: Installation)
         if pod.role == "worker-rank":
             assert pod.ports == {}
             continue
-        prefix = f"OPTIMIST_{pod.service.upper()}"
-        variables = image_variables(pod.service) | pod.variables
-        expected = {"grpc": f"{prefix}_PORT"}
+        values = settings_values(pod.service, image_variables(pod.service) | pod.variables)
+        expected = {"grpc": "port", "metrics": "metrics_port"}
         if pod.service == "gateway":
-            expected = {"http": f"{prefix}_PORT", "grpc": f"{prefix}_GRPC_PORT"}
-        if f"{prefix}_METRICS_PORT" in variables:
-            expected["metrics"] = f"{prefix}_METRICS_PORT"
-        assert pod.ports == {name: int(variables[key]) for name, key in expected.items()}
+            expected = {"http": "port", "grpc": "grpc_port"}
+        assert pod.ports == {
+            name: int(values[key]) for name, key in expected.items() if key in values
+        }
 
 
 def test_pods_say_when_they_have_started_are_ready_and_alive(installation: Installation) -> None:
     for pod in installation.pods:
         for container in pod.spec["containers"]:
-            found = dict(probes(container))
+            found = probes(container)
             if pod.role == "worker-rank":
                 assert not found
                 continue
-            assert set(found) == {"startupProbe", "readinessProbe", "livenessProbe"}, pod.owner
+            assert len(found) == 3, pod.owner
             for name, probe in found.items():
                 check_probe(pod, container, name, probe)
 
@@ -175,7 +167,7 @@ def test_pods_are_as_restricted_as_kubernetes_knows(installation: Installation) 
         assert pod.spec["enableServiceLinks"] is False
         assert not pod.spec.keys() & {"hostNetwork", "hostPID", "hostIPC"}
         assert not any("hostPath" in volume for volume in pod.spec["volumes"])
-        for container in [*pod.spec["containers"], *pod.spec.get("initContainers", [])]:
+        for container in all_containers(pod):
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -228,20 +220,16 @@ def test_pods_are_spread_by_their_own_labels(installation: Installation) -> None
 def test_what_is_mounted_is_there_and_files_are_mounted_where_settings_look(
     installation: Installation,
 ) -> None:
-    known = {
-        "configMap": set(installation.kind("ConfigMap")),
-        "persistentVolumeClaim": set(installation.kind("PersistentVolumeClaim")),
-    }
     for pod in installation.pods:
         volumes = {one["name"]: one for one in pod.spec["volumes"]}
-        for container in [*pod.spec["containers"], *pod.spec.get("initContainers", [])]:
+        for container in all_containers(pod):
             for mount in container.get("volumeMounts", []):
                 volume = volumes[mount["name"]]
                 if "configMap" in volume:
-                    assert volume["configMap"]["name"] in known["configMap"]
+                    assert volume["configMap"]["name"] in installation.kind("ConfigMap")
                 if "persistentVolumeClaim" in volume:
                     claim = volume["persistentVolumeClaim"]
-                    assert claim["claimName"] in known["persistentVolumeClaim"]
+                    assert claim["claimName"] in installation.kind("PersistentVolumeClaim")
                     if mount["name"] != "cache":
                         assert mount["readOnly"] is claim["readOnly"] is True
                 if "secret" in volume:
@@ -306,10 +294,8 @@ def test_vllm_is_started_with_the_flag_of_the_documentation() -> None:
     secrets = [
         one["valueFrom"]["secretKeyRef"] for one in pod.container["env"] if "value" not in one
     ]
-    assert [(one["key"], one["optional"]) for one in secrets] == [
-        ("api-key", True),
-        ("hf-token", True),
-    ]
+    assert [one["key"] for one in secrets if one["optional"]] == ["api-key", "hf-token"]
+    assert len(secrets) == 2
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -322,11 +308,8 @@ def test_a_group_has_a_gpu_for_each_rank(stack: str) -> None:
     for index in range(size):
         pod = roles["worker" if index == 0 else "worker-rank"]
         # What the set adds.
-        environment = {
-            "LWS_LEADER_ADDRESS": "leader",
-            "LWS_GROUP_SIZE": str(size),
-            "LWS_WORKER_INDEX": str(index),
-        }
+        environment = {"LWS_LEADER_ADDRESS": "leader", "LWS_GROUP_SIZE": str(size)}
+        environment["LWS_WORKER_INDEX"] = str(index)
         tensor_parallel_size = int(pod.variables["OPTIMIST_WORKER_TENSOR_PARALLEL_SIZE"])
         ranks = find_ranks(environment, tensor_parallel_size, pipeline_parallel_size=1)
         assert isinstance(ranks, LocalRanks)
@@ -337,8 +320,7 @@ def test_a_group_has_a_gpu_for_each_rank(stack: str) -> None:
     assert started == list(range(tensor_parallel_size))
     # What the ranks compute, they compute alike.
     leader, rank = (roles[role].variables for role in ("worker", "worker-rank"))
-    own = {"OPTIMIST_WORKER_INSECURE", "OPTIMIST_WORKER_METRICS_PORT"}
-    own |= {f"OPTIMIST_WORKER_TLS_{name}" for name in ("CERT", "KEY", "CA")}
+    own = {f"OPTIMIST_WORKER_{name}" for name in ("INSECURE", "METRICS_PORT", *_TLS)}
     assert dict(leader.items() ^ rank.items()).keys() <= own
     # The set's own headless Service has its name.
     assert group["metadata"]["name"] not in installation.kind("Service")
@@ -384,11 +366,10 @@ def test_certificates_name_whatever_is_called(overlay: str) -> None:
             if volume["name"] == "tls":
                 spec = secrets[volume["secret"]["secretName"]]
                 assert {"client auth", "server auth"} <= set(spec["usages"])
-                probed = [probe for _, probe in probes(pod.container) if "exec" in probe]
-                assert bool(probed) is ("127.0.0.1" in spec.get("ipAddresses", []))
+                is_probed = any("exec" in probe for probe in probes(pod.container).values())
+                assert is_probed is ("127.0.0.1" in spec.get("ipAddresses", []))
     for host in called:
-        names = secrets[f"optimist-{host.split('-')[1]}-tls"]["dnsNames"]
-        assert host in names
+        assert host in secrets[f"optimist-{host.split('-')[1]}-tls"]["dnsNames"]
     for one in certificates.values():
         assert one["spec"]["issuerRef"]["name"] in issuers
     assert issuers["optimist-authority"]["spec"]["ca"]["secretName"] in secrets
@@ -418,3 +399,17 @@ def test_nothing_goes_unprotected_with_all_that_protects() -> None:
     for overlay in OVERLAYS:
         for pod in service_pods(render(overlay, STACKS["keda"])):
             assert (variable(pod, "INSECURE") in pod.variables) is (pod.role == "worker-rank")
+
+
+def test_both_ways_into_the_world_lead_to_the_gateway() -> None:
+    keda, hpa = (render("base", STACKS[name]) for name in ("keda", "hpa"))
+    services = keda.kind("Service")
+    (route,) = keda.kind("HTTPRoute").values()
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    ports = services[backend["name"]]["spec"]["ports"]
+    assert backend["port"] in [port["port"] for port in ports]
+    (ingress,) = hpa.kind("Ingress").values()
+    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+    service = path["backend"]["service"]
+    assert service["name"] == backend["name"] == "optimist-gateway"
+    assert service["port"]["name"] in [port["name"] for port in ports]

@@ -1,54 +1,36 @@
-"""Dashboards, alerts and scrapes name only what is there."""
+"""Dashboards, alerts, scrapes and autoscalers name only what is there."""
 
 import json
 import re
 import shutil
-import subprocess
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.deploy.manifest import REPOSITORY, SERVICES, alerts, documents, image_variables
+from tests.command import run
+from tests.deploy.installation import STACKS, Installation, matches, render
+from tests.deploy.manifest import (
+    REPOSITORY,
+    SERVICES,
+    alerts,
+    compose_services,
+    document,
+    image_variables,
+    known_metrics,
+    known_series,
+)
 
 DASHBOARDS = sorted((REPOSITORY / "deploy" / "grafana" / "dashboards").glob("*.json"))
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
-PROVISIONING = REPOSITORY / "deploy" / "grafana" / "provisioning"
+LABELS = known_series()
 _NAME = re.compile(r"\b(?:optimist_(?:gateway|scheduler|worker|proposer)_\w+|vllm:\w+)")
 _LABEL_MATCH = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 
 
-def load_definitions() -> Any:
-    path = REPOSITORY / "docs" / "generate_metrics.py"
-    spec = spec_from_file_location("generate_metrics", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def labels() -> dict[str, set[str]]:
-    """The labels of each series that can be scraped."""
-    groups = load_definitions().definitions().values()
-    return {
-        name: {*metric.labels, "le"} if name.endswith("_bucket") else set(metric.labels)
-        for group in groups
-        for metric in group
-        for name in metric.series
-    }
-
-
 def panels(path: Path) -> list[dict[str, Any]]:
-    dashboard = json.loads(path.read_text())
-    found: list[dict[str, Any]] = dashboard["panels"]
+    found: list[dict[str, Any]] = json.loads(path.read_text())["panels"]
     return found
-
-
-def dashboard_expressions(path: Path) -> list[str]:
-    return [target["expr"] for panel in panels(path) for target in panel.get("targets", [])]
 
 
 def test_there_is_a_dashboard_for_serving_and_one_for_speculation() -> None:
@@ -56,40 +38,32 @@ def test_there_is_a_dashboard_for_serving_and_one_for_speculation() -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
-def test_a_dashboard_names_metrics_and_labels_that_exist(
-    path: Path, labels: dict[str, set[str]]
-) -> None:
-    expressions = dashboard_expressions(path)
-    assert len(expressions) > 20
-    for expression in expressions:
-        require_known(expression, labels)
+def test_a_dashboard_names_metrics_and_labels_that_exist(path: Path) -> None:
+    targets = [target for panel in panels(path) for target in panel.get("targets", [])]
+    assert len(targets) > 20
+    for target in targets:
+        require_known(target["expr"])
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_names_metrics_that_exist_and_says_what_to_do(
-    rule: dict[str, Any], labels: dict[str, set[str]]
-) -> None:
-    require_known(rule["expr"], labels)
+def test_an_alert_names_metrics_that_exist_and_says_what_to_do(rule: dict[str, Any]) -> None:
+    require_known(rule["expr"])
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
 
 
-def require_known(expression: str, labels: dict[str, set[str]]) -> None:
+def require_known(expression: str) -> None:
     names = _NAME.findall(expression)
     known_elsewhere = "process_resident_memory_bytes" in expression or "up{" in expression
     assert names or known_elsewhere, expression
-    for name in names:
-        assert name in labels, f"{name} in {expression}"
-    matched = {*_LABEL_MATCH.findall(expression), *_grouped_by(expression)} - {"job", "instance"}
-    own = set().union(*(labels[name] for name in names)) if names else set()
-    assert matched <= own, expression
+    assert set(names) <= set(LABELS), expression
+    grouped_by = ",".join(re.findall(r"by \(([^)]*)\)", expression)).split(",")
+    matched = {*_LABEL_MATCH.findall(expression), *map(str.strip, grouped_by)}
+    assert matched - {"", "job", "instance"} <= set().union(*(LABELS[name] for name in names)), (
+        expression
+    )
     assert expression.count("(") == expression.count(")"), expression
-
-
-def _grouped_by(expression: str) -> set[str]:
-    groups = re.findall(r"by \(([^)]*)\)", expression)
-    return {label.strip() for group in groups for label in group.split(",")}
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
@@ -114,42 +88,38 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap(path: Path) -> None:
 
 
 def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
-    (content,) = documents(PROMETHEUS / "prometheus.yml")
+    content = document("deploy/prometheus/prometheus.yml")
     found = {}
     for job in content["scrape_configs"]:
         (names,) = job["dns_sd_configs"]
-        assert names["type"] == "A"
-        found[job["job_name"]] = (names["names"], names["port"])
-    (compose,) = documents(REPOSITORY / "docker-compose.yml")
+        found[job["job_name"]] = (names["names"], names["type"], names["port"])
     expected = {}
     for service in SERVICES:
         name = f"OPTIMIST_{service.upper()}_"
-        variables = image_variables(service) | compose["services"][service].get("environment", {})
+        environment = compose_services()[service].get("environment", {})
+        variables = image_variables(service) | environment
         port = variables.get(f"{name}METRICS_PORT", variables[f"{name}PORT"])
-        expected[service] = ([service], int(port))
+        expected[service] = ([service], "A", int(port))
     assert found == expected
     assert content["rule_files"] == ["alerts.yml"]
 
 
 def test_what_compose_mounts_for_monitoring_exists() -> None:
-    (compose,) = documents(REPOSITORY / "docker-compose.yml")
     for name in ("prometheus", "grafana"):
-        for volume in compose["services"][name]["volumes"]:
+        for volume in compose_services()[name]["volumes"]:
             source = volume.split(":")[0]
             if source.startswith("./"):
                 assert (REPOSITORY / source).is_dir(), volume
             else:
-                assert source in compose["volumes"]
+                assert source in document("docker-compose.yml")["volumes"]
 
 
 def test_grafana_finds_its_data_and_dashboards() -> None:
-    (sources,) = documents(PROVISIONING / "datasources" / "prometheus.yml")
-    (source,) = sources["datasources"]
+    folder = "deploy/grafana/provisioning"
+    (source,) = document(f"{folder}/datasources/prometheus.yml")["datasources"]
     assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
-    (boards,) = documents(PROVISIONING / "dashboards" / "optimist.yml")
-    (provider,) = boards["providers"]
-    (compose,) = documents(REPOSITORY / "docker-compose.yml")
-    mounts = [volume.split(":")[1] for volume in compose["services"]["grafana"]["volumes"]]
+    (provider,) = document(f"{folder}/dashboards/optimist.yml")["providers"]
+    mounts = [volume.split(":")[1] for volume in compose_services()["grafana"]["volumes"]]
     assert provider["options"]["path"] in mounts
 
 
@@ -163,14 +133,103 @@ def promtool() -> str:
 
 
 def test_prometheus_understands_its_files() -> None:
-    command = [promtool(), "check", "config", str(PROMETHEUS / "prometheus.yml")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run(promtool(), "check", "config", PROMETHEUS / "prometheus.yml")
 
 
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
     cases = shutil.copy(Path(__file__).with_name("alerts_test.yml"), tmp_path)
-    command = [promtool(), "test", "rules", str(cases)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout + result.stderr
+    run(promtool(), "test", "rules", cases)
+
+
+@pytest.fixture(scope="module")
+def keda() -> Installation:
+    return render("base", STACKS["keda"])
+
+
+@pytest.fixture(scope="module")
+def hpa() -> Installation:
+    return render("base", STACKS["hpa"])
+
+
+def test_the_dashboards_are_those_of_compose(keda: Installation) -> None:
+    found = keda.kind("ConfigMap")["optimist-dashboards"]
+    paths = (REPOSITORY / "deploy" / "grafana" / "dashboards").glob("*.json")
+    assert {name: json.loads(text) for name, text in found["data"].items()} == {
+        path.name: json.loads(path.read_text()) for path in paths
+    }
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def test_each_service_is_scraped_by_the_name_that_alerts_and_dashboards_know(
+    keda: Installation,
+) -> None:
+    jobs = {}
+    for monitor in keda.kind("ServiceMonitor", "PodMonitor").values():
+        selector = monitor["spec"]["selector"]
+        (endpoint,) = monitor["spec"].get("endpoints", monitor["spec"].get("podMetricsEndpoints"))
+        assert endpoint["path"] == "/metrics"
+        (relabeling,) = endpoint["relabelings"]
+        assert relabeling["targetLabel"] == "job"
+        if monitor["kind"] == "PodMonitor":
+            (pod,) = keda.selected(selector)
+            name, ports = f"optimist-{pod.role}", set(pod.ports)
+        else:
+            services = keda.kind("Service").values()
+            (service,) = (
+                one for one in services if matches(selector, one["metadata"].get("labels", {}))
+            )
+            ports = {port["name"] for port in service["spec"]["ports"]}
+            name = service["metadata"]["name"]
+        assert name == f"optimist-{relabeling['replacement']}"
+        assert endpoint["port"] in ports
+        jobs[relabeling["replacement"]] = endpoint
+    content = document("deploy/prometheus/prometheus.yml")
+    assert set(jobs) == {job["job_name"] for job in content["scrape_configs"]} == set(SERVICES)
+    # The gateway has keys, and its metrics with it.
+    assert jobs["gateway"]["authorization"]["credentials"]["name"] == "optimist-keys"
+
+
+def check_scaled(installation: Installation, scaler: dict[str, Any]) -> None:
+    target = scaler["spec"]["scaleTargetRef"]
+    deployment = installation.kind(target["kind"])[target["name"]]
+    # Otherwise every `kubectl apply` would set the number back.
+    assert "replicas" not in deployment["spec"]
+
+
+def test_keda_scales_what_exists_by_metrics_that_exist(keda: Installation) -> None:
+    scalers = keda.kind("ScaledObject")
+    assert set(scalers) == {"optimist-gateway", "optimist-proposer"}
+    assert not keda.kind("HorizontalPodAutoscaler")
+    for scaler in scalers.values():
+        check_scaled(keda, scaler)
+        spec = scaler["spec"]
+        assert 2 <= spec["minReplicaCount"] <= spec["fallback"]["replicas"]
+        assert spec["fallback"]["replicas"] <= spec["maxReplicaCount"]
+        for trigger in spec["triggers"]:
+            names = set(re.findall(r"\boptimist_\w+", trigger["metadata"]["query"]))
+            assert names
+            assert names <= known_metrics()
+
+
+def test_the_cluster_scales_what_exists_by_what_its_pods_do(hpa: Installation) -> None:
+    scalers = hpa.kind("HorizontalPodAutoscaler")
+    assert set(scalers) == {"optimist-gateway", "optimist-proposer"}
+    assert not hpa.kind("ScaledObject")
+    asked = set()
+    for name, scaler in scalers.items():
+        check_scaled(hpa, scaler)
+        assert 2 <= scaler["spec"]["minReplicas"] < scaler["spec"]["maxReplicas"]
+        (metric,) = scaler["spec"]["metrics"]
+        if metric["type"] == "Resource":
+            # Of its utilisation there is a share only where something is asked for.
+            (container,) = hpa.kind("Deployment")[name]["spec"]["template"]["spec"]["containers"]
+            assert container["resources"]["requests"][metric["resource"]["name"]]
+        else:
+            series = metric["pods"]["metric"]["name"]
+            assert series.startswith(name.replace("-", "_") + "_")
+            asked.add(series)
+    assert asked <= known_metrics()
+    values = document("deploy/k8s/components/autoscaling-hpa/adapter-rules.yaml")
+    served = {rule["seriesQuery"].split("{")[0] for rule in values["rules"]["custom"]}
+    assert served == asked

@@ -6,8 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.installation import OVERLAYS, STACKS, VLLM, Installation, Pod, matches, render
-from tests.deploy.manifest import SERVICES
+from tests.deploy.installation import (
+    VLLM,
+    Installation,
+    Pod,
+    combinations,
+    matches,
+    name_of,
+    render,
+)
 
 _DNS = {"k8s-app": "kube-dns"}
 _ANY_PORT = 0
@@ -16,10 +23,9 @@ _GATEWAY = (8000, 50050)
 _OUTSIDE = "outside"
 
 
-@pytest.fixture(params=[(o, s) for o in OVERLAYS for s in STACKS], ids=lambda one: "-".join(one))
+@pytest.fixture(params=[one for one in combinations() if one[0] != VLLM], ids=name_of)
 def installation(request: pytest.FixtureRequest) -> Installation:
-    overlay, stack = request.param
-    return render(overlay, STACKS[stack])
+    return render(*request.param)
 
 
 def policies(installation: Installation, pod: Pod, direction: str) -> list[dict[str, Any]]:
@@ -59,20 +65,24 @@ def allowed(installation: Installation, direction: str, other: str) -> set[tuple
     }
 
 
+def reached_from(installation: Installation, space: str) -> set[tuple[str, int]]:
+    """Returns (pod, port) of all that pods without labels in another namespace may speak with."""
+    return {
+        (pod.role, port)
+        for pod in installation.pods
+        for rule in policies(installation, pod, "ingress")
+        for port in allows(rule, "from", {}, space)
+    }
+
+
 def needed(installation: Installation) -> set[tuple[str, str, int]]:
     """Returns (caller, called, port) as the settings have it."""
-    edges = set()
-    for pod in installation.pods:
-        if pod.service not in SERVICES:
-            continue
-        for name, value in pod.variables.items():
-            if not name.endswith(("_SCHEDULERS", "_WORKERS", "_PROPOSERS", "_STORE")):
-                continue
-            for address in value.split("//")[-1].split("/")[0].split(","):
-                host, port = address.split(":")
-                service = installation.kind("Service")[host.rpartition(".")[2]]
-                for called in installation.selected({"matchLabels": service["spec"]["selector"]}):
-                    edges.add((pod.role, called.role, int(port)))
+    edges = {
+        (pod.role, called.role, port)
+        for pod in installation.pods
+        for service, port in installation.called_by(pod)
+        for called in installation.selected({"matchLabels": service["spec"]["selector"]})
+    }
     roles = {pod.role for pod in installation.pods}
     if installation.kind("StatefulSet"):
         edges |= {("redis", "redis", 6379), ("redis", "redis", 26379), ("proposer", "redis", 6379)}
@@ -92,32 +102,17 @@ def test_the_services_reach_whom_their_settings_name_and_nobody_else(
 
 
 def test_the_world_reaches_the_gateway_alone(installation: Installation) -> None:
-    reached = {
-        (pod.role, port)
-        for pod in installation.pods
-        for rule in policies(installation, pod, "ingress")
-        for port in allows(rule, "from", {}, _OUTSIDE)
-    }
-    assert reached == {("gateway", port) for port in _GATEWAY}
+    assert reached_from(installation, _OUTSIDE) == {("gateway", port) for port in _GATEWAY}
 
 
 def test_prometheus_reaches_what_it_scrapes(installation: Installation) -> None:
-    monitors = installation.kind("ServiceMonitor", "PodMonitor")
-    reached = {
-        (pod.role, port)
-        for pod in installation.pods
-        for rule in policies(installation, pod, "ingress")
-        for port in allows(rule, "from", {}, "monitoring")
-    }
     scraped = {("gateway", port) for port in _GATEWAY}
-    for monitor in monitors.values():
-        spec = monitor["spec"]
-        if monitor["kind"] == "PodMonitor":
-            (endpoint,) = spec["podMetricsEndpoints"]
-            (pod, *_) = found = installation.selected(spec["selector"])
-            assert {one.role for one in found} == {pod.role}
-            scraped.add((pod.role, pod.ports[endpoint["port"]]))
-    assert reached == scraped
+    for monitor in installation.kind("PodMonitor").values():
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        pods = installation.selected(monitor["spec"]["selector"])
+        ((role, port),) = {(pod.role, pod.ports[endpoint["port"]]) for pod in pods}
+        scraped.add((role, port))
+    assert reached_from(installation, "monitoring") == scraped
 
 
 def test_all_may_look_up_names_and_reach_nothing_else_outside(installation: Installation) -> None:

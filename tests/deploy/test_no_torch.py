@@ -1,15 +1,12 @@
-import os
 import socket
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
 from tests.deploy.manifest import REPOSITORY, image_variables
-from tests.stack import free_port
-
-START_SECONDS = 60.0
+from tests.stack import Process, free_port
 
 HIDE_TORCH = """
 import importlib, importlib.machinery, pkgutil, runpy, sys
@@ -41,8 +38,7 @@ def import_all(package: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "package",
-    ["optimist_common", "optimist_gateway", "optimist_scheduler", "optimist_proposer"],
+    "package", ["optimist_common", "optimist_gateway", "optimist_scheduler", "optimist_proposer"]
 )
 def test_every_module_can_be_imported_without_torch(package: str) -> None:
     result = import_all(package)
@@ -55,29 +51,20 @@ def test_the_worker_cannot_be_imported_without_torch() -> None:
 
 
 @pytest.mark.parametrize("service", ["gateway", "proposer"])
-def test_reads_the_bundled_tokenizer_and_listens_without_torch(service: str) -> None:
-    port = free_port()
-    prefix = f"OPTIMIST_{service.upper()}"
-    environment = os.environ | image_variables(service)
-    environment |= {
-        f"{prefix}_HOST": "127.0.0.1",
-        f"{prefix}_PORT": str(port),
-        f"{prefix}_MODEL": str(REPOSITORY / environment[f"{prefix}_MODEL"].removeprefix("/")),
-    }
-    command = [sys.executable, "-c", HIDE_TORCH + RUN, f"optimist_{service}"]
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert listens(process, port), process.stderr and process.stderr.read()
-        finally:
-            process.terminate()
+def test_reads_the_bundled_tokenizer_and_listens_without_torch(
+    service: str, tmp_path: Path
+) -> None:
+    port, prefix, variables = free_port(), f"OPTIMIST_{service.upper()}", image_variables(service)
+    model = str(REPOSITORY / variables[f"{prefix}_MODEL"].removeprefix("/"))
+    variables |= {f"{prefix}_HOST": "127.0.0.1", f"{prefix}_PORT": str(port)}
+    variables[f"{prefix}_MODEL"] = model
 
-
-def listens(process: subprocess.Popen[str], port: int) -> bool:
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
+    def is_listening() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return True
-        time.sleep(0.05)
-    process.terminate()
-    return False
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    command = [sys.executable, "-c", HIDE_TORCH + RUN, f"optimist_{service}"]
+    process = Process(service, command, is_listening, variables, tmp_path / "log")
+    process.start()
+    process.wait_until_healthy()
+    process.stop()

@@ -10,39 +10,34 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.deploy.installation import combinations, render, single_components
+from tests.deploy.installation import COMPONENTS, combinations, render
 from tests.deploy.manifest import REPOSITORY
 
 VERSIONS = ("1.28", "1.33", kubernetes_validate.latest_version())
+_MONITORING = "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1"
 # Kinds that come with an operator, and the module that has the type of their documents.
 CUSTOM = {
     "Certificate": "@kubernetes-models/cert-manager/cert-manager.io/v1/Certificate",
     "HTTPRoute": "@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/HTTPRoute",
     "Issuer": "@kubernetes-models/cert-manager/cert-manager.io/v1/Issuer",
     "LeaderWorkerSet": "./leader-worker-set",
-    "PodMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/PodMonitor",
-    "PrometheusRule": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1"
-    "/PrometheusRule",
+    "PodMonitor": f"{_MONITORING}/PodMonitor",
+    "PrometheusRule": f"{_MONITORING}/PrometheusRule",
     "ScaledObject": "@kubernetes-models/keda/keda.sh/v1alpha1/ScaledObject",
-    "ServiceMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1"
-    "/ServiceMonitor",
+    "ServiceMonitor": f"{_MONITORING}/ServiceMonitor",
 }
-_OPTIONS = {
-    "noEmit": True,
-    "strict": True,
-    "module": "nodenext",
-    "moduleResolution": "nodenext",
-    "skipLibCheck": True,
-    "types": [],
-}
+_OPTIONS = dict.fromkeys(("noEmit", "strict", "skipLibCheck"), True)
+_MODULES = dict.fromkeys(("module", "moduleResolution"), "nodenext")
 
 
 @pytest.fixture(scope="module")
 def documents() -> list[dict[str, Any]]:
     """All documents of all combinations, each once."""
+    # Each component that may stand alone does so, too.
+    alone = [("base", (one,)) for one in COMPONENTS if one != "strict"]
     found = {
         json.dumps(document, sort_keys=True): document
-        for combination in [*combinations(), *single_components()]
+        for combination in [*combinations(), *alone]
         for document in render(*combination).documents
     }
     return list(found.values())
@@ -50,22 +45,15 @@ def documents() -> list[dict[str, Any]]:
 
 def test_all_follow_the_schemas_of_kubernetes(documents: list[dict[str, Any]]) -> None:
     plain = [one for one in documents if one["kind"] not in CUSTOM]
-    for template in templates(documents):
-        meta = {"name": "of-a-group"}
-        pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": meta, "template": template}
-        plain.append(pod)
+    for group in (one for one in documents if one["kind"] == "LeaderWorkerSet"):
+        for name in ("leaderTemplate", "workerTemplate"):
+            pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "of-a-group"}}
+            plain.append(pod | {"template": group["spec"]["leaderWorkerTemplate"][name]})
     assert len(plain) > 80
+    assert any(one["kind"] == "PodTemplate" for one in plain)
     for document in plain:
         for version in VERSIONS:
             kubernetes_validate.validate(document, version, strict=True)
-
-
-def templates(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    groups = [
-        one["spec"]["leaderWorkerTemplate"] for one in documents if one["kind"] == "LeaderWorkerSet"
-    ]
-    assert groups
-    return [one[name] for one in groups for name in ("leaderTemplate", "workerTemplate")]
 
 
 def test_what_operators_know_follows_their_types(
@@ -79,16 +67,14 @@ def test_what_operators_know_follows_their_types(
 def test_a_document_with_a_wrong_field_is_found(
     documents: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    wrong = [misspell(documents, kind) for kind in sorted(CUSTOM)]
+    wrong = [
+        copy.deepcopy(next(one for one in documents if one["kind"] == kind)) for kind in CUSTOM
+    ]
+    for one in wrong:
+        one["spec"]["unknownField"] = 1
     errors = check_types(wrong, tmp_path)
     assert len(errors) == len(CUSTOM)
     assert all("unknownField" in error for error in errors)
-
-
-def misspell(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    found = copy.deepcopy(next(one for one in documents if one["kind"] == kind))
-    found["spec"]["unknownField"] = 1
-    return found
 
 
 def check_types(documents: list[dict[str, Any]], directory: Path) -> list[str]:
@@ -105,7 +91,7 @@ def check_types(documents: list[dict[str, Any]], directory: Path) -> list[str]:
         for number, document in enumerate(documents)
     ]
     (directory / "documents.ts").write_text("\n".join(lines))
-    options = {"compilerOptions": _OPTIONS, "files": ["documents.ts"]}
+    options = {"compilerOptions": _OPTIONS | _MODULES | {"types": []}, "files": ["documents.ts"]}
     (directory / "tsconfig.json").write_text(json.dumps(options))
     (directory / "package.json").write_text('{"type": "commonjs"}')
     compiler = REPOSITORY / "node_modules" / ".bin" / "tsc"

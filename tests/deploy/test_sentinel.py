@@ -3,18 +3,17 @@
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from optimist_cli.serve.ports import free_ports
+from tests.command import wait_until
 from tests.deploy.installation import KUBERNETES
 
 SCRIPTS = KUBERNETES / "components" / "redis-sentinel"
 NUMBER = 3
-_DEADLINE_SECONDS = 60.0
 
 pytestmark = pytest.mark.skipif(
     shutil.which("redis-server") is None, reason="redis-server is not installed"
@@ -28,7 +27,7 @@ class Nodes:
         ports = free_ports(2 * NUMBER)
         self.redises, self.sentinels = ports[:NUMBER], ports[NUMBER:]
         self._directory = directory
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, kind: str, port: int) -> None:
         home = self._directory / str(port)
@@ -45,26 +44,16 @@ class Nodes:
             "DOWN_AFTER_MS": "3000",
             "FAILOVER_TIMEOUT_MS": "6000",
         }
-        self._processes[port] = subprocess.Popen(
+        self.running[port] = subprocess.Popen(
             ["sh", str(SCRIPTS / f"start-{kind}.sh")],
             env=os.environ | variables,
             stdout=subprocess.DEVNULL,
         )
 
-    def start_all(self) -> None:
-        for port in self.redises:
-            self.start("redis", port)
-        for port in self.sentinels:
-            self.start("sentinel", port)
-
     def kill(self, port: int) -> None:
-        process = self._processes.pop(port)
+        process = self.running.pop(port)
         process.kill()
         process.wait()
-
-    def kill_all(self) -> None:
-        for port in list(self._processes):
-            self.kill(port)
 
     def ask(self, port: int, *words: str) -> list[str]:
         """Returns the lines of an answer; none if nobody answers."""
@@ -74,16 +63,12 @@ class Nodes:
 
     def masters(self) -> list[int]:
         """Returns the ports of Redis that say that they are masters."""
-        return [port for port in self._running() if self.ask(port, "role")[:1] == ["master"]]
+        return [port for port in self.redises if self.ask(port, "role")[:1] == ["master"]]
 
     def replicas(self) -> list[int]:
         """Returns the ports of those that are connected to their master."""
-        return [
-            port
-            for port in self._running()
-            for role in [self.ask(port, "role")]
-            if role[:1] == ["slave"] and "connected" in role
-        ]
+        roles = {port: self.ask(port, "role") for port in self.redises}
+        return [port for port, role in roles.items() if {"slave", "connected"} <= {*role}]
 
     def known_masters(self) -> set[int]:
         """Returns what the Sentinels say, 0 for one that does not answer."""
@@ -93,53 +78,46 @@ class Nodes:
     def know_each_other(self) -> bool:
         """Whether each Sentinel has heard of the others and of both replicas."""
         return all(
-            len([line for line in self.ask(port, "sentinel", what, "optimist") if line == "name"])
-            == NUMBER - 1
+            self.ask(port, "sentinel", what, "optimist").count("name") == NUMBER - 1
             for port in self.sentinels
             for what in ("sentinels", "replicas")
         )
-
-    def _running(self) -> list[int]:
-        return [port for port in self.redises if port in self._processes]
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + _DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.3)
 
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     found = Nodes(tmp_path)
     try:
-        found.start_all()
+        for port in found.redises:
+            found.start("redis", port)
+        for port in found.sentinels:
+            found.start("sentinel", port)
         yield found
     finally:
-        found.kill_all()
+        for port in [*found.running]:
+            found.kill(port)
 
 
 @pytest.mark.slow
 def test_another_redis_takes_the_place_of_one_that_ends_and_keeps_it(nodes: Nodes) -> None:
     first, *others = nodes.redises
-    wait_for(lambda: sorted(nodes.replicas()) == sorted(others), "two replicas of the first")
-    wait_for(nodes.know_each_other, "Sentinels that know each other")
+    wait_until(lambda: sorted(nodes.replicas()) == sorted(others), "two replicas of the first")
+    wait_until(nodes.know_each_other, "Sentinels that know each other")
     assert nodes.masters() == [first]
     assert nodes.known_masters() == {first}
 
     nodes.kill(first)
-    wait_for(lambda: len(nodes.masters()) == 1, "a new master")
+    wait_until(lambda: len(nodes.masters()) == 1, "a new master")
     (second,) = nodes.masters()
-    wait_for(lambda: nodes.known_masters() == {second}, "Sentinels that agree")
+    wait_until(lambda: nodes.known_masters() == {second}, "Sentinels that agree")
 
     # The pod that comes back is first in the list and nevertheless no master.
     nodes.start("redis", first)
-    wait_for(lambda: first in nodes.replicas(), "the old master as a replica")
-    wait_for(lambda: nodes.masters() == [second], "one master")
+    wait_until(lambda: first in nodes.replicas(), "the old master as a replica")
+    wait_until(lambda: nodes.masters() == [second], "one master")
 
     # A Sentinel that has forgotten all learns who is master now, also without any other.
     for port in nodes.sentinels:
         nodes.kill(port)
     nodes.start("sentinel", nodes.sentinels[0])
-    wait_for(lambda: second in nodes.known_masters(), "a Sentinel that asks its way")
+    wait_until(lambda: second in nodes.known_masters(), "a Sentinel that asks its way")

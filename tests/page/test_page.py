@@ -36,14 +36,34 @@ def open_without_prediction(visit: Visit, server: FakeServer, **context: Any) ->
     return page
 
 
+def open_and_hang(visit: Visit, server: FakeServer) -> Page:
+    """Opens the page and runs a request whose answer stops in its middle."""
+    server.events = [*EDIT[:2], HANG]
+    page = visit.open(server.url)
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
+    return page
+
+
+def give_key(page: Page, key: str) -> None:
+    page.get_by_label("API key").fill(key)
+    page.keyboard.press("Enter")
+
+
 def parts(page: Page, selector: str) -> list[str]:
     return page.locator(selector).all_text_contents()
 
 
-def test_a_model_that_is_not_the_bundled_one_begins_with_an_example_for_any(
-    visit: Visit, server: FakeServer
-) -> None:
+def looks(page: Page, *sources: str) -> list[str]:
+    """Returns the lines under what comes from some sources."""
+    style = "element => getComputedStyle(element).textDecorationStyle"
+    texts = (page.locator(f".answer-text .source.{name}").first for name in sources)
+    return [text.evaluate(style) for text in texts]
+
+
+def test_another_model_begins_with_an_example_for_any(visit: Visit, server: FakeServer) -> None:
     page = visit.open(server.url)
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     expect(page.get_by_label("Example")).to_have_value("spelling")
     expect(page.get_by_role("textbox", name="You ask")).to_have_value(re.compile("^Correct the"))
 
@@ -52,22 +72,13 @@ def test_each_part_of_the_answer_looks_like_its_source(visit: Visit, server: Fak
     page = open_with_prediction(visit, server)
     run(page)
     assert answer(page) == EDITED
-    assert parts(page, ".answer-text .source.prediction") == [
-        " area(",
-        ", height):\n    return ",
-        "\n",
-    ]
+    predicted = [" area(", ", height):\n    return ", "\n"]
+    assert parts(page, ".answer-text .source.prediction") == predicted
     assert parts(page, ".answer-text .source.ngram") == ["adth"]
     assert parts(page, ".answer-text .source.drafter") == [" * "]
     assert parts(page, ".answer-text .source.target") == ["def", "breadth", "bre", "height"]
-    looks = {
-        name: page.locator(f".answer-text .source.{name}").first.evaluate(
-            "element => getComputedStyle(element).textDecorationStyle"
-        )
-        for name in ("prediction", "ngram", "drafter", "target")
-    }
     # Not by colour alone: each has a line of its own.
-    assert len(set(looks.values())) == 4
+    assert len(set(looks(page, "prediction", "ngram", "drafter", "target"))) == 4
     legend = page.get_by_role("list", name="Where the answer comes from")
     assert legend.locator("li").count() == 4
     first = page.locator(".answer-text .source.prediction").first
@@ -86,22 +97,13 @@ def test_an_answer_without_prediction_shows_from_which_part_of_the_prompt_it_cam
     copied = [" area(", ", height):\n    return ", " * height\n"]
     assert parts(page, ".answer-text .source.prompt") == copied
     assert parts(page, ".answer-text .source.ngram") == ["adth"]
-    looks = [
-        page.locator(f".answer-text .source.{name}").first.evaluate(
-            "element => getComputedStyle(element).textDecorationStyle"
-        )
-        for name in ("prompt", "ngram", "target")
-    ]
-    assert looks == ["wavy", "dashed", "dotted"]
+    assert looks(page, "prompt", "ngram", "target") == ["wavy", "dashed", "dotted"]
     expect(page.locator(".answer-text .source.prompt").first).to_have_attribute(
         "title", "pass 2, 2 tokens from the prompt: characters 15 to 21 of the prompt"
     )
     legend = page.get_by_role("list", name="Where the answer comes from")
-    assert legend.locator("li").all_inner_texts() == [
-        "prompt",
-        "the request's own text",
-        "the model itself",
-    ]
+    sources = ["prompt", "the request's own text", "the model itself"]
+    assert legend.locator("li").all_inner_texts() == sources
     shown = page.get_by_role("region", name="The prompt: 38 characters repeated, 25 not")
     assert shown.text_content() == PROMPT
     assert parts(page, ".followed .part.repeated") == copied
@@ -137,9 +139,8 @@ def test_prompt_and_prediction_are_followed_in_one_answer(visit: Visit, server: 
     page.get_by_role("textbox", name="You ask").fill(PROMPT)
     server.events = [*EDIT[:2], chunk(repeated(", height", 26)), *EDIT[3:]]
     run(page)
-    expect(
-        page.get_by_role("heading", name="The way through the prompt and the prediction")
-    ).to_be_visible()
+    title = "The way through the prompt and the prediction"
+    expect(page.get_by_role("heading", name=title)).to_be_visible()
     assert parts(page, ".followed .part.repeated") == [", height"]
     assert " area(" in parts(page, ".followed .part.used")
     legend = page.get_by_role("list", name="Where the answer comes from")
@@ -188,17 +189,13 @@ def test_counters_count_what_was_streamed(visit: Visit, server: FakeServer) -> N
     server.events = [*EDIT, {"choices": [], "usage": {"speculation": speculation}}]
     page = open_with_prediction(visit, server)
     run(page)
-    assert counter(page, "Tokens") == "17"
-    assert counter(page, "Passes") == "6"
-    assert counter(page, "Tokens a pass") == "2.8"
-    assert counter(page, "Accepted drafts") == "65 %"
+    names = ("Tokens", "Passes", "Tokens a pass", "Accepted drafts")
+    assert [counter(page, name) for name in names] == ["17", "6", "2.8", "65 %"]
     for name in ("Time", "First token"):
         assert re.fullmatch(r"[\d.]+ m?s", counter(page, name))
     assert float(counter(page, "Tokens a second")) > 0
     spoken = page.locator("[aria-live=polite]").last
-    expect(spoken).to_have_text(
-        re.compile("Done: 17 tokens in 6 passes, 65 % accepted from drafts")
-    )
+    expect(spoken).to_contain_text("Done: 17 tokens in 6 passes, 65 % accepted from drafts")
 
 
 def test_passes_can_be_gone_through_again(visit: Visit, server: FakeServer) -> None:
@@ -243,11 +240,8 @@ def test_the_chart_has_a_table(visit: Visit, server: FakeServer) -> None:
 def test_a_race_sends_the_same_request_twice(visit: Visit, server: FakeServer) -> None:
     page = open_with_prediction(visit, server)
     page.get_by_role("button", name="Race with and without").click()
-    expect(page.locator(".verdict")).to_have_text(
-        re.compile(
-            r"[\d.]+ times as fast with the prediction\. Both answers are identical, character"
-        )
-    )
+    verdict = r"[\d.]+ times as fast with the prediction\. Both answers are identical, character"
+    expect(page.locator(".verdict")).to_have_text(re.compile(verdict))
     with_, without = sorted(server.requests, key=lambda body: "prediction" not in body)
     assert with_.pop("prediction") == {"type": "content", "content": PREDICTION}
     assert with_ == without
@@ -314,33 +308,27 @@ def test_a_server_that_wants_a_key_is_given_one(visit: Visit, server: FakeServer
     page = visit.open(server.url, wait=False)
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("Incorrect API key provided.")
-    page.get_by_label("API key").fill("wrong")
-    page.keyboard.press("Enter")
+    give_key(page, "wrong")
     expect(alert).to_contain_text("invalid_api_key")
     assert violations(page) == []
-    page.get_by_label("API key").fill("right")
-    page.keyboard.press("Enter")
+    give_key(page, "right")
     expect(alert).to_have_count(0)
     run(page)
     assert answer(page) == EDITED
     assert "Bearer $OPTIMIST_API_KEY" in page.locator(".snippet pre").inner_text()
-    assert page.evaluate("[Object.keys(localStorage), Object.keys(sessionStorage)]") == [
-        [],
-        ["optimist-api-key"],
-    ]
+    kept = page.evaluate("[Object.keys(localStorage), Object.keys(sessionStorage)]")
+    assert kept == [[], ["optimist-api-key"]]
 
 
 def test_a_key_that_cannot_be_sent_is_asked_for_again(visit: Visit, server: FakeServer) -> None:
     visit.allow_failed_requests()
     server.api_key = "right"
     page = visit.open(server.url, wait=False)
-    page.get_by_label("API key").fill("right\u2192")
-    page.keyboard.press("Enter")
+    give_key(page, "right\u2192")
     expect(page.get_by_role("alert")).to_contain_text("This key cannot be sent")
     page.reload()
     expect(page.get_by_role("alert")).to_contain_text("This key cannot be sent")
-    page.get_by_label("API key").fill("right")
-    page.keyboard.press("Enter")
+    give_key(page, "right")
     expect(page.locator(".server")).to_have_attribute("data-status", "ready")
 
 
@@ -358,14 +346,14 @@ def test_a_refusal_names_the_field(visit: Visit, server: FakeServer) -> None:
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+LOST = {"message": "the worker went away", "code": "error"}
+
+
 @pytest.mark.parametrize(
     ("events", "message"),
     [
         ([*EDIT[:2], BREAK], "The connection broke before the answer was complete."),
-        (
-            [*EDIT[:2], {"error": {"message": "the worker went away", "code": "error"}}],
-            "the worker went away",
-        ),
+        ([*EDIT[:2], {"error": LOST}], "the worker went away"),
     ],
 )
 def test_a_broken_answer_keeps_what_came(
@@ -384,23 +372,16 @@ def test_a_broken_answer_keeps_what_came(
 
 
 def test_a_running_answer_can_be_stopped(visit: Visit, server: FakeServer) -> None:
-    server.events = [*EDIT[:2], HANG]
-    page = visit.open(server.url)
-    stop = page.get_by_role("button", name="Stop")
-    expect(stop).to_be_disabled()
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
+    page = open_and_hang(visit, server)
     assert violations(page) == []
-    stop.click()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     expect(outcome(page)).to_have_text("stopped")
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
 def test_an_answer_that_another_replaced_says_nothing(visit: Visit, server: FakeServer) -> None:
-    server.events = [*EDIT[:2], HANG]
-    page = visit.open(server.url)
-    page.get_by_role("button", name="Run").click()
-    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
+    page = open_and_hang(visit, server)
     server.events = [*EDIT[:1], HANG]
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".answer-text")).to_have_text("def")
@@ -432,13 +413,12 @@ def test_a_request_that_waits_for_the_server_can_be_stopped(
     server.may_list.clear()
     page = visit.open(server.url, wait=False)
     page.get_by_role("button", name="Run").click()
-    match way:
-        case "Escape":
-            page.keyboard.press("Escape")
-        case "Stop":
-            page.get_by_role("button", name="Stop").click()
-        case "Example":
-            page.get_by_label("Example").select_option("delete")
+    if way == "Escape":
+        page.keyboard.press("Escape")
+    elif way == "Stop":
+        page.get_by_role("button", name="Stop").click()
+    else:
+        page.get_by_label("Example").select_option("delete")
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     server.may_list.set()
     expect(page.locator(".server")).to_have_attribute("data-status", "ready")
@@ -536,8 +516,7 @@ def test_a_browser_that_keeps_nothing_shows_the_page(visit: Visit, server: FakeS
         "{ get() { throw new DOMException('blocked', 'SecurityError'); } });"
     )
     page.reload()
-    page.get_by_label("API key").fill("right")
-    page.keyboard.press("Enter")
+    give_key(page, "right")
     page.get_by_label("Theme").select_option("dark")
     run(page)
     assert answer(page) == EDITED

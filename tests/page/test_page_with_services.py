@@ -1,16 +1,16 @@
 """The page in Chromium before running services with the bundled model."""
 
 import re
-import subprocess
 import sys
-import time
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.command import run as run_command
+from tests.command import wait_until
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
-from tests.stack import START_SECONDS, Stack
+from tests.stack import START_SECONDS, Stack, health_of
 
 FOR_ANY_MODEL = ["spelling", "docstrings", "nothing-expected"]
 FOR_BUNDLED_MODEL = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
@@ -96,18 +96,14 @@ def test_the_program_for_python_runs(visit: Visit, stack: Stack) -> None:
     page.get_by_role("button", name="Python").click()
     expect(page.locator(".snippet pre")).to_contain_text("import OpenAI")
     program = page.locator(".snippet pre").text_content()
-    ended = subprocess.run(
-        [sys.executable, "-c", str(program)], capture_output=True, text=True, check=True
-    )
-    assert ended.stdout.startswith(answer(page))
+    assert run_command(sys.executable, "-c", str(program)).startswith(answer(page))
 
 
 def test_a_request_that_is_too_long_is_explained(visit: Visit, stack: Stack) -> None:
     visit.allow_failed_requests()
     page = visit.open(stack.url)
-    page.get_by_role("textbox", name="You ask").fill(
-        "Repeat the code unchanged.\n\n" + "x = 1\n" * 999
-    )
+    too_long = "Repeat the code unchanged.\n\n" + "x = 1\n" * 999
+    page.get_by_role("textbox", name="You ask").fill(too_long)
     run(page)
     expect(page.get_by_role("alert")).to_contain_text("status 400")
     expect(page.get_by_role("alert")).to_contain_text("2048")
@@ -123,7 +119,8 @@ def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
     expect(page.get_by_role("alert")).to_contain_text("The connection broke")
     expect(outcome(page)).to_have_text("broke off")
     assert "def __init__" in answer(page)
-    wait_for(stack)
+    is_healthy = health_of("gateway", urlsplit(stack.url).netloc)
+    wait_until(is_healthy, "the gateway that comes back", START_SECONDS)
     page.get_by_label("Example").select_option("rename")
     run(page)
     expect(outcome(page)).to_have_text("complete")
@@ -145,15 +142,3 @@ def test_a_page_without_server_says_so(visit: Visit, stack: Stack) -> None:
     expect(page.get_by_role("alert")).to_have_count(0)
     run(page)
     expect(outcome(page)).to_have_text("complete")
-
-
-def wait_for(stack: Stack) -> None:
-    """Waits until the gateway answers again."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{stack.url}/health", timeout=1.0).is_success:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.1)
-    raise AssertionError("the gateway did not come back")

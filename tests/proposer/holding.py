@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import count
+from typing import Any
 
-from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.line import LineAlgorithm
-from optimist_proposer.core.live_requests import RequestCache
+from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.messages import LimitCheck, Limits, Observation, Open
 from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import (
@@ -17,9 +18,9 @@ from optimist_proposer.core.stored_request import (
     LogWrite,
     StoredRequest,
     WriteKind,
+    next_write,
 )
 from optimist_proposer.following import Following
-from optimist_proposer.observing.request_log import RequestLogs
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import OutputStore, WriteBehind
 from tests.proposer.text import NEWLINE_INDENT, NEWLINES, as_text, tokens
@@ -34,25 +35,37 @@ LIMITS = Limits(
     max_prediction_bytes=150,
     max_alignment_ms=10_000,
 )
+_generations = count(1)
 
 
 def following(
-    algorithm: Algorithm = LINE,
-    limits: Limits = LIMITS,
-    max_requests: int = 10,
-    window_tokens: int = 64,
-    prompt_tokens: int = 20,
-    logs: RequestLogs | None = None,
+    limits: Limits = LIMITS, max_requests: int = 100, window_tokens: int = 64, **options: Any
 ) -> Following:
-    return Following(
-        algorithm,
-        RequestCache(max_requests, 10_000_000),
-        LimitCheck(limits, VOCABULARY),
-        window_tokens=window_tokens,
-        min_value=0.0,
-        prompt_tokens=prompt_tokens,
-        logs=logs,
-    )
+    cache, check = RequestCache(max_requests, 10_000_000), LimitCheck(limits, VOCABULARY)
+    options = {"prompt_tokens": 20, "min_value": 0.0} | options
+    return Following(LINE, cache, check, window_tokens=window_tokens, **options)
+
+
+def lives(held: Following, request_id: str = "a") -> LiveRequest:
+    """Returns a request that is followed."""
+    found = held.get(request_id)
+    assert found is not None
+    return found
+
+
+def live(request_id: str = "a", output: str = "", sources: Prepared | None = None) -> LiveRequest:
+    """Returns a request of its own generation, for the poem if no sources are given."""
+    generation = next(_generations).to_bytes(8, "little")
+    request = LiveRequest(request_id, generation, sources or prepared(POEM))
+    request.fold(0, tokens(output))
+    return request
+
+
+def written(request: LiveRequest, *, is_lost: bool = False) -> LogWrite:
+    """Returns what is to be written of a request next."""
+    write = next_write(request, is_lost=is_lost)
+    assert write is not None
+    return write
 
 
 class Replica:
@@ -82,7 +95,7 @@ async def follow_until_shared(
             assert not (await replica.proposer.apply([], tokens_, [])).gaps
             position += 1
             await replica.writer.stop()
-            other = Replica(reader, following(max_requests=100))
+            other = Replica(reader)
             lines = [observation(position, "\none\n", name) for name in names]
             answer = await other.proposer.apply([], lines, [])
             if not answer.gaps:

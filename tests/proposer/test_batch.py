@@ -1,22 +1,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist_aligner.algorithm import Algorithm, Follower, Reference
-from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.text.sources import Sources
 from optimist_proposer.batch import BatchProposer
+from optimist_proposer.core.line import LineFollower
 from optimist_proposer.core.messages import UNKNOWN, Answer, Observation
 from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import (
     LIMITS,
-    LINE,
     MemoryStore,
     Replica,
     following,
+    lives,
     observation,
     opening,
 )
@@ -61,9 +60,7 @@ async def test_time_limit_ends_the_request() -> None:
     held = following()
     proposer = BatchProposer(held)
     await proposer.apply([opening("a", POEM)], [], [])
-    live = held.get("a")
-    assert live is not None
-    live.spent_seconds = LIMITS.max_alignment_ms / 1000 + 1
+    lives(held).spent_seconds = LIMITS.max_alignment_ms / 1000 + 1
     answer = await observe(proposer, 0, "X")
     assert "max_alignment_ms" in answer.refusals["a"]
     assert not answer.windows
@@ -81,67 +78,38 @@ async def test_only_the_end_of_the_prompt_is_a_source() -> None:
     held = following(prompt_tokens=8)
     proposer = BatchProposer(held)
     await proposer.apply([opening("a", "x\n", prompt="cut off\nthe end\n")], [], [])
-    live = held.get("a")
-    assert live is not None
-    places = live.prepared.sources.token_ids[live.prepared.sources.num_predicted :]
-    assert as_text(places[:-1]) == "the end\n"
+    sources = lives(held).prepared.sources
+    assert as_text(sources.token_ids[sources.num_predicted : -1]) == "the end\n"
 
 
 async def test_equal_sources_of_a_tenant_are_prepared_once() -> None:
     held = following()
     opens = [opening(name, POEM, tenant=name[0]) for name in ("a-0", "a-1", "b-0")]
     await BatchProposer(held).apply(opens, [], [])
-    first, second, other = (held.get(request.request_id) for request in opens)
-    assert first is not None
-    assert second is not None
-    assert other is not None
-    assert first.prepared is second.prepared
-    assert first.prepared is not other.prepared
+    first, second, other = (lives(held, name).prepared for name in ("a-0", "a-1", "b-0"))
+    assert first is second
+    assert first is not other
 
 
-class BrokenAlgorithm(Algorithm):
-    """Fails in one of its calls when the output or the prediction has an X."""
+def break_algorithm(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    """Lets a call of the algorithm fail when the output has an X."""
+    works: Any = getattr(LineFollower, call)
 
-    def __init__(self, call: str) -> None:
-        self.call = call
-
-    def prepare(self, sources: Sources) -> Reference:
-        return BrokenReference(self.call, LINE.prepare(sources))
-
-
-class BrokenReference(Reference):
-    def __init__(self, call: str, reference: Reference) -> None:
-        self.call, self.reference = call, reference
-
-    @property
-    def num_bytes(self) -> int:
-        return self.reference.num_bytes
-
-    def follow(self) -> Follower:
-        return BrokenFollower(self.call, self.reference.follow())
-
-
-class BrokenFollower(Follower):
-    def __init__(self, call: str, follower: Follower) -> None:
-        self.call, self.follower, self.is_broken = call, follower, False
-
-    def observe(self, token_ids: Sequence[int]) -> None:
-        self.is_broken = ord("X") in token_ids
-        if self.is_broken and self.call == "observe":
+    def call_or_fail(self: LineFollower, *arguments: Any) -> Any:
+        if ord("X") in (arguments[0] if call == "observe" else self.tail):
             raise IndexError("broken")
+        return works(self, *arguments)
 
-    def propose(self, max_tokens: int, min_value: float) -> Draft:
-        if self.is_broken:
-            raise IndexError("broken")
-        return self.follower.propose(max_tokens, min_value)
+    monkeypatch.setattr(LineFollower, call, call_or_fail)
 
 
 @pytest.mark.parametrize("call", ["observe", "propose"])
 async def test_algorithm_that_fails_harms_one_request(
-    call: str, caplog: pytest.LogCaptureFixture
+    call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proposer = BatchProposer(following(BrokenAlgorithm(call)))
+    proposer = BatchProposer(following())
     await proposer.apply([opening("a", POEM), opening("b", POEM)], [], [])
+    break_algorithm(monkeypatch, call)
     observations = [observation(0, "X"), observation(0, "Y", "b")]
     answer = await proposer.apply([], observations, [])
     assert "the algorithm failed" in answer.refusals["a"]
@@ -232,10 +200,9 @@ async def test_log_that_is_none_makes_a_request_unknown(
 
 @pytest.mark.parametrize("lives_here", [False, True])
 async def test_log_that_the_algorithm_fails_on_makes_one_request_unknown(
-    lives_here: bool, caplog: pytest.LogCaptureFixture
+    lives_here: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = MemoryStore()
-    first, second = Replica(store), Replica(store, following(BrokenAlgorithm("observe")))
+    _store, first, second = replicas()
     opens = [opening("a", POEM), opening("b", POEM)]
     await first.proposer.apply(opens, [], [])
     await first.writer.stop()
@@ -244,6 +211,7 @@ async def test_log_that_the_algorithm_fails_on_makes_one_request_unknown(
         assert (await second.proposer.apply([], early, [])).gaps == {"a": 0, "b": 0}
     await first.proposer.apply([], [observation(0, "X\n"), observation(0, "ONE\n", "b")], [])
     await first.writer.stop()
+    break_algorithm(monkeypatch, "observe")
     both = [observation(2, "two\n"), observation(4, "two\n", "b")]
     answer = await second.proposer.apply([], both, [])
     assert answer.gaps == {"a": UNKNOWN}

@@ -22,11 +22,7 @@ from optimist_proposer.observing.request_log import (
     default_log_directory,
     log_file_name,
 )
-from optimist_proposer.observing.request_record import (
-    MAX_LINE_CHARACTERS,
-    OutputLines,
-    token_text,
-)
+from optimist_proposer.observing.request_record import MAX_LINE_CHARACTERS, OutputLines, token_text
 from tests.proposer.holding import following
 from tests.proposer.text import draft_of
 
@@ -79,9 +75,7 @@ def test_a_log_has_the_whole_story(tmp_path: Path, logs: RequestLogs) -> None:
     lines = predicted["lines"]
     assert (predicted["num_tokens"], predicted["num_lines"]) == (len(prediction), len(lines))
     assert "".join(line["text"] for line in lines) == prediction
-    assert [token for line in lines for token in line["token_ids"]] == list(tokens(prediction))
     assert [line["position"] for line in lines] == [0, 10, 23, 24, 34]
-    assert header["num_prompt_tokens"] == 0
 
     position = 0
     for number, step in enumerate(steps):
@@ -98,19 +92,15 @@ def test_a_log_has_the_whole_story(tmp_path: Path, logs: RequestLogs) -> None:
     assert end == {"end": "the request was closed"}
 
 
-def test_a_window_that_holds_is_no_proposal(tmp_path: Path, logs: RequestLogs) -> None:
-    logs.open("a", Sources([tokens("ab")]))
-    logs.step("a", tokens("a"), 1, None, 0.0, 0)
-    logs.step("a", tokens("b"), 2, Draft(), 0.0, 0)
-    _, held, nothing = read(tmp_path / "a.jsonl")
-    assert (held["proposal"], nothing["proposal"]["token_ids"]) == (None, [])
-
-
-def test_a_proposal_is_logged_with_its_tree(tmp_path: Path, logs: RequestLogs) -> None:
+def test_a_proposal_is_logged_with_its_tree_and_a_window_that_holds_is_none(
+    tmp_path: Path, logs: RequestLogs
+) -> None:
     logs.open("a", Sources([tokens("a\nb"), tokens("xyz")], tokens("pq")))
     tree = draft_of(tokens("xaby"), [-1, 0, 1, 0], [3, -1, -1, 4], [0.75, 0.5, 0.25, 0.12345])
-    logs.step("a", tokens("k"), 1, tree, 0.0, 0)
-    header, step = read(tmp_path / "a.jsonl")
+    for number, draft in enumerate((tree, None, Draft()), 1):
+        logs.step("a", tokens("k"), number, draft, 0.0, 0)
+    header, step, held, nothing = read(tmp_path / "a.jsonl")
+    assert (held["proposal"], nothing["proposal"]["token_ids"]) == (None, [])
     assert header["num_prompt_tokens"] == 2
     assert [len(prediction["lines"]) for prediction in header["predictions"]] == [2, 1]
     assert header["predictions"][1]["lines"][0]["position"] == 3
@@ -192,7 +182,9 @@ def test_lines_have_no_number_after_a_gap() -> None:
         *('x"}\n{"end": "x"}\n', "a~b", "~" + "0" * 64),
     ],
 )
-def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) -> None:
+def test_a_hostile_id_stays_in_the_directory_which_is_its_owner_s(
+    tmp_path: Path, request_id: str
+) -> None:
     directory = tmp_path / "inner" / "log"
     logs = logs_in(directory)
     logs.open(request_id, Sources([tokens("ab")]))
@@ -200,6 +192,8 @@ def test_a_hostile_id_stays_in_the_directory(tmp_path: Path, request_id: str) ->
     assert len(logs) == 1
     (file,) = directory.iterdir()
     assert [path.name for path in tmp_path.rglob("*")] == ["inner", "log", file.name]
+    # For their owner only.
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (directory, file)] == [0o700, 0o600]
     assert len(file.name) < 150
     assert file.name.isascii()
     assert not file.name.startswith((".", "-"))
@@ -214,13 +208,6 @@ def test_ids_that_would_be_alike_have_different_files() -> None:
     assert len({log_file_name(request_id).lower() for request_id in set(ids)}) == len(set(ids))
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    logs = logs_in(tmp_path / "log")
-    logs.open("a", Sources([]))
-    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "log" / "a.jsonl").stat().st_mode) == 0o600
-
-
 def test_a_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "precious").write_text("untouched")
     (tmp_path / "a.jsonl").symlink_to(tmp_path / "precious")
@@ -230,10 +217,8 @@ def test_a_link_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
-    sources = Sources([tokens("ab\ncd")])
-    first = logs_in(tmp_path, name="one")
-    second = logs_in(tmp_path, name="two")
-    first.open("a", sources)
+    first, second = (logs_in(tmp_path, name=name) for name in ("one", "two"))
+    first.open("a", Sources([tokens("ab\ncd")]))
     first.step("a", tokens("a"), 1, None, 0.0, 0)
     second.open("a", Sources([tokens("ab\ncd")]))
     second.step("a", tokens("b\n"), 3, None, 0.0, 0)
@@ -243,8 +228,8 @@ def test_a_replica_goes_on_with_the_log_of_another(tmp_path: Path) -> None:
     assert "predictions" not in again
     assert header["sources"] == again["sources"]
     assert [part["replica"] for part in (header, again)] == ["one", "two"]
-    assert [part["step"] for part in (step, other, last)] == [0, 1, 1]
-    assert [part["replica"] for part in (step, other, last)] == ["one", "two", "one"]
+    steps = [(part["step"], part["replica"]) for part in (step, other, last)]
+    assert steps == [(0, "one"), (1, "two"), (1, "one")]
 
 
 def test_other_sources_are_written_again(tmp_path: Path, logs: RequestLogs) -> None:

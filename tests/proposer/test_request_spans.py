@@ -33,7 +33,9 @@ def test_a_span_adds_up_the_batches_of_its_request(collector: Collector) -> None
     tracer = Tracer("proposer", collector.endpoint)
     spans = RequestSpans(tracer)
     spans.open(opening("traced"))
+    spans.open(opening("refused"))
     spans.open(opening("other", trace_parent=""))
+    spans.note({}, Answer(refusals={"refused": "too long"}))
     grouped = {
         name: [observation(name, 5, 6), observation(name, 7)] for name in ("traced", "other")
     }
@@ -42,26 +44,13 @@ def test_a_span_adds_up_the_batches_of_its_request(collector: Collector) -> None
     spans.end("traced")
     spans.end("traced")
     spans.end("other")
+    spans.end("refused")
     tracer.close()
-    (span,) = collector.spans
+    refused, span = collector.spans
+    names = ("predictions", "predicted_tokens", "batches", "observed_tokens", "gaps")
+    assert [span.attributes[f"optimist.num_{name}"] for name in names] == [2, 4, 2, 4, 1]
     assert span.attributes["optimist.request_id"] == "traced"
-    assert span.attributes["optimist.num_predictions"] == 2
-    assert span.attributes["optimist.num_predicted_tokens"] == 4
-    assert span.attributes["optimist.num_batches"] == 2
-    assert span.attributes["optimist.num_observed_tokens"] == 4
-    assert span.attributes["optimist.num_gaps"] == 1
-    assert not span.is_error
-
-
-def test_a_refusal_ends_the_span_with_its_reason(collector: Collector) -> None:
-    tracer = Tracer("proposer", collector.endpoint)
-    spans = RequestSpans(tracer)
-    spans.open(opening("traced"))
-    spans.note({}, Answer(refusals={"traced": "too long"}))
-    spans.end("traced")
-    tracer.close()
-    (span,) = collector.spans
-    assert span.is_error
+    assert (span.is_error, refused.is_error) == (False, True)
 
 
 def test_spans_without_an_end_are_bounded(collector: Collector) -> None:

@@ -1,5 +1,3 @@
-from array import array
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,25 +13,15 @@ from optimist_aligner.model.layout import (
     PREDICTED,
     PREDICTED_SKIP,
 )
-from optimist_aligner.text.sources import INT32, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
+from tests.aligner.words import codes, observed
 
 ALGORITHM = Aligner(Vocabulary([chr(code) for code in range(128)]))
 token_lists = st.lists(st.integers(97, 100), max_size=40)
 
 
-def codes(text: str) -> "array[int]":
-    return array(INT32, map(ord, text))
-
-
-def looked(predictions: list["array[int]"], output: "array[int]", prompt: "array[int]") -> View:
-    follower = ALGORITHM.prepare(Sources(predictions, prompt)).follow()
-    follower.observe(output)
-    return follower.look()
-
-
 def look(predicted: str, output: str, prompt: str = "") -> View:
-    return looked([codes(predicted)], codes(output), codes(prompt))
+    return observed(ALGORITHM, [codes(predicted)], codes(output), codes(prompt)).look()
 
 
 def in_block(candidate: Candidate, name: str) -> bool:
@@ -53,9 +41,7 @@ def num_equal(view: View, place: int) -> int:
 def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
     predictions: list[list[int]], output: list[int], prompt: list[int]
 ) -> None:
-    view = looked(
-        [array(INT32, each) for each in predictions], array(INT32, output), array(INT32, prompt)
-    )
+    view = observed(ALGORITHM, predictions, output, prompt).look()
     plain = [each for each in find_matches(view) if each.stop == NO_STOP]
     places = [each.place for each in plain]
     assert len(set(places)) == len(places)

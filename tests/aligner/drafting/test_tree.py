@@ -11,13 +11,13 @@ from optimist_aligner.drafting.tree import LEAST_OPEN
 from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.model.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
 from optimist_aligner.model.weights import Weights, load_weights
-from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
+from optimist_aligner.text.sources import INT32, NO_POSITION
 from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.enumeration import Enumeration
+from tests.aligner.words import edits, observed
 
 VOCABULARY = Vocabulary([" a", "b", "\n", "(", "1", " "])
 PACKAGED = load_weights(is_rewrite=True).logits
-token_lists = st.lists(st.integers(0, len(VOCABULARY.token_texts) - 1), max_size=20)
 
 
 def some_logits(seed: int) -> list[float]:
@@ -30,34 +30,12 @@ def some_logits(seed: int) -> list[float]:
 
 
 weights = st.integers(0, 30).map(some_logits) | st.just(PACKAGED)
+Request = tuple[list[list[int]], list[int], list[int]]
+requests = edits(st.integers(0, len(VOCABULARY.token_texts) - 1), 20)
 
 
-@st.composite
-def requests(draw: st.DrawFn) -> tuple[list[float], Sources, list[int]]:
-    """Weights, and an output that is an edit of its prediction."""
-    logits = draw(weights)
-    predictions = draw(st.lists(token_lists, max_size=2))
-    output = list(predictions[0]) if predictions else draw(token_lists)
-    for _ in range(draw(st.integers(0, 3))):
-        start, removed = draw(st.integers(0, len(output))), draw(st.integers(0, 3))
-        output[start : start + removed] = draw(st.lists(st.integers(0, 5), max_size=3))
-    sources = Sources([array(INT32, each) for each in predictions], array(INT32, draw(token_lists)))
-    return logits, sources, output[: draw(st.integers(0, len(output)))]
-
-
-def follow(
-    request: tuple[list[float], Sources, list[int]], *, is_chain: bool = False
-) -> AutoFollower:
-    logits, sources, output = request
-    aligner = Aligner(VOCABULARY, Weights(logits), is_chain=is_chain)
-    follower = aligner.prepare(sources).follow()
-    follower.observe(array(INT32, output))
-    return follower
-
-
-def followers() -> st.SearchStrategy[tuple[AutoFollower, list[float]]]:
-    """A follower of an output that is an edit of its prediction, and the weights it has."""
-    return requests().map(lambda request: (follow(request), request[0]))
+def follow(request: Request, logits: list[float], *, is_chain: bool = False) -> AutoFollower:
+    return observed(Aligner(VOCABULARY, Weights(logits), is_chain=is_chain), *request)
 
 
 def paths(draft: Draft) -> list[tuple[int, ...]]:
@@ -67,12 +45,11 @@ def paths(draft: Draft) -> list[tuple[int, ...]]:
     return found
 
 
-@given(follower_=followers(), max_tokens=st.integers(1, 40))
+@given(edit=requests, logits=weights, max_tokens=st.integers(1, 40))
 def test_tree_is_the_best_first_part_of_all_that_there_is(
-    follower_: tuple[AutoFollower, list[float]], max_tokens: int
+    edit: Request, logits: list[float], max_tokens: int
 ) -> None:
-    follower, logits = follower_
-    least = 1e-3
+    follower, least = follow(edit, logits), 1e-3
     every = Enumeration(follower, logits, least).values
     draft = follower.propose(max_tokens, least)
     if near_bound(every, least):
@@ -84,12 +61,12 @@ def test_tree_is_the_best_first_part_of_all_that_there_is(
         assert value == pytest.approx(every[path], rel=1e-4)
 
 
-@given(edit=requests(), max_tokens=st.integers(1, 40))
+@given(edit=requests, logits=weights, max_tokens=st.integers(1, 40))
 def test_chain_goes_to_the_likeliest_node_of_the_tree_each_time(
-    edit: tuple[list[float], Sources, list[int]], max_tokens: int
+    edit: Request, logits: list[float], max_tokens: int
 ) -> None:
-    tree = follow(edit).propose(10_000, 1e-2)
-    draft = follow(edit, is_chain=True).propose(max_tokens, 1e-2)
+    tree = follow(edit, logits).propose(10_000, 1e-2)
+    draft = follow(edit, logits, is_chain=True).propose(max_tokens, 1e-2)
     assert draft.is_chain
     path: list[int] = []
     for value in draft.values:
@@ -107,23 +84,18 @@ def near_bound(values: dict[tuple[int, ...], float], bound: float) -> bool:
     return any(abs(value / each - 1) < 1e-6 for value in values.values() for each in bounds)
 
 
-@given(follower_=followers(), sizes=st.tuples(st.integers(1, 30), st.integers(1, 30)))
+@given(edit=requests, logits=weights, sizes=st.tuples(st.integers(1, 30), st.integers(1, 30)))
 def test_smaller_tree_is_the_beginning_of_a_larger_one(
-    follower_: tuple[AutoFollower, list[float]], sizes: tuple[int, int]
+    edit: Request, logits: list[float], sizes: tuple[int, int]
 ) -> None:
-    small, large = (follower_[0].propose(size, 0.0) for size in sorted(sizes))
-    count = len(small)
-    assert small.token_ids == large.token_ids[:count]
-    assert small.parents == large.parents[:count]
-    assert small.positions == large.positions[:count]
-    assert small.values == large.values[:count]
+    follower = follow(edit, logits)
+    small, large = (follower.propose(size, 0.0) for size in sorted(sizes))
+    for name in ("token_ids", "parents", "positions", "values"):
+        assert getattr(small, name) == getattr(large, name)[: len(small)]
 
 
 def followed(predicted: Sequence[int], output: Sequence[int]) -> AutoFollower:
-    sources = Sources([array(INT32, predicted)])
-    follower = Aligner(VOCABULARY).prepare(sources).follow()
-    follower.observe(array(INT32, output))
-    return follower
+    return observed(Aligner(VOCABULARY), [predicted], output)
 
 
 def test_sure_prediction_is_a_chain_to_its_end_with_its_positions() -> None:

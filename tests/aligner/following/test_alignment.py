@@ -1,4 +1,5 @@
 from array import array
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,41 +8,34 @@ from optimist_aligner.following.alignment import CERTAIN_RUN, SURE_RUN, Alignmen
 from optimist_aligner.model.layout import NUM_RUNS
 from optimist_aligner.text.context_index import ContextIndex
 from optimist_aligner.text.sources import INT32, SEPARATOR
+from tests.aligner.words import codes
 
 PREDICTED = "the quick brown fox jumps over the lazy dog and then sleeps"
+OLD = "use old here, and old there, and old too"
 
 
 class Fold:
     """An alignment, and the text that it folds over."""
 
-    def __init__(self, predicted: list[int], output: list[int] | None = None) -> None:
+    def __init__(self, predicted: Sequence[int], output: Sequence[int] = ()) -> None:
         self.text = [*predicted, SEPARATOR]
         index = ContextIndex(array(INT32, self.text))
         self.alignment = Alignment(self.text, len(self.text), len(self.text), index)
-        self.say(output or [])
+        self.say(output)
 
-    def say(self, output: list[int]) -> None:
+    def say(self, output: Sequence[int]) -> None:
         for token_id in output:
             self.text.append(token_id)
             self.alignment.advance(token_id)
 
     def state(self) -> tuple[object, ...]:
-        alignment = self.alignment
-        return (
-            alignment.place,
-            alignment.run,
-            alignment.lost_at,
-            alignment.num_lost,
-            alignment.pending,
-            alignment.rate,
-            alignment.runs,
-            alignment.rules.by_token,
-            alignment.num_searches,
-        )
+        names = ("place", "run", "lost_at", "num_lost", "pending", "rate", "runs", "num_searches")
+        values = (getattr(self.alignment, name) for name in names)
+        return (*values, self.alignment.rules.by_token)
 
 
 def letters(text: str) -> list[int]:
-    return [ord(letter) for letter in text]
+    return codes(text).tolist()
 
 
 def aligned(output: str, predicted: str = PREDICTED) -> Alignment:
@@ -69,9 +63,8 @@ def test_two_tokens_as_predicted_are_a_place() -> None:
 
 def test_a_place_is_searched_for_only_where_the_output_is_not_as_predicted() -> None:
     assert aligned(PREDICTED[:9]).num_searches == 0
-    assert (
-        aligned("the quick red fox jumps").num_searches == aligned("the quick red f").num_searches
-    )
+    found, gone_on = aligned("the quick red f"), aligned("the quick red fox jumps")
+    assert found.num_searches == gone_on.num_searches
     assert aligned("the quick !").num_searches == 1
 
 
@@ -93,35 +86,32 @@ def test_it_does_not_jump_far_for_two_tokens() -> None:
 
 
 def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() -> None:
-    predicted = "use old here, and old there, and old too"
-    alignment = aligned("use NEW here", predicted)
-    (rule,) = alignment.rules.find(letters(predicted), predicted.index("old"))
+    alignment = aligned("use NEW here", OLD)
+    (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert rule.replaced == letters("old")
     assert (rule.length, rule.num_sightings) == (3, 1)
-    alignment = aligned("use NEW here, and N", predicted)
+    alignment = aligned("use NEW here, and N", OLD)
     assert alignment.pending is not None
-    assert alignment.pending[1:] == (1, predicted.index(" there"))
-    alignment = aligned("use NEW here, and NEW t", predicted)
+    assert alignment.pending[1:] == (1, OLD.index(" there"))
+    alignment = aligned("use NEW here, and NEW t", OLD)
     assert alignment.pending is None
-    assert alignment.place == predicted.index("here, and old too")
-    (rule,) = alignment.rules.find(letters(predicted), predicted.index("old"))
+    assert alignment.place == OLD.index("here, and old too")
+    (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert rule.num_sightings == 2
 
 
 def test_rule_that_does_not_hold_is_counted() -> None:
-    predicted = "use old here, and old there, and old too"
-    alignment = aligned("use NEW here, and old th", predicted)
-    (rule,) = alignment.rules.find(letters(predicted), predicted.index("old"))
+    alignment = aligned("use NEW here, and old th", OLD)
+    (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert (rule.num_sightings, rule.num_passed) == (1, 1)
-    assert alignment.place == predicted.index("ere, and old too")
+    assert alignment.place == OLD.index("ere, and old too")
 
 
 def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
-    predicted = "use old here, and old there, and old too"
-    alignment = aligned("use NEW here, and No", predicted)
+    alignment = aligned("use NEW here, and No", OLD)
     assert alignment.pending is None
     assert alignment.num_lost > 0
-    assert alignment.lost_at == predicted.index("old there")
+    assert alignment.lost_at == OLD.index("old there")
 
 
 def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:

@@ -58,11 +58,7 @@ def test_what_is_no_substitution_is_not_learned(
 
 @pytest.mark.parametrize(
     ("num_replaced", "num_said", "is_learned"),
-    [
-        (MOST_TOKENS, MOST_TOKENS, True),
-        (MOST_TOKENS + 1, 1, False),
-        (1, MOST_TOKENS + 1, False),
-    ],
+    [(MOST_TOKENS, MOST_TOKENS, True), (MOST_TOKENS + 1, 1, False), (1, MOST_TOKENS + 1, False)],
 )
 def test_long_substitutions_are_not_learned(
     num_replaced: int, num_said: int, is_learned: bool

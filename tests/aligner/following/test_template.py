@@ -1,17 +1,18 @@
 from optimist_aligner.following.template import NOWHERE, Template
 from optimist_aligner.text.output_index import OutputIndex
+from tests.aligner.words import codes
 
 SOURCES = "sources are no template"
 
 
 def placed(output: str) -> Template:
-    text = [ord(letter) for letter in SOURCES]
+    text = codes(SOURCES).tolist()
     index = OutputIndex(len(text))
     template = Template(text, index)
-    for letter in output:
-        text.append(ord(letter))
+    for token_id in codes(output):
+        text.append(token_id)
         index.extend(text, len(text) - 1)
-        template.advance(ord(letter))
+        template.advance(token_id)
     return template
 
 

@@ -1,5 +1,3 @@
-from array import array
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,18 +9,15 @@ from optimist_aligner.model.common import (
     read_continuations,
     write_continuations,
 )
-from optimist_aligner.text.sources import INT32, Sources
 from optimist_aligner.text.token_class import TokenClasses
 from optimist_aligner.text.vocabulary import Vocabulary
+from tests.aligner.words import observed
 
 # A piece is a token, but for "check", which is two.
 TOKENS = ["Let", " me", " ch", "eck", " read", ".", "\n", " the", "`"]
 PIECES = ["Let", " me", " check", " read", "."]
 COUNTED = Continuations(
-    PIECES,
-    [40, 50, 30, 12, 9],
-    [[0, 40, 1, 40], [1, 50, 2, 25, 3, 10]],
-    [[0, 1, 40, 2, 30, 3, 6]],
+    PIECES, [40, 50, 30, 12, 9], [[0, 40, 1, 40], [1, 50, 2, 25, 3, 10]], [[0, 1, 40, 2, 30, 3, 6]]
 )
 
 
@@ -85,9 +80,8 @@ def test_packaged_counts_name_their_pieces_and_add_up() -> None:
 def test_answer_of_an_agent_that_repeats_nothing_is_drafted_from_what_is_common() -> None:
     algorithm = Aligner(Vocabulary(TOKENS, encode), continuations=COUNTED)
     for prompt, is_drafted in (("```\n.\n```\n" + 20 * ".", True), (20 * ".", False)):
-        follower = algorithm.prepare(Sources([], array(INT32, encode(prompt)))).follow()
-        follower.observe(array(INT32, encode("Let me")))
-        assert (TOKENS.index(" ch") in follower.propose(8, 0.02).token_ids) is is_drafted
+        draft = observed(algorithm, [], encode("Let me"), encode(prompt)).propose(8, 0.02)
+        assert (TOKENS.index(" ch") in draft.token_ids) is is_drafted
 
 
 @given(text=st.lists(st.integers(0, 12), max_size=4))

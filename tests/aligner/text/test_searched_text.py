@@ -9,30 +9,22 @@ from optimist_aligner.follower import Aligner
 from optimist_aligner.text.searched_text import SearchedText
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
+from tests.aligner.words import codes, observed
 
 # One token for each character, and one of two characters that begins or ends lines.
 TEXTS = [chr(code) for code in range(128)] + ["\n\n", "`\n", "e\n"]
-
-
-def encode(text: str) -> list[int]:
-    return [ord(character) for character in text]
 
 
 def join(token_ids: "array[int]") -> str:
     return "".join("|" if each == SEPARATOR else TEXTS[each] for each in token_ids)
 
 
-VOCABULARY = Vocabulary(TEXTS, encode)
+VOCABULARY = Vocabulary(TEXTS, lambda text: codes(text).tolist())
 FILE = "".join(f"line = {number}\n" for number in range(20))
 
 
 def searched(prompt: str, *predictions: str) -> SearchedText:
-    sources = Sources([array(INT32, encode(each)) for each in predictions], codes(prompt))
-    return SearchedText(sources, VOCABULARY)
-
-
-def codes(text: str) -> "array[int]":
-    return array(INT32, encode(text))
+    return SearchedText(Sources([*map(codes, predictions)], codes(prompt)), VOCABULARY)
 
 
 def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
@@ -46,12 +38,7 @@ def test_prompt_that_is_mostly_a_block_is_a_text_to_rewrite() -> None:
 
 @pytest.mark.parametrize(
     ("tag", "is_rewrite"),
-    [
-        ("code", True),
-        ("file-content", True),
-        ("instructions", False),
-        ("tool_call", False),
-    ],
+    [("code", True), ("file-content", True), ("instructions", False), ("tool_call", False)],
 )
 def test_by_its_tag_a_block_is_a_text_to_rewrite_or_part_of_a_conversation(
     tag: str, is_rewrite: bool
@@ -78,9 +65,8 @@ def test_conversation_is_followed_as_a_whole() -> None:
 
 
 def test_files_are_read_without_line_numbers_and_as_json() -> None:
-    shown = "".join(
-        f"{number}\t{line}" for number, line in enumerate(FILE.splitlines(keepends=True), 1)
-    )
+    lines = enumerate(FILE.splitlines(keepends=True), 1)
+    shown = "".join(f"{number}\t{line}" for number, line in lines)
     prompt = f"{shown}\n" + json.dumps({"command": "ls\nls"}) * 50
     text = searched(prompt)
     escaped = json.dumps(FILE)[1:-1]
@@ -104,8 +90,8 @@ def test_without_a_tokenizer_only_the_prompt_is_read() -> None:
 def test_answer_is_drafted_from_the_prompts_block_from_its_first_token_on() -> None:
     algorithm = Aligner(VOCABULARY)
     prompt = codes(f"Change it:\n```\n{FILE}```\nAll of it.")
-    draft = algorithm.prepare(Sources([], prompt)).follow().propose(16, 0.0)
-    attached = algorithm.prepare(Sources([codes(FILE)])).follow().propose(16, 0.0)
+    draft = observed(algorithm, [], [], prompt).propose(16, 0.0)
+    attached = observed(algorithm, [codes(FILE)], []).propose(16, 0.0)
     assert draft.token_ids == attached.token_ids
     first = prompt.index(ord("l")) - len(prompt) - 1
     assert list(draft.positions) == list(range(first, first + len(draft)))

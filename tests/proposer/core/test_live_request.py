@@ -9,14 +9,11 @@ from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import LiveRequest, SentWindow
 from optimist_proposer.core.output_log import encode_output
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
-from tests.proposer.holding import prepared
+from tests.proposer.holding import live, prepared
 from tests.proposer.text import as_text, draft_of, texts, tokens
 
 LINES = "".join(f"line {number}\n" for number in range(40))
-
-
-def live(*predictions: str) -> LiveRequest:
-    return LiveRequest("a", b"generate", prepared(*predictions))
+TWO = prepared("one\ntwo\n")
 
 
 def fold(request: LiveRequest, position: int, text: str) -> str | None:
@@ -25,7 +22,7 @@ def fold(request: LiveRequest, position: int, text: str) -> str | None:
 
 
 def test_window_is_sent_at_first_and_not_while_it_holds() -> None:
-    request = live(LINES)
+    request = live(sources=prepared(LINES))
     first = request.next_window(40, 0.0)
     assert first is not None
     assert (first.base, as_text(first.draft.token_ids)) == (0, LINES[:40])
@@ -38,7 +35,7 @@ def test_window_is_sent_at_first_and_not_while_it_holds() -> None:
 
 
 def test_used_up_prediction_is_not_sent_again() -> None:
-    request = live("one\ntwo\n")
+    request = live(sources=TWO)
     assert request.next_window(64, 0.0) is not None
     fold(request, 0, "one\n")
     assert request.next_window(64, 0.0) is None
@@ -47,7 +44,7 @@ def test_used_up_prediction_is_not_sent_again() -> None:
 
 
 def test_nothing_to_expect_is_said_once() -> None:
-    request = live("one\ntwo\n")
+    request = live(sources=TWO)
     request.next_window(64, 0.0)
     fold(request, 0, "X")
     lost = request.next_window(64, 0.0)
@@ -72,7 +69,7 @@ def logged(request: LiveRequest, parts: list[str]) -> bytes:
 
 
 def test_log_that_was_written_again_is_read_anew() -> None:
-    request = live("one\ntwo\n")
+    request = live(sources=TWO)
     request.catch_up(6, logged(request, ["on", "e\n", "tw"]))
     again = logged(request, ["one\ntwo\n"])
     assert as_text(request.catch_up(8, again)) == "o\n"
@@ -82,7 +79,7 @@ def test_log_that_was_written_again_is_read_anew() -> None:
 
 
 def test_log_of_another_length_is_an_error_and_moves_nothing() -> None:
-    request = live("one\ntwo\n")
+    request = live(sources=TWO)
     with pytest.raises(ValueError, match="a log has 4 tokens, not 5"):
         request.catch_up(5, logged(request, ["one\n"]))
     assert request.num_known == 0
@@ -92,7 +89,7 @@ def test_log_of_another_length_is_an_error_and_moves_nothing() -> None:
 def test_division_of_the_output_changes_nothing(
     predicted: str, output: str, cuts: list[int]
 ) -> None:
-    whole, parts = live(predicted), live(predicted)
+    whole, parts = (live(sources=prepared(predicted)) for _ in range(2))
     fold(whole, 0, output)
     for end in sorted({min(cut, len(output)) for cut in cuts} | {len(output)}):
         # Each observation begins before what is known, as late ones do.

@@ -1,14 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_proposer.core.live_requests import LiveRequest, RequestCache
-from optimist_proposer.core.sources import Prepared
-from tests.proposer.holding import prepared
+from optimist_proposer.core.live_requests import RequestCache
+from tests.proposer.holding import live, prepared
 from tests.proposer.text import tokens
-
-
-def live(name: str, sources: Prepared | None = None) -> LiveRequest:
-    return LiveRequest(name, b"generate", sources or prepared(name))
 
 
 def test_forgets_the_request_used_least_recently() -> None:
@@ -20,14 +15,14 @@ def test_forgets_the_request_used_least_recently() -> None:
 
 
 def test_sources_that_nobody_uses_go_first() -> None:
-    one = live("a")
+    one, *others = (live(name, sources=prepared(name)) for name in "abc")
     size = one.num_bytes + one.prepared.num_bytes
     cache = RequestCache(10, 2 * size + 600)
     cache.put(one)
     cache.pop("a")
     assert cache.get_sources(one.prepared.name) is not None
-    cache.put(live("b"))
-    cache.put(live("c"))
+    for other in others:
+        cache.put(other)
     assert cache.num_requests == 2
     assert cache.get_sources(one.prepared.name) is None
 
@@ -35,7 +30,7 @@ def test_sources_that_nobody_uses_go_first() -> None:
 def test_sources_of_requests_that_were_refused_give_way_to_others() -> None:
     kinds = [prepared(f"{number}\n" * 9) for number in range(8)]
     size = kinds[0].num_bytes
-    used = live("a", kinds[0])
+    used = live("a", sources=kinds[0])
     cache = RequestCache(10, used.num_bytes + 3 * size)
     cache.put(used)
     for kind in kinds[1:]:
@@ -81,7 +76,7 @@ def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> No
         if kind == 2 and cache.get(name) is not None:
             cache.pop(name)
         else:
-            cache.put(live(name, kinds[kind]))
+            cache.put(live(name, sources=kinds[kind]))
         assert cache.num_requests <= 3
         held = [request for name in "abcdef" if (request := cache.get(name))]
         named = [one for one in kinds if cache.get_sources(one.name)]

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import SourceName, name_sources, pack_sources, unpack_sources
 from optimist_proposer.core.stored_request import (
@@ -13,7 +12,6 @@ from optimist_proposer.core.stored_request import (
     OPENING_BYTES,
     OTHER_OPENING,
     UNKNOWN,
-    LogWrite,
     Settled,
     StoredRequest,
     WriteKind,
@@ -22,7 +20,7 @@ from optimist_proposer.core.stored_request import (
     pack_opening,
     settle_write,
 )
-from tests.proposer.holding import prepared
+from tests.proposer.holding import live, written
 from tests.proposer.text import as_text, texts, tokens
 
 STORED = StoredRequest(b"generate", 70_000, SourceName(b"tenant..", b"0123456789abcdef"), b"log")
@@ -41,23 +39,8 @@ def test_another_format_is_an_error(data: bytes) -> None:
         StoredRequest.unpack(data)
 
 
-POEM = "one\ntwo\nthree\n"
-
-
-def written(request: LiveRequest, *, is_lost: bool = False) -> LogWrite:
-    write = next_write(request, is_lost=is_lost)
-    assert write is not None
-    return write
-
-
-def opened(output: str = "") -> LiveRequest:
-    request = LiveRequest("a", b"generate", prepared(POEM))
-    request.fold(0, tokens(output))
-    return request
-
-
 def test_opening_is_written_whole_and_then_what_is_new() -> None:
-    request = opened("one\n")
+    request = live(output="one\n")
     first = written(request)
     stored = StoredRequest.unpack(first.data)
     assert (first.kind, stored.num_known) == (WriteKind.OPEN, 4)
@@ -71,7 +54,7 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
 
 
 def test_shorter_log_is_written_from_where_it_ends() -> None:
-    request = opened("one\ntwo\n")
+    request = live(output="one\ntwo\n")
     request.num_logged = 8
     request.fold(8, tokens("three\n"))
     assert settle_write(written(request), 3) is Settled.AGAIN
@@ -80,14 +63,14 @@ def test_shorter_log_is_written_from_where_it_ends() -> None:
 
 
 def test_longer_log_needs_nothing() -> None:
-    request = opened("one\n")
+    request = live(output="one\n")
     request.num_logged = 0
     assert settle_write(written(request), 9) is Settled.DONE
     assert next_write(request) is None
 
 
 def test_lost_request_is_created_whole() -> None:
-    request = opened("one\nX")
+    request = live(output="one\nX")
     request.num_logged = 4
     assert settle_write(written(request), UNKNOWN) is Settled.CREATE
     whole = written(request, is_lost=True)
@@ -96,7 +79,7 @@ def test_lost_request_is_created_whole() -> None:
 
 
 def test_other_opening_supersedes() -> None:
-    assert settle_write(written(opened()), OTHER_OPENING) is Settled.SUPERSEDED
+    assert settle_write(written(live()), OTHER_OPENING) is Settled.SUPERSEDED
 
 
 @given(st.lists(texts, max_size=4), texts)

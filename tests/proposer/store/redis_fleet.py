@@ -1,7 +1,6 @@
 """Several real Redis servers together: with a Sentinel, and as a cluster."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +8,12 @@ from pathlib import Path
 from redis import Redis
 
 from optimist_bench.replicas.redis_server import RedisServer
+from tests.command import wait_until
 from tests.stack import free_port
 
 SERVICE = "mymaster"
 PASSWORD = "secret"
 NUM_SLOTS = 16384
-_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ def watched(directory: Path) -> Iterator[Watched]:
             stack, directory / "replica", *password, "--replicaof", f"127.0.0.1 {master.port}"
         )
         with Redis(port=replica.port, password=PASSWORD) as client:
-            _wait_until(lambda: client.info("replication")["master_link_status"] == "up")
+            wait_until(lambda: client.info()["master_link_status"] == "up", "a replica")
         configuration = directory / "sentinel.conf"
         configuration.write_text(
             f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 1\n"
@@ -51,7 +50,7 @@ def watched(directory: Path) -> Iterator[Watched]:
         )
         sentinel = _start(stack, directory / "sentinel", str(configuration), "--sentinel")
         with Redis(port=sentinel.port) as client:
-            _wait_until(lambda: client.sentinel_master(SERVICE)["num-slaves"] == 1)
+            wait_until(lambda: client.sentinel_master(SERVICE)["num-slaves"] == 1, "a Sentinel")
         yield Watched(master, replica, sentinel)
 
 
@@ -70,7 +69,7 @@ def cluster(directory: Path, num_nodes: int = 3) -> Iterator[list[RedisServer]]:
             client.execute_command("CLUSTER ADDSLOTSRANGE", first, end - 1)
             bus = client.config_get("cluster-port")["cluster-port"]
             clients[0].execute_command("CLUSTER MEET", "127.0.0.1", nodes[number].port, bus)
-        _wait_until(lambda: all(_num_masters(client) == num_nodes for client in clients))
+        wait_until(lambda: {*map(_num_masters, clients)} == {num_nodes}, "a cluster")
         yield nodes
 
 
@@ -89,11 +88,3 @@ def _num_masters(client: "Redis") -> int:
 def _start(stack: ExitStack, directory: Path, *arguments: str) -> RedisServer:
     directory.mkdir()
     return stack.enter_context(RedisServer(directory, *arguments))
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise AssertionError("Redis did not get ready")
-        time.sleep(0.05)

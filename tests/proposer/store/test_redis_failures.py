@@ -14,14 +14,7 @@ from optimist_common.errors import SetupError
 from optimist_proposer.core.messages import UNKNOWN, Answer
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
-from tests.proposer.holding import (
-    POEM,
-    Replica,
-    follow_until_shared,
-    following,
-    observation,
-    opening,
-)
+from tests.proposer.holding import POEM, Replica, follow_until_shared, observation, opening
 from tests.proposer.store.redis_fleet import Watched, cluster, cluster_url, watched
 from tests.proposer.text import as_text
 
@@ -52,7 +45,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 async def opened(store: RedisStore, *names: str, output: str = "") -> Replica:
     """Returns a replica that has opened requests, and written what it knows of them."""
-    replica = Replica(store, following(max_requests=100))
+    replica = Replica(store)
     outputs = [observation(0, output, name) for name in names]
     await replica.proposer.apply([opening(name, POEM) for name in names], outputs, [])
     await replica.writer.stop()
@@ -127,7 +120,7 @@ async def test_batch_over_all_nodes_of_a_cluster_is_shared(
     first = await opened(open_store(cluster_url(nodes)), *NAMES)
     await first.proposer.apply([], [observation(0, "ONE\n", name) for name in NAMES], [])
     await first.writer.stop()
-    second = Replica(open_store(cluster_url(nodes)), following(max_requests=100))
+    second = Replica(open_store(cluster_url(nodes)))
     answer = await second.proposer.apply([], [observation(4, "tw", name) for name in NAMES], [])
     assert set(answer.windows) == set(NAMES)
     assert {window.base for window in answer.windows.values()} == {6}

@@ -1,5 +1,4 @@
 from collections.abc import AsyncIterator
-from itertools import count
 
 import pytest
 from redis.asyncio import Redis
@@ -8,19 +7,12 @@ from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.core.sources import Prepared, unpack_sources
-from optimist_proposer.core.stored_request import (
-    OTHER_OPENING,
-    LogWrite,
-    next_write,
-    settle_write,
-)
+from optimist_proposer.core.sources import unpack_sources
+from optimist_proposer.core.stored_request import OTHER_OPENING, settle_write
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
-from tests.proposer.holding import POEM, prepared, redis_store
+from tests.proposer.holding import POEM, live, prepared, redis_store, written
 from tests.proposer.text import as_text, tokens
-
-_generations = count(1)
 
 
 @pytest.fixture
@@ -36,19 +28,6 @@ async def store(redis: "Redis", redis_server: RedisServer) -> AsyncIterator[Redi
     await store.start()
     yield store
     await store.stop()
-
-
-def live(request_id: str = "a", output: str = "", sources: Prepared | None = None) -> LiveRequest:
-    generation = next(_generations).to_bytes(8, "little")
-    request = LiveRequest(request_id, generation, sources or prepared(POEM))
-    request.fold(0, tokens(output))
-    return request
-
-
-def written(request: LiveRequest, *, is_lost: bool = False) -> LogWrite:
-    write = next_write(request, is_lost=is_lost)
-    assert write is not None
-    return write
 
 
 async def put(store: RedisStore, *requests: LiveRequest) -> list[int]:

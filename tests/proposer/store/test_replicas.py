@@ -16,7 +16,7 @@ from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.messages import UNKNOWN, Observation
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.stored_request import LogWrite, next_write, settle_write
-from tests.proposer.holding import LINE, MemoryStore, Replica, opening
+from tests.proposer.holding import LINE, MemoryStore, Replica, lives, opening
 from tests.proposer.text import as_text, followed, texts, tokens
 
 NUM_REPLICAS = 3
@@ -132,12 +132,11 @@ class Replicas(RuleBasedStateMachine):
 
     def _check_window(self, replica: int, base: int) -> None:
         """A window is what anyone who gets the same output at once would send."""
-        live = self.replicas[replica].following.get("a")
-        assert live is not None
-        assert live.window is not None
-        assert base == live.num_known
+        request = lives(self.replicas[replica].following)
+        assert request.window is not None
+        assert base == request.num_known
         follower = followed(LINE, self.predicted, self.truth[:base])
-        assert live.window.draft == follower.propose(64, 0.0)
+        assert request.window.draft == follower.propose(64, 0.0)
 
 
 def test_any_interleaving_of_replicas() -> None:

@@ -9,12 +9,8 @@ from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared
 from optimist_proposer.core.stored_request import LogWrite
 from optimist_proposer.store.store import StoreError, WriteBehind
-from tests.proposer.holding import MemoryStore, prepared
+from tests.proposer.holding import MemoryStore, live
 from tests.proposer.text import as_text, tokens
-
-
-def live(request_id: str) -> LiveRequest:
-    return LiveRequest(request_id, b"generate", prepared("one\ntwo\n"))
 
 
 async def write(behind: WriteBehind, request: LiveRequest, text: str = "") -> None:
