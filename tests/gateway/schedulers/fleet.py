@@ -16,7 +16,7 @@ from tests.gateway.harness import until
 
 VOCAB_SIZE = 512
 ANSWER = [7, 8, 9, 10, EOS]
-SCRIPT = Script([Step([7]), Step([8, 9], 1), Step([10, EOS], 1)], accepted=2)
+SCRIPT = Script([Step([7]), Step([8, 9], 1), Step([10, EOS], 1)])
 
 
 class Reading:
