@@ -1,4 +1,4 @@
-"""What both clients do, and what that for asyncio does beyond; the server does what a test wants."""
+"""What both clients do, and what that for asyncio does beyond, before a scripted server."""
 
 import asyncio
 import threading

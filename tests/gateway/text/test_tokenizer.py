@@ -9,10 +9,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
-from optimist_gateway.core.answer.detokenize import (
-    byte_fallback_bytes,
-    byte_level_bytes,
-)
+from optimist_gateway.core.answer.detokenize import byte_fallback_bytes, byte_level_bytes
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.text.tokenizer import (
     Tokenizer,
