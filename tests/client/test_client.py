@@ -144,9 +144,7 @@ async def test_several_answers_are_put_in_order(server: ScriptedServer, client: 
     assert [one.finish_reason for one in answers] == ["stop", "length"]
 
 
-async def test_errors_name_the_field_and_there_is_no_name_of_the_request(
-    server: ScriptedServer, client: Any
-) -> None:
+async def test_errors_name_the_field(server: ScriptedServer, client: Any) -> None:
     names = {"optimist_error_code": "invalid_value", "optimist_error_field": "sampling.top_p"}
     server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT, **names)]
     stream = client.generate("x", top_p=7.0)
@@ -258,9 +256,7 @@ def test_nobody_there() -> None:
 
 
 @by_asyncio
-async def test_cancelling_the_call_is_no_cancelling_of_the_task(
-    server: ScriptedServer, client: Any
-) -> None:
+async def test_cancelling_the_call_is_none_of_the_task(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [hanging]
     stream = client.generate("x")
     await anext(stream)
@@ -271,9 +267,7 @@ async def test_cancelling_the_call_is_no_cancelling_of_the_task(
 
 
 @by_asyncio
-async def test_a_step_that_was_not_waited_for_to_its_end_ends_the_call(
-    server: ScriptedServer, client: Any
-) -> None:
+async def test_a_wait_that_is_given_up_ends_the_call(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [hanging]
     stream = client.generate("x")
     await anext(stream)
@@ -284,9 +278,7 @@ async def test_a_step_that_was_not_waited_for_to_its_end_ends_the_call(
 
 
 @by_asyncio
-async def test_closing_the_client_ends_its_calls_and_cancels_no_task(
-    server: ScriptedServer, client: Any
-) -> None:
+async def test_closing_the_client_ends_its_calls(server: ScriptedServer, client: Any) -> None:
     server.behaviours = [hanging]
     stream = client.generate("x")
     await anext(stream)
@@ -366,7 +358,7 @@ async def test_no_call_is_made_after_a_wait_that_ends_as_it_is_cancelled() -> No
     assert len(calls) == 1
 
 
-async def test_a_server_that_vanished_is_noticed(
+async def test_a_server_that_vanished(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Waits are as much shorter here.

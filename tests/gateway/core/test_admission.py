@@ -134,9 +134,7 @@ def test_rates_are_bounded_and_never_negative(pauses: list[float], count: int) -
 
 
 @given(st.floats(0.1, 1000), st.lists(st.tuples(st.floats(0, 10), st.floats(0, 50)), max_size=40))
-def test_a_bucket_gives_no_more_than_its_rate(
-    per_minute: float, takes: list[tuple[float, float]]
-) -> None:
+def test_a_bucket_keeps_to_its_rate(per_minute: float, takes: list[tuple[float, float]]) -> None:
     bucket, now, taken = TokenBucket(per_minute, 0.0), 0.0, 0.0
     for pause, units in takes:
         now += pause
@@ -154,7 +152,7 @@ DEEDS = st.tuples(CLIENTS, st.none() | st.integers(1, 5))
 
 
 @given(st.lists(DEEDS, max_size=120), st.integers(3, 20))
-def test_places_are_conserved_and_a_client_below_its_share_finds_one(
+def test_below_its_share_a_client_finds_a_place(
     deeds: list[tuple[str, int | None]], most: int
 ) -> None:
     admits = control(max_num_requests=most)

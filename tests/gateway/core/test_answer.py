@@ -64,9 +64,7 @@ def play(
 
 
 @given(st.text("abc", max_size=12), st.integers(1, 14), st.lists(st.text("abc", min_size=1)))
-def test_text_tokens_and_end_do_not_depend_on_the_width(
-    text: str, width: int, stop: list[str]
-) -> None:
+def test_the_answer_does_not_depend_on_the_width(text: str, width: int, stop: list[str]) -> None:
     narrow, wide = answer(stop), answer(stop)
     expected, actual = play(narrow, text, 1), play(wide, text, width)
     place = first_stop(text, stop)
@@ -135,7 +133,7 @@ def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
 
 
 @pytest.mark.parametrize("positions", [None, [-1, -1, -1]])
-def test_without_a_prediction_every_draft_of_a_proposer_is_own_text(
+def test_without_a_prediction_drafts_of_a_proposer_are_own_text(
     positions: list[int] | None,
 ) -> None:
     state = answer(has_prediction=False)

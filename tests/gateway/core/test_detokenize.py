@@ -76,7 +76,7 @@ any_tokens = st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=
 
 @given(any_tokens, any_widths)
 @settings(max_examples=400)
-def test_any_byte_level_tokens_join_to_the_decoded_whole(
+def test_byte_level_tokens_join_to_the_decoded_whole(
     token_ids: list[int], widths: list[int]
 ) -> None:
     pieces = stream(detokenizer(BYTE_LEVEL), token_ids, widths)
@@ -85,7 +85,7 @@ def test_any_byte_level_tokens_join_to_the_decoded_whole(
 
 @given(any_tokens, st.lists(st.sampled_from([0, 1, 1, 1, 1, 2, 20]), max_size=120))
 @settings(max_examples=400)
-def test_it_makes_no_difference_that_the_texts_of_tokens_are_known(
+def test_texts_of_tokens_that_are_known_change_nothing(
     token_ids: list[int], widths: list[int]
 ) -> None:
     special = {token_id(BYTE_LEVEL, token) for token in SPECIAL}
@@ -98,9 +98,7 @@ def test_it_makes_no_difference_that_the_texts_of_tokens_are_known(
     st.text(st.sampled_from("ab def()日東é\N{GRINNING FACE}\N{ZERO WIDTH JOINER}\n")), any_widths
 )
 @settings(max_examples=400)
-def test_any_text_in_byte_fallback_tokens_joins_to_the_decoded_whole(
-    text: str, widths: list[int]
-) -> None:
+def test_byte_fallback_tokens_join_to_the_decoded_whole(text: str, widths: list[int]) -> None:
     token_ids = BYTE_FALLBACK.encode(text).ids
     pieces = stream(detokenizer(BYTE_FALLBACK), token_ids, widths)
     assert "".join(pieces) == BYTE_FALLBACK.decode(token_ids) == text
@@ -153,9 +151,7 @@ def first_stop(text: str, stop: list[str]) -> tuple[int, int] | None:
 
 
 @given(few_letters, st.lists(st.text("ab", min_size=1, max_size=4), max_size=4))
-def test_text_ends_before_the_stop_string_that_is_complete_first(
-    text: str, stop: list[str]
-) -> None:
+def test_text_ends_before_the_first_complete_stop_string(text: str, stop: list[str]) -> None:
     state = StopStrings(stop)
     shown = "".join(state.push(character) for character in text)
     expected = first_stop(text, stop)

@@ -41,9 +41,7 @@ def test_every_scheduler_gets_its_share() -> None:
 
 
 @given(fleets, prefixes, LOADS)
-def test_none_is_chosen_that_has_clearly_more_to_do(
-    names: list[str], prefix: bytes, loads: list[int]
-) -> None:
+def test_none_with_clearly_more_to_do(names: list[str], prefix: bytes, loads: list[int]) -> None:
     fleet = [Candidate(name, load) for name, load in zip(names, loads, strict=False)]
     least = min(one.load for one in fleet)
     chosen = fleet[choose(fleet, prefix, "")]
@@ -55,9 +53,7 @@ def test_none_is_chosen_that_has_clearly_more_to_do(
 
 
 @given(fleets, st.text(max_size=8), LOADS)
-def test_short_prompts_go_to_the_least_loaded(
-    names: list[str], request_id: str, loads: list[int]
-) -> None:
+def test_short_prompts_go_by_load(names: list[str], request_id: str, loads: list[int]) -> None:
     fleet = [Candidate(name, load) for name, load in zip(names, loads, strict=False)]
     assert fleet[choose(fleet, None, request_id)].load == min(one.load for one in fleet)
 

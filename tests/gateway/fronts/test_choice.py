@@ -160,9 +160,7 @@ async def test_a_choice_that_fails_later_is_an_error_in_the_stream(gateway: Gate
 
 # While nothing was said, a stream has not begun.
 @pytest.mark.parametrize(("stream", "says"), [(False, True), (True, True), (True, False)])
-async def test_a_client_that_leaves_ends_all_choices(
-    start: Start, stream: bool, says: bool
-) -> None:
+async def test_a_client_that_leaves_ends_all(start: Start, stream: bool, says: bool) -> None:
     async with start() as gateway:
         # The first choice has ended by then.
         gateway.scheduler.scripts = [Script([Step([20, 1])])] if says else [Script(hang=True)]

@@ -30,7 +30,7 @@ def text_of(backend: Backend, token: int) -> str:
 
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("num_top", [None, 0, 3])
-async def test_chat_has_those_of_each_token(
+async def test_chat_has_each_token(
     gateway: Gateway, backend: Backend, width: int, num_top: Any
 ) -> None:
     token_ids = gateway.say(TEXT, width=width, accepted=[width - 1])

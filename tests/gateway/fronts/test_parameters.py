@@ -85,9 +85,7 @@ def test_no_parameter_is_forgotten(path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "name", "value"), pairs(IGNORED))
-async def test_what_changes_nothing_is_accepted(
-    gateway: Gateway, path: str, name: str, value: Any
-) -> None:
+async def test_what_is_ignored_is_taken(gateway: Gateway, path: str, name: str, value: Any) -> None:
     gateway.say("x")
     plain = await sent(gateway, path)
     for one in (value, None):

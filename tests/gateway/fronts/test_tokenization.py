@@ -60,7 +60,7 @@ async def test_special_tokens_are_added_if_wanted(model_directory: Path, backend
 
 
 @pytest.mark.parametrize("shows_template", [False, True])
-async def test_the_template_is_shown_if_the_setting_says_so(
+async def test_the_template_is_shown_if_the_setting_says(
     start: Start, shows_template: bool
 ) -> None:
     async with start(show_chat_template=shows_template) as gateway:

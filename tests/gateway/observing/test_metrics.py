@@ -214,9 +214,7 @@ async def access_line(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
     return line
 
 
-async def test_a_request_is_one_line_without_texts(
-    logged: Gateway, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_request_has_one_line(logged: Gateway, caplog: pytest.LogCaptureFixture) -> None:
     num_tokens = sum(len(step.token_ids) for step in logged.scheduler.script.steps)
     for stream in (False, True):
         fields = {"model": "tiny", "prompt": SECRET, "max_tokens": 99, "stream": stream}
@@ -230,9 +228,7 @@ async def test_a_request_is_one_line_without_texts(
         assert not any(word in json.dumps(line) for word in ("secret", "hidden", "lazy"))
 
 
-async def test_a_line_has_both_names_of_its_request(
-    logged: Gateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_line_has_both_names(logged: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, Any]] = []
     formatter = JsonFormatter("gateway")
     # What a line is about is known where it is written.

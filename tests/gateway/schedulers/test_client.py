@@ -147,9 +147,7 @@ async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) 
     assert reader.got == [0, 1, 2, SchedulerUnavailableError]
 
 
-async def test_what_waits_for_a_reader_is_bounded(
-    stream: RequestStream, aborts: list[bool]
-) -> None:
+async def test_what_waits_is_bounded(stream: RequestStream, aborts: list[bool]) -> None:
     reader = Reader(stream)
     stream.read(reader)
     stream.pause()
@@ -174,7 +172,7 @@ async def test_nothing_comes_after_the_end(stream: RequestStream, aborts: list[b
 
 
 @pytest.mark.parametrize("comes_first", [False, True])
-async def test_the_account_is_read_and_nothing_else(
+async def test_only_the_account_is_read(
     stream: RequestStream, aborts: list[bool], comes_first: bool
 ) -> None:
     reader = Reader(stream)

@@ -112,9 +112,7 @@ async def test_a_loader_that_fails_is_an_error() -> None:
         await process.ask(say(""))
 
 
-async def test_not_more_wait_than_may(
-    process: ChildProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_may_wait(process: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "MAX_WAITING", 1)
     await process.ask(say(""))
     first = asyncio.create_task(process.ask(say("a")))

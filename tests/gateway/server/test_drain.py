@@ -114,9 +114,7 @@ async def test_what_does_not_finish_in_time_ends_with_an_error_in_the_stream(
     assert aborted == {add.handle for add in scheduler.adds}
 
 
-async def test_a_second_signal_does_not_wait(
-    scheduler: FakeScheduler, model_directory: Path
-) -> None:
+async def test_a_second_signal_ends_it(scheduler: FakeScheduler, model_directory: Path) -> None:
     scheduler.script = Script(hang=True)
     async with gateway(scheduler, model_directory, *GRACE, "300") as (http, process):
         waiting = asyncio.create_task(http.post(CHAT, json=BODIES[CHAT]))

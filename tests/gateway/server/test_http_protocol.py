@@ -122,14 +122,12 @@ HEADERS = [b"x-%d: 1\r\n" % number for number in range(40)]
     [[], [GET, *HEADERS], [JSON + b"content-length: 1000\r\n\r\n", *[b" "] * 20]],
     ids=["nothing", "headers", "a body"],
 )
-async def test_what_comes_slowly_or_not_at_all_is_given_up(
-    bounded: Gateway, parts: list[bytes]
-) -> None:
+async def test_what_comes_slowly_or_not_is_given_up(bounded: Gateway, parts: list[bytes]) -> None:
     assert error_of(await exchange(bounded, *parts, pause=0.1), 408)["code"] == "request_timeout"
 
 
 @pytest.mark.parametrize("length", [b"99999999", b"9" * 30, b"9" * 4000])
-async def test_a_body_that_is_announced_too_long_is_refused_at_once(
+async def test_a_body_announced_too_long_is_refused_at_once(
     bounded: Gateway, length: bytes
 ) -> None:
     answer = await exchange(bounded, JSON + b"content-length: " + length + b"\r\n\r\n")
@@ -210,9 +208,7 @@ async def test_requests_that_are_sent_at_once_are_answered_one_by_one(bounded: G
 
 
 @pytest.mark.parametrize("interval", [0.0, 1.0])
-async def test_events_that_come_soon_after_each_other_share_a_chunk(
-    start: Start, interval: float
-) -> None:
+async def test_events_soon_after_each_other_share_a_chunk(start: Start, interval: float) -> None:
     async with start(write_interval_seconds=interval) as gateway:
         # The last token is the one that stops it.
         steps = [*[Step([20])] * 30, Step([EOS])]

@@ -148,9 +148,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("pattern", "good", "bad"), PATTERNS)
-def test_text_by_a_regular_expression(
-    follows: Follows, pattern: str, good: list[str], bad: list[str]
-) -> None:
+def test_text_by_a_regex(follows: Follows, pattern: str, good: list[str], bad: list[str]) -> None:
     source = of_content(RegexContent(pattern))
     for text in good:
         assert re.fullmatch(pattern, text)
@@ -168,7 +166,7 @@ def test_one_of_several_texts(follows: Follows, choices: list[str]) -> None:
 
 @pytest.mark.parametrize("is_required", [True, False])
 @every_form
-def test_calls_have_arguments_by_their_schemas(
+def test_calls_have_arguments_by_schemas(
     follows: Follows, form: ToolFormat, is_required: bool
 ) -> None:
     source = of_tools(form, is_required=is_required)
@@ -189,9 +187,7 @@ def test_text_is_let_through_unless_a_call_is_required(follows: Follows, form: T
 
 
 @every_form
-def test_one_call_if_they_must_not_be_parallel_and_text_of_a_form_or_calls(
-    follows: Follows, form: ToolFormat
-) -> None:
+def test_calls_that_must_not_be_parallel_or_beside_text(follows: Follows, form: ToolFormat) -> None:
     source = of_tools(form, is_parallel=False)
     assert follows(source, written(form, GOOD))
     assert not follows(source, written(form, TWO))

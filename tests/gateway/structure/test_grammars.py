@@ -62,9 +62,7 @@ async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDe
     assert await grammars.grammar(of_json({"type": "object", "title": "B"}), model) == first
 
 
-async def test_functions_are_checked_like_schemas(
-    grammars: Grammars, model: ModelDescription
-) -> None:
+async def test_functions_are_checked_too(grammars: Grammars, model: ModelDescription) -> None:
     functions = [Function("f", {"type": "object", "properties": {"a": {"format": "x"}}}, True, 0)]
     error = await refusal(grammars, Structure(tools=ToolUse(functions, False, True)), model)
     # A format counts for texts; of which kind `a` is, nothing says.
@@ -122,7 +120,7 @@ QUICK: dict[str, Structure] = {
 
 
 @pytest.mark.parametrize("name", QUICK)
-async def test_what_only_looks_hard_is_taken(
+async def test_what_looks_hard_is_taken(
     grammars: Grammars, model: ModelDescription, name: str
 ) -> None:
     assert await grammars.grammar(QUICK[name], model)

@@ -65,7 +65,7 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
     ("check", "schema", "path"),
     [(plain_schema, *one) for one in REFUSED] + [(check_json, *one) for one in UNBOUNDED],
 )
-def test_what_cannot_be_followed_is_named(
+def test_what_is_not_followed_is_named(
     check: Callable[[Any], object], schema: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(SchemaError) as caught:

@@ -79,7 +79,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 @settings(deadline=None)
 @given(forms, calls, spaces, st.lists(st.integers(0, 10_000), max_size=12))
-def test_calls_are_read_however_they_are_cut(
+def test_cuts_change_no_calls(
     form: ToolFormat, made: list[Call], space: str, places: list[int]
 ) -> None:
     made = made if form.separator is not None else made[:1]

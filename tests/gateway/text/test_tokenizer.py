@@ -44,9 +44,7 @@ def with_limits(model_directory: Path, backend: Backend, tmp_path: Path) -> Toke
     return load_tokenizer(str(directory))
 
 
-async def test_text_keeps_its_length_and_begins_as_the_model_wants(
-    with_limits: Tokenizer, backend: Backend
-) -> None:
+async def test_text_is_whole_and_begins_as_wanted(with_limits: Tokenizer, backend: Backend) -> None:
     plain = backend.encode(LONG).ids
     assert await with_limits.encode(LONG, add_special_tokens=True) == [EOS, *plain]
     assert await with_limits.encode(LONG, add_special_tokens=False) == plain
@@ -183,9 +181,7 @@ async def test_a_tokenizer_tells_its_format(model_directory: Path, tmp_path: Pat
     assert load_tokenizer(str(directory), "json").tool_format.name == "json"
 
 
-async def test_a_template_may_refuse_and_a_slow_one_is_ended(
-    model_directory: Path, tmp_path: Path
-) -> None:
+async def test_templates_that_refuse_or_are_slow(model_directory: Path, tmp_path: Path) -> None:
     slow = (
         "{% if messages[0].content == 'slow' %}"
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

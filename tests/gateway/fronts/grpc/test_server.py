@@ -69,9 +69,7 @@ async def test_prompts_of_all_kinds(inference: AsyncClient, gateway: Gateway) ->
     assert len(third) > len(first)
 
 
-async def test_where_text_came_from_and_what_that_was_worth(
-    inference: AsyncClient, gateway: Gateway
-) -> None:
+async def test_where_text_came_from_and_its_worth(inference: AsyncClient, gateway: Gateway) -> None:
     gateway.say("The quick brown fox", width=3, accepted=[2, 1])
     options: Any = {"include_provenance": True, "include_speculation": True, "stop": "never"}
     call = inference.generate("Hello", prediction="The quick red fox", **options)
@@ -107,9 +105,7 @@ async def test_how_likely_the_tokens_were(inference: AsyncClient, gateway: Gatew
         assert text.decode() == answer.text
 
 
-async def test_several_answers_stop_strings_and_limits(
-    inference: AsyncClient, gateway: Gateway
-) -> None:
+async def test_several_answers_stops_and_limits(inference: AsyncClient, gateway: Gateway) -> None:
     gateway.say("The quick brown fox", width=3)
     result = await inference.generate("Hello", n=3, stop=["brown"]).result()
     ends = [(answer.text, answer.finish_reason) for answer in result.answers]
@@ -119,9 +115,7 @@ async def test_several_answers_stop_strings_and_limits(
     assert (await inference.generate("Hello").result()).answers[0].finish_reason == "length"
 
 
-async def test_cancelling_or_a_deadline_ends_the_request(
-    inference: AsyncClient, gateway: Gateway
-) -> None:
+async def test_cancelling_or_a_deadline_ends_it(inference: AsyncClient, gateway: Gateway) -> None:
     gateway.say("The quick", forever=True, pause_seconds=0.01)
     async with inference.generate("Hello") as stream:
         await anext(stream)
