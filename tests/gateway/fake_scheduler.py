@@ -211,7 +211,7 @@ def _by_source(steps: Sequence[Step]) -> list[int]:
 
 
 def _response(add: scheduler_pb2.Add, step: Step) -> scheduler_pb2.ConnectResponse:
-    response = step_message(
+    response = step_of(
         add.handle,
         step.token_ids,
         step.num_accepted_tokens,
@@ -229,7 +229,7 @@ def _response(add: scheduler_pb2.Add, step: Step) -> scheduler_pb2.ConnectRespon
     return response
 
 
-def step_message(
+def step_of(
     handle: int, token_ids: Sequence[int], num_accepted: int = 0, source: int = DraftSource.TARGET
 ) -> scheduler_pb2.ConnectResponse:
     """Says what one request got in a step."""

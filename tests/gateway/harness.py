@@ -22,9 +22,10 @@ from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
 
+Fields = dict[str, Any]
 USER: Any = [{"role": "user", "content": "Hello"}]
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-BODIES: dict[str, dict[str, Any]] = {
+BODIES: dict[str, Fields] = {
     CHAT: {"model": "tiny", "messages": USER},
     COMPLETIONS: {"model": "tiny", "prompt": "Hello"},
     RESPONSES: {"model": "tiny", "input": "Hello"},
@@ -65,17 +66,17 @@ class Gateway:
         self.scheduler.script = script_of(self.backend, text, width, accepted, **options)
         return [token for step in self.scheduler.script.steps for token in step.token_ids]
 
-    async def chat(self, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def chat(self, extra: Fields | None = None, **options: Any) -> Any:
         """Asks by the official client."""
         asked = BODIES[CHAT] | options
         return await self.client.chat.completions.create(**asked, extra_body=extra)
 
-    async def complete(self, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def complete(self, extra: Fields | None = None, **options: Any) -> Any:
         """Asks by the official client."""
         asked = BODIES[COMPLETIONS] | options
         return await self.client.completions.create(**asked, extra_body=extra)
 
-    async def respond(self, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def respond(self, extra: Fields | None = None, **options: Any) -> Any:
         """Asks by the official client."""
         return await self.client.responses.create(**BODIES[RESPONSES] | options, extra_body=extra)
 

@@ -8,14 +8,10 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import tokens
-from tests.gateway.harness import CHAT, USER, Gateway
+from tests.gateway.harness import CHAT, USER, Fields, Gateway
 
-WEATHER = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
+CITY_ONLY = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "object", **CITY_ONLY, "additionalProperties": False}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "weather", "parameters": WEATHER, "strict": True}},
     {"type": "function", "function": {"name": "now", "description": "The time."}},
@@ -25,7 +21,7 @@ ONE = f'{{"tool_calls": [{KOELN}]}}'
 TWO = f'{{"tool_calls": [{KOELN}, {{"name": "now", "arguments": {{}}}}]}}'
 
 
-async def choice_of(gateway: Gateway, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+async def choice_of(gateway: Gateway, extra: Fields | None = None, **options: Any) -> Any:
     return (await gateway.chat(extra, **options)).choices[0]
 
 
@@ -76,9 +72,7 @@ async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
         (ONE, {"tools": TOOLS, "tool_choice": "none"}),
     ],
 )
-async def test_what_is_no_call_is_text(
-    gateway: Gateway, text: str, options: dict[str, Any]
-) -> None:
+async def test_what_is_no_call_is_text(gateway: Gateway, text: str, options: Fields) -> None:
     gateway.say(text)
     choice = await choice_of(gateway, options)
     assert (choice.message.content, choice.message.tool_calls) == (text, None)
@@ -109,7 +103,7 @@ def allowed(mode: str, *names: str) -> Any:
 
 
 NOW, CITY = '"\\"now\\""', '"\\"weather\\""'
-CHOICES: list[tuple[dict[str, Any], list[str], list[str]]] = [
+CHOICES: list[tuple[Fields, list[str], list[str]]] = [
     ({"tool_choice": None}, ["PLAIN", CITY, NOW], []),
     ({"tool_choice": "auto"}, ["PLAIN"], []),
     ({"tool_choice": "required"}, [CITY, NOW, "call)*"], ["PLAIN"]),
@@ -120,8 +114,8 @@ CHOICES: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("choice", "has", "lacks"), CHOICES)
-async def test_the_grammar_follows_the_choice(
-    gateway: Gateway, choice: dict[str, Any], has: list[str], lacks: list[str]
+async def test_grammars_of_choices(
+    gateway: Gateway, choice: Fields, has: list[str], lacks: list[str]
 ) -> None:
     gateway.say(ONE)
     await gateway.chat(choice, tools=TOOLS)
@@ -154,7 +148,7 @@ def structured(**parts: Any) -> Any:
 
 JSON_OBJECT: Any = {"response_format": {"type": "json_object"}}
 NO_SCHEMA: Any = {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}
-FORMATS: list[tuple[dict[str, Any], str]] = [
+FORMATS: list[tuple[Fields, str]] = [
     (JSON_OBJECT, '"type": "object"'),
     (schema(WEATHER), '"city"'),
     (NO_SCHEMA, '"object"'),
@@ -166,7 +160,7 @@ FORMATS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("extra", "part"), FORMATS)
-async def test_forms_become_grammars(gateway: Gateway, extra: dict[str, Any], part: str) -> None:
+async def test_forms_become_grammars(gateway: Gateway, extra: Fields, part: str) -> None:
     gateway.say('{"city": "x"}')
     assert (await choice_of(gateway, extra)).message.content == '{"city": "x"}'
     if "structured_outputs" in extra:
@@ -175,32 +169,31 @@ async def test_forms_become_grammars(gateway: Gateway, extra: dict[str, Any], pa
 
 
 async def test_a_form_and_tools_together(gateway: Gateway) -> None:
-    gateway.say(ONE)
-    assert (await choice_of(gateway, JSON_OBJECT, tools=TOOLS)).finish_reason == "tool_calls"
-    assert "PLAIN" not in grammar(gateway)
-    gateway.say('{"a": 1}')
-    choice = await choice_of(gateway, JSON_OBJECT, tools=TOOLS)
-    assert choice.message.content == '{"a": 1}'
+    for text, reason in ((ONE, "tool_calls"), ('{"a": 1}', "stop")):
+        gateway.say(text)
+        choice = await choice_of(gateway, JSON_OBJECT, tools=TOOLS)
+        assert (choice.finish_reason, choice.message.content or ONE) == (reason, text)
+        assert "PLAIN" not in grammar(gateway)
 
 
 def function(**parts: Any) -> Any:
     return [{"type": "function", "function": {"name": "f", **parts}}]
 
 
-def call(**parts: Any) -> dict[str, Any]:
+def call(**parts: Any) -> Fields:
     function = {"name": "f", "arguments": "{}", **parts.pop("function", {})}
     return {"id": "call_1", "type": "function", "function": function, **parts}
 
 
-def assistant(*calls: Any, **parts: Any) -> dict[str, Any]:
+def assistant(*calls: Any, **parts: Any) -> Fields:
     return {"role": "assistant", "content": None, "tool_calls": list(calls), **parts}
 
 
-def with_arguments(text: str) -> dict[str, Any]:
+def with_arguments(text: str) -> Fields:
     return assistant(call(function={"arguments": text}))
 
 
-def with_tools(choice: Any, tools: Any = TOOLS) -> dict[str, Any]:
+def with_tools(choice: Any, tools: Any = TOOLS) -> Fields:
     return {"tool_choice": choice, "tools": tools}
 
 
@@ -210,7 +203,7 @@ LONG_TEXT = json.dumps({"a": "x" * 190_000})
 LARGE = [*function(parameters={"enum": [0] * 15_000})]
 LARGE += function(name="g", parameters={"enum": [0] * 15_000})
 PLACE, FUNCTION = "response_format.json_schema.schema", "tools[0].function"
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED: list[tuple[Fields, str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
     ({"tools": function(parameters={"type": "array"})}, f"{FUNCTION}.parameters"),
@@ -244,7 +237,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 NOT_ARGUMENTS = ["{", "[]", "1", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 50_000, '{"a":' * 5000]
 OF_CALL = "tool_calls[0].function"
-MESSAGES: list[tuple[dict[str, Any], str]] = [
+MESSAGES: list[tuple[Fields, str]] = [
     ({"role": "assistant", "content": None}, ""),
     (assistant(call(id="")), ".tool_calls[0].id"),
     (assistant(call(function={"name": "a b"})), f".{OF_CALL}.name"),
@@ -259,7 +252,7 @@ REFUSED += [({"messages": [message]}, f"messages[0]{param}") for message, param 
 
 
 @pytest.mark.parametrize(("extra", "param"), REFUSED, ids=lambda one: str(one)[:60])
-async def test_what_is_wrong_is_named(gateway: Gateway, extra: dict[str, Any], param: str) -> None:
+async def test_what_is_wrong_is_named(gateway: Gateway, extra: Fields, param: str) -> None:
     assert (await gateway.refused(CHAT, **extra))["param"] == param
     assert not gateway.adds
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import choice_seed
@@ -63,6 +65,23 @@ async def test_choices_differ_in_nothing_but_name_and_seed(gateway: Gateway) -> 
     for add in adds:
         add.handle, add.request_id, add.sampling.seed = 0, "", 0
     assert adds[0] == adds[1] == adds[2]
+
+
+SEEDS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(SEEDS, st.integers(1, 128))
+def test_all_fit_and_differ_also_from_those_of_seeds_close_by(seed: int, near: int) -> None:
+    near = (seed + near + 2**63) % 2**64 - 2**63
+    seeds = [choice_seed(one, index) for one in (seed, near) for index in range(128)]
+    assert all(-(2**63) <= one < 2**63 for one in seeds)
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_the_documented_formula() -> None:
+    assert choice_seed(7, 0) == 7
+    assert choice_seed(7, 1) == 7 - (2**64 - 0x9E3779B97F4A7C15)
+    assert choice_seed(-1, 2) == (2 * 0x9E3779B97F4A7C15 - 1) % 2**64
 
 
 async def test_without_a_seed_the_choices_have_different_ones(gateway: Gateway) -> None:

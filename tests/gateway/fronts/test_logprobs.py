@@ -16,7 +16,7 @@ from tests.gateway.fake_scheduler import (
     Step,
     candidates,
     logprob,
-    step_message,
+    step_of,
     tokens,
 )
 from tests.gateway.harness import COMPLETIONS, Gateway, script_of
@@ -148,7 +148,7 @@ async def test_an_echo_in_a_stream_comes_before_the_answer(gateway: Gateway) -> 
 @pytest.mark.parametrize("part", ["missing", "gap", "no tokens"])
 async def test_log_probabilities_that_do_not_come_are_an_error(gateway: Gateway, part: str) -> None:
     def lacking(handle: int) -> scheduler_pb2.ConnectResponse:
-        response = step_message(handle, [9])
+        response = step_of(handle, [9])
         if part != "missing":
             message = response.logprobs.add(handle=handle, num_prompt_tokens=1)
             message.first_prompt_position = 2 if part == "gap" else 1

@@ -1,6 +1,5 @@
 """Where text came from: segments join to the text, however it is split and held back."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,21 +24,21 @@ from optimist_gateway.core.answer.spans import (
     joined_spans,
 )
 from tests.gateway.fake_scheduler import Script, Step
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
 
 END = 1
 FOX = [{"role": "user", "content": "The fox"}]
 TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
 
 
+NO_PROMPT = PromptSpans(9)
+
+
 def answer(
-    backend: Backend,
-    spans: PredictionSpans,
-    stop: Sequence[str] = (),
-    prompt: PromptSpans | None = None,
+    backend: Backend, spans: PredictionSpans, prompt: PromptSpans = NO_PROMPT, stop: Any = ()
 ) -> Answer:
-    provenance = Provenance(spans, prompt or PromptSpans(9))
-    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, provenance=provenance)
+    detokenizer = Detokenizer(backend.decode, {END})
+    return Answer(5, detokenizer, stop, 0, provenance=Provenance(spans, prompt))
 
 
 @st.composite
@@ -85,7 +84,7 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
     plain = Answer(5, Detokenizer(backend.decode, {END}), stop, 0)
     texts = [SentText(0, 2, 5), SentText(1, 7, 9, 1)]
     prompt = PromptSpans(9, joined_spans([(at, at + 1) for at in range(9)]), texts)
-    detailed = answer(backend, spans, stop, prompt)
+    detailed = answer(backend, spans, prompt, stop)
     pieces: list[Piece] = []
     for output in outputs:
         expected, piece = plain.push(output), detailed.push(output)
@@ -140,10 +139,10 @@ REPEATED = [(1, SourceSpan(0, 3, 7)), (2, in_message(0, 0, 4)), (1, in_message(0
 @pytest.mark.parametrize(
     ("positions", "prompt_positions", "prompt", "expected"),
     [
-        ([0, 1, 3, 4, 5], None, None, JUMPS),
+        ([0, 1, 3, 4, 5], None, NO_PROMPT, JUMPS),
         # Some are found nowhere, or beyond all that was sent.
-        ([-1, -1, 2], None, None, [(2, None), (1, SourceSpan(0, 3, 7))]),
-        ([7, 2], None, None, [(1, None), (1, SourceSpan(0, 3, 7))]),
+        ([-1, -1, 2], None, NO_PROMPT, [(2, None), (1, SourceSpan(0, 3, 7))]),
+        ([7, 2], None, NO_PROMPT, [(1, None), (1, SourceSpan(0, 3, 7))]),
         ([-1] * 5, [5, 4, 3, 2, 1], PROMPT, MESSAGES),
         ([2, -1, -1, -1, -1], [0, 6, 5, 5, 0], PROMPT, REPEATED),
         # Of a prompt that came as tokens.
@@ -156,13 +155,13 @@ def test_a_segment_ends_where_the_position_jumps_or_a_message_ends(
     backend: Backend,
     positions: list[int],
     prompt_positions: list[int] | None,
-    prompt: PromptSpans | None,
+    prompt: PromptSpans,
     expected: list[tuple[int, SourceSpan | None]],
 ) -> None:
     """Of a step of accepted drafts and a token of the model's."""
     ids, source = backend.encode("abcdefgh").ids[: len(positions) + 1], DraftSource.PREDICTION
     step = StepOutput(ids, len(positions), source, None, None, positions, prompt_positions)
-    segments = answer(backend, SPANS, (), prompt).push(step).segments or []
+    segments = answer(backend, SPANS, prompt).push(step).segments or []
     assert [(one.num_tokens, one.span) for one in segments] == [*expected, (1, None)]
     sources = [source if position >= 0 else DraftSource.NGRAM for position in positions]
     given_sources = [one.source for one in segments for _ in range(one.num_tokens)]
@@ -283,8 +282,8 @@ IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
         (RESPONSES, {"input": "The fox"}, IN_MESSAGE),
     ],
 )
-async def test_spans_in_the_prompt_are_as_the_document_says(
-    gateway: Gateway, path: str, asked: dict[str, Any], expected: dict[str, int]
+async def test_spans_in_the_prompt(
+    gateway: Gateway, path: str, asked: Fields, expected: dict[str, int]
 ) -> None:
     prompt = asked.get("prompt")
     ids = prompt if isinstance(prompt, list) else list(gateway.backend.encode("The fox").ids)

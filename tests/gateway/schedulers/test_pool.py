@@ -10,7 +10,7 @@ from optimist_common.network import endpoints
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler
 from tests.gateway.harness import until
 from tests.gateway.schedulers.fleet import (
     ANSWER,
@@ -22,18 +22,6 @@ from tests.gateway.schedulers.fleet import (
 )
 
 LONG_PROMPT = list(range(64))
-
-
-async def test_a_request_goes_on_at_another_scheduler() -> None:
-    async with Fleet(2) as fleet:
-        stream, index = await fleet.begun(2)
-        await fleet.kill(index)
-        assert await stream.tokens() == ANSWER
-        (resumed,) = fleet.fakes[1 - index].adds
-        assert tokens(resumed.output_token_ids) == ANSWER[:3]
-        assert resumed.request_id == "one~2"
-        assert (stream.finished.reason, stream.finished.is_whole) == (FinishReason.STOP, False)
-        assert fleet.pool.num_resumed == 1
 
 
 async def test_nothing_of_the_prompt_comes_twice() -> None:

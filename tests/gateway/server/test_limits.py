@@ -4,18 +4,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import combinations
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.request import cache_salt
 from tests.gateway.fake_scheduler import Script
 from tests.gateway.harness import (
     BODIES,
     CHAT,
-    COMPLETIONS,
-    RESPONSES,
     Gateway,
     Start,
     bearer,
@@ -64,6 +66,18 @@ async def test_a_key_leaves_room_for_another(start: Start) -> None:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def test_without_keys_the_request_says_whom_it_shares_with() -> None:
+    assert (cache_salt("", ""), cache_salt("", "team")) == ("", "team")
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=4, unique=True))
+def test_clients_share_with_themselves_alone(asked: list[tuple[str, str]]) -> None:
+    named = [(f"key {client}".replace("\0", ""), salt) for client, salt in asked]
+    for one, other in combinations(named, 2):
+        assert (cache_salt(*one) == cache_salt(*other)) == (one == other)
+    assert all(len(cache_salt(*one)) == 64 for one in named)
 
 
 async def test_keys_share_no_cached_prompts_with_each_other(start: Start) -> None:
@@ -182,7 +196,7 @@ async def test_who_asks_before_he_sends_a_body_need_not_send_it(connection: Conn
 
 async def test_keys_come_first_then_room_then_the_body(start: Start) -> None:
     async with full(start) as gateway:
-        for number, path in enumerate((CHAT, COMPLETIONS, RESPONSES), 1):
+        for number, path in enumerate(BODIES, 1):
             unknown = await gateway.http.post(path, content=b"{", headers=bearer("key-c"))
             assert error_of(unknown, 401)["code"] == "invalid_api_key"
             refused = await gateway.http.post(path, content=b"{", headers=bearer("key-a"))

@@ -69,12 +69,15 @@ async def test_an_answer_goes_on_when_its_scheduler_is_lost(two: Gateway) -> Non
             await kill(two, index)
     assert text == TEXT
     assert usage is not None
-    (add,) = fakes[1 - index].adds
+    (add,), (lost,) = fakes[1 - index].adds, fakes[index].adds
+    assert add.request_id == f"{lost.request_id}~2"
     assert usage.completion_tokens > len(tokens(add.output_token_ids)) == 6
     details: Any = usage.completion_tokens_details
     by_source = details.model_extra["tokens_by_source"]
     assert sum(by_source.values()) == usage.completion_tokens
     assert details.accepted_prediction_tokens == by_source["prediction"] == 4
+    # What was rejected only the lost one knew.
+    assert details.rejected_prediction_tokens is None
     figures = await two.figures()
     assert figures["resumed_requests_total"] == 1
     assert figures[f'scheduler_connected{{scheduler="{address(two, index)}"}}'] == 0
@@ -149,8 +152,8 @@ async def test_a_changed_priority_is_kept_at_another_scheduler(two: Gateway) -> 
         fake.scripts = [replace(fake.script, priority=-7, break_stream=True)]
     two.http.headers["x-request-id"] = "mine"
     answer = await two.answer(COMPLETIONS, max_tokens=99)
-    adds = [add for fake in two.schedulers for add in fake.adds]
-    adds.sort(key=lambda add: add.request_id)
+    every = (add for fake in two.schedulers for add in fake.adds)
+    adds = sorted(every, key=lambda add: add.request_id)
     assert adds[0].request_id == answer["id"]
     assert [add.priority for add in adds] == [0, -7, -7]
     assert all(set(add.names) == {"mine", answer["id"]} for add in adds)

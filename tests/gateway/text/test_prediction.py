@@ -12,12 +12,12 @@ from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.text.encode import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
-from tests.gateway.harness import Gateway
+from tests.gateway.harness import Fields, Gateway
 
 TEXTS = ["def main(argument):\r\n    return 1\r", "The quick brown fox", "東京 \N{ROCKET}"]
 
 
-def content(text: Any) -> dict[str, Any]:
+def content(text: Any) -> Fields:
     return {"type": "content", "content": text}
 
 
@@ -32,7 +32,7 @@ def predictions(add: scheduler_pb2.Add) -> list[list[int]]:
     return [token_ids[start:end] for start, end in pairwise(accumulate(lengths, initial=0))]
 
 
-async def sent(gateway: Gateway, extra: dict[str, Any]) -> list[list[int]]:
+async def sent(gateway: Gateway, extra: Fields) -> list[list[int]]:
     """Returns the predictions that reach the scheduler through either endpoint."""
     gateway.say("x")
     await gateway.chat(extra)
@@ -72,9 +72,7 @@ async def test_texts(gateway: Gateway, given: Any, expected: list[str]) -> None:
         ({"predicted_token_ids": None, "prediction": None}, [""]),
     ],
 )
-async def test_what_is_empty_is_left_out(
-    gateway: Gateway, given: dict[str, Any], expected: list[str]
-) -> None:
+async def test_what_is_empty(gateway: Gateway, given: Fields, expected: list[str]) -> None:
     encoded = [gateway.backend.encode(text).ids for text in expected]
     assert await sent(gateway, given) == encoded
     # One prediction, or none, reads as it did before there could be several.

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
-from tests.gateway.harness import RESPONSES, Gateway
+from tests.gateway.harness import RESPONSES, Fields, Gateway
 
 KOELN: Any = {"city": "Köln"}
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -35,7 +35,7 @@ async def events_of(gateway: Gateway, extra: Any = None, **options: Any) -> list
 
 async def test_a_whole_response(gateway: Gateway) -> None:
     token_ids = gateway.say("The quick brown fox")
-    options: dict[str, Any] = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
+    options: Fields = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
     response = await gateway.respond(**options)
     assert response.id.startswith("resp_")
     assert (response.object, response.status) == ("response", "completed")
@@ -207,11 +207,11 @@ async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
     assert (await gateway.respond()).output[0].content[0].logprobs == []
 
 
-def schema(value: Any) -> dict[str, Any]:
+def schema(value: Any) -> Fields:
     return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value}}}
 
 
-def function(**fields: Any) -> dict[str, Any]:
+def function(**fields: Any) -> Fields:
     return {"tools": [{"type": "function", "name": "f", **fields}]}
 
 
@@ -254,9 +254,7 @@ INVALID: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(
     ("fields", "param", "code"), UNSUPPORTED + [(*one, "invalid_value") for one in INVALID]
 )
-async def test_what_is_wrong_is_named(
-    gateway: Gateway, fields: dict[str, Any], param: str, code: str
-) -> None:
+async def test_wrong_values(gateway: Gateway, fields: Fields, param: str, code: str) -> None:
     error = await gateway.refused(RESPONSES, **fields)
     assert (error["param"], error["code"]) == (param, code), error
 
@@ -271,6 +269,6 @@ async def test_what_is_wrong_is_named(
         {"stream_options": {"include_obfuscation": False}, "top_logprobs": 0},
     ],
 )
-async def test_what_asks_for_the_default_is_taken(gateway: Gateway, fields: dict[str, Any]) -> None:
+async def test_what_asks_for_the_default_is_taken(gateway: Gateway, fields: Fields) -> None:
     gateway.say("Hi")
     assert (await gateway.answer(RESPONSES, **fields))["store"] is False
