@@ -25,7 +25,7 @@ from optimist_gateway.schedulers.requests import (
     SlowReaderError,
 )
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
-from tests.gateway.harness import CHAT, USER, Start, error_of, script_of
+from tests.gateway.harness import CHAT, USER, Fields, Start, error_of, script_of
 from tests.gateway.schedulers.fleet import VOCAB_SIZE, Fleet
 from tests.stack import free_port
 
@@ -120,6 +120,15 @@ async def stream(aborts: list[bool]) -> RequestStream:
     return RequestStream(abort)
 
 
+@pytest.fixture
+async def paused(stream: RequestStream) -> Reader:
+    """Reads a stream, which is paused."""
+    reader = Reader(stream)
+    stream.read(reader)
+    stream.pause()
+    return reader
+
+
 async def test_what_waits_comes_first_and_then_all_in_order(stream: RequestStream) -> None:
     reader = Reader(stream)
     stream.deliver(StepOutput([1]))
@@ -147,46 +156,36 @@ async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) 
     assert reader.got == [0, 1, 2, SchedulerUnavailableError]
 
 
-async def test_what_waits_is_bounded(stream: RequestStream, aborts: list[bool]) -> None:
-    reader = Reader(stream)
-    stream.read(reader)
-    stream.pause()
+async def test_what_waits_is_bounded(paused: Reader, aborts: list[bool]) -> None:
     for number in range(MAX_WAITING_OUTPUTS + 1):
-        stream.deliver(StepOutput([number]))
+        paused.stream.deliver(StepOutput([number]))
     assert aborts == [False]
-    stream.resume()
-    assert reader.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
+    paused.stream.resume()
+    assert paused.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
 
 
-async def test_nothing_comes_after_the_end(stream: RequestStream, aborts: list[bool]) -> None:
-    reader = Reader(stream)
-    stream.read(reader)
-    stream.pause()
+async def test_nothing_comes_after_the_end(paused: Reader, aborts: list[bool]) -> None:
+    stream = paused.stream
     stream.deliver(StepOutput([1]))
     stream.close()
     stream.close()
     stream.deliver(StepOutput([2]))
     stream.resume()
-    assert reader.got == []
-    assert aborts == [False]
+    assert (paused.got, aborts) == ([], [False])
 
 
-@pytest.mark.parametrize("comes_first", [False, True])
-async def test_only_the_account_is_read(
-    stream: RequestStream, aborts: list[bool], comes_first: bool
-) -> None:
-    reader = Reader(stream)
-    stream.read(reader)
-    stream.pause()
-    if comes_first:
+@pytest.mark.parametrize("first", [False, True])
+async def test_only_the_account_is_read(paused: Reader, aborts: list[bool], first: bool) -> None:
+    stream = paused.stream
+    if first:
         stream.deliver(StepOutput([1], finished=ENDED))
     account = stream.finish()
-    if not comes_first:
+    if not first:
         assert aborts == [True]
         stream.deliver(StepOutput([1]))
         stream.deliver(StepOutput([2], finished=ENDED))
     assert await asyncio.wait_for(account, 5) is ENDED
-    assert reader.got == []
+    assert paused.got == []
 
 
 async def test_there_is_no_account_of_a_request_that_is_closed(stream: RequestStream) -> None:
@@ -237,27 +236,22 @@ PLAIN_TOKENS = [TokenLogprobs(-3.0, [], []), TokenLogprobs(-4.0, [], [])]
 
 
 @pytest.mark.parametrize(
-    ("fields", "token_ids", "prompt", "tokens"),
+    ("fields", "token_ids", "expected"),
     [
-        ({}, [8, 9], PROMPT, TOKENS),
+        ({}, [8, 9], (PROMPT, TOKENS)),
         # Those of a prompt come without new tokens, or alone beside them.
-        (OF_PROMPT | {"handle": 6, "num_candidates": 4}, [], PROMPT, []),
-        (OF_PROMPT | {"num_candidates": 0}, [8, 9], PROMPT, []),
+        (OF_PROMPT | {"handle": 6, "num_candidates": 4}, [], (PROMPT, [])),
+        (OF_PROMPT | {"num_candidates": 0}, [8, 9], (PROMPT, [])),
         # Tokens may come without candidates.
-        (PLAIN, [8, 9], [], PLAIN_TOKENS),
+        (PLAIN, [8, 9], ([], PLAIN_TOKENS)),
     ],
 )
-def test_each_token_gets_its_own_logprobs(
-    fields: dict[str, Any],
-    token_ids: list[int],
-    prompt: list[TokenLogprobs],
-    tokens: list[TokenLogprobs],
-) -> None:
+def test_each_token_gets_its_own(fields: Fields, token_ids: list[int], expected: Any) -> None:
     outputs = outputs_of(logprobs=[some_logprobs(**fields)])
     assert outputs[4].logprobs is None
     output = outputs[fields.get("handle", 5)]
     assert (output.token_ids, output.finished) == (token_ids, None)
-    assert output.logprobs == StepLogprobs(3, prompt, tokens)
+    assert output.logprobs == StepLogprobs(3, *expected)
 
 
 def positions_of(positions: bytes, in_prompt: bytes = b"") -> dict[int, StepOutput]:
@@ -275,35 +269,30 @@ def test_accepted_drafts_get_their_positions(position: int, in_prompt: int | Non
     assert outputs[4].prediction_positions is outputs[4].prompt_positions is None
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"logprobs": floats_to_bytes([-1.0, -2.0, -3.0])},
-        {"logprobs": floats_to_bytes([-1.0])},
-        {"logprobs": b"\0\0\0"},
-        {"num_prompt_tokens": -1},
-        {"num_prompt_tokens": 3},
-        {"num_candidates": -1},
-        {"num_candidates": 1},
-        {"candidate_token_ids": to_bytes([1])},
-        {"candidate_logprobs": floats_to_bytes([1.0])},
-    ],
-)
-def test_logprobs_that_do_not_fit_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"of 3|log-prob|buffer|candidates"):
-        outputs_of(logprobs=[some_logprobs(**wrong)])
+WRONG_LOGPROBS: dict[str, list[Any]] = {
+    "logprobs": [floats_to_bytes([-1.0, -2.0, -3.0]), floats_to_bytes([-1.0]), b"\0\0\0"],
+    "num_prompt_tokens": [-1, 3],
+    "num_candidates": [-1, 1],
+    "candidate_token_ids": [to_bytes([1])],
+    "candidate_logprobs": [floats_to_bytes([1.0])],
+}
 
 
-@pytest.mark.parametrize("wrong", [to_bytes([1, 2]), b"", to_bytes([-2]), b"\0"])
-def test_positions_that_do_not_fit_are_refused(wrong: bytes) -> None:
+@pytest.mark.parametrize("name", WRONG_LOGPROBS)
+def test_logprobs_that_do_not_fit_are_refused(name: str) -> None:
+    for wrong in WRONG_LOGPROBS[name]:
+        with pytest.raises(ValueError, match=r"of 3|log-prob|buffer|candidates"):
+            outputs_of(logprobs=[some_logprobs(**{name: wrong})])
+
+
+WRONG_POSITIONS = [(wrong,) for wrong in (to_bytes([1, 2]), b"", to_bytes([-2]), b"\0")]
+IN_PROMPT = [(to_bytes([-1]), wrong) for wrong in (to_bytes([1, 2]), to_bytes([-1]), b"\0")]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG_POSITIONS, *IN_PROMPT])
+def test_positions_that_do_not_fit_are_refused(wrong: tuple[bytes]) -> None:
     with pytest.raises(ValueError, match=r"position|buffer"):
-        positions_of(wrong)
-
-
-@pytest.mark.parametrize("wrong", [to_bytes([1, 2]), to_bytes([-1]), b"\0"])
-def test_positions_in_the_prompt_that_do_not_fit_are_refused(wrong: bytes) -> None:
-    with pytest.raises(ValueError, match=r"position|buffer"):
-        positions_of(to_bytes([-1]), wrong)
+        positions_of(*wrong)
 
 
 def test_what_only_a_later_scheduler_knows_ends_nobody_elses_request() -> None:

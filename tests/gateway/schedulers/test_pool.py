@@ -1,6 +1,7 @@
 """Several schedulers: where requests go, and how they go on when one is lost."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,32 +13,31 @@ from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler
 from tests.gateway.harness import until
-from tests.gateway.schedulers.fleet import (
-    ANSWER,
-    SCRIPT,
-    VOCAB_SIZE,
-    Fleet,
-    Reading,
-    add,
-)
+from tests.gateway.schedulers.fleet import ANSWER, SCRIPT, VOCAB_SIZE, Fleet, Reading, add
 
 LONG_PROMPT = list(range(64))
 
 
-async def test_nothing_of_the_prompt_comes_twice() -> None:
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    """Of two schedulers."""
+    async with Fleet(2) as started:
+        yield started
+
+
+async def test_nothing_of_the_prompt_comes_twice(fleet: Fleet) -> None:
     sampling = sampling_pb2.SamplingParams(num_prompt_logprobs=1)
     prompt = list(range(2, 14))
-    async with Fleet(2) as fleet:
-        stream, index = await fleet.begun(2, prompt=prompt, sampling=sampling)
-        await fleet.kill(index)
-        assert await stream.tokens() == ANSWER
-        positions = [
-            one.logprobs.first_prompt_position + index
-            for one in stream.outputs
-            if one.logprobs is not None
-            for index in range(len(one.logprobs.prompt))
-        ]
-        assert positions == list(range(1, len(prompt)))
+    stream, index = await fleet.begun(2, prompt=prompt, sampling=sampling)
+    await fleet.kill(index)
+    assert await stream.tokens() == ANSWER
+    positions = [
+        one.logprobs.first_prompt_position + index
+        for one in stream.outputs
+        if one.logprobs is not None
+        for index in range(len(one.logprobs.prompt))
+    ]
+    assert positions == list(range(1, len(prompt)))
 
 
 async def test_a_request_waits_for_its_only_scheduler() -> None:
@@ -62,36 +62,38 @@ async def test_a_request_waits_no_longer_than_it_may() -> None:
         assert fleet.pool.num_waiting == 0
 
 
-async def test_a_request_that_ends_every_scheduler_is_given_up() -> None:
-    async with Fleet(2) as fleet:
-        fleet.play(Script(break_stream=True))
-        with pytest.raises(SchedulerUnavailableError, match="went away"):
-            await fleet.read().next()
-        assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
+async def test_a_request_that_ends_every_scheduler_is_given_up(fleet: Fleet) -> None:
+    fleet.play(Script(break_stream=True))
+    with pytest.raises(SchedulerUnavailableError, match="went away"):
+        await fleet.read().next()
+    assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
 
 
-async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() -> None:
+async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens(fleet: Fleet) -> None:
     number = MAX_LOSSES + 2
-    script = Script([Step([token]) for token in range(number)])
-    async with Fleet(2) as fleet:
-        fleet.play(script)
-        for fake in fleet.fakes:
-            fake.hold_after = 1
-        stream = fleet.read()
-        for _ in range(number - 1):
-            await stream.next()
-            index = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
-            await fleet.restart(index)
-        assert await stream.tokens() == list(range(number))
+    fleet.play(Script([Step([token]) for token in range(number)]))
+    for fake in fleet.fakes:
+        fake.hold_after = 1
+    stream = fleet.read()
+    for _ in range(number - 1):
+        await stream.next()
+        index = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
+        await fleet.restart(index)
+    assert await stream.tokens() == list(range(number))
 
 
-async def test_requests_leave_a_scheduler_that_drains() -> None:
-    async with Fleet(2) as fleet:
-        stream, index = await fleet.begun()
-        await fleet.servers[index].set_serving(serving=False)
-        assert await stream.tokens() == ANSWER
-        assert await fleet.fakes[index].aborts.get() == 1
-        await require_unused(fleet, index)
+@pytest.mark.parametrize("drains", [True, False])
+async def test_requests_leave_what_drains_or_has_no_workers(fleet: Fleet, drains: bool) -> None:
+    for fake in fleet.fakes:
+        fake.stats = scheduler_pb2.Stats(num_workers=1)
+    stream, index = await fleet.begun()
+    await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
+    fleet.fakes[index].stats = scheduler_pb2.Stats(num_workers=int(drains))
+    await fleet.servers[index].set_serving(serving=not drains)
+    assert await stream.tokens() == ANSWER
+    assert await fleet.fakes[index].aborts.get() == 1
+    assert [client.is_sound for client in fleet.pool.clients] == [index == 1, index == 0]
+    await require_unused(fleet, index)
 
 
 async def require_unused(fleet: Fleet, index: int, num_before: int = 1) -> None:
@@ -101,28 +103,16 @@ async def require_unused(fleet: Fleet, index: int, num_before: int = 1) -> None:
     assert len(fleet.fakes[index].adds) == num_before
 
 
-async def test_requests_leave_a_scheduler_without_workers() -> None:
-    async with Fleet(2) as fleet:
-        for fake in fleet.fakes:
-            fake.stats = scheduler_pb2.Stats(num_workers=1)
-        stream, index = await fleet.begun()
-        await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
-        fleet.fakes[index].stats = scheduler_pb2.Stats(num_workers=0)
-        assert await stream.tokens() == ANSWER
-        assert [client.is_sound for client in fleet.pool.clients] == [index == 1, index == 0]
-
-
-async def test_requests_stay_where_an_engine_hangs() -> None:
-    async with Fleet(2) as fleet:
-        stream, index = await fleet.begun()
-        client = fleet.pool.clients[index]
-        await fleet.servers[index].set_alive(alive=False)
-        await fleet.servers[index].set_serving(serving=False)
-        await until(lambda: client.health.is_hung and client.health.is_draining)
-        await asyncio.sleep(0.3)
-        assert client.num_requests == 1
-        await require_unused(fleet, index)
-        stream.close()
+async def test_requests_stay_where_an_engine_hangs(fleet: Fleet) -> None:
+    stream, index = await fleet.begun()
+    client = fleet.pool.clients[index]
+    await fleet.servers[index].set_alive(alive=False)
+    await fleet.servers[index].set_serving(serving=False)
+    await until(lambda: client.health.is_hung and client.health.is_draining)
+    await asyncio.sleep(0.3)
+    assert client.num_requests == 1
+    await require_unused(fleet, index)
+    stream.close()
 
 
 async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
@@ -135,62 +125,59 @@ async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
         stream.close()
 
 
-async def test_a_full_scheduler_is_passed_over() -> None:
+async def test_a_full_scheduler_is_passed_over(fleet: Fleet) -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
-    async with Fleet(2) as fleet:
-        for fake in fleet.fakes:
-            fake.scripts = [full]
-        # The first is full, then the other one too.
-        stream = fleet.read()
-        assert await stream.tokens() == []
-        assert (stream.finished.reason, len(stream.outputs)) == (FinishReason.OVERLOADED, 1)
-        assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
-        fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
-        stream = fleet.read("two")
-        assert await stream.tokens() == ANSWER
-        assert stream.finished.is_whole
+    for fake in fleet.fakes:
+        fake.scripts = [full]
+    # The first is full, then the other one too.
+    stream = fleet.read()
+    assert await stream.tokens() == []
+    assert (stream.finished.reason, len(stream.outputs)) == (FinishReason.OVERLOADED, 1)
+    assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
+    fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
+    stream = fleet.read("two")
+    assert await stream.tokens() == ANSWER
+    assert stream.finished.is_whole
 
 
-async def test_a_request_that_was_begun_waits_for_room() -> None:
+async def test_a_request_that_was_begun_waits_for_room(fleet: Fleet) -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
-    async with Fleet(2) as fleet:
-        stream, index = await fleet.begun()
-        fleet.fakes[1 - index].scripts = [full]
-        await fleet.kill(index)
-        assert await stream.tokens() == ANSWER
-        assert len(fleet.fakes[1 - index].adds) == 2
+    stream, index = await fleet.begun()
+    fleet.fakes[1 - index].scripts = [full]
+    await fleet.kill(index)
+    assert await stream.tokens() == ANSWER
+    assert len(fleet.fakes[1 - index].adds) == 2
 
 
-async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async with Fleet(2) as fleet:
-        await fleet.restart(1, vocab_size=VOCAB_SIZE + 1)
-        await until(lambda: "gets no requests" in caplog.text)
-        assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
-        assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
-        await require_unused(fleet, 1, 0)
+async def test_a_scheduler_of_another_model_gets_nothing(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fleet.restart(1, vocab_size=VOCAB_SIZE + 1)
+    await until(lambda: "gets no requests" in caplog.text)
+    assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
+    assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
+    await require_unused(fleet, 1, 0)
 
 
-async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others() -> None:
-    async with Fleet(2) as fleet:
-        await fleet.restart(1, max_model_len=6)
-        await fleet.until_connected(2)
-        assert fleet.pool.description.max_model_len == 6
-        for number in range(4):
-            await fleet.ask(f"request-{number}", prompt=[1, 2])
-        assert not fleet.fakes[1].adds
-        for number in range(20):
-            await fleet.ask(f"short-{number}", prompt=[1])
-        assert fleet.fakes[0].adds
+async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others(fleet: Fleet) -> None:
+    await fleet.restart(1, max_model_len=6)
+    await fleet.until_connected(2)
+    assert fleet.pool.description.max_model_len == 6
+    for number in range(4):
+        await fleet.ask(f"request-{number}", prompt=[1, 2])
+    assert not fleet.fakes[1].adds
+    for number in range(20):
+        await fleet.ask(f"short-{number}", prompt=[1])
+    assert fleet.fakes[0].adds
 
 
-async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> None:
-    async with Fleet(2) as fleet:
-        fleet.play(Script(hang=True))
-        streams = [fleet.read(f"request-{i}", prompt=LONG_PROMPT) for i in range(8)]
-        assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
-        for stream in streams:
-            stream.close()
-        assert [client.num_requests for client in fleet.pool.clients] == [0, 0]
+async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over(fleet: Fleet) -> None:
+    fleet.play(Script(hang=True))
+    streams = [fleet.read(f"request-{i}", prompt=LONG_PROMPT) for i in range(8)]
+    assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
+    for stream in streams:
+        stream.close()
+    assert [client.num_requests for client in fleet.pool.clients] == [0, 0]
 
 
 async def test_a_request_that_waits_can_be_ended() -> None:
@@ -205,26 +192,24 @@ async def test_a_request_that_waits_can_be_ended() -> None:
         assert fleet.pool.num_waiting == 0
 
 
-async def test_all_requests_can_be_broken_off() -> None:
-    async with Fleet(2) as fleet:
-        fleet.play(Script(hang=True))
-        streams = [fleet.read(f"request-{number}") for number in range(6)]
-        await fleet.kill(0)
-        await fleet.until_connected(1)
-        fleet.pool.break_off(RuntimeError("over"))
-        for stream in streams:
-            with pytest.raises(RuntimeError, match="over"):
-                await stream.next()
-        assert fleet.pool.clients[1].num_requests == 0
+async def test_all_requests_can_be_broken_off(fleet: Fleet) -> None:
+    fleet.play(Script(hang=True))
+    streams = [fleet.read(f"request-{number}") for number in range(6)]
+    await fleet.kill(0)
+    await fleet.until_connected(1)
+    fleet.pool.break_off(RuntimeError("over"))
+    for stream in streams:
+        with pytest.raises(RuntimeError, match="over"):
+            await stream.next()
+    assert fleet.pool.clients[1].num_requests == 0
 
 
-async def test_figures_of_schedulers_are_summed() -> None:
-    async with Fleet(2) as fleet:
-        for fake, count in zip(fleet.fakes, (1, 2), strict=True):
-            fake.stats = scheduler_pb2.Stats(num_running=count)
-        await until(lambda: fleet.pool.stats is not None and fleet.pool.stats.num_running == 3)
-        # Requests of other gateways count.
-        assert [client.load for client in fleet.pool.clients] == [1, 2]
+async def test_figures_of_schedulers_are_summed(fleet: Fleet) -> None:
+    for fake, count in zip(fleet.fakes, (1, 2), strict=True):
+        fake.stats = scheduler_pb2.Stats(num_running=count)
+    await until(lambda: fleet.pool.stats is not None and fleet.pool.stats.num_running == 3)
+    # Requests of other gateways count.
+    assert [client.load for client in fleet.pool.clients] == [1, 2]
 
 
 async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.MonkeyPatch) -> None:

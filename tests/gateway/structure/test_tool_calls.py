@@ -8,16 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
-from optimist_gateway.structure.tool_format import (
-    FORMATS,
-    HERMES,
-    JSON,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_ARGS,
-    ToolFormat,
-    tool_format,
-)
+from optimist_gateway.structure.tool_format import FORMATS, HERMES, LLAMA3, ToolFormat, tool_format
 
 NAMES = ("look_up", "look-up", "f")
 Call = tuple[str, str]
@@ -137,7 +128,7 @@ def test_what_is_unknown_is_text_and_what_breaks_off_is_passed_on(form: ToolForm
 @pytest.mark.parametrize(
     "text", ['{"name": "f", ', '{"name": "Ann", "age": 3}', '{"tool_calls": []}', "{", '{"a": 1}']
 )
-@pytest.mark.parametrize("form", [LLAMA3, JSON], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [LLAMA3, FORMATS["json"]], ids=lambda form: form.name)
 def test_json_that_is_no_call_is_text(form: ToolFormat, text: str) -> None:
     assert read(form, *text) == (text, [])
 
@@ -161,25 +152,21 @@ def test_a_call_is_no_reason_to_wait_for_ever() -> None:
 
 QWEN = '{% if tools %}...<tool_call>\\n{"name": <function-name>, "arguments": ...}{% endif %}'
 TEMPLATES = [
-    ("", JSON),
-    ("{{ messages[0].content }}", JSON),
-    ("{% for toolset in x %}", JSON),
-    (QWEN, HERMES),
-    (QWEN + "<function=example>", JSON),
-    (QWEN + "<arg_key>", JSON),
-    ("{% if tools is not none %}[TOOL_CALLS] [{% endif %}", MISTRAL),
-    ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", MISTRAL_ARGS),
-    ("{% if tools %}Environment: ipython{% endif %}", LLAMA3),
-    ("{% if tools %}<|python_tag|>{% endif %}", LLAMA3),
-    ("{% if tools %}<function_calls>{% endif %}", JSON),
+    ("", "json"),
+    ("{{ messages[0].content }}", "json"),
+    ("{% for toolset in x %}", "json"),
+    (QWEN, "hermes"),
+    (QWEN + "<function=example>", "json"),
+    (QWEN + "<arg_key>", "json"),
+    ("{% if tools is not none %}[TOOL_CALLS] [{% endif %}", "mistral"),
+    ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", "mistral_args"),
+    ("{% if tools %}Environment: ipython{% endif %}", "llama3"),
+    ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),
+    ("{% if tools %}<function_calls>{% endif %}", "json"),
 ]
 
 
-@pytest.mark.parametrize(("template", "form"), TEMPLATES)
-def test_a_template_has_a_format(template: str, form: ToolFormat) -> None:
-    assert tool_format("auto", template) is form
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_name_decides_whatever_the_template(name: str) -> None:
-    assert tool_format(name, QWEN) is FORMATS[name]
+@pytest.mark.parametrize(("template", "name"), TEMPLATES)
+def test_a_template_has_a_format_unless_a_name_decides(template: str, name: str) -> None:
+    assert tool_format("auto", template) is FORMATS[name]
+    assert all(tool_format(other, template) is FORMATS[other] for other in FORMATS)
