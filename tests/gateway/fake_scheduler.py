@@ -139,7 +139,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         if script.raw is not None:
             responses.put_nowait(script.raw(add.handle))
             return
-        first = [*_priority_change(add, script), *_prompt_logprobs(add)]
+        first = _prompt_logprobs(add)
+        if script.priority is not None:
+            change = scheduler_pb2.SetPriority(handle=add.handle, priority=script.priority)
+            first.insert(0, scheduler_pb2.ConnectResponse(priorities=[change]))
         steps = [_response(add, step) for step in _remaining(add, script.steps)]
         if not (script.hang or script.break_stream or script.forever):
             by_source = _by_source(script.steps)
@@ -170,13 +173,6 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             responses.put_nowait(None)
 
 
-def _priority_change(add: scheduler_pb2.Add, script: Script) -> list[scheduler_pb2.ConnectResponse]:
-    if script.priority is None:
-        return []
-    change = scheduler_pb2.SetPriority(handle=add.handle, priority=script.priority)
-    return [scheduler_pb2.ConnectResponse(priorities=[change])]
-
-
 def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
     """Returns the steps after the output that the gateway has."""
     num_known = len(tokens(add.output_token_ids))
@@ -194,12 +190,10 @@ def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
 
 
 def _aborted(handle: int, script: Script) -> scheduler_pb2.ConnectResponse:
-    finished = scheduler_pb2.Finished(
-        handle=handle,
-        reason=scheduler_pb2.FINISH_REASON_ABORTED,
-        rejected_prediction_tokens=script.rejected,
-    )
-    return scheduler_pb2.ConnectResponse(finished=[finished])
+    response = scheduler_pb2.ConnectResponse()
+    aborted, rejected = scheduler_pb2.FINISH_REASON_ABORTED, script.rejected
+    response.finished.add(handle=handle, reason=aborted, rejected_prediction_tokens=rejected)
+    return response
 
 
 def _by_source(steps: Sequence[Step]) -> list[int]:
@@ -211,21 +205,16 @@ def _by_source(steps: Sequence[Step]) -> list[int]:
 
 
 def _response(add: scheduler_pb2.Add, step: Step) -> scheduler_pb2.ConnectResponse:
-    response = step_of(
-        add.handle,
-        step.token_ids,
-        step.num_accepted_tokens,
-        step.draft_source if step.num_accepted_tokens else DraftSource.TARGET,
-    )
+    num_accepted = step.num_accepted_tokens
+    source = step.draft_source if num_accepted else DraftSource.TARGET
+    response = step_of(add.handle, step.token_ids, num_accepted, source)
     if add.sampling.HasField("num_logprobs"):
-        width = add.sampling.num_logprobs
-        response.logprobs.append(_logprobs(add.handle, step.token_ids, width))
+        logprobs = _logprobs(add.handle, step.token_ids, add.sampling.num_logprobs)
+        response.logprobs.append(logprobs)
     if add.wants_prediction_positions and step.positions is not None:
-        response.prediction_positions.add(
-            handle=add.handle,
-            positions=to_bytes(list(step.positions)),
-            prompt_positions=to_bytes(list(step.prompt_positions)),
-        )
+        places = response.prediction_positions.add(handle=add.handle)
+        places.positions = to_bytes(list(step.positions))
+        places.prompt_positions = to_bytes(list(step.prompt_positions))
     return response
 
 

@@ -53,24 +53,20 @@ def steps(draw: st.DrawFn, token_ids: list[int], num_predicted: int) -> list[Ste
         source = draw(st.sampled_from([DraftSource.PREDICTION, DraftSource.NGRAM]))
         positions = prompt_positions = None
         if source is DraftSource.PREDICTION:
-            first = draw(st.integers(-1, num_predicted - 1))
-            jumps = draw(st.lists(st.booleans(), min_size=accepted, max_size=accepted))
+            # None goes on where the draft before stood.
+            anywhere = st.none() | st.integers(-1, num_predicted - 1)
             positions = []
-            for jump in jumps:
-                positions.append(first)
-                first = draw(st.integers(-1, num_predicted - 1)) if jump else first + 1
-                first = min(first, num_predicted - 1)
+            for place in draw(st.lists(anywhere, min_size=accepted, max_size=accepted)):
+                following = min([-1, *positions][-1] + 1, num_predicted - 1)
+                positions.append(following if place is None else place)
             if draw(st.booleans()):
                 one = st.integers(0, 11)
                 prompt_positions = draw(st.lists(one, min_size=accepted, max_size=accepted))
         outputs.append(StepOutput(part, accepted, source, None, None, positions, prompt_positions))
         start += count
-    reason = draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]))
-    if reason is FinishReason.STOP:
-        outputs.append(StepOutput([END], finished=Finished(reason)))
-    else:
-        outputs[-1] = replace(outputs[-1], finished=Finished(reason))
-    return outputs
+    if draw(st.booleans()):
+        return [*outputs, StepOutput([END], finished=Finished(FinishReason.STOP))]
+    return [*outputs[:-1], replace(outputs[-1], finished=Finished(FinishReason.LENGTH))]
 
 
 @given(st.data(), st.lists(st.sampled_from(["fox", "k b", "\N{ROCKET} Ä", "京", "zz"]), max_size=2))

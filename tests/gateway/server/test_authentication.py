@@ -92,12 +92,6 @@ async def test_probes_and_the_page_need_no_key(guarded: Gateway) -> None:
     assert (await guarded.http.get("/page/no-such-file")).status_code == 404
 
 
-async def test_the_page_can_be_left_out(start: Start) -> None:
-    async with start(page=False) as gateway:
-        for path in ("/", "/page/js/main.js"):
-            assert (await gateway.http.get(path)).status_code == 404
-
-
 LET_IN = [bearer(KEY), bearer(ADMIN_KEY), {"authorization": f"bearer   {KEY} "}, {"x-api-key": KEY}]
 
 
@@ -132,6 +126,11 @@ async def test_anything_else_does_not(guarded: Gateway, headers: dict[str, str],
     error = error_of(response, 401)
     assert (error["code"], error["type"]) == (code, "invalid_request_error")
     assert KEY not in response.text
+    # Who has no key need not send a body first.
+    headers = headers | {"expect": "100-continue"}
+    response = await guarded.http.post(url, json={}, headers=headers)
+    error_of(response, 401)
+    assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("path", ["/admin/stats", "/admin/pause", "/admin/nothing", "/admin"])
@@ -142,12 +141,15 @@ async def test_admin_needs_an_admin_key(guarded: Gateway, path: str) -> None:
 
 
 async def test_without_admin_keys_nobody_is_an_admin(start: Start) -> None:
-    async with start(api_keys=[KEY], public_metrics=True) as gateway:
+    async with start(api_keys=[KEY], public_metrics=True, page=False) as gateway:
         for headers in ({}, bearer(KEY), {"authorization": "Bearer"}):
             response = await gateway.http.post("/admin/resume", headers=headers)
             assert error_of(response, 403)["code"] == "admin_disabled"
-        # Metrics may be public.
+        # Metrics may be public, and the page left out: its paths are as any other.
         assert (await gateway.http.get("/metrics")).status_code == 200
+        for path in ("/", "/page/js/main.js"):
+            response = await gateway.http.get(path, headers=bearer(KEY))
+            assert response.status_code == 404
 
 
 async def test_cross_origin_pages_are_let_in_only_if_named(start: Start) -> None:
@@ -167,13 +169,6 @@ async def test_cross_origin_pages_are_let_in_only_if_named(start: Start) -> None
         # OpenAI's client describes itself, in browsers too.
         describing = preflight | {asked: "authorization,x-stainless-lang"}
         assert (await http.options(CHAT, headers=describing)).status_code == 200
-
-
-@in_module
-async def test_who_has_no_key_need_not_send_a_body_first(guarded: Gateway) -> None:
-    response = await guarded.http.post(CHAT, json={}, headers={"expect": "100-continue"})
-    error_of(response, 401)
-    assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
