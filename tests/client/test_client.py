@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Self, cast
+from typing import Any, Self
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
@@ -20,7 +21,7 @@ from optimist_client import (
     async_client,
 )
 from optimist_client.answer import Step
-from optimist_client.async_stream import AsyncStream, ResponseCall
+from optimist_client.async_stream import AsyncStream
 from optimist_client.connection import OPTIONS
 from optimist_client.retry import Deadline
 from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
@@ -303,23 +304,14 @@ async def test_cancelling_the_task_ends_the_request(server: ScriptedServer, clie
 
 
 async def test_cancelling_the_task_ends_a_request_that_is_not_sent_yet() -> None:
-    class Unsent:
-        is_cancelled = False
-
-        async def read(self) -> None:
-            await asyncio.Event().wait()
-
-        def cancel(self) -> None:
-            self.is_cancelled = True
-
-    call = Unsent()
-    stream = AsyncStream(lambda _: cast(ResponseCall, call), Deadline.after(None), RetryPolicy())
+    unsent = Mock(read=asyncio.Event().wait)
+    stream = AsyncStream(lambda _: unsent, Deadline.after(None), RetryPolicy())
     task = asyncio.create_task(stream.result())
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert call.is_cancelled
+    assert unsent.cancel.called
 
 
 async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> None:
@@ -334,20 +326,9 @@ async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> No
 
 
 async def test_no_call_is_made_after_a_wait_that_ends_as_it_is_cancelled() -> None:
-    class Refused:
-        async def read(self) -> None:
-            nothing = grpc.aio.Metadata()
-            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing)
-
-        def cancel(self) -> None:
-            pass
-
-    calls: list[ResponseCall] = []
-
-    def start(_timeout: float | None) -> ResponseCall:
-        calls.append(cast(ResponseCall, Refused()))
-        return calls[-1]
-
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing)
+    start = Mock(return_value=Mock(read=AsyncMock(side_effect=error)))
     # The wait is over with the next turn of the event loop, in which its end is heard of too.
     stream = AsyncStream(start, Deadline.after(None), RetryPolicy(first_wait_seconds=0.0))
     task = asyncio.create_task(stream.result())
@@ -355,7 +336,7 @@ async def test_no_call_is_made_after_a_wait_that_ends_as_it_is_cancelled() -> No
     stream.cancel()
     with pytest.raises(OptimistError, match="UNAVAILABLE"):
         await task
-    assert len(calls) == 1
+    assert start.call_count == 1
 
 
 async def test_a_server_that_vanished(
