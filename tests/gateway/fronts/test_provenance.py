@@ -51,7 +51,8 @@ def steps(draw: st.DrawFn, token_ids: list[int], num_predicted: int) -> list[Ste
         part = token_ids[start : start + count]
         accepted = draw(st.integers(0, len(part)))
         source = draw(st.sampled_from([DraftSource.PREDICTION, DraftSource.NGRAM]))
-        positions = prompt_positions = None
+        prompt_positions = None
+        positions: list[int] | None = None
         if source is DraftSource.PREDICTION:
             # None goes on where the draft before stood.
             anywhere = st.none() | st.integers(-1, num_predicted - 1)

@@ -67,10 +67,10 @@ def of_tools(
     *,
     is_required: bool = False,
     is_parallel: bool = True,
-    **markers: int,
+    markers: dict[str, int] | None = None,
 ) -> str:
     tools = ToolUse(FUNCTIONS, is_required, is_parallel)
-    return grammar(Structure(content, tools), form, markers)
+    return grammar(Structure(content, tools), form, markers or {})
 
 
 OBJECT: dict[str, Any] = {"type": "object"}
@@ -198,7 +198,7 @@ def test_calls_that_must_not_be_parallel_or_beside_text(follows: Follows, form: 
 
 
 def test_markers_that_are_special_tokens(follows: Follows) -> None:
-    source = of_tools(HERMES, **{"<tool_call>": EOS, "</tool_call>": EOS})
+    source = of_tools(HERMES, markers={"<tool_call>": EOS, "</tool_call>": EOS})
     assert f"<[{EOS}]>" in source
     assert '"<tool_call>"' not in source
     assert follows(source, "<tool_call> is text here")

@@ -12,7 +12,7 @@ from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
 from tests.gateway.harness import RESPONSES, Fields, Gateway
 
 KOELN: Any = {"city": "Köln"}
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY: Fields = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CITY |= {"additionalProperties": False}
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
