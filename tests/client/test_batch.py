@@ -3,42 +3,25 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 
 import grpc
 import pytest
 
 from optimist_client import BatchError, Client, Options, RetryPolicy
-from optimist_client.batch import Request, run_batch
+from optimist_client.batch import run_batch
 from tests.client.scripted_server import GOOD, ScriptedServer, failing, hanging
-
-
-@pytest.fixture
-def client(server: ScriptedServer, quick: RetryPolicy) -> Iterator[Client]:
-    with Client(server.address, timeout=20, retries=quick) as connected:
-        yield connected
-
-
-def requests(*options: Options) -> list[Request]:
-    return [("x", each) for each in options]
 
 
 def running() -> None:
     """Says that the services run."""
 
 
-def when(condition: Callable[[], bool], act: Callable[[], object]) -> threading.Thread:
-    """Acts in a thread as soon as a condition holds."""
-
-    def wait() -> None:
-        pause = threading.Event()
-        while not condition():
-            pause.wait(0.005)
-        act()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+@pytest.fixture
+def client(server: ScriptedServer, quick: RetryPolicy) -> Iterator[Client]:
+    with Client(server.address, timeout=20, retries=quick) as connected:
+        yield connected
 
 
 def test_a_failure_loses_no_other_result(server: ScriptedServer, client: Client) -> None:
@@ -48,25 +31,24 @@ def test_a_failure_loses_no_other_result(server: ScriptedServer, client: Client)
         GOOD,
     ]
     with pytest.raises(BatchError, match=r"prompt \d: as the test wants \(and 1 more") as caught:
-        run_batch(client, requests({}, {}, {}), running)
+        run_batch(client, [("x", {})] * 3, running)
     error = caught.value
     (good,) = {0, 1, 2} - error.errors.keys()
-    assert [None if each is None else each.text for each in error.results] == [
-        "a" if index == good else None for index in range(3)
-    ]
+    texts = [each and each.text for each in error.results]
+    assert texts == ["a" if index == good else None for index in range(3)]
     assert error.status == "INVALID_ARGUMENT"
 
 
 def test_a_full_server_is_asked_again(server: ScriptedServer, client: Client) -> None:
     server.behaviours = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED), GOOD]
-    assert [each.text for each in run_batch(client, requests({}, {}), running)] == ["a", "a"]
+    assert [each.text for each in run_batch(client, [("x", {})] * 2, running)] == ["a", "a"]
     assert len(server.requests) == 3
 
 
 def test_nothing_is_sent_if_an_option_is_wrong(server: ScriptedServer, client: Client) -> None:
     wrong: Options = {"top_n": 3}  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match="prompt 1: there is no option top_n"):
-        run_batch(client, requests({}, wrong), running)
+        run_batch(client, [("x", {}), ("x", wrong)], running)
     assert server.requests == []
 
 
@@ -80,7 +62,7 @@ def test_all_calls_end_with_the_services(server: ScriptedServer, client: Client)
 
     server.behaviours = [hanging, failing(grpc.StatusCode.INTERNAL)]
     with pytest.raises(RuntimeError, match="the services ended"):
-        run_batch(client, requests({}, {}), ended)
+        run_batch(client, [("x", {})] * 2, ended)
     assert server.ended.wait(20)
 
 
@@ -94,11 +76,17 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_cancels_all_calls(server: ScriptedServer, client: Client) -> None:
+    def interrupt() -> None:
+        while len(server.requests) < 2:
+            time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGINT)
+
     server.behaviours = [hanging]
-    interrupt = when(lambda: len(server.requests) == 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
-        run_batch(client, requests({"n": 64}, {"n": 64}, {"n": 64}), running)
-    interrupt.join()
+        run_batch(client, [("x", {"n": 64})] * 3, running)
+    thread.join()
     assert server.ended.wait(20)
     # Two at a time: each may have as many as 64 answers.
     assert len(server.requests) == 2

@@ -1,9 +1,10 @@
-"""What both clients do, before a server that does what the test wants."""
+"""What both clients do, and what that for asyncio does beyond, before a scripted server."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
@@ -17,8 +18,13 @@ from optimist_client import (
     PredictionPlace,
     PromptPlace,
     RetryPolicy,
+    async_client,
 )
 from optimist_client.answer import Step
+from optimist_client.async_stream import AsyncStream
+from optimist_client.connection import OPTIONS
+from optimist_client.retry import Deadline
+from tests.chaos.faults.proxy import BLACK_HOLE, FaultProxy
 from tests.client.scripted_server import (
     GOOD,
     ScriptedServer,
@@ -30,6 +36,7 @@ from tests.client.scripted_server import (
 )
 
 STOP = inference_pb2.FINISH_REASON_STOP
+by_asyncio = pytest.mark.parametrize("client", ["asyncio"], indirect=True)
 
 
 class Plain:
@@ -81,53 +88,44 @@ async def ended(server: ScriptedServer) -> bool:
     return await asyncio.to_thread(server.ended.wait, 10)
 
 
+def segment(source: Any, **fields: Any) -> inference_pb2.Segment:
+    return inference_pb2.Segment(source=source, **fields)
+
+
 async def test_steps_and_the_whole_answer(server: ScriptedServer, client: Any) -> None:
     usage = inference_pb2.Usage(
         prompt_tokens=2, completion_tokens=3, tokens_by_source={"target": 3}, num_passes=2
     )
-    segment = inference_pb2.Segment(
-        text="Hel",
-        num_tokens=2,
-        source=DRAFT_SOURCE_PREDICTION,
-        prediction=inference_pb2.PredictionPlace(index=1, start=4, end=7),
-    )
-    prompted = inference_pb2.Segment(
-        source=DRAFT_SOURCE_NGRAM, prompt=inference_pb2.PromptPlace(message=0, start=4, end=7)
-    )
-    of_template = inference_pb2.Segment(
-        source=DRAFT_SOURCE_NGRAM,
-        prompt=inference_pb2.PromptPlace(start=2, end=3, is_in_tokens=True),
-    )
+    predicted = inference_pb2.PredictionPlace(index=1, start=4, end=7)
+    prompted = inference_pb2.PromptPlace(message=0, start=4, end=7)
+    of_template = inference_pb2.PromptPlace(start=2, end=3, is_in_tokens=True)
+    segments = [
+        segment(DRAFT_SOURCE_PREDICTION, text="Hel", num_tokens=2, prediction=predicted),
+        *(segment(DRAFT_SOURCE_NGRAM, prompt=place) for place in (prompted, of_template)),
+    ]
+    drafted: Any = {"num_accepted_tokens": 2, "source": DRAFT_SOURCE_PREDICTION}
     server.behaviours = [
         answering(
-            step(
-                "Hel",
-                token_ids=[4, 5],
-                num_accepted_tokens=2,
-                source=DRAFT_SOURCE_PREDICTION,
-                segments=[segment, prompted, of_template],
-            ),
+            step("Hel", token_ids=[4, 5], segments=segments, **drafted),
             step("lo", token_ids=[6], finish_reason=STOP),
             summary(request_id="r", model="tiny", usage=usage),
         )
     ]
     stream = client.generate("Say hello", n=1)
-    steps = [one async for one in stream]
-    assert [one.text for one in steps] == ["Hel", "lo"]
-    assert steps[0].source == "prediction"
-    assert steps[0].segments[0].prediction == PredictionPlace(1, 4, 7)
-    assert steps[0].segments[0].prompt is None
-    assert steps[0].segments[1].prompt == PromptPlace(0, 4, 7)
-    assert steps[0].segments[2].prompt == PromptPlace(None, 2, 3, is_in_tokens=True)
-    assert steps[0].finish_reason is None
-    assert steps[1].source == "target"
+    first, second = [one async for one in stream]
+    assert (first.text, first.source, first.finish_reason) == ("Hel", "prediction", None)
+    assert [(one.prediction, one.prompt) for one in first.segments] == [
+        (PredictionPlace(1, 4, 7), None),
+        (None, PromptPlace(0, 4, 7)),
+        (None, PromptPlace(None, 2, 3, is_in_tokens=True)),
+    ]
+    assert (second.text, second.source) == ("lo", "target")
     result = await stream.result()
+    (answer,) = result.answers
     assert result.text == "Hello"
-    assert result.answers[0].token_ids == (4, 5, 6)
-    assert result.answers[0].finish_reason == "stop"
+    assert (answer.token_ids, answer.finish_reason) == ((4, 5, 6), "stop")
     assert result.usage.tokens_by_source == {"target": 3}
-    assert result.usage.rejected_prediction_tokens is None
-    assert result.speculation is None
+    assert result.usage.rejected_prediction_tokens is result.speculation is None
     assert [one async for one in stream] == []
     assert server.metadata[0]["authorization"] == "Bearer secret"
 
@@ -148,18 +146,15 @@ async def test_several_answers_are_put_in_order(server: ScriptedServer, client: 
 
 
 async def test_errors_name_the_field(server: ScriptedServer, client: Any) -> None:
-    server.behaviours = [
-        failing(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            optimist_error_code="invalid_value",
-            optimist_error_field="sampling.top_p",
-        )
-    ]
+    names = {"optimist_error_code": "invalid_value", "optimist_error_field": "sampling.top_p"}
+    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT, **names)]
+    stream = client.generate("x", top_p=7.0)
+    assert await stream.request_id() == ""
     with pytest.raises(OptimistError, match="as the test wants") as caught:
-        await client.generate("x", top_p=7.0).result()
-    assert caught.value.status == "INVALID_ARGUMENT"
-    assert caught.value.code == "invalid_value"
-    assert caught.value.field == "sampling.top_p"
+        await stream.result()
+    error = caught.value
+    assert (error.status, error.code) == ("INVALID_ARGUMENT", "invalid_value")
+    assert error.field == "sampling.top_p"
     assert len(server.requests) == 1
 
 
@@ -213,7 +208,7 @@ async def test_a_call_ends_in_time(server: ScriptedServer, client: Any) -> None:
     assert await ended(server)
 
 
-async def test_models(server: ScriptedServer, client: Any) -> None:
+async def test_models(client: Any) -> None:
     assert [one.name for one in await client.models()] == ["tiny"]
     assert (await client.model()).max_model_len == 64
     with pytest.raises(OptimistError) as caught:
@@ -235,11 +230,6 @@ async def test_a_priority_is_changed(server: ScriptedServer, client: Any) -> Non
     assert caught.value.field == "request_id"
     assert server.priorities == [("gen-1", -3), ("other", 1)]
     assert server.metadata[-1]["authorization"] == "Bearer secret"
-
-
-async def test_a_request_that_failed_has_no_name(server: ScriptedServer, client: Any) -> None:
-    server.behaviours = [failing(grpc.StatusCode.INVALID_ARGUMENT)]
-    assert await client.generate("x").request_id() == ""
 
 
 def test_another_thread_may_cancel_a_call_and_a_wait_for_a_retry(server: ScriptedServer) -> None:
@@ -264,3 +254,108 @@ def test_nobody_there() -> None:
         pytest.raises(OptimistError, match="UNAVAILABLE"),
     ):
         client.models()
+
+
+@by_asyncio
+async def test_cancelling_the_call_is_none_of_the_task(server: ScriptedServer, client: Any) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    await anext(stream)
+    asyncio.get_running_loop().call_later(0.05, stream.cancel)
+    with pytest.raises(OptimistError) as caught:
+        await anext(stream)
+    assert caught.value.status == "CANCELLED"
+
+
+@by_asyncio
+async def test_a_wait_that_is_given_up_ends_the_call(server: ScriptedServer, client: Any) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    await anext(stream)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(stream), 0.01)
+    with pytest.raises(OptimistError, match="CANCELLED"):
+        await anext(stream)
+
+
+@by_asyncio
+async def test_closing_the_client_ends_its_calls(server: ScriptedServer, client: Any) -> None:
+    server.behaviours = [hanging]
+    stream = client.generate("x")
+    await anext(stream)
+    tasks = [asyncio.create_task(stream.result()), asyncio.create_task(client.models())]
+    await asyncio.sleep(0)
+    await client.close()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(result, OptimistError)
+        assert result.status == "CANCELLED"
+
+
+@by_asyncio
+async def test_cancelling_the_task_ends_the_request(server: ScriptedServer, client: Any) -> None:
+    server.behaviours = [hanging]
+    task = asyncio.create_task(client.generate("x").result())
+    while not server.requests:  # noqa: ASYNC110 (what is waited for has no event)
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await ended(server)
+
+
+async def test_cancelling_the_task_ends_a_request_that_is_not_sent_yet() -> None:
+    unsent = Mock(read=asyncio.Event().wait)
+    stream = AsyncStream(lambda _: unsent, Deadline.after(None), RetryPolicy())
+    task = asyncio.create_task(stream.result())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert unsent.cancel.called
+
+
+async def test_a_wait_for_a_retry_can_be_cancelled(server: ScriptedServer) -> None:
+    server.behaviours = [failing(grpc.StatusCode.UNAVAILABLE, retry_after="1000")]
+    async with AsyncClient(server.address, timeout=None) as client:
+        stream = client.generate("x")
+        # The refusal has come by then.
+        asyncio.get_running_loop().call_later(1.0, stream.cancel)
+        with pytest.raises(OptimistError, match="as the test wants"):
+            await anext(stream)
+    assert len(server.requests) == 1
+
+
+async def test_no_call_is_made_after_a_wait_that_ends_as_it_is_cancelled() -> None:
+    nothing = grpc.aio.Metadata()
+    error = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing)
+    start = Mock(return_value=Mock(read=AsyncMock(side_effect=error)))
+    # The wait is over with the next turn of the event loop, in which its end is heard of too.
+    stream = AsyncStream(start, Deadline.after(None), RetryPolicy(first_wait_seconds=0.0))
+    task = asyncio.create_task(stream.result())
+    await asyncio.sleep(0)
+    stream.cancel()
+    with pytest.raises(OptimistError, match="UNAVAILABLE"):
+        await task
+    assert start.call_count == 1
+
+
+async def test_a_server_that_vanished(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Waits are as much shorter here.
+    quick = [(name, value // 100 if name.endswith("_ms") else value) for name, value in OPTIONS]
+    monkeypatch.setattr(async_client, "OPTIONS", quick)
+    server.behaviours = [hanging]
+    proxy = FaultProxy(("127.0.0.1", int(server.address.split(":")[1])))
+    await proxy.start()
+    try:
+        async with AsyncClient(f"127.0.0.1:{proxy.port}", timeout=None) as client:
+            stream = client.generate("x")
+            await anext(stream)
+            await proxy.disturb(BLACK_HOLE)
+            # Without pings, or without a limit for their answers, it would wait for a minute.
+            async with asyncio.timeout(20):
+                with pytest.raises(OptimistError, match="UNAVAILABLE"):
+                    await anext(stream)
+    finally:
+        await proxy.stop()

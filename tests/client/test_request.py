@@ -5,18 +5,16 @@ from typing import Any
 
 import pytest
 
-from optimist_client import Message, OptimistError, RetryPolicy
+from optimist_client import Message, OptimistError, Options, RetryPolicy
 from optimist_client.request import generate_request
 
 
 def test_prompts_of_all_kinds() -> None:
     assert generate_request("Hello", {}).text == "Hello"
     assert list(generate_request([1, 2], {}).token_ids.ids) == [1, 2]
-    chat = generate_request([Message("user", "Hello"), Message("assistant", "Hi")], {}).chat
-    assert [(one.role, one.content) for one in chat.messages] == [
-        ("user", "Hello"),
-        ("assistant", "Hi"),
-    ]
+    said = [("user", "Hello"), ("assistant", "Hi")]
+    chat = generate_request([Message(*each) for each in said], {}).chat
+    assert [(one.role, one.content) for one in chat.messages] == said
     assert generate_request([], {}).WhichOneof("prompt") == "token_ids"
 
 
@@ -42,18 +40,9 @@ def test_what_is_left_out_is_absent() -> None:
 
 
 def test_options_find_their_fields() -> None:
-    request = generate_request(
-        "x",
-        {
-            "seed": -3,
-            "logit_bias": {5: -1.5},
-            "stop": "end",
-            "stop_token_ids": [4],
-            "json_schema": {"type": "object"},
-            "n": 3,
-            "timeout": 4.0,
-        },
-    )
+    options: Options = {"seed": -3, "logit_bias": {5: -1.5}, "stop": "end", "stop_token_ids": [4]}
+    options |= {"json_schema": {"type": "object"}, "n": 3, "timeout": 4.0}
+    request = generate_request("x", options)
     assert request.sampling.seed == -3
     assert dict(request.sampling.logit_bias) == {5: -1.5}
     assert list(request.stop) == ["end"]

@@ -12,6 +12,7 @@ from optimist_common.network.server import GrpcServer
 
 EOS = 1
 MAX_MODEL_LEN = 4096
+Responses = asyncio.Queue[scheduler_pb2.ConnectResponse | None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class Script:
     steps: Sequence[Step] = ()
     reason: "scheduler_pb2.FinishReason.ValueType" = scheduler_pb2.FINISH_REASON_STOP
     message: str = ""
-    accepted: int = 0
     rejected: int = 0
     num_drafted_tokens: int = 0
     hang: bool = False
@@ -96,9 +96,13 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def Connect(  # noqa: N802
         self, request_iterator: Any, context: Any
     ) -> AsyncIterator[scheduler_pb2.ConnectResponse]:
-        responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None] = asyncio.Queue()
+        responses: Responses = asyncio.Queue()
         running: dict[int, asyncio.Task[None]] = {}
         played: dict[int, Script] = {}
+
+        def reply(**fields: Any) -> None:
+            answer = scheduler_pb2.Reply(**fields)
+            responses.put_nowait(scheduler_pb2.ConnectResponse(replies=[answer]))
 
         async def read() -> None:
             async for command in request_iterator:
@@ -106,18 +110,14 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                     self.adds.append(command.add)
                     handle = command.add.handle
                     played[handle] = self.scripts.pop(0) if self.scripts else self.script
-                    running[handle] = asyncio.create_task(
-                        self._play(command.add, played[handle], responses)
-                    )
+                    play = self._play(command.add, played[handle], responses)
+                    running[handle] = asyncio.create_task(play)
                     self._playing.add(running[handle])
                 elif command.HasField("get_stats"):
-                    reply = scheduler_pb2.Reply(stats=self.stats)
-                    responses.put_nowait(scheduler_pb2.ConnectResponse(replies=[reply]))
+                    reply(stats=self.stats)
                 elif command.HasField("pause") or command.HasField("resume"):
                     self.pauses.append(command.HasField("pause"))
-                    responses.put_nowait(
-                        scheduler_pb2.ConnectResponse(replies=[scheduler_pb2.Reply()])
-                    )
+                    reply()
                 else:
                     handle = command.abort.handle
                     running[handle].cancel()
@@ -135,54 +135,42 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _play(
-        self,
-        add: scheduler_pb2.Add,
-        script: Script,
-        responses: asyncio.Queue[scheduler_pb2.ConnectResponse | None],
-    ) -> None:
+    async def _play(self, add: scheduler_pb2.Add, script: Script, responses: Responses) -> None:
         if script.raw is not None:
             responses.put_nowait(script.raw(add.handle))
             return
-        handle = add.handle
-        prompt = [*_priority_change(handle, script), *_prompt_logprobs(add)]
+        first = _prompt_logprobs(add)
+        if script.priority is not None:
+            change = scheduler_pb2.SetPriority(handle=add.handle, priority=script.priority)
+            first.insert(0, scheduler_pb2.ConnectResponse(priorities=[change]))
         steps = [_response(add, step) for step in _remaining(add, script.steps)]
-        ends = not (script.hang or script.break_stream or script.forever)
-        finished = scheduler_pb2.Finished(
-            handle=handle,
-            reason=script.reason,
-            message=script.message,
-            accepted_prediction_tokens=script.accepted,
-            rejected_prediction_tokens=script.rejected,
-            num_passes=len(steps),
-            num_drafted_tokens=script.num_drafted_tokens,
-            num_tokens_by_source=to_bytes(_by_source(script.steps)),
-            queue_us=script.queue_us,
-        )
-        if ends:
+        if not (script.hang or script.break_stream or script.forever):
+            by_source = _by_source(script.steps)
+            finished = scheduler_pb2.Finished(
+                handle=add.handle,
+                reason=script.reason,
+                message=script.message,
+                accepted_prediction_tokens=by_source[DraftSource.PREDICTION],
+                rejected_prediction_tokens=script.rejected,
+                num_passes=len(steps),
+                num_drafted_tokens=script.num_drafted_tokens,
+                num_tokens_by_source=to_bytes(by_source),
+                queue_us=script.queue_us,
+            )
             steps = steps or [scheduler_pb2.ConnectResponse()]
             steps[-1].finished.append(finished)
-        if self.hold_after is not None and len(prompt) + len(steps) > self.hold_after:
-            for response in [*prompt, *steps][: self.hold_after]:
-                responses.put_nowait(response)
-            return
-        for response in prompt:
+        shown = [*first, *steps][: self.hold_after]
+        is_held = len(shown) < len(first) + len(steps)
+        for response in shown if is_held else first:
             responses.put_nowait(response)
-        while True:
+        while not is_held:
             for step in steps:
                 responses.put_nowait(step)
                 await asyncio.sleep(script.pause_seconds)
             if not script.forever:
                 break
-        if script.break_stream:
+        if script.break_stream and not is_held:
             responses.put_nowait(None)
-
-
-def _priority_change(handle: int, script: Script) -> list[scheduler_pb2.ConnectResponse]:
-    if script.priority is None:
-        return []
-    change = scheduler_pb2.SetPriority(handle=handle, priority=script.priority)
-    return [scheduler_pb2.ConnectResponse(priorities=[change])]
 
 
 def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
@@ -193,20 +181,19 @@ def _remaining(add: scheduler_pb2.Add, steps: Sequence[Step]) -> list[Step]:
         skipped = min(num_known, len(step.token_ids))
         num_known -= skipped
         if skipped < len(step.token_ids) or not step.token_ids:
-            num_accepted = max(step.num_accepted_tokens - skipped, 0)
-            remaining.append(
-                replace(step, token_ids=step.token_ids[skipped:], num_accepted_tokens=num_accepted)
+            rest, num_accepted = (
+                step.token_ids[skipped:],
+                max(step.num_accepted_tokens - skipped, 0),
             )
+            remaining.append(replace(step, token_ids=rest, num_accepted_tokens=num_accepted))
     return remaining
 
 
 def _aborted(handle: int, script: Script) -> scheduler_pb2.ConnectResponse:
-    finished = scheduler_pb2.Finished(
-        handle=handle,
-        reason=scheduler_pb2.FINISH_REASON_ABORTED,
-        rejected_prediction_tokens=script.rejected,
-    )
-    return scheduler_pb2.ConnectResponse(finished=[finished])
+    response = scheduler_pb2.ConnectResponse()
+    aborted, rejected = scheduler_pb2.FINISH_REASON_ABORTED, script.rejected
+    response.finished.add(handle=handle, reason=aborted, rejected_prediction_tokens=rejected)
+    return response
 
 
 def _by_source(steps: Sequence[Step]) -> list[int]:
@@ -218,26 +205,30 @@ def _by_source(steps: Sequence[Step]) -> list[int]:
 
 
 def _response(add: scheduler_pb2.Add, step: Step) -> scheduler_pb2.ConnectResponse:
-    response = scheduler_pb2.ConnectResponse(
-        handles=to_bytes([add.handle]),
-        num_tokens=to_bytes([len(step.token_ids)]),
-        token_ids=to_bytes(list(step.token_ids)),
-        num_accepted_tokens=to_bytes([step.num_accepted_tokens]),
-        draft_sources=to_bytes([step.draft_source if step.num_accepted_tokens else 0]),
-    )
+    num_accepted = step.num_accepted_tokens
+    source = step.draft_source if num_accepted else DraftSource.TARGET
+    response = step_of(add.handle, step.token_ids, num_accepted, source)
     if add.sampling.HasField("num_logprobs"):
-        width = add.sampling.num_logprobs
-        response.logprobs.append(_logprobs(add.handle, step.token_ids, width))
+        logprobs = _logprobs(add.handle, step.token_ids, add.sampling.num_logprobs)
+        response.logprobs.append(logprobs)
     if add.wants_prediction_positions and step.positions is not None:
-        positions = to_bytes(list(step.positions))
-        response.prediction_positions.append(
-            scheduler_pb2.PredictionPositions(
-                handle=add.handle,
-                positions=positions,
-                prompt_positions=to_bytes(list(step.prompt_positions)),
-            )
-        )
+        places = response.prediction_positions.add(handle=add.handle)
+        places.positions = to_bytes(list(step.positions))
+        places.prompt_positions = to_bytes(list(step.prompt_positions))
     return response
+
+
+def step_of(
+    handle: int, token_ids: Sequence[int], num_accepted: int = 0, source: int = DraftSource.TARGET
+) -> scheduler_pb2.ConnectResponse:
+    """Says what one request got in a step."""
+    return scheduler_pb2.ConnectResponse(
+        handles=to_bytes([handle]),
+        num_tokens=to_bytes([len(token_ids)]),
+        token_ids=to_bytes(list(token_ids)),
+        num_accepted_tokens=to_bytes([num_accepted]),
+        draft_sources=to_bytes([source]),
+    )
 
 
 def logprob(token: int) -> float:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,10 @@ from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
 
+Fields = dict[str, Any]
 USER: Any = [{"role": "user", "content": "Hello"}]
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
-BODIES: dict[str, dict[str, Any]] = {
+BODIES: dict[str, Fields] = {
     CHAT: {"model": "tiny", "messages": USER},
     COMPLETIONS: {"model": "tiny", "prompt": "Hello"},
     RESPONSES: {"model": "tiny", "input": "Hello"},
@@ -65,26 +66,19 @@ class Gateway:
         self.scheduler.script = script_of(self.backend, text, width, accepted, **options)
         return [token for step in self.scheduler.script.steps for token in step.token_ids]
 
-    async def chat(self, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def chat(self, extra: Fields | None = None, **options: Any) -> Any:
         """Asks by the official client."""
-        return await self._ask(self.client.chat.completions.create, CHAT, extra, options)
+        asked = BODIES[CHAT] | options
+        return await self.client.chat.completions.create(**asked, extra_body=extra)
 
-    async def complete(self, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def complete(self, extra: Fields | None = None, **options: Any) -> Any:
         """Asks by the official client."""
-        return await self._ask(self.client.completions.create, COMPLETIONS, extra, options)
+        asked = BODIES[COMPLETIONS] | options
+        return await self.client.completions.create(**asked, extra_body=extra)
 
-    async def respond(self, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+    async def respond(self, extra: Fields | None = None, **options: Any) -> Any:
         """Asks by the official client."""
-        return await self._ask(self.client.responses.create, RESPONSES, extra, options)
-
-    async def _ask(
-        self,
-        create: Callable[..., Awaitable[Any]],
-        path: str,
-        extra: dict[str, Any] | None,
-        options: dict[str, Any],
-    ) -> Any:
-        return await create(**BODIES[path] | options, extra_body=extra)
+        return await self.client.responses.create(**BODIES[RESPONSES] | options, extra_body=extra)
 
     async def post(self, path: str, *, key: str = "", **fields: Any) -> httpx.Response:
         """Posts fields beside those that a request needs."""
@@ -113,20 +107,22 @@ class Gateway:
         """Returns the error of a request that fails; see `error_of`."""
         return error_of(await self.post(path, **fields), status)
 
+    async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        url = self.http.base_url
+        return await asyncio.open_connection(url.host, url.port, **options)
+
     async def figures(self) -> dict[str, float]:
         """Returns the gateway's metrics by name and labels as they are printed."""
-        lines = [
-            line.rsplit(" ", 1) for line in (await self.http.get("/metrics")).text.splitlines()
-        ]
-        return {
-            name.removeprefix("optimist_gateway_"): float(value)
-            for name, value in lines
-            if not name.startswith("#")
-        }
+        lines = (await self.metrics()).splitlines()
+        pairs = [line.rsplit(" ", 1) for line in lines if not line.startswith("#")]
+        return {name.removeprefix("optimist_gateway_"): float(value) for name, value in pairs}
+
+    async def metrics(self) -> str:
+        return (await self.http.get("/metrics")).text
 
     async def until_shown(self, text: str) -> None:
         """Waits until it is part of the metrics."""
-        while text not in (await self.http.get("/metrics")).text:  # noqa: ASYNC110
+        while text not in await self.metrics():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def until_nothing_runs(self) -> None:
@@ -150,13 +146,9 @@ def script_of(
 ) -> Script:
     """Writes a text and the end-of-answer token in steps of a width."""
     token_ids = [*backend.encode(text).ids, EOS]
-    starts = range(0, len(token_ids), width)
-    counts = [*accepted, *[0] * len(starts)]
-    steps = [
-        Step(token_ids[start : start + width], count)
-        for start, count in zip(starts, counts, strict=False)
-    ]
-    return Script(steps, accepted=sum(counts), **options)
+    parts = [token_ids[start : start + width] for start in range(0, len(token_ids), width)]
+    counts = [*accepted, *[0] * len(parts)]
+    return Script([Step(*step) for step in zip(parts, counts, strict=False)], **options)
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -23,87 +23,92 @@ def control(**limits: float) -> AdmissionControl:
     return AdmissionControl(AdmissionLimits(**values), 0.0)  # type: ignore[arg-type]
 
 
-def refused(admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0) -> Limit:
+def admitted(
+    admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0, competes: bool = True
+) -> bool:
+    return admits.admit(client, count, now, competes=competes) is None
+
+
+def refused(
+    admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0
+) -> tuple[Limit, float]:
+    """Returns the limit and the seconds to wait."""
     refusal = admits.admit(client, count, now, competes=True)
     assert refusal is not None
     assert SHORTEST_SECONDS <= refusal.retry_seconds <= LONGEST_SECONDS
-    return refusal.limit
+    return refusal.limit, refusal.retry_seconds
 
 
 def test_a_client_alone_leaves_places_for_another() -> None:
     admits = control()
-    while admits.admit("a", 1, 0.0, competes=True) is None:
+    while admitted(admits, "a"):
         pass
     assert admits.num_choices == 7
-    assert refused(admits, "a") is Limit.SHARE
-    assert admits.admit("b", 1, 0.0, competes=True) is None
+    assert refused(admits, "a")[0] is Limit.SHARE
+    assert admitted(admits, "b")
+    # Whoever has no rival gets all.
+    assert admitted(control(), "a", 8, competes=False)
 
 
 def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
     admits = control()
-    assert admits.admit("b", 1, 0.0, competes=True) is None
-    assert refused(admits, "a", 8) is Limit.CHOICES
+    assert admitted(admits, "b")
+    assert refused(admits, "a", 8)[0] is Limit.CHOICES
     admits.release("b", 1, 0.0)
-    assert admits.admit("a", 8, 0.0, competes=True) is None
-
-
-def test_whoever_has_no_rival_gets_all() -> None:
-    admits = control()
-    assert admits.admit("a", 8, 0.0, competes=False) is None
+    assert admitted(admits, "a", 8)
 
 
 def test_places_that_become_free_go_to_whom_has_less_than_his_share() -> None:
     admits = control()
-    assert admits.admit("a", 7, 0.0, competes=True) is None
+    assert admitted(admits, "a", 7)
     held = Counter(a=7)
     # Both ask all the time; requests of `a` end one by one.
     for now in range(1, 8):
-        admits.release("a", 1, float(now))
+        admits.release("a", 1, now)
         held["a"] -= 1
         for client in ("a", "b"):
-            while admits.admit(client, 1, float(now), competes=True) is None:
+            while admitted(admits, client, now=now):
                 held[client] += 1
     assert held == {"a": 4, "b": 4}
 
 
 def test_concurrency_of_a_client_is_bounded() -> None:
     admits = control(max_num_requests_per_client=2)
-    assert admits.admit("a", 2, 0.0) is None
-    assert refused(admits, "a") is Limit.CONCURRENCY
-    assert admits.admit("b", 2, 0.0) is None
+    assert admitted(admits, "a", 2)
+    assert refused(admits, "a")[0] is Limit.CONCURRENCY
+    assert admitted(admits, "b", 2)
     admits.release("a", 1, 0.5)
-    assert admits.admit("a", 1, 0.5) is None
+    assert admitted(admits, "a", now=0.5)
 
 
 def test_requests_in_a_minute_are_bounded_and_come_again() -> None:
     admits = control(requests_per_minute=3)
     for _ in range(3):
-        assert admits.admit("a", 1, 0.0) is None
+        assert admitted(admits, "a")
         admits.release("a", 1, 0.0)
-    refusal = admits.admit("a", 1, 0.0)
-    assert refusal is not None
-    assert refusal.limit is Limit.REQUESTS
-    assert refusal.retry_seconds == pytest.approx(20)
-    assert admits.admit("b", 1, 0.0) is None
-    assert admits.admit("a", 1, 20.0) is None
+    limit, seconds = refused(admits, "a")
+    assert limit is Limit.REQUESTS
+    assert seconds == pytest.approx(20)
+    assert admitted(admits, "b")
+    assert admitted(admits, "a", now=20.0)
 
 
 def test_tokens_are_counted_when_they_were_used() -> None:
     admits = control(tokens_per_minute=100)
-    assert admits.admit("a", 1, 0.0) is None
+    assert admitted(admits, "a")
     admits.charge("a", 150, 0.0)
     admits.release("a", 1, 0.0)
-    assert refused(admits, "a") is Limit.TOKENS
-    assert admits.admit("a", 1, 31.0) is None
+    assert refused(admits, "a")[0] is Limit.TOKENS
+    assert admitted(admits, "a", now=31.0)
 
 
 def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "MAX_ACCOUNTS", 4)
     admits = control(requests_per_minute=60)
-    assert admits.admit("busy", 1, 0.0) is None
+    assert admitted(admits, "busy")
     for number in range(50):
-        assert admits.admit(f"client {number}", 1, float(number)) is None
-        admits.release(f"client {number}", 1, float(number))
+        assert admitted(admits, f"client {number}", now=number)
+        admits.release(f"client {number}", 1, number)
     assert len(admits._accounts) <= 5
     admits.release("busy", 1, 50.0)
     assert admits.num_choices == 0
@@ -112,14 +117,12 @@ def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatc
 def test_retry_follows_the_measured_rate() -> None:
     admits = control()
     assert admits.retry_seconds(0.0) == SHORTEST_SECONDS
-    assert admits.admit("", 8, 0.0) is None
+    assert admitted(admits, "", 8, competes=False)
     # A choice ends every ten seconds.
     for now in range(10, 110, 10):
-        admits.release("", 1, float(now))
-        assert admits.admit("", 1, float(now)) is None
-    refusal = admits.admit("", 2, 100.0)
-    assert refusal is not None
-    assert refusal.retry_seconds == pytest.approx(20, rel=0.3)
+        admits.release("", 1, now)
+        assert admitted(admits, "", now=now, competes=False)
+    assert refused(admits, "", 2, 100.0)[1] == pytest.approx(20, rel=0.3)
 
 
 @given(st.lists(st.floats(0.01, 5), min_size=1, max_size=60), st.integers(1, 1000))
@@ -133,9 +136,7 @@ def test_rates_are_bounded_and_never_negative(pauses: list[float], count: int) -
 
 
 @given(st.floats(0.1, 1000), st.lists(st.tuples(st.floats(0, 10), st.floats(0, 50)), max_size=40))
-def test_a_bucket_gives_no_more_than_its_rate(
-    per_minute: float, takes: list[tuple[float, float]]
-) -> None:
+def test_a_bucket_keeps_to_its_rate(per_minute: float, takes: list[tuple[float, float]]) -> None:
     bucket, now, taken = TokenBucket(per_minute, 0.0), 0.0, 0.0
     for pause, units in takes:
         now += pause
@@ -148,34 +149,26 @@ def test_a_bucket_gives_no_more_than_its_rate(
 
 
 CLIENTS = st.sampled_from(["a", "b", "c"])
+# A count to ask for, or None: the client gives back what it got last of what it has.
+DEEDS = st.tuples(CLIENTS, st.none() | st.integers(1, 5))
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("admit"), CLIENTS, st.integers(1, 5)),
-            st.tuples(st.just("release"), CLIENTS, st.just(0)),
-        ),
-        max_size=120,
-    ),
-    st.integers(3, 20),
-)
-def test_places_are_conserved_and_a_client_below_its_share_finds_one(
-    deeds: list[tuple[str, str, int]], most: int
+@given(st.lists(DEEDS, max_size=120), st.integers(3, 20))
+def test_below_its_share_a_client_finds_a_place(
+    deeds: list[tuple[str, int | None]], most: int
 ) -> None:
     admits = control(max_num_requests=most)
     held: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for now, (deed, client, count) in enumerate(deeds):
-        if deed == "release":
-            if held[client]:
-                admits.release(client, held[client].pop(), float(now))
-        elif admits.admit(client, count, float(now), competes=True) is None:
-            held[client].append(count)
+    for now, (client, count) in enumerate(deeds):
+        if count is not None:
+            held[client] += [count] * admitted(admits, client, count, now)
+        elif held[client]:
+            admits.release(client, held[client].pop(), now)
         total = sum(map(sum, held.values()))
         assert admits.num_choices == total <= most
         # Only a client with less than its share gets at the part that is kept.
         holding = [sum(counts) for counts in held.values() if counts]
         num_active = max(len(holding) + (not held[client]), 2)
         if total < most and (sum(held[client]) + 1) * num_active <= most:
-            assert admits.admit(client, 1, float(now), competes=True) is None
-            admits.release(client, 1, float(now))
+            assert admitted(admits, client, now=now)
+            admits.release(client, 1, now)

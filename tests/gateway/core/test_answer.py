@@ -1,6 +1,9 @@
-"""Steps of any width give the same answer."""
+"""Steps of any width give the same answer; what it used, and what speculation was worth."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,12 +14,19 @@ from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.output import (
+    MAX_COUNTED,
     Finished,
     FinishReason,
     Speculation,
     StepOutput,
     Usage,
+    add_speculations,
+    merge_usages,
 )
+from optimist_gateway.fronts.openai.answer_parts import usage_answer
+from tests.gateway.core.test_detokenize import first_stop
+from tests.gateway.fake_scheduler import Script, Step
+from tests.gateway.harness import COMPLETIONS, Gateway
 
 END = 1000
 PREDICTION = DraftSource.PREDICTION
@@ -32,8 +42,9 @@ def letters(text: str) -> list[int]:
     return [ord(letter) for letter in text]
 
 
-def answer(stop: list[str] | None = None, min_tokens: int = 0) -> Answer:
-    return Answer(5, Detokenizer(decode, {END}), stop or [], min_tokens)  # type: ignore[arg-type]
+def answer(stop: Sequence[str] = (), min_tokens: int = 0, **options: Any) -> Answer:
+    detokenizer = Detokenizer(decode, {END})  # type: ignore[arg-type]
+    return Answer(5, detokenizer, stop, min_tokens, **options)
 
 
 def play(
@@ -53,33 +64,28 @@ def play(
 
 
 @given(st.text("abc", max_size=12), st.integers(1, 14), st.lists(st.text("abc", min_size=1)))
-def test_text_tokens_and_end_do_not_depend_on_the_width(
-    text: str, width: int, stop: list[str]
-) -> None:
+def test_the_answer_does_not_depend_on_the_width(text: str, width: int, stop: list[str]) -> None:
     narrow, wide = answer(stop), answer(stop)
-    expected = play(narrow, text, 1)
-    actual = play(wide, text, width)
-    assert "".join(p.text for p in actual) == "".join(p.text for p in expected)
+    expected, actual = play(narrow, text, 1), play(wide, text, width)
+    place = first_stop(text, stop)
+    shown = text if place is None else text[: place[0]]
+    assert "".join(p.text for p in actual) == "".join(p.text for p in expected) == shown
     assert [t for p in actual for t in p.token_ids] == [t for p in expected for t in p.token_ids]
     assert actual[-1].finish_reason == expected[-1].finish_reason
     assert wide.usage().completion_tokens == narrow.usage().completion_tokens
 
 
 def test_the_stop_token_is_counted_and_not_shown() -> None:
-    state = Answer(5, Detokenizer(decode, set()), [], 0)  # type: ignore[arg-type]
-    (piece,) = play(state, "ab", 3)
-    assert piece.text == "ab"
-    assert piece.token_ids == [*letters("ab"), END]
+    (piece,) = play(answer(), "ab", 3)
+    assert (piece.text, piece.token_ids) == ("ab", [*letters("ab"), END])
     assert piece.finish_reason is FinishReason.STOP
 
 
 def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     state = answer(["cd"])
-    pieces = play(state, "abcdefgh", 6)
-    assert [piece.text for piece in pieces] == ["ab"]
-    assert pieces[0].token_ids == letters("abcd")
-    assert pieces[0].num_accepted_tokens == 4
-    assert pieces[0].finish_reason is FinishReason.STOP_STRING
+    (piece,) = play(state, "abcdefgh", 6)
+    assert (piece.text, piece.finish_reason) == ("ab", FinishReason.STOP_STRING)
+    assert (piece.token_ids, piece.num_accepted_tokens) == (letters("abcd"), 4)
     assert state.usage() == Usage(5, 4, 4, None, 1, {PREDICTION: 4})
     # What was refused only the scheduler knows; the rest ends at the stop string.
     assert state.speculation() == Speculation(1, 4, 4, None, [0, 0, 0, 0, 1])
@@ -98,12 +104,8 @@ def test_only_what_was_predicted_counts_as_such_and_every_source_is_counted() ->
     usage = state.usage()
     assert usage.accepted_prediction_tokens == 1
     assert usage.completion_tokens == sum(usage.num_tokens_by_source.values()) == 7
-    assert usage.num_tokens_by_source == {
-        DraftSource.TARGET: 2,
-        PREDICTION: 1,
-        DraftSource.MEDUSA: 2,
-        DraftSource.EAGLE: 2,
-    }
+    drafted = {PREDICTION: 1, DraftSource.MEDUSA: 2, DraftSource.EAGLE: 2}
+    assert usage.num_tokens_by_source == {DraftSource.TARGET: 2} | drafted
 
 
 def test_a_stop_string_does_not_count_before_min_tokens() -> None:
@@ -113,16 +115,10 @@ def test_a_stop_string_does_not_count_before_min_tokens() -> None:
     assert pieces[-1].finish_reason is FinishReason.STOP_STRING
 
 
-def test_text_held_for_a_stop_string_comes_at_the_end() -> None:
-    state = answer(["abcd"])
-    assert "".join(piece.text for piece in play(state, "xxabc", 2)) == "xxabc"
-
-
 def test_half_a_character_at_the_end_is_shown_as_such(backend: Backend) -> None:
     state = Answer(1, Detokenizer(backend.decode, set()), [], 0)
-    (begin,) = backend.encode("æ").ids[:1]
-    piece = state.push(StepOutput([begin], finished=Finished(FinishReason.LENGTH)))
-    assert piece.text == "\ufffd"
+    begin = backend.encode("æ").ids[:1]
+    assert state.push(StepOutput(begin, finished=Finished(FinishReason.LENGTH))).text == "\ufffd"
 
 
 def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
@@ -132,20 +128,16 @@ def test_what_stands_in_no_prediction_counts_as_own_text() -> None:
     state.push(StepOutput(letters("eXgh"), 3, PREDICTION, prediction_positions=[-1, 5, -1]))
     usage = state.usage()
     assert usage.accepted_prediction_tokens == 3
-    assert usage.num_tokens_by_source == {
-        DraftSource.TARGET: 1,
-        PREDICTION: 3,
-        DraftSource.NGRAM: 2,
-    }
+    sources = {DraftSource.TARGET: 1, PREDICTION: 3, DraftSource.NGRAM: 2}
+    assert usage.num_tokens_by_source == sources
 
 
 @pytest.mark.parametrize("positions", [None, [-1, -1, -1]])
-def test_without_a_prediction_every_draft_of_a_proposer_is_own_text(
+def test_without_a_prediction_drafts_of_a_proposer_are_own_text(
     positions: list[int] | None,
 ) -> None:
-    state = Answer(5, Detokenizer(decode, {END}), [], 0, has_prediction=False)  # type: ignore[arg-type]
-    step = StepOutput(letters("abcd"), 3, PREDICTION, prediction_positions=positions)
-    piece = state.push(step)
+    state = answer(has_prediction=False)
+    piece = state.push(StepOutput(letters("abcd"), 3, PREDICTION, prediction_positions=positions))
     assert (piece.num_accepted_tokens, piece.draft_source) == (3, DraftSource.NGRAM)
     usage = state.usage()
     assert usage.accepted_prediction_tokens == 0
@@ -159,3 +151,116 @@ def test_of_an_answer_that_another_scheduler_began_the_account_is_unknown() -> N
     assert state.speculation().num_drafted_tokens is None
     assert state.usage().rejected_prediction_tokens is None
     assert state.usage().cached_prompt_tokens == 0
+
+
+COUNTS = st.integers(0, 1000)
+
+
+@st.composite
+def usages(draw: st.DrawFn) -> Usage:
+    """Accounts of answers to one prompt of eleven tokens."""
+    by_source = draw(st.dictionaries(st.sampled_from(list(DraftSource)), st.integers(1, 1000)))
+    return Usage(
+        prompt_tokens=11,
+        completion_tokens=sum(by_source.values()),
+        accepted_prediction_tokens=by_source.get(DraftSource.PREDICTION, 0),
+        rejected_prediction_tokens=draw(st.none() | COUNTS),
+        num_passes=draw(COUNTS),
+        num_tokens_by_source=by_source,
+        cached_prompt_tokens=draw(st.integers(0, 11)),
+    )
+
+
+SEVERAL = st.lists(usages(), min_size=1, max_size=6)
+
+
+@given(SEVERAL)
+def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usage]) -> None:
+    merged = merge_usages(several)
+    api = usage_answer(merged, with_num_passes=True)
+    details = api["completion_tokens_details"]
+    assert api["prompt_tokens"] == 11
+    cached = min(one.cached_prompt_tokens for one in several)
+    assert api["prompt_tokens_details"] == {"cached_tokens": cached, "audio_tokens": 0}
+    assert api["completion_tokens"] == sum(one.completion_tokens for one in several)
+    assert api["total_tokens"] == 11 + api["completion_tokens"]
+    assert api["num_passes"] == sum(one.num_passes for one in several)
+    assert sum(details["tokens_by_source"].values()) == api["completion_tokens"]
+    assert details["tokens_by_source"].get("prediction", 0) == details["accepted_prediction_tokens"]
+    by_source = sum((Counter(one.num_tokens_by_source) for one in several), Counter())
+    assert merged.num_tokens_by_source == dict(by_source)
+    assert list(merged.num_tokens_by_source) == sorted(by_source)
+    assert 0 not in details["tokens_by_source"].values()
+    # What was rejected is known if it is known of all.
+    rejected = [one.rejected_prediction_tokens for one in several]
+    known = [count for count in rejected if count is not None]
+    expected = sum(known) if len(known) == len(several) else None
+    assert merged.rejected_prediction_tokens == expected
+
+
+def test_answers_to_different_prompts_have_no_common_account() -> None:
+    for several in ([Usage(1, 0, 0, 0, 0), Usage(2, 0, 0, 0, 0)], []):
+        with pytest.raises(ValueError, match="one prompt"):
+            merge_usages(several)
+
+
+LENGTHS = st.lists(st.integers(0, MAX_COUNTED + 9), max_size=8)
+
+
+def played(lengths: list[int]) -> Speculation:
+    """Returns what passes with as many accepted drafts were worth."""
+    state = answer()
+    for accepted in lengths:
+        state.push(StepOutput([97] * (accepted + 1), accepted, DraftSource.NGRAM))
+    finished = Finished(FinishReason.LENGTH, num_drafted_tokens=2 * sum(lengths))
+    state.push(StepOutput([], finished=finished))
+    return state.speculation()
+
+
+@given(LENGTHS)
+def test_every_pass_is_counted_once(lengths: list[int]) -> None:
+    speculation = played(lengths)
+    histogram = speculation.accepted_length_histogram
+    assert speculation.num_passes == len(lengths) == sum(histogram)
+    assert speculation.num_accepted_tokens == sum(lengths)
+    assert speculation.num_drafted_tokens == 2 * sum(lengths)
+    assert speculation.acceptance_rate == (0.5 if sum(lengths) else None)
+    mean = (sum(lengths) + len(lengths)) / len(lengths) if lengths else None
+    assert speculation.mean_accepted_length == mean
+    assert len(histogram) <= MAX_COUNTED + 1
+    for length, count in enumerate(histogram):
+        assert count == sum(min(one, MAX_COUNTED) == length for one in lengths)
+
+
+@given(LENGTHS, LENGTHS)
+def test_speculations_are_added(left: list[int], right: list[int]) -> None:
+    assert add_speculations([played(left), played(right)]) == played([*left, *right])
+
+
+def test_without_an_account_the_rate_is_unknown() -> None:
+    unknown = Speculation(2, 5, 3, None, [0, 1, 1])
+    both = add_speculations([unknown, Speculation(1, 1, 0, 4, [1])])
+    assert both.num_drafted_tokens is both.acceptance_rate is None
+    assert both.accepted_length_histogram == [1, 1, 1]
+
+
+async def test_the_final_usage_has_it(gateway: Gateway) -> None:
+    steps = [Step([20, 21, 22], 2), Step([23]), Step([24, 1], 1)]
+    gateway.scheduler.script = Script(steps, num_drafted_tokens=6)
+    expected = {
+        "num_passes": 6,
+        "num_drafted_tokens": 12,
+        "num_accepted_tokens": 6,
+        "acceptance_rate": 0.5,
+        "mean_accepted_length": 2.0,
+        "accepted_length_histogram": [2, 2, 2],
+    }
+    fields: dict[str, Any] = {"n": 2, "include_speculation": True}
+    assert (await gateway.answer(COMPLETIONS, **fields))["usage"]["speculation"] == expected
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last = await gateway.chunks(COMPLETIONS, stream_options=options, **fields)
+    assert last["usage"]["speculation"] == expected
+    assert not any("speculation" in chunk["usage"] for chunk in chunks)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert "speculation" not in (await gateway.answer(COMPLETIONS, n=2))["usage"]

@@ -1,6 +1,7 @@
 """Streamed text is the decoded whole, in whole characters."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -41,17 +42,10 @@ def byte_fallback() -> Backend:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     backend = Backend(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     mark = WORDS[1]
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend(mark), normalizers.Replace(" ", mark)]
-    )
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace(mark, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    begin = [normalizers.Prepend(mark), normalizers.Replace(" ", mark)]
+    backend.normalizer = normalizers.Sequence(begin)
+    end = [decoders.Replace(mark, " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence([*end, decoders.Strip(" ", 1, 0)])
     backend.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     return backend
 
@@ -66,62 +60,47 @@ def token_id(backend: Backend, token: str) -> int:
     return number
 
 
-def detokenizer(backend: Backend) -> Detokenizer:
-    special = {token_id(backend, token) for token in SPECIAL}
-    return Detokenizer(backend.decode, special)
+def detokenizer(backend: Backend, texts: WholeTexts | None = None) -> Detokenizer:
+    return Detokenizer(backend.decode, {token_id(backend, token) for token in SPECIAL}, texts)
 
 
-def windows(token_ids: Sequence[int], widths: Sequence[int]) -> Iterator[Sequence[int]]:
-    start = 0
-    for width in widths:
-        yield token_ids[start : start + width]
-        start += width
-    yield token_ids[start:]
-
-
-def stream(backend: Backend, token_ids: Sequence[int], widths: Sequence[int]) -> list[str]:
-    state = detokenizer(backend)
-    pieces = [state.push(window) for window in windows(token_ids, widths)]
+def stream(state: Detokenizer, token_ids: Sequence[int], widths: Sequence[int]) -> list[str]:
+    starts = [*accumulate(widths, initial=0), None]
+    pieces = [state.push(token_ids[start:end]) for start, end in pairwise(starts)]
     return [*pieces, state.flush()]
 
 
 any_widths = st.lists(st.integers(0, 20), max_size=60)
+any_tokens = st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120)
 
 
-@given(st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120), any_widths)
+@given(any_tokens, any_widths)
 @settings(max_examples=400)
-def test_any_byte_level_tokens_join_to_the_decoded_whole(
+def test_byte_level_tokens_join_to_the_decoded_whole(
     token_ids: list[int], widths: list[int]
 ) -> None:
-    pieces = stream(BYTE_LEVEL, token_ids, widths)
+    pieces = stream(detokenizer(BYTE_LEVEL), token_ids, widths)
     assert "".join(pieces) == BYTE_LEVEL.decode(token_ids, skip_special_tokens=True)
 
 
-@given(
-    st.lists(st.integers(0, BYTE_LEVEL.get_vocab_size() - 1), max_size=120),
-    st.lists(st.sampled_from([0, 1, 1, 1, 1, 2, 20]), max_size=120),
-)
+@given(any_tokens, st.lists(st.sampled_from([0, 1, 1, 1, 1, 2, 20]), max_size=120))
 @settings(max_examples=400)
-def test_it_makes_no_difference_that_the_texts_of_tokens_are_known(
+def test_texts_of_tokens_that_are_known_change_nothing(
     token_ids: list[int], widths: list[int]
 ) -> None:
     special = {token_id(BYTE_LEVEL, token) for token in SPECIAL}
-    texts = WholeTexts(TokenTexts(BYTE_LEVEL), special)
-    state = Detokenizer(BYTE_LEVEL.decode, special, texts)
-    pieces = [state.push(window) for window in windows(token_ids, widths)]
-    pieces.append(state.flush())
-    assert pieces == stream(BYTE_LEVEL, token_ids, widths)
+    knowing = detokenizer(BYTE_LEVEL, WholeTexts(TokenTexts(BYTE_LEVEL), special))
+    pieces = stream(knowing, token_ids, widths)
+    assert pieces == stream(detokenizer(BYTE_LEVEL), token_ids, widths)
 
 
 @given(
     st.text(st.sampled_from("ab def()日東é\N{GRINNING FACE}\N{ZERO WIDTH JOINER}\n")), any_widths
 )
 @settings(max_examples=400)
-def test_any_text_in_byte_fallback_tokens_joins_to_the_decoded_whole(
-    text: str, widths: list[int]
-) -> None:
+def test_byte_fallback_tokens_join_to_the_decoded_whole(text: str, widths: list[int]) -> None:
     token_ids = BYTE_FALLBACK.encode(text).ids
-    pieces = stream(BYTE_FALLBACK, token_ids, widths)
+    pieces = stream(detokenizer(BYTE_FALLBACK), token_ids, widths)
     assert "".join(pieces) == BYTE_FALLBACK.decode(token_ids) == text
 
 
@@ -139,7 +118,8 @@ def test_each_character_comes_with_its_last_byte_and_never_in_halves(text: str) 
 def test_special_tokens_between_a_word_and_its_space_do_not_eat_the_space() -> None:
     special = token_id(BYTE_FALLBACK, "<s>")
     word = token_id(BYTE_FALLBACK, WORDS[0])
-    assert "".join(stream(BYTE_FALLBACK, [special, word, special, word], [1, 1, 1])) == "def def"
+    pieces = stream(detokenizer(BYTE_FALLBACK), [special, word, special, word], [1, 1, 1])
+    assert "".join(pieces) == "def def"
 
 
 @pytest.mark.parametrize(("backend", "name"), [(BYTE_LEVEL, "æ"), (BYTE_FALLBACK, "<0xE6>")])
@@ -170,24 +150,17 @@ def first_stop(text: str, stop: list[str]) -> tuple[int, int] | None:
     return None
 
 
-@given(few_letters, st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4))
-def test_text_ends_before_the_stop_string_that_is_complete_first(
-    text: str, stop: list[str]
-) -> None:
+@given(few_letters, st.lists(st.text("ab", min_size=1, max_size=4), max_size=4))
+def test_text_ends_before_the_first_complete_stop_string(text: str, stop: list[str]) -> None:
     state = StopStrings(stop)
     shown = "".join(state.push(character) for character in text)
     expected = first_stop(text, stop)
     assert state.found == (expected is not None)
-    assert shown + state.flush() == (text if expected is None else text[: expected[0]])
-
-
-@given(few_letters, st.lists(st.text("ab", min_size=1, max_size=4), max_size=4))
-def test_only_a_possible_beginning_is_held_back(text: str, stop: list[str]) -> None:
-    state = StopStrings(stop)
-    shown = "".join(state.push(character) for character in text)
-    if not state.found:
+    if expected is None:
+        # Only a possible beginning is held back.
         held = text[len(shown) :]
         assert held == "" or any(one.startswith(held) and one != held for one in stop)
+    assert shown + state.flush() == (text if expected is None else text[: expected[0]])
 
 
 def test_an_empty_stop_string_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Which scheduler a request goes to."""
 
+from collections import Counter
 from dataclasses import replace
 
 from hypothesis import given
@@ -17,6 +18,7 @@ from optimist_gateway.core.schedulers import (
 )
 
 NAMES = [f"10.0.0.{number}:50051" for number in range(6)]
+LOADS = st.lists(st.integers(0, 50), min_size=6, max_size=6)
 fleets = st.lists(st.sampled_from(NAMES), min_size=2, unique=True)
 prefixes = st.binary(min_size=1, max_size=64)
 
@@ -24,26 +26,22 @@ prefixes = st.binary(min_size=1, max_size=64)
 @given(fleets, prefixes)
 def test_only_the_share_of_a_scheduler_that_vanishes_moves(names: list[str], prefix: bytes) -> None:
     fleet = [Candidate(name) for name in names]
-    chosen = choose(fleet, prefix, "")
-    for index in range(len(fleet)):
-        left = fleet[:index] + fleet[index + 1 :]
-        if index != chosen:
-            assert left[choose(left, prefix, "")] == fleet[chosen]
+    chosen = fleet[choose(fleet, prefix, "")]
+    for gone in fleet:
+        left = [one for one in fleet if one != gone]
+        if gone != chosen:
+            assert left[choose(left, prefix, "")] == chosen
 
 
 def test_every_scheduler_gets_its_share() -> None:
     fleet = [Candidate(name) for name in NAMES[:4]]
-    counts = [0] * 4
-    for number in range(4000):
-        counts[choose(fleet, number.to_bytes(4, "little"), "")] += 1
-    assert min(counts) > 850
-    assert max(counts) < 1150
+    prefixes = (number.to_bytes(4, "little") for number in range(4000))
+    counts = Counter(choose(fleet, prefix, "") for prefix in prefixes)
+    assert all(850 < counts[index] < 1150 for index in range(4))
 
 
-@given(fleets, prefixes, st.lists(st.integers(0, 50), min_size=6, max_size=6))
-def test_none_is_chosen_that_has_clearly_more_to_do(
-    names: list[str], prefix: bytes, loads: list[int]
-) -> None:
+@given(fleets, prefixes, LOADS)
+def test_none_with_clearly_more_to_do(names: list[str], prefix: bytes, loads: list[int]) -> None:
     fleet = [Candidate(name, load) for name, load in zip(names, loads, strict=False)]
     least = min(one.load for one in fleet)
     chosen = fleet[choose(fleet, prefix, "")]
@@ -54,10 +52,8 @@ def test_none_is_chosen_that_has_clearly_more_to_do(
         assert chosen is fleet[preferred]
 
 
-@given(fleets, st.text(max_size=8), st.lists(st.integers(0, 50), min_size=6, max_size=6))
-def test_short_prompts_go_to_the_least_loaded(
-    names: list[str], request_id: str, loads: list[int]
-) -> None:
+@given(fleets, st.text(max_size=8), LOADS)
+def test_short_prompts_go_by_load(names: list[str], request_id: str, loads: list[int]) -> None:
     fleet = [Candidate(name, load) for name, load in zip(names, loads, strict=False)]
     assert fleet[choose(fleet, None, request_id)].load == min(one.load for one in fleet)
 
@@ -67,16 +63,11 @@ def test_requests_without_a_preference_are_spread() -> None:
     assert {choose(fleet, None, f"request-{number}") for number in range(20)} == {0, 1}
 
 
-@given(
-    st.lists(
-        st.builds(
-            Candidate, st.sampled_from(NAMES), st.integers(0, 99), st.integers(0, 9), st.booleans()
-        ),
-        min_size=1,
-        unique_by=lambda one: one.name,
-    ),
-    st.none() | prefixes,
-)
+COUNTS = st.integers(0, 99), st.integers(0, 9)
+CANDIDATES = st.builds(Candidate, st.sampled_from(NAMES), *COUNTS, st.booleans())
+
+
+@given(st.lists(CANDIDATES, min_size=1, unique_by=lambda one: one.name), st.none() | prefixes)
 def test_the_unsound_come_last(fleet: list[Candidate], prefix: bytes | None) -> None:
     chosen = fleet[choose(fleet, prefix, "one")]
     assert chosen.is_sound or not any(one.is_sound for one in fleet)

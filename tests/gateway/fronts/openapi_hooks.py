@@ -95,21 +95,15 @@ def is_ruled_out(path: str, error: dict[str, Any]) -> bool:
 
 
 @schemathesis.hook
-def before_load_schema(_context: Any, raw_schema: dict[str, Any]) -> None:
+def before_load_schema(_context: Any, raw_schema: Any) -> None:
     """Takes limits away whose bodies would be huge, so that none are made at their boundaries."""
-    _without_large_limits(raw_schema)
-
-
-def _without_large_limits(value: Any) -> None:
-    if isinstance(value, list):
-        for one in value:
-            _without_large_limits(one)
-    elif isinstance(value, dict):
+    if isinstance(raw_schema, dict):
         for keyword, most in (("maxItems", MAX_ITEMS), ("maxLength", MAX_LENGTH)):
-            if isinstance(value.get(keyword), int) and value[keyword] > most:
-                del value[keyword]
-        for one in value.values():
-            _without_large_limits(one)
+            if isinstance(raw_schema.get(keyword), int) and raw_schema[keyword] > most:
+                del raw_schema[keyword]
+        raw_schema = list(raw_schema.values())
+    for part in raw_schema if isinstance(raw_schema, list) else ():
+        before_load_schema(_context, part)
 
 
 schemathesis.openapi.format("json-object", st.sampled_from(["{}", '{"a": 1}', '{"b": [null]}']))

@@ -12,16 +12,8 @@ USAGE = {"include_usage": True}
 
 
 async def chunks(gateway: Gateway, extra: dict[str, Any] | None = None, **options: Any) -> Any:
-    return [
-        chunk
-        async for chunk in await gateway.chat(
-            extra, stream=True, **{"stream_options": USAGE} | options
-        )
-    ]
-
-
-def text_of(chunks: list[Any]) -> str:
-    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    stream = await gateway.chat(extra, stream=True, **{"stream_options": USAGE} | options)
+    return [chunk async for chunk in stream]
 
 
 async def test_a_whole_answer(gateway: Gateway) -> None:
@@ -30,17 +22,18 @@ async def test_a_whole_answer(gateway: Gateway) -> None:
     assert (answer.object, answer.model) == ("chat.completion", "tiny")
     assert answer.id.startswith("chatcmpl-")
     assert answer.system_fingerprint is None
-    details = answer.usage.completion_tokens_details
+    usage, details = answer.usage, answer.usage.completion_tokens_details
     assert details.tokens_by_source == {"target": len(token_ids)}
     assert details.reasoning_tokens == details.audio_tokens == 0
     (choice,) = answer.choices
     assert (choice.message.content, choice.message.role) == ("The quick brown fox", "assistant")
     assert choice.finish_reason == "stop"
-    assert answer.usage.completion_tokens == len(token_ids)
-    assert answer.usage.prompt_tokens == len(tokens(gateway.adds[0].prompt_token_ids))
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + len(token_ids)
-    assert answer._request_id == answer.id == gateway.adds[0].request_id
-    assert "num_passes" not in answer.usage.model_extra
+    (add,) = gateway.adds
+    num_prompt = len(tokens(add.prompt_token_ids))
+    assert (usage.prompt_tokens, usage.completion_tokens) == (num_prompt, len(token_ids))
+    assert usage.total_tokens == num_prompt + len(token_ids)
+    assert answer._request_id == answer.id == add.request_id
+    assert "num_passes" not in usage.model_extra
 
 
 async def test_a_completion(gateway: Gateway) -> None:
@@ -51,9 +44,8 @@ async def test_a_completion(gateway: Gateway) -> None:
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" fox jumps", "stop")
     assert answer.usage.completion_tokens == len(token_ids)
     assert gateway.adds[0].max_tokens == 16
-    *parts, last = [
-        part async for part in await gateway.complete(stream=True, stream_options=USAGE)
-    ]
+    stream = await gateway.complete(stream=True, stream_options=USAGE)
+    *parts, last = [part async for part in stream]
     assert "".join(part.choices[0].text for part in parts) == " fox jumps"
     assert parts[-1].choices[0].finish_reason == "stop"
     assert last.choices == []
@@ -104,14 +96,15 @@ async def test_tokens_are_returned_if_asked_for(gateway: Gateway) -> None:
 async def test_a_stop_string_ends_text_and_request(gateway: Gateway, width: int) -> None:
     gateway.say("The quick brown fox jumps over", width=width, forever=True, rejected=3)
     extra = {"return_token_ids": True}
-    *parts, last = await chunks(gateway, extra, stop=["own fo", "lazy"])
-    assert text_of(parts) == "The quick br"
-    assert parts[-1].choices[0].finish_reason == "stop"
+    *chunked, last = await chunks(gateway, extra, stop=["own fo", "lazy"])
+    parts = [chunk.choices[0] for chunk in chunked]
+    assert "".join(part.delta.content or "" for part in parts) == "The quick br"
+    assert parts[-1].finish_reason == "stop"
     assert await gateway.scheduler.aborts.get() == gateway.adds[0].handle
     answer = await gateway.chat(extra, stop="own fo")
     assert answer.choices[0].message.content == "The quick br"
     # The same tokens, however many came at once.
-    streamed = [t for part in parts for t in part.choices[0].model_extra.get("token_ids", [])]
+    streamed = [token for part in parts for token in part.model_extra.get("token_ids", [])]
     assert answer.choices[0].token_ids == streamed
     assert last.usage.completion_tokens == answer.usage.completion_tokens == len(streamed)
     assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 3
@@ -119,20 +112,23 @@ async def test_a_stop_string_ends_text_and_request(gateway: Gateway, width: int)
 
 async def test_parameters_reach_the_scheduler(gateway: Gateway) -> None:
     gateway.say("x")
-    extensions = {"top_k": 5, "min_p": 0.25, "repetition_penalty": 1.5, "stop_token_ids": [9, 8, 9]}
-    extensions |= {"min_tokens": 3, "num_speculative_tokens": 0, "priority": -2}
-    extensions |= {"cache_salt": "tenant"}
-    options: dict[str, Any] = {"temperature": 0.5, "top_p": 0.75, "seed": -7}
-    options |= {"presence_penalty": 0.5, "frequency_penalty": -0.5}
-    options |= {"logit_bias": {"12": -100, "13": 1.5}}
-    await gateway.chat(extensions, **options, max_completion_tokens=50)
-    await gateway.chat(extensions, **options, max_tokens=50)
-    await gateway.complete(extensions, **options, max_tokens=50)
+    same: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_p": 0.75,
+        "top_k": 5,
+        "min_p": 0.25,
+        "seed": -7,
+    }
+    same |= {"presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.5}
+    options: dict[str, Any] = same | {"logit_bias": {"12": -100, "13": 1.5}}
+    options |= {"stop_token_ids": [9, 8, 9], "min_tokens": 3, "num_speculative_tokens": 0}
+    options |= {"cache_salt": "tenant", "priority": -2}
+    await gateway.answer(CHAT, **options, max_completion_tokens=50)
+    await gateway.answer(CHAT, **options, max_tokens=50)
+    await gateway.answer(COMPLETIONS, **options, max_tokens=50)
     for add in gateway.adds:
         sampling = add.sampling
-        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 0.75, 5)
-        assert (sampling.min_p, sampling.seed, sampling.repetition_penalty) == (0.25, -7, 1.5)
-        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
+        assert {name: getattr(sampling, name) for name in same} == same
         assert tokens(sampling.logit_bias_token_ids) == [12, 13]
         assert floats_from_bytes(sampling.logit_bias_values).tolist() == [-100.0, 1.5]
         assert (add.max_tokens, add.min_tokens) == (50, 3)
@@ -146,8 +142,8 @@ async def test_defaults(gateway: Gateway) -> None:
     await gateway.chat({"top_k": -1, "ignore_eos": True}, top_p=0, temperature=None)
     await gateway.chat()
     first, second = gateway.adds
-    assert (second.sampling.temperature, second.sampling.top_p) == (1.0, 1.0)
-    assert second.sampling.repetition_penalty == 1.0
+    sampling = second.sampling
+    assert sampling.temperature == sampling.top_p == sampling.repetition_penalty == 1.0
     assert second.max_tokens == MAX_MODEL_LEN - len(tokens(second.prompt_token_ids))
     assert tokens(second.stop_token_ids) == [EOS]
     assert (first.sampling.temperature, first.sampling.top_k) == (1.0, 0)

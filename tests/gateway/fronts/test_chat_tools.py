@@ -8,14 +8,10 @@ import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import tokens
-from tests.gateway.harness import CHAT, USER, Gateway
+from tests.gateway.harness import CHAT, USER, Fields, Gateway
 
-WEATHER = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-    "additionalProperties": False,
-}
+CITY_ONLY = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "object", **CITY_ONLY, "additionalProperties": False}
 TOOLS: Any = [
     {"type": "function", "function": {"name": "weather", "parameters": WEATHER, "strict": True}},
     {"type": "function", "function": {"name": "now", "description": "The time."}},
@@ -25,7 +21,7 @@ ONE = f'{{"tool_calls": [{KOELN}]}}'
 TWO = f'{{"tool_calls": [{KOELN}, {{"name": "now", "arguments": {{}}}}]}}'
 
 
-async def choice_of(gateway: Gateway, extra: dict[str, Any] | None = None, **options: Any) -> Any:
+async def choice_of(gateway: Gateway, extra: Fields | None = None, **options: Any) -> Any:
     return (await gateway.chat(extra, **options)).choices[0]
 
 
@@ -35,20 +31,21 @@ def grammar(gateway: Gateway) -> str:
 
 async def test_calls_of_a_whole_answer(gateway: Gateway) -> None:
     gateway.say(TWO)
-    choice = await choice_of(gateway, tools=TOOLS)
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.content is None
-    calls = choice.message.tool_calls
-    assert [call.function.name for call in calls] == ["weather", "now"]
-    assert [json.loads(call.function.arguments) for call in calls] == [{"city": "Köln"}, {}]
-    assert len({call.id for call in calls}) == 2
-    assert all(call.id.startswith("call_") and call.type == "function" for call in calls)
+    call_ids = set()
+    for choice in (await gateway.chat(tools=TOOLS, n=3)).choices:
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        calls = choice.message.tool_calls
+        assert [call.function.name for call in calls] == ["weather", "now"]
+        assert [json.loads(call.function.arguments) for call in calls] == [{"city": "Köln"}, {}]
+        assert all(call.id.startswith("call_") and call.type == "function" for call in calls)
+        call_ids |= {call.id for call in calls}
+    assert len(call_ids) == 6
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 100])
 async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
     gateway.say(TWO, width=width)
-    calls: dict[int, dict[str, Any]] = {}
+    calls: dict[int, list[str]] = {}
     reasons = []
     async for chunk in await gateway.chat(tools=TOOLS, stream=True):
         delta = chunk.choices[0].delta
@@ -56,17 +53,12 @@ async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
         assert not delta.content
         for part in delta.tool_calls or []:
             if part.index not in calls:
-                assert part.id.startswith("call_")
-                assert part.type == "function"
-                calls[part.index] = {"name": part.function.name, "arguments": ""}
+                assert (part.id[:5], part.type) == ("call_", "function")
+                calls[part.index] = [part.function.name, ""]
             else:
-                assert part.id is None
-                assert part.function.name is None
-            calls[part.index]["arguments"] += part.function.arguments
-    assert calls == {
-        0: {"name": "weather", "arguments": '{"city": "Köln"}'},
-        1: {"name": "now", "arguments": "{}"},
-    }
+                assert part.id is part.function.name is None
+            calls[part.index][1] += part.function.arguments
+    assert calls == {0: ["weather", '{"city": "Köln"}'], 1: ["now", "{}"]}
     assert reasons == [None] * (len(reasons) - 1) + ["tool_calls"]
 
 
@@ -75,36 +67,30 @@ async def test_calls_of_a_streamed_answer(gateway: Gateway, width: int) -> None:
     [
         ('The {"quick"} brown fox\n', {"tools": TOOLS}),
         (ONE, {}),
-        (ONE, {"tools": []}),
+        (ONE, {"tools": [], "response_format": {"type": "text"}}),
+        (ONE, {"tools": None, "response_format": None, "structured_outputs": None}),
         (ONE, {"tools": TOOLS, "tool_choice": "none"}),
     ],
 )
-async def test_what_is_no_call_is_text(
-    gateway: Gateway, text: str, options: dict[str, Any]
-) -> None:
+async def test_what_is_no_call_is_text(gateway: Gateway, text: str, options: Fields) -> None:
     gateway.say(text)
-    choice = await choice_of(gateway, **options)
+    choice = await choice_of(gateway, options)
     assert (choice.message.content, choice.message.tool_calls) == (text, None)
     assert choice.finish_reason == "stop"
+    # Any text needs no grammar; a call may begin anywhere in it.
+    assert bool(grammar(gateway)) is (text != ONE)
 
 
 @pytest.mark.parametrize("reason", ["length", "stop"])
 async def test_a_call_may_be_cut_off(gateway: Gateway, reason: str) -> None:
-    gateway.say(ONE if reason == "stop" else ONE[:-8], width=5 if reason == "stop" else 1)
-    if reason == "length":
+    if reason == "stop":
+        gateway.say(ONE, width=5)
+    else:
+        gateway.say(ONE[:-8], reason=scheduler_pb2.FINISH_REASON_LENGTH)
         gateway.scheduler.script.steps = gateway.scheduler.script.steps[:-1]
-        gateway.scheduler.script.reason = scheduler_pb2.FINISH_REASON_LENGTH
     choice = await choice_of(gateway, tools=TOOLS, stop=["öl"] if reason == "stop" else None)
     assert choice.finish_reason == reason
     assert choice.message.tool_calls[0].function.arguments == '{"city": "K'
-
-
-async def test_choices_have_their_own_calls(gateway: Gateway) -> None:
-    gateway.say(ONE, width=3)
-    answer = await gateway.chat(tools=TOOLS, n=3)
-    calls = [choice.message.tool_calls[0] for choice in answer.choices]
-    assert len({call.id for call in calls}) == 3
-    assert {call.function.arguments for call in calls} == {'{"city": "Köln"}'}
 
 
 def named(name: str) -> Any:
@@ -117,7 +103,7 @@ def allowed(mode: str, *names: str) -> Any:
 
 
 NOW, CITY = '"\\"now\\""', '"\\"weather\\""'
-CHOICES: list[tuple[dict[str, Any], list[str], list[str]]] = [
+CHOICES: list[tuple[Fields, list[str], list[str]]] = [
     ({"tool_choice": None}, ["PLAIN", CITY, NOW], []),
     ({"tool_choice": "auto"}, ["PLAIN"], []),
     ({"tool_choice": "required"}, [CITY, NOW, "call)*"], ["PLAIN"]),
@@ -128,8 +114,8 @@ CHOICES: list[tuple[dict[str, Any], list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("choice", "has", "lacks"), CHOICES)
-async def test_the_grammar_follows_the_choice(
-    gateway: Gateway, choice: dict[str, Any], has: list[str], lacks: list[str]
+async def test_grammars_of_choices(
+    gateway: Gateway, choice: Fields, has: list[str], lacks: list[str]
 ) -> None:
     gateway.say(ONE)
     await gateway.chat(choice, tools=TOOLS)
@@ -162,7 +148,7 @@ def structured(**parts: Any) -> Any:
 
 JSON_OBJECT: Any = {"response_format": {"type": "json_object"}}
 NO_SCHEMA: Any = {"response_format": {"type": "json_schema", "json_schema": {"name": "a"}}}
-FORMATS: list[tuple[dict[str, Any], str]] = [
+FORMATS: list[tuple[Fields, str]] = [
     (JSON_OBJECT, '"type": "object"'),
     (schema(WEATHER), '"city"'),
     (NO_SCHEMA, '"object"'),
@@ -174,53 +160,40 @@ FORMATS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("extra", "part"), FORMATS)
-async def test_forms_become_grammars(gateway: Gateway, extra: dict[str, Any], part: str) -> None:
+async def test_forms_become_grammars(gateway: Gateway, extra: Fields, part: str) -> None:
     gateway.say('{"city": "x"}')
     assert (await choice_of(gateway, extra)).message.content == '{"city": "x"}'
-    assert part in grammar(gateway)
-
-
-async def test_completions_take_the_extension(gateway: Gateway) -> None:
-    gateway.say("yes")
-    await gateway.complete(structured(choice=["yes", "no"]), prompt=["Well?", "So?"])
-    lines = [add.sampling.grammar.splitlines()[0] for add in gateway.adds]
-    assert lines == ['start: "yes" | "no"'] * 2
-
-
-async def test_any_text_needs_no_grammar(gateway: Gateway) -> None:
-    gateway.say("x")
-    await gateway.chat(response_format={"type": "text"}, tools=[])
-    await gateway.chat({"response_format": None, "structured_outputs": None, "tools": None})
-    assert [add.sampling.grammar for add in gateway.adds] == ["", ""]
+    if "structured_outputs" in extra:
+        await gateway.complete(extra, prompt=["Well?", "So?"])
+    assert all(part in add.sampling.grammar for add in gateway.adds)
 
 
 async def test_a_form_and_tools_together(gateway: Gateway) -> None:
-    gateway.say(ONE)
-    assert (await choice_of(gateway, JSON_OBJECT, tools=TOOLS)).finish_reason == "tool_calls"
-    assert "PLAIN" not in grammar(gateway)
-    gateway.say('{"a": 1}')
-    choice = await choice_of(gateway, JSON_OBJECT, tools=TOOLS)
-    assert choice.message.content == '{"a": 1}'
+    for text, reason in ((ONE, "tool_calls"), ('{"a": 1}', "stop")):
+        gateway.say(text)
+        choice = await choice_of(gateway, JSON_OBJECT, tools=TOOLS)
+        assert (choice.finish_reason, choice.message.content or ONE) == (reason, text)
+        assert "PLAIN" not in grammar(gateway)
 
 
 def function(**parts: Any) -> Any:
     return [{"type": "function", "function": {"name": "f", **parts}}]
 
 
-def call(**parts: Any) -> dict[str, Any]:
+def call(**parts: Any) -> Fields:
     function = {"name": "f", "arguments": "{}", **parts.pop("function", {})}
     return {"id": "call_1", "type": "function", "function": function, **parts}
 
 
-def assistant(*calls: Any, **parts: Any) -> dict[str, Any]:
+def assistant(*calls: Any, **parts: Any) -> Fields:
     return {"role": "assistant", "content": None, "tool_calls": list(calls), **parts}
 
 
-def with_arguments(text: str) -> dict[str, Any]:
+def with_arguments(text: str) -> Fields:
     return assistant(call(function={"arguments": text}))
 
 
-def with_tools(choice: Any, tools: Any = TOOLS) -> dict[str, Any]:
+def with_tools(choice: Any, tools: Any = TOOLS) -> Fields:
     return {"tool_choice": choice, "tools": tools}
 
 
@@ -230,7 +203,7 @@ LONG_TEXT = json.dumps({"a": "x" * 190_000})
 LARGE = [*function(parameters={"enum": [0] * 15_000})]
 LARGE += function(name="g", parameters={"enum": [0] * 15_000})
 PLACE, FUNCTION = "response_format.json_schema.schema", "tools[0].function"
-REFUSED: list[tuple[dict[str, Any], str]] = [
+REFUSED: list[tuple[Fields, str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
     ({"tools": function(parameters={"type": "array"})}, f"{FUNCTION}.parameters"),
@@ -264,7 +237,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 NOT_ARGUMENTS = ["{", "[]", "1", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 50_000, '{"a":' * 5000]
 OF_CALL = "tool_calls[0].function"
-MESSAGES: list[tuple[dict[str, Any], str]] = [
+MESSAGES: list[tuple[Fields, str]] = [
     ({"role": "assistant", "content": None}, ""),
     (assistant(call(id="")), ".tool_calls[0].id"),
     (assistant(call(function={"name": "a b"})), f".{OF_CALL}.name"),
@@ -279,7 +252,7 @@ REFUSED += [({"messages": [message]}, f"messages[0]{param}") for message, param 
 
 
 @pytest.mark.parametrize(("extra", "param"), REFUSED, ids=lambda one: str(one)[:60])
-async def test_what_is_wrong_is_named(gateway: Gateway, extra: dict[str, Any], param: str) -> None:
+async def test_what_is_wrong_is_named(gateway: Gateway, extra: Fields, param: str) -> None:
     assert (await gateway.refused(CHAT, **extra))["param"] == param
     assert not gateway.adds
 

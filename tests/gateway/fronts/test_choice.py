@@ -5,6 +5,8 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import choice_seed
@@ -65,11 +67,27 @@ async def test_choices_differ_in_nothing_but_name_and_seed(gateway: Gateway) -> 
     assert adds[0] == adds[1] == adds[2]
 
 
+SEEDS = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(SEEDS, st.integers(1, 128))
+def test_all_fit_and_differ_also_from_those_of_seeds_close_by(seed: int, near: int) -> None:
+    near = (seed + near + 2**63) % 2**64 - 2**63
+    seeds = [choice_seed(one, index) for one in (seed, near) for index in range(128)]
+    assert all(-(2**63) <= one < 2**63 for one in seeds)
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_the_documented_formula() -> None:
+    assert choice_seed(7, 0) == 7
+    assert choice_seed(7, 1) == 7 - (2**64 - 0x9E3779B97F4A7C15)
+    assert choice_seed(-1, 2) == (2 * 0x9E3779B97F4A7C15 - 1) % 2**64
+
+
 async def test_without_a_seed_the_choices_have_different_ones(gateway: Gateway) -> None:
     gateway.say("x")
     for _ in range(2):
-        answer = await gateway.chat(n=4)
-        assert [choice.message.content for choice in answer.choices] == ["x"] * 4
+        await gateway.answer(CHAT, n=4)
     assert len({add.sampling.seed for add in gateway.adds}) == 8
 
 
@@ -120,9 +138,10 @@ async def test_a_stop_string_ends_one_choice(gateway: Gateway) -> None:
     assert answer.usage.completion_tokens_details.rejected_prediction_tokens == 6
 
 
-async def aborted(gateway: Gateway) -> set[int]:
-    """Waits for three requests to be aborted; returns their handles."""
-    return {await asyncio.wait_for(gateway.scheduler.aborts.get(), 10) for _ in range(3)}
+async def aborted(gateway: Gateway, number: int = 3) -> set[int]:
+    """Waits for requests to be aborted; returns their handles."""
+    aborts = gateway.scheduler.aborts
+    return {await asyncio.wait_for(aborts.get(), 10) for _ in range(number)}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -141,9 +160,8 @@ async def test_a_choice_that_fails_ends_the_request(gateway: Gateway, stream: bo
 
 
 async def test_a_choice_that_fails_later_is_an_error_in_the_stream(gateway: Gateway) -> None:
-    options: Any = {"pause_seconds": 0.001, "message": "The worker is lost."}
-    failing = script_of(gateway.backend, TEXTS[0], **options)
-    failing.reason = scheduler_pb2.FINISH_REASON_ERROR
+    failing = script_of(gateway.backend, TEXTS[0], pause_seconds=0.001)
+    failing.message, failing.reason = "The worker is lost.", scheduler_pb2.FINISH_REASON_ERROR
     endless = Script([Step([20])], forever=True, pause_seconds=0.001)
     gateway.scheduler.scripts = [endless, failing]
     stream = await gateway.chat(n=2, stream=True)
@@ -159,20 +177,23 @@ async def test_a_choice_that_fails_later_is_an_error_in_the_stream(gateway: Gate
     assert await gateway.scheduler.aborts.get() == gateway.adds[0].handle
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_ends_all_choices(start: Start, stream: bool) -> None:
+# While nothing was said, a stream has not begun.
+@pytest.mark.parametrize(("stream", "says"), [(False, True), (True, True), (True, False)])
+async def test_a_client_that_leaves_ends_all(start: Start, stream: bool, says: bool) -> None:
     async with start() as gateway:
         # The first choice has ended by then.
-        gateway.scheduler.scripts = [Script([Step([20, 1])])]
-        gateway.scheduler.script = Script([Step([20])], forever=True, pause_seconds=0.001)
+        gateway.scheduler.scripts = [Script([Step([20, 1])])] if says else [Script(hang=True)]
+        endless = Script([Step([20])], forever=True, pause_seconds=0.001)
+        gateway.scheduler.script = endless if says else Script(hang=True)
         asking = asyncio.create_task(gateway.chat(n=4, stream=stream))
         await until(lambda: len(gateway.adds) == 4)
-        if stream:
+        if stream and says:
             await (await asking).close()
         else:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        assert await aborted(gateway) == {add.handle for add in gateway.adds[1:]}
+        handles = [add.handle for add in gateway.adds[says:]]
+        assert await aborted(gateway, len(handles)) == set(handles)
         await gateway.until_nothing_runs()
         await gateway.until_shown('outcome="disconnected"')
 

@@ -1,28 +1,37 @@
-"""Whatever is wrong with a request is answered in OpenAI's shape and names the field."""
+"""What is wrong with a request is answered in OpenAI's shape, and names the field.
 
+Which parameters of OpenAI's types there are; how numbers are read, and how much of a wrong body.
+"""
+
+import json
 import re
 from typing import Any
 
 import pytest
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+from pydantic import BaseModel, ValidationError
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
+from optimist_gateway.fronts.openai.completions import CompletionBody
+from optimist_gateway.fronts.openai.models import DetokenizeBody, TokenizeBody
+from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler, Script
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway, Start, error_of
+from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, Fields, Gateway, Start, error_of
 
 JSON = {"content-type": "application/json"}
 
 
 async def test_a_priority_needs_a_scheduler_that_honours_it(start: Start) -> None:
-    first_come = FakeScheduler(policy=scheduler_pb2.SCHEDULING_POLICY_FCFS)
-    async with start(first_come) as gateway:
+    async with start(FakeScheduler(policy=scheduler_pb2.SCHEDULING_POLICY_FCFS)) as gateway:
         gateway.say("x")
-        for path in (CHAT, COMPLETIONS, RESPONSES):
+        for number, path in enumerate(BODIES):
             error = await gateway.refused(path, priority=1)
             assert (error["param"], error["code"]) == ("priority", "unsupported_value")
-            start_of_message = "priority: is not supported by the scheduler's policy fcfs"
-            assert error["message"].startswith(start_of_message)
-        assert not gateway.adds
-        for path in (CHAT, COMPLETIONS, RESPONSES):
+            begin = "priority: is not supported by the scheduler's policy fcfs"
+            assert error["message"].startswith(begin)
+            assert len(gateway.adds) == number
             await gateway.answer(path, priority=0)
         allowed = await allowed_by_document(gateway, "priority")
         assert (allowed["minimum"], allowed["maximum"]) == (0, 0)
@@ -44,11 +53,11 @@ async def test_more_drafts_than_the_server_verifies_are_refused(start: Start) ->
         assert (await allowed_by_document(gateway, "num_speculative_tokens"))["maximum"] == 8
 
 
-def said(content: Any, role: str = "user", **fields: Any) -> dict[str, Any]:
+def said(content: Any, role: str = "user", **fields: Any) -> Fields:
     return {"messages": [{"role": role, "content": content, **fields}]}
 
 
-def predicted(*contents: Any, **fields: Any) -> dict[str, Any]:
+def predicted(*contents: Any, **fields: Any) -> Fields:
     """Of as many predictions."""
     return {"prediction": [{"type": "content", "content": one, **fields} for one in contents]}
 
@@ -56,7 +65,7 @@ def predicted(*contents: Any, **fields: Any) -> dict[str, Any]:
 # What the document of the API forbids by itself is tried by the test of the contract.
 IMAGE = {"type": "image_url", "image_url": "a"}
 LONG = "a" * 30_000
-WRONG: list[tuple[str, dict[str, Any], str]] = [
+WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
     (CHAT, said("a\ud800"), "messages[0].content"),
@@ -121,12 +130,9 @@ WRONG += [(COMPLETIONS, {"prompt": prompt}, "prompt") for prompt in NO_PROMPTS]
 
 
 @pytest.mark.parametrize(("path", "change", "param"), WRONG, ids=lambda one: str(one)[:60])
-async def test_wrong_values_are_named(
-    gateway: Gateway, path: str, change: dict[str, Any], param: str
-) -> None:
+async def test_wrong_values(gateway: Gateway, path: str, change: Fields, param: str) -> None:
     error = await gateway.refused(path, **change)
-    assert error["param"] is not None
-    assert re.fullmatch(re.escape(param) + r"([.\[].*)?", error["param"])
+    assert re.fullmatch(re.escape(param) + r"([.\[].*)?", error["param"] or "")
     assert error["type"] == "invalid_request_error"
     assert gateway.adds == []
 
@@ -139,8 +145,10 @@ async def test_messages_of_errors(gateway: Gateway) -> None:
     assert "gpt-9" in error["message"]
     assert "tiny" in error["message"]
     error = await gateway.refused(CHAT, n=5)
-    assert error["code"] == "invalid_value"
-    assert "4" in error["message"]
+    assert (error["code"], error["message"]) == (
+        "invalid_value",
+        "n: must be at most 4 on this server",
+    )
 
 
 NUMBER = b'{"model": "tiny", "messages": [], "temperature": %s}'
@@ -152,12 +160,6 @@ NO_BODIES += [NUMBER % number for number in (b"NaN", b"Infinity", b"1e999")]
 @pytest.mark.parametrize("content", NO_BODIES, ids=lambda one: repr(one)[:70])
 async def test_what_is_no_object_of_json_is_refused(gateway: Gateway, content: bytes) -> None:
     error_of(await gateway.http.post(CHAT, content=content, headers=JSON), 400)
-
-
-async def test_another_content_type_is_refused(gateway: Gateway) -> None:
-    headers = {"content-type": "text/plain"}
-    response = await gateway.http.post(CHAT, content=b"{}", headers=headers)
-    assert "application/json" in error_of(response, 415)["message"]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -173,13 +175,15 @@ async def test_a_body_that_is_too_large_is_refused(gateway: Gateway, chunked: bo
     assert error_of(response, 413)["code"] == "request_too_large"
 
 
-async def test_unknown_paths_and_methods(gateway: Gateway) -> None:
+async def test_unknown_paths_methods_and_content_types(gateway: Gateway) -> None:
     http = gateway.http
     assert error_of(await http.get("/v1/nothing"), 404)["code"] == "unknown_url"
+    assert "{" in error_of(await http.get("/v1/%7Bpath%7D"), 404)["message"]
     response = await http.get(CHAT)
     assert error_of(response, 405)["code"] == "method_not_allowed"
     assert response.headers["allow"] == "POST"
-    assert "{" in error_of(await http.get("/v1/%7Bpath%7D"), 404)["message"]
+    response = await http.post(CHAT, content=b"{}", headers={"content-type": "text/plain"})
+    assert "application/json" in error_of(response, 415)["message"]
 
 
 async def test_a_context_that_is_too_long_names_the_numbers(gateway: Gateway) -> None:
@@ -193,24 +197,161 @@ async def test_a_context_that_is_too_long_names_the_numbers(gateway: Gateway) ->
 
 
 @pytest.mark.parametrize(
-    ("reason", "status", "code"),
-    [
-        (scheduler_pb2.FINISH_REASON_REFUSED, 400, "refused"),
-        (scheduler_pb2.FINISH_REASON_OVERLOADED, 429, "overloaded"),
-        (scheduler_pb2.FINISH_REASON_ERROR, 500, "error"),
-        (scheduler_pb2.FINISH_REASON_ABORTED, 503, "aborted"),
-    ],
+    ("code", "status"), [("refused", 400), ("overloaded", 429), ("error", 500), ("aborted", 503)]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_failures_at_the_scheduler(
-    gateway: Gateway,
-    reason: "scheduler_pb2.FinishReason.ValueType",
-    status: int,
-    code: str,
-    stream: bool,
-) -> None:
+async def test_scheduler_failures(gateway: Gateway, code: str, status: int, stream: bool) -> None:
+    reason = scheduler_pb2.FinishReason.Value(f"FINISH_REASON_{code.upper()}")
     gateway.scheduler.script = Script(reason=reason, message="It cannot run.")
     response = await gateway.post(CHAT, stream=stream)
     error = error_of(response, status)
     assert (error["code"], error["message"]) == (code, "It cannot run.")
     assert ("retry-after" in response.headers) == (status in (429, 503))
+
+
+# The tests of these are `test_chat`, `test_choice`, `test_logprobs`, `test_chat_tools` and
+# `text/test_prediction`.
+COMMON = {"frequency_penalty", "logit_bias", "max_tokens", "model", "n", "presence_penalty", "seed"}
+COMMON |= {"stop", "stream", "stream_options", "temperature", "top_p", "logprobs"}
+TOOLS = {"parallel_tool_calls", "response_format", "tool_choice", "tools"}
+HONOURED = {
+    CHAT: {*COMMON, *TOOLS, "max_completion_tokens", "messages", "prediction", "top_logprobs"},
+    COMPLETIONS: {*COMMON, "best_of", "echo", "prompt"},
+}
+IGNORED: dict[str, Fields] = {
+    CHAT: {
+        "metadata": {"task": "a test"},
+        "prompt_cache_key": "key",
+        "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
+        "prompt_cache_retention": "24h",
+        "safety_identifier": "ann",
+        "service_tier": "flex",
+        "store": True,
+        "user": "ann",
+    },
+    COMPLETIONS: {"user": "ann"},
+}
+# Each with a value that is refused, and those that ask for nothing.
+REFUSED: dict[str, dict[str, tuple[Any, list[Any]]]] = {
+    CHAT: {
+        "audio": ({"voice": "alloy", "format": "wav"}, [None]),
+        "function_call": ("auto", ["none"]),
+        "functions": ([{"name": "f"}], [[]]),
+        "modalities": (["text", "audio"], [["text"]]),
+        "moderation": ({"model": "m"}, [None]),
+        "reasoning_effort": ("high", ["none"]),
+        "verbosity": ("low", ["medium"]),
+        "web_search_options": ({}, [None]),
+    },
+    COMPLETIONS: {"suffix": ("end", ["", None])},
+}
+PARAMETERS = {
+    CHAT: chat_create_params.CompletionCreateParamsNonStreaming.__annotations__,
+    COMPLETIONS: completion_create_params.CompletionCreateParamsNonStreaming.__annotations__,
+}
+
+
+def pairs(of_paths: dict[str, Fields]) -> list[Any]:
+    found = [(path, name, value) for path, own in of_paths.items() for name, value in own.items()]
+    return [pytest.param(path, name, value, id=f"{name}-{path}") for path, name, value in found]
+
+
+async def sent(gateway: Gateway, path: str, **fields: Any) -> scheduler_pb2.Add:
+    """Returns what reaches the scheduler, without names."""
+    gateway.adds.clear()
+    response = await gateway.post(path, **{"seed": 1} | fields)
+    assert response.status_code == 200, response.text
+    (add,) = gateway.adds
+    add.handle, add.request_id, add.trace_parent = 0, "", ""
+    add.ClearField("names")
+    return add
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_no_parameter_is_forgotten(path: str) -> None:
+    known = [*HONOURED[path], *IGNORED[path], *REFUSED[path]]
+    assert sorted(known) == sorted(set(PARAMETERS[path]) | {"stream"})
+
+
+@pytest.mark.parametrize(("path", "name", "value"), pairs(IGNORED))
+async def test_what_is_ignored_is_taken(gateway: Gateway, path: str, name: str, value: Any) -> None:
+    gateway.say("x")
+    plain = await sent(gateway, path)
+    for one in (value, None):
+        assert await sent(gateway, path, **{name: one}) == plain
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "name", "values"), pairs(REFUSED))
+async def test_what_is_not_supported_is_named(
+    gateway: Gateway, path: str, name: str, values: tuple[Any, list[Any]], stream: bool
+) -> None:
+    gateway.say("x")
+    refused, harmless = values
+    error = await gateway.refused(path, stream=stream, **{name: refused})
+    assert (error["param"], error["type"]) == (name, "invalid_request_error")
+    assert name in error["message"]
+    assert error["code"] in ("unsupported_parameter", "unsupported_value")
+    plain = await sent(gateway, path, stream=stream)
+    for value in harmless:
+        assert await sent(gateway, path, stream=stream, **{name: value}) == plain
+
+
+def completion(**fields: Any) -> CompletionBody:
+    return CompletionBody.model_validate({"model": "tiny", "prompt": "x"} | fields)
+
+
+WHOLE = [("2", 2), ("2.0", 2), ("-2e1", -20), ("-0.0", 0), ("null", None)]
+
+
+@pytest.mark.parametrize(("text", "number"), WHOLE)
+def test_a_number_without_a_fraction_is_whole(text: str, number: int | None) -> None:
+    seed = completion(seed=json.loads(text)).seed
+    assert (seed, type(seed)) == (number, type(number))
+    # So are those in lists.
+    in_lists = completion(predicted_token_ids=[[1.0, 2], [3]]).predicted_token_ids
+    assert in_lists == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("text", ["2.5", "1e400", "NaN", "true", '"2"', "1e300"])
+def test_other_numbers_are_not(text: str) -> None:
+    with pytest.raises(ValidationError, match="n\n"):
+        completion(n=json.loads(text))
+    with pytest.raises(ValidationError, match="predicted_token_ids"):
+        completion(predicted_token_ids=[[1.5]])
+
+
+def list_schemas(schema: Any) -> list[Fields]:
+    parts: list[Any] = list(schema.values()) if isinstance(schema, dict) else []
+    parts += schema if isinstance(schema, list) else []
+    own = [schema] if isinstance(schema, dict) and schema.get("type") == "list" else []
+    return own + [found for part in parts for found in list_schemas(part)]
+
+
+@pytest.mark.parametrize(
+    "body", [ChatCompletionBody, CompletionBody, ResponsesBody, TokenizeBody, DetokenizeBody]
+)
+def test_every_list_ends_at_its_first_error(body: type[BaseModel]) -> None:
+    lists = list_schemas(body.__pydantic_core_schema__)
+    assert lists
+    for found in lists:
+        assert found.get("fail_fast") or found["items_schema"]["type"] == "any", found
+
+
+UNKNOWN = [f"unknown_{number}" for number in range(10_000)]
+MANY_ERRORS: list[Fields] = [
+    dict.fromkeys(UNKNOWN, 1),
+    {"logit_bias": dict.fromkeys(UNKNOWN, "x")},
+    {"metadata": dict.fromkeys(UNKNOWN, 1)},
+    {"messages": [{"role": "user", "content": [{}] * 4096}] * 1000},
+    {"messages": [dict.fromkeys(UNKNOWN[:100], 1)] * 1000},
+    {"tools": [{"type": "function", "function": {}}] * 128},
+]
+
+
+@pytest.mark.parametrize("wrong", MANY_ERRORS, ids=lambda one: str(one)[:20])
+def test_few_errors_are_gathered_of_a_body(wrong: Fields) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]} | wrong
+    with pytest.raises(ValidationError) as raised:
+        ChatCompletionBody.model_validate(body)
+    assert raised.value.error_count() < 128

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_common.columns import floats_to_bytes
 from optimist_gateway.core.answer.output import (
     SMALLEST,
     TokenLogprob,
@@ -14,7 +14,15 @@ from optimist_gateway.core.answer.output import (
     token_logprob,
 )
 from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
-from tests.gateway.fake_scheduler import EOS, Script, Step, candidates, logprob, tokens
+from tests.gateway.fake_scheduler import (
+    EOS,
+    Script,
+    Step,
+    candidates,
+    logprob,
+    step_of,
+    tokens,
+)
 from tests.gateway.harness import COMPLETIONS, Gateway, script_of
 
 TEXT = "The quick 東京 \N{ROCKET} fox"
@@ -26,7 +34,7 @@ def text_of(backend: Backend, token: int) -> str:
 
 @pytest.mark.parametrize("width", [1, 4])
 @pytest.mark.parametrize("num_top", [None, 0, 3])
-async def test_chat_has_those_of_each_token(
+async def test_chat_has_each_token(
     gateway: Gateway, backend: Backend, width: int, num_top: Any
 ) -> None:
     token_ids = gateway.say(TEXT, width=width, accepted=[width - 1])
@@ -37,10 +45,9 @@ async def test_chat_has_those_of_each_token(
     assert [one.token for one in content] == [text_of(backend, token) for token in token_ids]
     assert [one.logprob for one in content] == [logprob(token) for token in token_ids]
     for one, token in zip(content, token_ids, strict=True):
-        assert [(top.token, top.logprob) for top in one.top_logprobs] == [
-            (text_of(backend, likely), logprob(likely))
-            for likely in candidates(token, num_top or 0)
-        ]
+        likely = candidates(token, num_top or 0)
+        expected = [(text_of(backend, each), logprob(each)) for each in likely]
+        assert [(top.token, top.logprob) for top in one.top_logprobs] == expected
     # The end has one too, though it is not shown.
     shown = b"".join(bytes(one.bytes or ()) for one in content[:-1])
     assert shown.decode() == choice.message.content == TEXT
@@ -70,10 +77,9 @@ async def test_completions_have_those_of_each_token(
     assert given.tokens == [text_of(backend, token) for token in token_ids]
     assert given.token_logprobs == [logprob(token) for token in token_ids]
     for by_text, token in zip(given.top_logprobs, token_ids, strict=True):
-        expected: dict[str, float] = {}
-        for one in (*candidates(token, num_top), token):
-            expected.setdefault(text_of(backend, one), logprob(one))
-        assert by_text == expected
+        # Of tokens with the same text, the likeliest counts.
+        likely = [token, *reversed(candidates(token, num_top))]
+        assert by_text == {text_of(backend, one): logprob(one) for one in likely}
     require_offsets(given, TEXT)
     offsets: list[int] = []
     async for chunk in await gateway.complete(logprobs=num_top, stream=True):
@@ -110,10 +116,9 @@ ECHOED: list[Any] = ["The quick 東 fox", [[20, 30, 1, 40]], "a", "The fox. " * 
 async def test_echo(
     gateway: Gateway, backend: Backend, prompt: Any, logprobs: Any, max_tokens: int
 ) -> None:
-    answered = gateway.say("fox") if max_tokens else [77]
+    answered = gateway.say("fox")
     if not max_tokens:
-        reason = scheduler_pb2.FINISH_REASON_LENGTH
-        gateway.scheduler.script = Script([Step(answered)], reason=reason)
+        gateway.scheduler.script = Script([Step([77])], scheduler_pb2.FINISH_REASON_LENGTH)
     options = {"prompt": prompt, "echo": True, "logprobs": logprobs, "max_tokens": max_tokens}
     answer = await gateway.complete(**options)
     (choice,) = answer.choices
@@ -147,21 +152,11 @@ async def test_an_echo_in_a_stream_comes_before_the_answer(gateway: Gateway) -> 
 @pytest.mark.parametrize("part", ["missing", "gap", "no tokens"])
 async def test_log_probabilities_that_do_not_come_are_an_error(gateway: Gateway, part: str) -> None:
     def lacking(handle: int) -> scheduler_pb2.ConnectResponse:
-        response = scheduler_pb2.ConnectResponse(
-            handles=to_bytes([handle]),
-            num_tokens=to_bytes([1]),
-            token_ids=to_bytes([9]),
-            num_accepted_tokens=to_bytes([0]),
-            draft_sources=to_bytes([0]),
-        )
+        response = step_of(handle, [9])
         if part != "missing":
-            message = scheduler_pb2.Logprobs(
-                handle=handle,
-                first_prompt_position=2 if part == "gap" else 1,
-                num_prompt_tokens=1,
-                logprobs=floats_to_bytes([-1.0]),
-            )
-            response.logprobs.append(message)
+            message = response.logprobs.add(handle=handle, num_prompt_tokens=1)
+            message.first_prompt_position = 2 if part == "gap" else 1
+            message.logprobs = floats_to_bytes([-1.0])
         return response
 
     gateway.scheduler.script = Script(raw=lacking)
@@ -173,9 +168,8 @@ async def test_the_likeliest_answers_are_given(gateway: Gateway, backend: Backen
     # A token is the less likely, the larger it is; the end counts too.
     gateway.scheduler.scripts = [Script([Step([token, EOS])]) for token in (90, 40, 300, 60)]
     answer = await gateway.complete(n=2, best_of=4, max_tokens=9)
-    texts = [backend.decode([token]) for token in (40, 60)]
-    assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(texts))
-    assert [choice.logprobs for choice in answer.choices] == [None, None]
+    given = [(choice.index, choice.text, choice.logprobs) for choice in answer.choices]
+    assert given == [(0, backend.decode([40]), None), (1, backend.decode([60]), None)]
     assert answer.usage.completion_tokens == 8
     assert [add.sampling.num_logprobs for add in gateway.adds] == [0] * 4
     assert len({add.sampling.seed for add in gateway.adds}) == 4

@@ -1,6 +1,5 @@
 """Where text came from: segments join to the text, however it is split and held back."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,21 +24,21 @@ from optimist_gateway.core.answer.spans import (
     joined_spans,
 )
 from tests.gateway.fake_scheduler import Script, Step
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
 
 END = 1
 FOX = [{"role": "user", "content": "The fox"}]
 TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
 
 
+NO_PROMPT = PromptSpans(9)
+
+
 def answer(
-    backend: Backend,
-    spans: PredictionSpans,
-    stop: Sequence[str] = (),
-    prompt: PromptSpans | None = None,
+    backend: Backend, spans: PredictionSpans, prompt: PromptSpans = NO_PROMPT, stop: Any = ()
 ) -> Answer:
-    provenance = Provenance(spans, prompt or PromptSpans(9))
-    return Answer(5, Detokenizer(backend.decode, {END}), stop, 0, provenance=provenance)
+    detokenizer = Detokenizer(backend.decode, {END})
+    return Answer(5, detokenizer, stop, 0, provenance=Provenance(spans, prompt))
 
 
 @st.composite
@@ -52,26 +51,23 @@ def steps(draw: st.DrawFn, token_ids: list[int], num_predicted: int) -> list[Ste
         part = token_ids[start : start + count]
         accepted = draw(st.integers(0, len(part)))
         source = draw(st.sampled_from([DraftSource.PREDICTION, DraftSource.NGRAM]))
-        positions = prompt_positions = None
+        prompt_positions = None
+        positions: list[int] | None = None
         if source is DraftSource.PREDICTION:
-            first = draw(st.integers(-1, num_predicted - 1))
-            jumps = draw(st.lists(st.booleans(), min_size=accepted, max_size=accepted))
+            # None goes on where the draft before stood.
+            anywhere = st.none() | st.integers(-1, num_predicted - 1)
             positions = []
-            for jump in jumps:
-                positions.append(first)
-                first = draw(st.integers(-1, num_predicted - 1)) if jump else first + 1
-                first = min(first, num_predicted - 1)
+            for place in draw(st.lists(anywhere, min_size=accepted, max_size=accepted)):
+                following = min([-1, *positions][-1] + 1, num_predicted - 1)
+                positions.append(following if place is None else place)
             if draw(st.booleans()):
                 one = st.integers(0, 11)
                 prompt_positions = draw(st.lists(one, min_size=accepted, max_size=accepted))
         outputs.append(StepOutput(part, accepted, source, None, None, positions, prompt_positions))
         start += count
-    reason = draw(st.sampled_from([FinishReason.STOP, FinishReason.LENGTH]))
-    if reason is FinishReason.STOP:
-        outputs.append(StepOutput([END], finished=Finished(reason)))
-    else:
-        outputs[-1] = replace(outputs[-1], finished=Finished(reason))
-    return outputs
+    if draw(st.booleans()):
+        return [*outputs, StepOutput([END], finished=Finished(FinishReason.STOP))]
+    return [*outputs[:-1], replace(outputs[-1], finished=Finished(FinishReason.LENGTH))]
 
 
 @given(st.data(), st.lists(st.sampled_from(["fox", "k b", "\N{ROCKET} Ä", "京", "zz"]), max_size=2))
@@ -85,19 +81,16 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
     plain = Answer(5, Detokenizer(backend.decode, {END}), stop, 0)
     texts = [SentText(0, 2, 5), SentText(1, 7, 9, 1)]
     prompt = PromptSpans(9, joined_spans([(at, at + 1) for at in range(9)]), texts)
-    detailed = answer(backend, spans, stop, prompt)
+    detailed = answer(backend, spans, prompt, stop)
     pieces: list[Piece] = []
     for output in outputs:
-        expected = plain.push(output)
-        piece = detailed.push(output)
+        expected, piece = plain.push(output), detailed.push(output)
         pieces.append(piece)
         assert piece.segments is not None
         assert "".join(one.text for one in piece.segments) == piece.text
         assert sum(one.num_tokens for one in piece.segments) == len(piece.token_ids)
-        accepted = sum(
-            one.num_tokens for one in piece.segments if one.source is not DraftSource.TARGET
-        )
-        assert accepted == min(output.num_accepted_tokens, len(piece.token_ids))
+        own = sum(one.num_tokens for one in piece.segments if one.source is DraftSource.TARGET)
+        assert own == max(len(piece.token_ids) - output.num_accepted_tokens, 0)
         assert piece.finish_reason == expected.finish_reason
         assert stop or piece.text == expected.text
         if piece.finish_reason is not None:
@@ -107,21 +100,6 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
     assert "".join(one.text for one in whole) == text
     assert sum(one.num_tokens for one in whole) == sum(len(piece.token_ids) for piece in pieces)
     assert plain.usage() == detailed.usage()
-
-
-def segments_of(
-    backend: Backend,
-    positions: list[int],
-    prompt_positions: list[int] | None,
-    prompt: PromptSpans | None,
-) -> list[Segment]:
-    """Returns the segments of a step of accepted drafts and a token of the model's."""
-    token_ids = backend.encode("abcdefgh").ids[: len(positions) + 1]
-    predicted = DraftSource.PREDICTION
-    output = StepOutput(
-        token_ids, len(positions), predicted, None, None, positions, prompt_positions
-    )
-    return answer(backend, SPANS, (), prompt).push(output).segments or []
 
 
 SPANS = PredictionSpans(
@@ -152,15 +130,18 @@ JUMPS = [(2, SourceSpan(0, 0, 3)), (1, SourceSpan(0, 7, 8))]
 JUMPS += [(2, SourceSpan(3, 0, 2, is_in_tokens=True))]
 MESSAGES = [(1, in_message(0, 2, 4)), (2, in_prompt_tokens(3, 5))]
 MESSAGES += [(1, in_message(3, 2, 4)), (1, in_prompt_tokens(6, 7))]
+REPEATED = [(1, SourceSpan(0, 3, 7)), (2, in_message(0, 0, 4)), (1, in_message(0, 2, 4)), (1, None)]
 
 
 @pytest.mark.parametrize(
     ("positions", "prompt_positions", "prompt", "expected"),
     [
-        ([0, 1, 3, 4, 5], None, None, JUMPS),
-        # Some are found nowhere.
-        ([-1, -1, 2], None, None, [(2, None), (1, SourceSpan(0, 3, 7))]),
+        ([0, 1, 3, 4, 5], None, NO_PROMPT, JUMPS),
+        # Some are found nowhere, or beyond all that was sent.
+        ([-1, -1, 2], None, NO_PROMPT, [(2, None), (1, SourceSpan(0, 3, 7))]),
+        ([7, 2], None, NO_PROMPT, [(1, None), (1, SourceSpan(0, 3, 7))]),
         ([-1] * 5, [5, 4, 3, 2, 1], PROMPT, MESSAGES),
+        ([2, -1, -1, -1, -1], [0, 6, 5, 5, 0], PROMPT, REPEATED),
         # Of a prompt that came as tokens.
         ([-1] * 3, [5, 4, 3], PromptSpans(7), [(3, in_prompt_tokens(2, 5))]),
         # Before the prompt.
@@ -171,30 +152,17 @@ def test_a_segment_ends_where_the_position_jumps_or_a_message_ends(
     backend: Backend,
     positions: list[int],
     prompt_positions: list[int] | None,
-    prompt: PromptSpans | None,
+    prompt: PromptSpans,
     expected: list[tuple[int, SourceSpan | None]],
 ) -> None:
-    segments = segments_of(backend, positions, prompt_positions, prompt)
+    """Of a step of accepted drafts and a token of the model's."""
+    ids, source = backend.encode("abcdefgh").ids[: len(positions) + 1], DraftSource.PREDICTION
+    step = StepOutput(ids, len(positions), source, None, None, positions, prompt_positions)
+    segments = answer(backend, SPANS, prompt).push(step).segments or []
     assert [(one.num_tokens, one.span) for one in segments] == [*expected, (1, None)]
-
-
-def test_what_was_read_from_the_prompt_has_a_span_there(backend: Backend) -> None:
-    segments = segments_of(backend, [2, -1, -1, -1, -1], [0, 6, 5, 5, 0], PROMPT)
-    own, predicted = DraftSource.NGRAM, DraftSource.PREDICTION
-    assert [(one.source, one.num_tokens, one.span) for one in segments] == [
-        (predicted, 1, SourceSpan(0, 3, 7)),
-        (own, 2, in_message(0, 0, 4)),
-        (own, 1, in_message(0, 2, 4)),
-        (own, 1, None),
-        (DraftSource.TARGET, 1, None),
-    ]
-
-
-def test_positions_beyond_the_texts_have_no_span() -> None:
-    assert SPANS.find_span(7, 1) is None
-    assert SPANS.find_span(-1, 1) is None
-    assert PredictionSpans([]).find_span(0, 1) is None
-    assert PROMPT.find_span(8, 1) is None
+    sources = [source if position >= 0 else DraftSource.NGRAM for position in positions]
+    given_sources = [one.source for one in segments for _ in range(one.num_tokens)]
+    assert given_sources == [*sources, DraftSource.TARGET]
 
 
 def test_a_token_without_characters_stands_with_the_one_before_it() -> None:
@@ -205,33 +173,26 @@ def test_a_token_without_characters_stands_with_the_one_before_it() -> None:
 
 
 def test_contents_are_found_where_the_template_put_them() -> None:
-    assert find_contents("<s>hi</s><u>hi </u>", ["hi", "hi "]) == [
-        SentText(0, 3, 5),
-        SentText(1, 12, 15),
-    ]
+    found = find_contents("<s>hi</s><u>hi </u>", ["hi", "hi "])
+    assert found == [SentText(0, 3, 5), SentText(1, 12, 15)]
     # Without the spaces around it; in another form; empty; further up.
-    assert find_contents("<u>b</u><s>a</s>", ["\n a\n", 'say "x"', "", "b"]) == [
-        SentText(0, 11, 12, 2),
-        SentText(3, 3, 4),
-    ]
+    found = find_contents("<u>b</u><s>a</s>", ["\n a\n", 'say "x"', "", "b"])
+    assert found == [SentText(0, 11, 12, 2), SentText(3, 3, 4)]
 
 
 @given(st.lists(st.text("ab \n", max_size=5), max_size=5), st.text("ab\n|", max_size=3))
 def test_found_contents_are_what_the_client_sent(contents: list[str], between: str) -> None:
     text = between.join(["", *contents, ""])
     found = find_contents(text, contents)
-    assert [one.message for one in found] == [
-        index for index, content in enumerate(contents) if content.strip()
-    ]
-    for one in found:
-        assert one.message is not None
-        content = contents[one.message][one.num_left_out :]
+    expected = [index for index, content in enumerate(contents) if content.strip()]
+    assert [one.message for one in found] == expected
+    for index, one in zip(expected, found, strict=True):
+        content = contents[index][one.num_left_out :]
         assert content.startswith(text[one.start : one.end])
 
 
 def test_what_goes_on_is_one_segment_of_the_whole() -> None:
-    target = DraftSource.TARGET
-    predicted, own = DraftSource.PREDICTION, DraftSource.NGRAM
+    target, predicted, own = DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM
     parts = [
         Segment(0, predicted, "ab", 2, SourceSpan(0, 0, 2)),
         Segment(1, predicted, "", 1, SourceSpan(0, 2, 3)),
@@ -275,10 +236,9 @@ async def test_chunks_and_whole_answers_have_segments(gateway: Gateway) -> None:
     fields = {"prediction": prediction, "include_provenance": True}
     (choice,) = (await gateway.answer(COMPLETIONS, **fields))["choices"]
     assert gateway.adds[0].wants_prediction_positions
-    first, own, last, end = choice["provenance"]
+    first, own, last, _ = choice["provenance"]
     assert "".join(one["text"] for one in choice["provenance"]) == choice["text"] == predicted
-    sources = [one["source"] for one in (first, own, last, end)]
-    assert sources == ["prediction", "target"] * 2
+    assert [one["source"] for one in choice["provenance"]] == ["prediction", "target"] * 2
     for segment in (first, last):
         span = segment["prediction"]
         assert span["index"] == 0
@@ -303,19 +263,8 @@ async def test_predicted_tokens_have_spans_in_tokens(gateway: Gateway) -> None:
     assert span == {"index": 1, "token_start": 1, "token_end": 3}
 
 
-def repeat_prompt(gateway: Gateway, prompt_ids: list[int], ids: list[int]) -> None:
-    """Answers with drafts that were read from where they stand last in the prompt."""
-    size = len(ids)
-    (start,) = [at for at in range(len(prompt_ids)) if prompt_ids[at : at + size] == ids]
-    positions = [len(prompt_ids) - start - index for index in range(size)]
-    step = Step([*ids, END], size, positions=[-1] * size, prompt_positions=positions)
-    gateway.scheduler.script = Script([step])
-
-
-SECOND = [
-    {"role": "system", "content": "You copy."},
-    {"role": "user", "content": [{"type": "text", "text": "Copy:\nThe fox"}]},
-]
+COPY = [{"type": "text", "text": "Copy:\nThe fox"}]
+SECOND = [{"role": "system", "content": "You copy."}, {"role": "user", "content": COPY}]
 IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
 
 
@@ -330,15 +279,20 @@ IN_MESSAGE = {"message": 0, "start": 0, "end": 7}
         (RESPONSES, {"input": "The fox"}, IN_MESSAGE),
     ],
 )
-async def test_spans_in_the_prompt_are_as_the_document_says(
-    gateway: Gateway, path: str, asked: dict[str, Any], expected: dict[str, int]
+async def test_spans_in_the_prompt(
+    gateway: Gateway, path: str, asked: Fields, expected: dict[str, int]
 ) -> None:
     prompt = asked.get("prompt")
     ids = prompt if isinstance(prompt, list) else list(gateway.backend.encode("The fox").ids)
     messages = asked.get("messages", FOX)
     whole = {"prompt": prompt} if isinstance(prompt, str) else {"messages": messages}
     prompt_ids = ids if prompt is ids else (await gateway.answer("/tokenize", **whole))["tokens"]
-    repeat_prompt(gateway, prompt_ids, ids)
+    # Drafts that were read from where they stand last in the prompt.
+    size, length = len(ids), len(prompt_ids)
+    (first,) = [at for at in range(length) if prompt_ids[at : at + size] == ids]
+    positions = range(length - first, length - first - size, -1)
+    step = Step([*ids, END], size, positions=[-1] * size, prompt_positions=positions)
+    gateway.scheduler.script = Script([step])
     answer = await gateway.answer(path, include_provenance=True, **asked)
     document = (await gateway.http.get("/openapi.json")).json()
     content = document["paths"][path]["post"]["responses"]["200"]["content"]["application/json"]

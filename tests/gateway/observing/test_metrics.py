@@ -1,6 +1,9 @@
-"""What the gateway counts, under its own names and under those of vLLM."""
+"""What the gateway counts, under its own names and under those of vLLM; its access log."""
 
 import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,9 +13,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.observing.logs import JsonFormatter
 from optimist_gateway.observing.metrics import TokenHistogram
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, tokens
-from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, Start, until
+from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, Gateway, Start, until
 
 
 @given(
@@ -68,16 +72,15 @@ async def test_what_requests_and_choices_add(start: Start) -> None:
             request_completion_tokens_sum=4 * len(token_ids),
             request_prompt_tokens_count=2,
         )
+        for number in range(3):
+            await gateway.http.get(f"/v1/{number}")
         figures = await gateway.figures()
         assert figures['finished_total{reason="stop"}'] == 4
         assert figures[f'requests_total{{endpoint="{CHAT}",outcome="200"}}'] == 2
         assert figures[f'requests_total{{endpoint="{COMPLETIONS}",outcome="400"}}'] == 1
-        for number in range(3):
-            await gateway.http.get(f"/v1/{number}")
-        assert (await gateway.figures())['requests_total{endpoint="none",outcome="404"}'] == 3
+        assert figures['requests_total{endpoint="none",outcome="404"}'] == 3
         assert (await gateway.http.head("/metrics")).status_code == 200
-        text = (await gateway.http.get("/metrics")).text
-        assert len(list(text_string_to_metric_families(text))) > 20
+        assert len(list(text_string_to_metric_families(await gateway.metrics()))) > 20
 
 
 async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
@@ -104,8 +107,8 @@ async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Sta
         assert figures['refusals_total{reason="overloaded"}'] == 1
         assert figures['finished_total{reason="error"}'] == 1
         # It was not served.
-        names = ("queue_seconds_count", "prompt_tokens_total", "end_to_end_seconds_count")
-        assert [figures[name] for name in names] == [0, 0, 0]
+        assert figures["queue_seconds_count"] == figures["prompt_tokens_total"] == 0
+        assert figures["end_to_end_seconds_count"] == 0
         gateway.scheduler.script = Script(steps=[Step([20])], break_stream=True)
         await gateway.refused(COMPLETIONS, 503)
         figures = await gateway.figures()
@@ -116,9 +119,9 @@ async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Sta
 
 
 async def test_the_event_loop_is_watched(gateway: Gateway) -> None:
-    while (await gateway.figures())["event_loop_delay_seconds_count"] == 0:
+    while (figures := await gateway.figures())["event_loop_delay_seconds_count"] == 0:
         pass
-    assert (await gateway.figures())["tasks"] > 0
+    assert figures["tasks"] > 0
 
 
 STATS = scheduler_pb2.Stats(
@@ -126,7 +129,6 @@ STATS = scheduler_pb2.Stats(
     num_waiting=2,
     num_free_blocks=30,
     num_blocks=40,
-    num_preemptions=1,
     num_prefix_queries=100,
     num_prefix_hits=60,
     num_drafts=10,
@@ -143,16 +145,7 @@ async def test_figures_of_schedulers_and_requests(start: Start) -> None:
         await gateway.answer(COMPLETIONS, max_tokens=99)
         await gateway.until_shown("vllm:num_requests_running")
         figures = await gateway.figures()
-        assert {
-            name: figures[f"vllm:{name}{{{LABELS}}}"]
-            for name in (
-                *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
-                *("prefix_cache_queries_total", "prefix_cache_hits_total"),
-                *("generation_tokens_total", "time_to_first_token_seconds_count"),
-                *("e2e_request_latency_seconds_count", "inter_token_latency_seconds_count"),
-                "request_time_per_output_token_seconds_count",
-            )
-        } == {
+        expected = {
             "num_requests_running": 3,
             "num_requests_waiting": 2,
             "kv_cache_usage_perc": 0.25,
@@ -164,6 +157,7 @@ async def test_figures_of_schedulers_and_requests(start: Start) -> None:
             "inter_token_latency_seconds_count": len(token_ids) - 2,
             "request_time_per_output_token_seconds_count": 1,
         }
+        assert {name: figures[f"vllm:{name}{{{LABELS}}}"] for name in expected} == expected
         success = 'request_success_total{engine="0",finished_reason="stop",model_name="tiny"}'
         bucket = 'e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"}'
         assert figures[f"vllm:{success}"] == figures[f"vllm:{bucket}"] == 1
@@ -180,20 +174,103 @@ async def test_figures_of_schedulers_and_requests(start: Start) -> None:
 async def read_by_vllm_bench(gateway: Gateway) -> dict[str, list[float]]:
     """Reads as `vllm bench serve` does: whatever begins and ends so, in order."""
     read: dict[str, list[float]] = {}
-    for line in (await gateway.http.get("/metrics")).text.splitlines():
+    for line in (await gateway.metrics()).splitlines():
         name = line.split("{")[0].split(" ")[0]
         if name.startswith("vllm:spec_decode") and name.endswith("_total"):
             read.setdefault(name, []).append(float(line.split()[-1]))
     return read
 
 
-async def test_without_the_flag_there_are_none(gateway: Gateway) -> None:
-    assert "vllm:" not in (await gateway.http.get("/metrics")).text
-
-
 async def test_figures_of_a_scheduler_that_went_away_are_not_shown(start: Start) -> None:
     options = {"vllm_metrics": True, "schedulers": ["127.0.0.1:9"]}
     async with start(waits=False, **options) as gateway:
-        text = (await gateway.http.get("/metrics")).text
+        text = await gateway.metrics()
     assert "vllm:num_requests_waiting" not in text
     assert "vllm:prompt_tokens_total" in text
+
+
+SECRET = "The secret brown fox"
+
+
+@pytest.fixture
+async def logged(start: Start, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Gateway]:
+    """A gateway with an access log."""
+    caplog.set_level(logging.INFO, "optimist_gateway.access")
+    async with start(access_log=True) as gateway:
+        gateway.say("jumps over the lazy dog", accepted=[1])
+        yield gateway
+
+
+def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    records = [record for record in caplog.records if record.name == "optimist_gateway.access"]
+    return [json.loads(JsonFormatter("gateway").format(record)) for record in records]
+
+
+async def access_line(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
+    """Returns the one line; it may come a little after the answer."""
+    await until(lambda: bool(access_lines(caplog)))
+    (line,) = access_lines(caplog)
+    caplog.clear()
+    return line
+
+
+async def test_a_request_has_one_line(logged: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    num_tokens = sum(len(step.token_ids) for step in logged.scheduler.script.steps)
+    for stream in (False, True):
+        fields = {"model": "tiny", "prompt": SECRET, "max_tokens": 99, "stream": stream}
+        response = await logged.post(f"{COMPLETIONS}?key=hidden", key="sk-hidden", **fields)
+        assert response.status_code == 200
+        line = await access_line(caplog)
+        assert (line["message"], line["outcome"]) == ("POST /v1/completions", "200")
+        assert (line["completion_tokens"], line["accepted_prediction_tokens"]) == (num_tokens, 1)
+        assert line["prompt_tokens"] > 0
+        assert 0 <= line["first_token_seconds"] <= line["seconds"]
+        assert not any(word in json.dumps(line) for word in ("secret", "hidden", "lazy"))
+
+
+async def test_a_line_has_both_names(logged: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, Any]] = []
+    formatter = JsonFormatter("gateway")
+    # What a line is about is known where it is written.
+    monkeypatch.setattr(
+        "optimist_gateway.observing.request_record.logger.handle",
+        lambda record: lines.append(json.loads(formatter.format(record))),
+    )
+    headers = {"x-request-id": "team-a/7"}
+    response = await logged.http.post(COMPLETIONS, json=BODIES[COMPLETIONS], headers=headers)
+    await until(lambda: bool(lines))
+    assert response.headers["x-request-id"] == lines[0]["client_request_id"] == "team-a/7"
+    assert lines[0]["request_id"] == response.json()["id"]
+
+
+async def test_lines_of_what_fails(logged: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    await logged.refused(COMPLETIONS, 404, model="other")
+    line = await access_line(caplog)
+    assert (line["outcome"], line["error"]) == ("404", "model_not_found")
+    assert "prompt_tokens" not in line
+    logged.scheduler.script = Script(steps=[Step([5])], break_stream=True)
+    await logged.post(COMPLETIONS, stream=True)
+    line = await access_line(caplog)
+    assert (line["outcome"], line["error"]) == ("broken_stream", "scheduler_unavailable")
+    # A path cannot forge a line.
+    await logged.http.get("/v1/%0aINFO%20forged" + "x" * 500)
+    line = await access_line(caplog)
+    assert line["message"].startswith("GET /v1/%0aINFO%20forged")
+    assert len(line["message"]) < 250
+    # Health and metrics are not logged.
+    await logged.http.get("/health")
+    await logged.http.get("/metrics")
+    assert access_lines(caplog) == []
+
+
+async def test_without_the_flags_there_are_no_lines_spans_or_names_of_vllm(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    gateway.say("jumps")
+    headers = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+    response = await gateway.http.post(COMPLETIONS, json=BODIES[COMPLETIONS], headers=headers)
+    assert response.status_code == 200
+    assert access_lines(caplog) == []
+    assert gateway.adds[0].trace_parent == ""
+    assert "vllm:" not in await gateway.metrics()

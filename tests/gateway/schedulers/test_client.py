@@ -1,4 +1,4 @@
-"""A scheduler that is slow, gone, or back; outputs that are handed to a reader as they arrive."""
+"""A scheduler that is slow, gone, or back; its messages, and outputs on their way to a reader."""
 
 import asyncio
 import gc
@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.answer.output import Finished, FinishReason, StepOutput
+from optimist_common.columns import floats_to_bytes, to_bytes
+from optimist_common.drafts import DraftSource
+from optimist_gateway.core.answer.output import (
+    Finished,
+    FinishReason,
+    StepLogprobs,
+    StepOutput,
+    TokenLogprobs,
+)
+from optimist_gateway.schedulers.messages import read_outputs
 from optimist_gateway.schedulers.requests import (
     MAX_WAITING_OUTPUTS,
     RequestStream,
@@ -16,16 +25,16 @@ from optimist_gateway.schedulers.requests import (
     SlowReaderError,
 )
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
-from tests.gateway.harness import CHAT, USER, Start, error_of, script_of
-from tests.gateway.schedulers.fleet import VOCAB_SIZE, fleet_of
+from tests.gateway.harness import CHAT, USER, Fields, Start, error_of, script_of
+from tests.gateway.schedulers.fleet import VOCAB_SIZE, Fleet
 from tests.stack import free_port
 
 
 async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost() -> None:
-    async with fleet_of(1, 0) as fleet:
+    async with Fleet(1, 0) as fleet:
         fleet.fakes[0].script = Script([Step([7])], break_stream=True)
         stream = fleet.read()
-        assert (await anext(stream)).token_ids == [7]
+        assert await stream.next() == [7]
         assert await stream.finish() is None
 
 
@@ -35,22 +44,22 @@ async def test_an_answer_goes_out_without_its_account_if_the_scheduler_is_lost()
 async def test_what_is_not_in_the_contract_ends_the_requests_and_not_the_client(
     columns: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with fleet_of(1, 0) as fleet:
+    async with Fleet(1, 0) as fleet:
         (scheduler,) = fleet.fakes
         # The scheduler ends the stream while it waits for commands.
         scheduler.script = Script(raw=lambda _: scheduler_pb2.ConnectResponse(**columns))
         with pytest.raises(SchedulerUnavailableError):
-            await anext(fleet.read())
+            await fleet.read().next()
         await fleet.until_connected(1)
         gc.collect()
         await sleep(0)
         assert [record for record in caplog.records if record.name == "asyncio"] == []
         scheduler.script = Script([Step([EOS])])
-        assert (await anext(fleet.read())).token_ids == [EOS]
+        assert await fleet.read().next() == [EOS]
 
 
 async def test_a_scheduler_that_takes_no_commands_is_not_waited_for() -> None:
-    async with fleet_of(1, 0, max_num_requests=1) as fleet:
+    async with Fleet(1, 0, max_num_requests=1) as fleet:
         fleet.fakes[0].script = Script(hang=True)
         for _ in range(4):
             fleet.read()
@@ -97,24 +106,27 @@ class Reader:
             self.stream.pause()
 
 
-class Aborts:
-    """Notes how a request was ended."""
-
-    def __init__(self) -> None:
-        self.calls: list[bool] = []
-
-    def __call__(self, *, wants_finished: bool = False) -> None:
-        self.calls.append(wants_finished)
+@pytest.fixture
+def aborts() -> list[bool]:
+    """How a request was ended: whether its account is wanted."""
+    return []
 
 
 @pytest.fixture
-def aborts() -> Aborts:
-    return Aborts()
+async def stream(aborts: list[bool]) -> RequestStream:
+    def abort(*, wants_finished: bool = False) -> None:
+        aborts.append(wants_finished)
+
+    return RequestStream(abort)
 
 
 @pytest.fixture
-async def stream(aborts: Aborts) -> RequestStream:
-    return RequestStream(aborts)
+async def paused(stream: RequestStream) -> Reader:
+    """Reads a stream, which is paused."""
+    reader = Reader(stream)
+    stream.read(reader)
+    stream.pause()
+    return reader
 
 
 async def test_what_waits_comes_first_and_then_all_in_order(stream: RequestStream) -> None:
@@ -144,49 +156,159 @@ async def test_a_reader_that_has_enough_stops_what_waits(stream: RequestStream) 
     assert reader.got == [0, 1, 2, SchedulerUnavailableError]
 
 
-async def test_what_waits_for_a_reader_is_bounded(stream: RequestStream, aborts: Aborts) -> None:
-    reader = Reader(stream)
-    stream.read(reader)
-    stream.pause()
+async def test_what_waits_is_bounded(paused: Reader, aborts: list[bool]) -> None:
     for number in range(MAX_WAITING_OUTPUTS + 1):
-        stream.deliver(StepOutput([number]))
-    assert aborts.calls == [False]
-    stream.resume()
-    assert reader.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
+        paused.stream.deliver(StepOutput([number]))
+    assert aborts == [False]
+    paused.stream.resume()
+    assert paused.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
 
 
-async def test_nothing_comes_after_the_end(stream: RequestStream, aborts: Aborts) -> None:
-    reader = Reader(stream)
-    stream.read(reader)
-    stream.pause()
+async def test_nothing_comes_after_the_end(paused: Reader, aborts: list[bool]) -> None:
+    stream = paused.stream
     stream.deliver(StepOutput([1]))
     stream.close()
     stream.close()
     stream.deliver(StepOutput([2]))
     stream.resume()
-    assert reader.got == []
-    assert aborts.calls == [False]
+    assert (paused.got, aborts) == ([], [False])
 
 
-@pytest.mark.parametrize("comes_first", [False, True])
-async def test_the_account_is_read_and_nothing_else(
-    stream: RequestStream, aborts: Aborts, comes_first: bool
-) -> None:
-    reader = Reader(stream)
-    stream.read(reader)
-    stream.pause()
-    if comes_first:
+@pytest.mark.parametrize("first", [False, True])
+async def test_only_the_account_is_read(paused: Reader, aborts: list[bool], first: bool) -> None:
+    stream = paused.stream
+    if first:
         stream.deliver(StepOutput([1], finished=ENDED))
     account = stream.finish()
-    if not comes_first:
-        assert aborts.calls == [True]
+    if not first:
+        assert aborts == [True]
         stream.deliver(StepOutput([1]))
         stream.deliver(StepOutput([2], finished=ENDED))
     assert await asyncio.wait_for(account, 5) is ENDED
-    assert reader.got == []
+    assert paused.got == []
 
 
 async def test_there_is_no_account_of_a_request_that_is_closed(stream: RequestStream) -> None:
     account = stream.finish()
     stream.close()
     assert await asyncio.wait_for(account, 5) is None
+
+
+def outputs_of(**fields: Any) -> dict[int, StepOutput]:
+    """Reads a response in which request 5 got two tokens, of which one was a draft."""
+    response = scheduler_pb2.ConnectResponse(
+        handles=to_bytes([4, 5]),
+        num_tokens=to_bytes([1, 2]),
+        token_ids=to_bytes([7, 8, 9]),
+        num_accepted_tokens=to_bytes([0, 1]),
+        draft_sources=to_bytes([0, fields.pop("draft_source", DraftSource.PREDICTION)]),
+    )
+    response.MergeFrom(scheduler_pb2.ConnectResponse(**fields))
+    return dict(read_outputs(response))
+
+
+def some_logprobs(**fields: object) -> scheduler_pb2.Logprobs:
+    """Returns those of two prompt tokens and of the two new tokens of request 5."""
+    message = scheduler_pb2.Logprobs(
+        handle=5,
+        first_prompt_position=3,
+        num_prompt_tokens=2,
+        num_prompt_candidates=1,
+        num_candidates=2,
+        logprobs=floats_to_bytes([-1.0, -2.0, -3.0, -4.0]),
+        candidate_token_ids=to_bytes([10, 20, 30, 31, 40, 41]),
+        candidate_logprobs=floats_to_bytes([-0.5, -1.5, -2.5, -2.75, -3.5, -3.75]),
+    )
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return message
+
+
+# Without those of new tokens.
+OF_PROMPT = {"logprobs": floats_to_bytes([-1.0, -2.0]), "candidate_token_ids": to_bytes([10, 20])}
+OF_PROMPT |= {"candidate_logprobs": floats_to_bytes([-0.5, -1.5])}
+PROMPT = [TokenLogprobs(-1.0, [10], [-0.5]), TokenLogprobs(-2.0, [20], [-1.5])]
+TOKENS = [TokenLogprobs(-3.0, [30, 31], [-2.5, -2.75])]
+TOKENS += [TokenLogprobs(-4.0, [40, 41], [-3.5, -3.75])]
+PLAIN = {"logprobs": floats_to_bytes([-3.0, -4.0]), "num_prompt_tokens": 0, "num_candidates": 0}
+PLAIN |= {"candidate_token_ids": b"", "candidate_logprobs": b""}
+PLAIN_TOKENS = [TokenLogprobs(-3.0, [], []), TokenLogprobs(-4.0, [], [])]
+
+
+@pytest.mark.parametrize(
+    ("fields", "token_ids", "expected"),
+    [
+        ({}, [8, 9], (PROMPT, TOKENS)),
+        # Those of a prompt come without new tokens, or alone beside them.
+        (OF_PROMPT | {"handle": 6, "num_candidates": 4}, [], (PROMPT, [])),
+        (OF_PROMPT | {"num_candidates": 0}, [8, 9], (PROMPT, [])),
+        # Tokens may come without candidates.
+        (PLAIN, [8, 9], ([], PLAIN_TOKENS)),
+    ],
+)
+def test_each_token_gets_its_own(fields: Fields, token_ids: list[int], expected: Any) -> None:
+    outputs = outputs_of(logprobs=[some_logprobs(**fields)])
+    assert outputs[4].logprobs is None
+    output = outputs[fields.get("handle", 5)]
+    assert (output.token_ids, output.finished) == (token_ids, None)
+    assert output.logprobs == StepLogprobs(3, *expected)
+
+
+def positions_of(positions: bytes, in_prompt: bytes = b"") -> dict[int, StepOutput]:
+    message = scheduler_pb2.PredictionPositions(handle=5, positions=positions)
+    message.prompt_positions = in_prompt
+    return outputs_of(prediction_positions=[message])
+
+
+@pytest.mark.parametrize(("position", "in_prompt"), [(12, None), (-1, 7)])
+def test_accepted_drafts_get_their_positions(position: int, in_prompt: int | None) -> None:
+    prompt_positions = None if in_prompt is None else [in_prompt]
+    outputs = positions_of(to_bytes([position]), to_bytes(prompt_positions or []))
+    assert outputs[5].prediction_positions == [position]
+    assert outputs[5].prompt_positions == prompt_positions
+    assert outputs[4].prediction_positions is outputs[4].prompt_positions is None
+
+
+WRONG_LOGPROBS: dict[str, list[Any]] = {
+    "logprobs": [floats_to_bytes([-1.0, -2.0, -3.0]), floats_to_bytes([-1.0]), b"\0\0\0"],
+    "num_prompt_tokens": [-1, 3],
+    "num_candidates": [-1, 1],
+    "candidate_token_ids": [to_bytes([1])],
+    "candidate_logprobs": [floats_to_bytes([1.0])],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_LOGPROBS)
+def test_logprobs_that_do_not_fit_are_refused(name: str) -> None:
+    for wrong in WRONG_LOGPROBS[name]:
+        with pytest.raises(ValueError, match=r"of 3|log-prob|buffer|candidates"):
+            outputs_of(logprobs=[some_logprobs(**{name: wrong})])
+
+
+WRONG_POSITIONS = [(wrong,) for wrong in (to_bytes([1, 2]), b"", to_bytes([-2]), b"\0")]
+IN_PROMPT = [(to_bytes([-1]), wrong) for wrong in (to_bytes([1, 2]), to_bytes([-1]), b"\0")]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG_POSITIONS, *IN_PROMPT])
+def test_positions_that_do_not_fit_are_refused(wrong: tuple[bytes]) -> None:
+    with pytest.raises(ValueError, match=r"position|buffer"):
+        positions_of(*wrong)
+
+
+def test_what_only_a_later_scheduler_knows_ends_nobody_elses_request() -> None:
+    later = max(DraftSource) + 2
+    ended = scheduler_pb2.Finished(
+        handle=4,
+        reason=99,  # type: ignore[arg-type]
+        message="the moon is full",
+        num_tokens_by_source=to_bytes([3, *[0] * (later - 1), 2]),
+        num_cached_tokens=16,
+    )
+    outputs = outputs_of(finished=[ended], draft_source=later)
+    finished = outputs[4].finished
+    assert finished is not None
+    assert finished.reason is FinishReason.ERROR
+    assert all(part in finished.message for part in ("99", "the moon is full"))
+    assert finished.num_tokens_by_source == {DraftSource.TARGET: 5}
+    assert finished.num_cached_tokens == 16
+    assert (outputs[5].token_ids, outputs[5].draft_source) == ([8, 9], DraftSource.TARGET)

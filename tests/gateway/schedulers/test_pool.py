@@ -1,6 +1,7 @@
 """Several schedulers: where requests go, and how they go on when one is lost."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -10,151 +11,113 @@ from optimist_common.network import endpoints
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler
 from tests.gateway.harness import until
-from tests.gateway.schedulers.fleet import (
-    ANSWER,
-    SCRIPT,
-    VOCAB_SIZE,
-    Reading,
-    add,
-    fleet_of,
-    hold_everywhere,
-    rest,
-    tokens_of,
-)
+from tests.gateway.schedulers.fleet import ANSWER, SCRIPT, VOCAB_SIZE, Fleet, Reading, add
 
 LONG_PROMPT = list(range(64))
 
 
-async def test_a_request_goes_on_at_another_scheduler() -> None:
-    async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 2)
-        outputs = [await anext(stream), await anext(stream)]
-        await fleet.kill(index)
-        outputs += await rest(stream)
-        assert tokens_of(outputs) == ANSWER
-        (resumed,) = fleet.fakes[1 - index].adds
-        assert tokens(resumed.output_token_ids) == ANSWER[:3]
-        assert resumed.request_id == "one~2"
-        finished = outputs[-1].finished
-        assert finished is not None
-        assert (finished.reason, finished.is_whole) == (FinishReason.STOP, False)
-        assert fleet.pool.num_resumed == 1
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    """Of two schedulers."""
+    async with Fleet(2) as started:
+        yield started
 
 
-async def test_nothing_of_the_prompt_comes_twice() -> None:
+async def test_nothing_of_the_prompt_comes_twice(fleet: Fleet) -> None:
     sampling = sampling_pb2.SamplingParams(num_prompt_logprobs=1)
     prompt = list(range(2, 14))
-    async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 2, prompt=prompt, sampling=sampling)
-        outputs = [await anext(stream), await anext(stream)]
-        await fleet.kill(index)
-        outputs += await rest(stream)
-        positions = [
-            one.logprobs.first_prompt_position + index
-            for one in outputs
-            if one.logprobs is not None
-            for index in range(len(one.logprobs.prompt))
-        ]
-        assert positions == list(range(1, len(prompt)))
-        assert tokens_of(outputs) == ANSWER
+    stream, index = await fleet.begun(2, prompt=prompt, sampling=sampling)
+    await fleet.kill(index)
+    assert await stream.tokens() == ANSWER
+    positions = [
+        one.logprobs.first_prompt_position + index
+        for one in stream.outputs
+        if one.logprobs is not None
+        for index in range(len(one.logprobs.prompt))
+    ]
+    assert positions == list(range(1, len(prompt)))
 
 
 async def test_a_request_waits_for_its_only_scheduler() -> None:
-    async with fleet_of(1) as fleet:
-        stream, index = await hold_everywhere(fleet, 1)
-        outputs = [await anext(stream)]
+    async with Fleet(1) as fleet:
+        stream, index = await fleet.begun()
         await fleet.kill(index)
         await until(lambda: fleet.pool.num_waiting == 1)
         with pytest.raises(SchedulerUnavailableError):
             fleet.read("two")
         fleet.fakes[0].hold_after = None
         await fleet.restart(0)
-        assert tokens_of(outputs + await rest(stream)) == ANSWER
+        assert await stream.tokens() == ANSWER
         assert fleet.pool.num_waiting == 0
 
 
 async def test_a_request_waits_no_longer_than_it_may() -> None:
-    async with fleet_of(1, resume_seconds=0.2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1)
-        assert (await anext(stream)).token_ids == [7]
+    async with Fleet(1, resume_seconds=0.2) as fleet:
+        stream, index = await fleet.begun()
         await fleet.kill(index)
         with pytest.raises(SchedulerUnavailableError, match="went away"):
-            await anext(stream)
+            await stream.next()
         assert fleet.pool.num_waiting == 0
 
 
-async def test_a_request_that_ends_every_scheduler_is_given_up() -> None:
-    async with fleet_of(2) as fleet:
-        for fake in fleet.fakes:
-            fake.script = Script(break_stream=True)
-        with pytest.raises(SchedulerUnavailableError, match="went away"):
-            await anext(fleet.read())
-        assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
+async def test_a_request_that_ends_every_scheduler_is_given_up(fleet: Fleet) -> None:
+    fleet.play(Script(break_stream=True))
+    with pytest.raises(SchedulerUnavailableError, match="went away"):
+        await fleet.read().next()
+    assert sum(len(fake.adds) for fake in fleet.fakes) == MAX_LOSSES
 
 
-async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens() -> None:
+async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens(fleet: Fleet) -> None:
     number = MAX_LOSSES + 2
-    script = Script([Step([token]) for token in range(number)])
-    async with fleet_of(2) as fleet:
-        for fake in fleet.fakes:
-            fake.script, fake.hold_after = script, 1
-        stream = fleet.read()
-        outputs = []
-        for _ in range(number - 1):
-            outputs.append(await anext(stream))
-            index = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
-            await fleet.kill(index)
-            await fleet.restart(index)
-        assert tokens_of(outputs + await rest(stream)) == list(range(number))
+    fleet.play(Script([Step([token]) for token in range(number)]))
+    for fake in fleet.fakes:
+        fake.hold_after = 1
+    stream = fleet.read()
+    for _ in range(number - 1):
+        await stream.next()
+        index = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
+        await fleet.restart(index)
+    assert await stream.tokens() == list(range(number))
 
 
-async def test_requests_leave_a_scheduler_that_drains() -> None:
-    async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1)
-        outputs = [await anext(stream)]
-        await fleet.servers[index].set_serving(serving=False)
-        outputs += await rest(stream)
-        assert tokens_of(outputs) == ANSWER
-        assert await fleet.fakes[index].aborts.get() == 1
-        for number in range(4):
-            assert await fleet.ask(f"new-{number}") == ANSWER
-        assert len(fleet.fakes[index].adds) == 1
+@pytest.mark.parametrize("drains", [True, False])
+async def test_requests_leave_what_drains_or_has_no_workers(fleet: Fleet, drains: bool) -> None:
+    for fake in fleet.fakes:
+        fake.stats = scheduler_pb2.Stats(num_workers=1)
+    stream, index = await fleet.begun()
+    await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
+    fleet.fakes[index].stats = scheduler_pb2.Stats(num_workers=int(drains))
+    await fleet.servers[index].set_serving(serving=not drains)
+    assert await stream.tokens() == ANSWER
+    assert await fleet.fakes[index].aborts.get() == 1
+    assert [client.is_sound for client in fleet.pool.clients] == [index == 1, index == 0]
+    await require_unused(fleet, index)
 
 
-async def test_requests_leave_a_scheduler_without_workers() -> None:
-    async with fleet_of(2) as fleet:
-        for fake in fleet.fakes:
-            fake.stats = scheduler_pb2.Stats(num_workers=1)
-        stream, index = await hold_everywhere(fleet, 1)
-        outputs = [await anext(stream)]
-        await until(lambda: all(client.stats is not None for client in fleet.pool.clients))
-        fleet.fakes[index].stats = scheduler_pb2.Stats(num_workers=0)
-        assert tokens_of(outputs + await rest(stream)) == ANSWER
-        assert [client.is_sound for client in fleet.pool.clients] == [index == 1, index == 0]
+async def require_unused(fleet: Fleet, index: int, num_before: int = 1) -> None:
+    """One scheduler gets no more requests."""
+    for number in range(4):
+        assert await fleet.ask(f"new-{number}") == ANSWER
+    assert len(fleet.fakes[index].adds) == num_before
 
 
-async def test_requests_stay_where_an_engine_hangs() -> None:
-    async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1)
-        assert (await anext(stream)).token_ids == [7]
-        client = fleet.pool.clients[index]
-        await fleet.servers[index].set_alive(alive=False)
-        await fleet.servers[index].set_serving(serving=False)
-        await until(lambda: client.health.is_hung and client.health.is_draining)
-        await asyncio.sleep(0.3)
-        assert client.num_requests == 1
-        for number in range(4):
-            assert await fleet.ask(f"new-{number}") == ANSWER
-        assert len(fleet.fakes[index].adds) == 1
-        stream.close()
+async def test_requests_stay_where_an_engine_hangs(fleet: Fleet) -> None:
+    stream, index = await fleet.begun()
+    client = fleet.pool.clients[index]
+    await fleet.servers[index].set_alive(alive=False)
+    await fleet.servers[index].set_serving(serving=False)
+    await until(lambda: client.health.is_hung and client.health.is_draining)
+    await asyncio.sleep(0.3)
+    assert client.num_requests == 1
+    await require_unused(fleet, index)
+    stream.close()
 
 
 async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
-    async with fleet_of(1) as fleet:
-        stream, _ = await hold_everywhere(fleet, 1)
-        assert (await anext(stream)).token_ids == [7]
+    async with Fleet(1) as fleet:
+        stream, _ = await fleet.begun()
         await fleet.servers[0].set_serving(serving=False)
         await until(lambda: fleet.pool.clients[0].health.is_draining)
         assert fleet.fakes[0].aborts.empty()
@@ -162,81 +125,66 @@ async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
         stream.close()
 
 
-async def test_a_full_scheduler_is_passed_over() -> None:
+async def test_a_full_scheduler_is_passed_over(fleet: Fleet) -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
-    async with fleet_of(2) as fleet:
-        for fake in fleet.fakes:
-            fake.scripts = [full]
-        # The first is full, then the other one too.
-        (output,) = await rest(fleet.read())
-        assert output.finished is not None
-        assert output.finished.reason is FinishReason.OVERLOADED
-        assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
-        fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
-        outputs = await rest(fleet.read("two"))
-        assert tokens_of(outputs) == ANSWER
-        assert outputs[-1].finished is not None
-        assert outputs[-1].finished.is_whole
+    for fake in fleet.fakes:
+        fake.scripts = [full]
+    # The first is full, then the other one too.
+    stream = fleet.read()
+    assert await stream.tokens() == []
+    assert (stream.finished.reason, len(stream.outputs)) == (FinishReason.OVERLOADED, 1)
+    assert [len(fake.adds) for fake in fleet.fakes] == [1, 1]
+    fleet.fakes[0].scripts, fleet.fakes[1].scripts = [full], []
+    stream = fleet.read("two")
+    assert await stream.tokens() == ANSWER
+    assert stream.finished.is_whole
 
 
-async def test_a_request_that_was_begun_waits_for_room() -> None:
+async def test_a_request_that_was_begun_waits_for_room(fleet: Fleet) -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
-    async with fleet_of(2) as fleet:
-        stream, index = await hold_everywhere(fleet, 1)
-        fleet.fakes[1 - index].scripts = [full]
-        outputs = [await anext(stream)]
-        await fleet.kill(index)
-        assert tokens_of(outputs + await rest(stream)) == ANSWER
-        assert len(fleet.fakes[1 - index].adds) == 2
+    stream, index = await fleet.begun()
+    fleet.fakes[1 - index].scripts = [full]
+    await fleet.kill(index)
+    assert await stream.tokens() == ANSWER
+    assert len(fleet.fakes[1 - index].adds) == 2
 
 
-async def test_a_scheduler_of_another_model_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    async with fleet_of(2) as fleet:
-        await fleet.kill(1)
-        await fleet.until_connected(1)
-        fleet.fakes[1].vocab_size = VOCAB_SIZE + 1
-        await fleet.restart(1)
-        await until(lambda: "gets no requests" in caplog.text)
-        assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
-        assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
-        for number in range(4):
-            assert await fleet.ask(f"request-{number}") == ANSWER
-        assert not fleet.fakes[1].adds
+async def test_a_scheduler_of_another_model_gets_nothing(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fleet.restart(1, vocab_size=VOCAB_SIZE + 1)
+    await until(lambda: "gets no requests" in caplog.text)
+    assert f"vocab_size is {VOCAB_SIZE + 1}, not {VOCAB_SIZE}" in caplog.text
+    assert f"127.0.0.1:{fleet.fakes[1].port}" in caplog.text
+    await require_unused(fleet, 1, 0)
 
 
-async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others() -> None:
-    async with fleet_of(2) as fleet:
-        await fleet.kill(1)
-        await fleet.until_connected(1)
-        fleet.fakes[1].max_model_len = 6
-        await fleet.restart(1)
-        await fleet.until_connected(2)
-        assert fleet.pool.description.max_model_len == 6
-        for number in range(4):
-            await rest(fleet.read(f"request-{number}", prompt=[1, 2]))
-        assert not fleet.fakes[1].adds
-        for number in range(20):
-            await rest(fleet.read(f"short-{number}", prompt=[1]))
-        assert fleet.fakes[0].adds
+async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others(fleet: Fleet) -> None:
+    await fleet.restart(1, max_model_len=6)
+    await fleet.until_connected(2)
+    assert fleet.pool.description.max_model_len == 6
+    for number in range(4):
+        await fleet.ask(f"request-{number}", prompt=[1, 2])
+    assert not fleet.fakes[1].adds
+    for number in range(20):
+        await fleet.ask(f"short-{number}", prompt=[1])
+    assert fleet.fakes[0].adds
 
 
-async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over() -> None:
-    async with fleet_of(2) as fleet:
-        for fake in fleet.fakes:
-            fake.script = Script(hang=True)
-        streams = [fleet.read(f"request-{i}", prompt=LONG_PROMPT) for i in range(8)]
-        assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
-        for stream in streams:
-            stream.close()
-        assert [client.num_requests for client in fleet.pool.clients] == [0, 0]
+async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over(fleet: Fleet) -> None:
+    fleet.play(Script(hang=True))
+    streams = [fleet.read(f"request-{i}", prompt=LONG_PROMPT) for i in range(8)]
+    assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
+    for stream in streams:
+        stream.close()
+    assert [client.num_requests for client in fleet.pool.clients] == [0, 0]
 
 
 async def test_a_request_that_waits_can_be_ended() -> None:
-    async with fleet_of(1) as fleet:
-        closed, _ = await hold_everywhere(fleet, 1)
+    async with Fleet(1) as fleet:
+        closed, _ = await fleet.begun()
         finished = fleet.read("two")
-        for stream in (closed, finished):
-            assert (await anext(stream)).token_ids == [7]
+        assert await finished.next() == [7]
         await fleet.kill(0)
         await until(lambda: fleet.pool.num_waiting == 2)
         closed.close()
@@ -244,27 +192,24 @@ async def test_a_request_that_waits_can_be_ended() -> None:
         assert fleet.pool.num_waiting == 0
 
 
-async def test_all_requests_can_be_broken_off() -> None:
-    async with fleet_of(2) as fleet:
-        for fake in fleet.fakes:
-            fake.script = Script(hang=True)
-        streams = [fleet.read(f"request-{number}") for number in range(6)]
-        await fleet.kill(0)
-        await fleet.until_connected(1)
-        fleet.pool.break_off(RuntimeError("over"))
-        for stream in streams:
-            with pytest.raises(RuntimeError, match="over"):
-                await anext(stream)
-        assert fleet.pool.clients[1].num_requests == 0
+async def test_all_requests_can_be_broken_off(fleet: Fleet) -> None:
+    fleet.play(Script(hang=True))
+    streams = [fleet.read(f"request-{number}") for number in range(6)]
+    await fleet.kill(0)
+    await fleet.until_connected(1)
+    fleet.pool.break_off(RuntimeError("over"))
+    for stream in streams:
+        with pytest.raises(RuntimeError, match="over"):
+            await stream.next()
+    assert fleet.pool.clients[1].num_requests == 0
 
 
-async def test_figures_of_schedulers_are_summed() -> None:
-    async with fleet_of(2) as fleet:
-        for fake, count in zip(fleet.fakes, (1, 2), strict=True):
-            fake.stats = scheduler_pb2.Stats(num_running=count)
-        await until(lambda: fleet.pool.stats is not None and fleet.pool.stats.num_running == 3)
-        # Requests of other gateways count.
-        assert [client.load for client in fleet.pool.clients] == [1, 2]
+async def test_figures_of_schedulers_are_summed(fleet: Fleet) -> None:
+    for fake, count in zip(fleet.fakes, (1, 2), strict=True):
+        fake.stats = scheduler_pb2.Stats(num_running=count)
+    await until(lambda: fleet.pool.stats is not None and fleet.pool.stats.num_running == 3)
+    # Requests of other gateways count.
+    assert [client.load for client in fleet.pool.clients] == [1, 2]
 
 
 async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +235,7 @@ async def test_schedulers_come_and_go_with_their_name(monkeypatch: pytest.Monkey
         fakes[0].hold_after = fakes[1].hold_after = 1
         streams = [Reading(pool.add(add(f"request-{number}"))) for number in range(6)]
         for stream in streams:
-            assert (await anext(stream)).token_ids == [7]
+            assert await stream.next() == [7]
         # What still works is kept; what vanished and is lost, is not.
         known.remove("127.0.0.2")
         await until(lambda: any(client.is_retired for client in pool.clients))

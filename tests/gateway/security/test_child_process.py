@@ -16,28 +16,27 @@ from optimist_gateway.security.child_process import (
     ChildUnavailableError,
 )
 
-LOADER = "tests.gateway.security.test_child_process:load"
-
 
 def load(argument: str) -> Callable[[Any], str]:
     """What the process loads: renders by the name of a deed."""
 
     def render(value: Any) -> str:
-        if value["do"] == "hang":
-            while True:
-                pass
-        if value["do"] == "raise":
-            raise ValueError("begin with a user")
-        if value["do"] == "memory":
-            return "x" * 2**40
-        if value["do"] == "wait":
-            time.sleep(0.2)
-        if value["do"] == "pid":
-            return str(os.getpid())
-        if value["do"] == "exit":
-            os._exit(3)
-        if value["do"] == "print":
-            print("a library that prints")  # noqa: T201
+        match value["do"]:
+            case "hang":
+                while True:
+                    pass
+            case "raise":
+                raise ValueError("begin with a user")
+            case "memory":
+                return "x" * 2**40
+            case "wait":
+                time.sleep(0.2)
+            case "pid":
+                return str(os.getpid())
+            case "exit":
+                os._exit(3)
+            case "print":
+                print("a library that prints")  # noqa: T201
         return f"{argument}:{value['text']}"
 
     return render
@@ -45,7 +44,7 @@ def load(argument: str) -> Callable[[Any], str]:
 
 @pytest.fixture
 async def process() -> AsyncIterator[ChildProcess]:
-    started = ChildProcess(LOADER, "model", 2.0, "the deed")
+    started = ChildProcess(f"{__name__}:load", "model", 2.0, "the deed")
     yield started
     await started.stop()
 
@@ -59,24 +58,20 @@ async def test_renders_in_another_process(process: ChildProcess) -> None:
     long = "ä\N{ROCKET}\ud800" * 500_000
     texts = await asyncio.gather(*(process.ask(say(text)) for text in ("a", "b", long)))
     assert texts == ["model:a", "model:b", f"model:{long}"]
-
-
-async def test_what_a_library_prints_is_no_answer(process: ChildProcess) -> None:
+    # What a library prints is no answer.
     assert await process.ask(say("a", "print")) == "model:a"
     assert await process.ask(say("b")) == "model:b"
 
 
 async def test_a_refusal_says_why_and_the_process_goes_on(process: ChildProcess) -> None:
-    with pytest.raises(ChildError, match="begin with a user"):
-        await process.ask(say("a", "raise"))
-    with pytest.raises(ChildError, match="memory"):
-        await process.ask(say("a", "memory"))
-    assert await process.ask(say("b")) == "model:b"
+    pid = await process.ask(say("", "pid"))
+    for deed, reason in (("raise", "begin with a user"), ("memory", "memory")):
+        with pytest.raises(ChildError, match=reason):
+            await process.ask(say("a", deed))
+    assert await process.ask(say("", "pid")) == pid
 
 
-async def test_a_template_that_hangs_is_ended_and_the_next_one_is_rendered(
-    process: ChildProcess,
-) -> None:
+async def test_what_hangs_is_ended_and_the_next_one_is_rendered(process: ChildProcess) -> None:
     hanging = asyncio.create_task(process.ask(say("a", "hang")))
     await asyncio.sleep(0)
     behind = asyncio.create_task(process.ask(say("b")))
@@ -91,9 +86,7 @@ async def test_a_process_that_dies_is_started_again(process: ChildProcess) -> No
     assert await process.ask(say("b")) == "model:b"
 
 
-async def test_who_does_not_wait_for_his_text_does_not_leave_it_to_the_next(
-    process: ChildProcess,
-) -> None:
+async def test_who_does_not_wait_leaves_nothing_to_the_next(process: ChildProcess) -> None:
     await process.ask(say(""))
     leaving = asyncio.create_task(process.ask(say("a", "hang")))
     await asyncio.sleep(0.05)
@@ -114,16 +107,12 @@ async def test_who_leaves_does_not_end_the_process_of_all(process: ChildProcess)
 
 
 async def test_a_loader_that_fails_is_an_error() -> None:
-    process = ChildProcess(
-        "tests.gateway.security.test_child_process:nothing", "model", 1.0, "nothing"
-    )
+    process = ChildProcess(f"{__name__}:nothing", "model", 1.0, "nothing")
     with pytest.raises(ChildUnavailableError, match="does not start"):
         await process.ask(say(""))
 
 
-async def test_not_more_wait_than_may(
-    process: ChildProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_few_may_wait(process: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child_process, "MAX_WAITING", 1)
     await process.ask(say(""))
     first = asyncio.create_task(process.ask(say("a")))

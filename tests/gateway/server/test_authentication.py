@@ -1,15 +1,21 @@
-"""Who may ask for what."""
+"""Who may ask for what; API keys: how they are written, compared and followed."""
 
+import logging
 from collections.abc import AsyncIterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
+from optimist_gateway.security import keys as keys_module
+from optimist_gateway.security.keys import MAX_KEYS, ApiKey, Keys, KeySource, find_key, parse_keys
 from optimist_gateway.server.app import create_app
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -86,36 +92,23 @@ async def test_probes_and_the_page_need_no_key(guarded: Gateway) -> None:
     assert (await guarded.http.get("/page/no-such-file")).status_code == 404
 
 
-async def test_the_page_can_be_left_out(start: Start) -> None:
-    async with start(page=False) as gateway:
-        for path in ("/", "/page/js/main.js"):
-            assert (await gateway.http.get(path)).status_code == 404
+LET_IN = [bearer(KEY), bearer(ADMIN_KEY), {"authorization": f"bearer   {KEY} "}, {"x-api-key": KEY}]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        bearer(KEY),
-        {"authorization": f"bearer   {KEY} "},
-        {"x-api-key": KEY},
-        {"x-api-key": KEY, "authorization": f"Bearer {KEY}"},
-        bearer(ADMIN_KEY),
-    ],
-)
+@pytest.mark.parametrize("headers", [*LET_IN, {"x-api-key": KEY, "authorization": f"Bearer {KEY}"}])
 @in_module
 async def test_a_key_lets_in(guarded: Gateway, headers: dict[str, str]) -> None:
-    assert (await guarded.http.get("/v1/models", headers=headers)).status_code == 200
-    assert (await guarded.http.get("/metrics", headers=headers)).status_code == 200
+    for path in ("/v1/models", "/metrics"):
+        assert (await guarded.http.get(path, headers=headers)).status_code == 200
+
+
+WRONG_KEYS = ["sk-client-2", KEY + "x", sha256(KEY.encode()).hexdigest(), ADMIN_DIGEST, "ann"]
 
 
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
-        (bearer("sk-client-2"), "invalid_api_key"),
-        (bearer(KEY + "x"), "invalid_api_key"),
-        (bearer(sha256(KEY.encode()).hexdigest()), "invalid_api_key"),
-        (bearer(ADMIN_DIGEST), "invalid_api_key"),
-        (bearer("ann"), "invalid_api_key"),
+        *((bearer(key), "invalid_api_key") for key in WRONG_KEYS),
         (bearer(""), "missing_api_key"),
         ({"authorization": KEY}, "missing_api_key"),
         ({"authorization": f"Basic {KEY}"}, "missing_api_key"),
@@ -133,6 +126,11 @@ async def test_anything_else_does_not(guarded: Gateway, headers: dict[str, str],
     error = error_of(response, 401)
     assert (error["code"], error["type"]) == (code, "invalid_request_error")
     assert KEY not in response.text
+    # Who has no key need not send a body first.
+    headers = headers | {"expect": "100-continue"}
+    response = await guarded.http.post(url, json={}, headers=headers)
+    error_of(response, 401)
+    assert response.headers["connection"] == "close"
 
 
 @pytest.mark.parametrize("path", ["/admin/stats", "/admin/pause", "/admin/nothing", "/admin"])
@@ -143,22 +141,21 @@ async def test_admin_needs_an_admin_key(guarded: Gateway, path: str) -> None:
 
 
 async def test_without_admin_keys_nobody_is_an_admin(start: Start) -> None:
-    async with start(api_keys=[KEY], public_metrics=True) as gateway:
+    async with start(api_keys=[KEY], public_metrics=True, page=False) as gateway:
         for headers in ({}, bearer(KEY), {"authorization": "Bearer"}):
             response = await gateway.http.post("/admin/resume", headers=headers)
             assert error_of(response, 403)["code"] == "admin_disabled"
-        # Metrics may be public.
+        # Metrics may be public, and the page left out: its paths are as any other.
         assert (await gateway.http.get("/metrics")).status_code == 200
+        for path in ("/", "/page/js/main.js"):
+            response = await gateway.http.get(path, headers=bearer(KEY))
+            assert response.status_code == 404
 
 
 async def test_cross_origin_pages_are_let_in_only_if_named(start: Start) -> None:
-    origin = "https://app.example"
-    asked = "access-control-request-headers"
-    preflight = {
-        "origin": origin,
-        "access-control-request-method": "POST",
-        asked: "authorization,content-type",
-    }
+    origin, asked = "https://app.example", "access-control-request-headers"
+    preflight = {"origin": origin, "access-control-request-method": "POST"}
+    preflight |= {asked: "authorization,content-type"}
     allowed = "access-control-allow-origin"
     async with start(api_keys=[KEY]) as gateway:
         assert allowed not in (await gateway.http.options(CHAT, headers=preflight)).headers
@@ -174,13 +171,6 @@ async def test_cross_origin_pages_are_let_in_only_if_named(start: Start) -> None
         assert (await http.options(CHAT, headers=describing)).status_code == 200
 
 
-@in_module
-async def test_who_has_no_key_need_not_send_a_body_first(guarded: Gateway) -> None:
-    response = await guarded.http.post(CHAT, json={}, headers={"expect": "100-continue"})
-    error_of(response, 401)
-    assert response.headers["connection"] == "close"
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7"])
 def test_beyond_the_loopback_keys_or_consent_are_needed(host: str) -> None:
     flags = ["--model", "m", "--host", host]
@@ -191,24 +181,114 @@ def test_beyond_the_loopback_keys_or_consent_are_needed(host: str) -> None:
     load_settings(GatewaySettings, [*flags, "--insecure", "true"])
 
 
+RETURNED = ["abc-123_X.y:z/w+=@", "a" * 128]
+
+
 @pytest.mark.parametrize(
-    ("given", "comes_back"),
-    [
-        ("abc-123_X.y:z/w+=@", True),
-        ("a" * 128, True),
-        ("a" * 129, False),
-        ("", False),
-        ("two words", False),
-        ("ümlaut", False),
-        ('quote"d', False),
-        ("{}", False),
-    ],
+    "given", [*RETURNED, "a" * 129, "", "two words", "ümlaut", 'quote"d', "{}"], ids=repr
 )
-async def test_every_answer_carries_a_request_id(
-    gateway: Gateway, given: str, comes_back: bool
-) -> None:
+async def test_every_answer_carries_a_request_id(gateway: Gateway, given: str) -> None:
     for path in ("/health", "/nothing", "/v1/models", "/admin/stats", CHAT):
         response = await gateway.http.get(path, headers=[(b"x-request-id", given.encode())])
         (answered,) = response.headers.get_list("x-request-id")
-        assert (answered == given) is comes_back
-        assert comes_back or answered.startswith("req-")
+        assert (answered == given) is (given in RETURNED)
+        assert given in RETURNED or answered.startswith("req-")
+
+
+SECRET = "sk-abc-123"
+DIGEST = sha256(SECRET.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("line", [f"ann:{SECRET}", f"ann:{DIGEST}", f"  ann : {DIGEST.upper()} "])
+def test_a_key_is_found_by_its_secret_alone(line: str) -> None:
+    keys = parse_keys(["# comment", "", "bob:other", line])
+    assert find_key(keys, SECRET.encode()) == ApiKey("ann", sha256(SECRET.encode()).digest())
+    for wrong in ("", DIGEST, SECRET[:-1], SECRET + "4", SECRET.upper()):
+        assert find_key(keys, wrong.encode()) is None
+
+
+def test_a_key_without_a_name_is_called_by_its_digest() -> None:
+    for line in (SECRET, DIGEST):
+        (key,) = parse_keys([line])
+        assert key.name == f"key-{DIGEST[:8]}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [(["a:1", "a:2"], 2), (["ok:1", ":secret"], 2), (["name:"], 1), ([f"x:{'k' * 600}"], 1)],
+)
+def test_wrong_lines_are_named_by_number_and_not_shown(lines: list[str], number: int) -> None:
+    with pytest.raises(ValueError, match=f"line {number}") as caught:
+        parse_keys(lines)
+    assert "secret" not in str(caught.value)
+
+
+@given(st.binary(max_size=600))
+def test_nothing_else_is_a_key(secret: bytes) -> None:
+    found = find_key(parse_keys([f"ann:{SECRET}"]), secret)
+    assert (found is not None) is (secret == SECRET.encode())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def keys(path: Path, monkeypatch: pytest.MonkeyPatch) -> Keys:
+    """Follows a file with one key."""
+    path.write_text("ann:first-key\n")
+    monkeypatch.setattr(keys_module, "CHECK_SECONDS", 0.0)
+    return keys_in(path)
+
+
+def keys_in(path: Path | str, *listed: str) -> Keys:
+    return Keys([KeySource("--api-keys", listed, str(path))])
+
+
+def test_a_file_is_followed(path: Path, keys: Keys) -> None:
+    first = keys.find(b"first-key")
+    assert first is not None
+    assert (first.name, first.is_admin, first.competes) == ("ann", False, False)
+    path.write_text("ann:second-key\nbob:third-key\n")
+    assert keys.find(b"first-key") is None
+    second = keys.find(b"second-key")
+    assert second is not None
+    assert second.competes
+
+
+def test_a_file_that_becomes_wrong_changes_nothing_and_is_logged(
+    path: Path, keys: Keys, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        path.write_text("ann:second-key\nann:third-key\n")
+        assert keys.find(b"first-key") is not None
+        assert keys.find(b"second-key") is None
+    assert "line 2" in caplog.text
+    assert "third-key" not in caplog.text
+    path.unlink()
+    assert keys.find(b"first-key") is not None
+
+
+def test_a_file_without_keys_lets_nobody_in(path: Path) -> None:
+    path.write_text("")
+    keys = keys_in(path)
+    assert keys.asks_clients
+    assert keys.find(b"") is None
+    assert not keys_in("").asks_clients
+
+
+def test_what_cannot_be_read_is_named(path: Path) -> None:
+    with pytest.raises(SetupError, match=r"--api-keys-file: .*keys"):
+        keys_in(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SetupError, match="UTF-8"):
+        keys_in(path)
+    sources = [KeySource(f"--{whose}-keys", (f"ann:{whose}",), "") for whose in ("api", "admin")]
+    with pytest.raises(SetupError, match="twice"):
+        Keys(sources)
+
+
+def test_there_are_not_too_many_keys() -> None:
+    with pytest.raises(ValueError, match=str(MAX_KEYS)):
+        parse_keys(f"name-{number}:key" for number in range(MAX_KEYS + 1))

@@ -1,6 +1,7 @@
 """Connections that send too much, too slowly or nothing, and those that read nothing."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from inspect import signature
@@ -33,11 +34,6 @@ async def bounded(start: Start) -> AsyncIterator[Gateway]:
         yield gateway
 
 
-@pytest.fixture
-def url(bounded: Gateway) -> str:
-    return bounded.url
-
-
 def streamed(*headers: bytes, **fields: Any) -> bytes:
     """A request for a streamed completion."""
     body = json.dumps({"model": "tiny", "prompt": "a", "stream": True, **fields}).encode()
@@ -45,18 +41,15 @@ def streamed(*headers: bytes, **fields: Any) -> bytes:
     return JSON + lines + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
-async def exchange(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
+async def exchange(gateway: Gateway, *parts: bytes, pause: float = 0.0) -> bytes:
     """Sends bytes and returns all that comes until the connection is closed by the other side."""
-    host, port = url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    reader, writer = await gateway.connect()
     received = asyncio.create_task(read_all(reader))
-    try:
+    with contextlib.suppress(ConnectionError):
         for part in parts:
             writer.write(part)
             await writer.drain()
             await asyncio.sleep(pause)
-    except ConnectionError:
-        pass
     try:
         return await asyncio.wait_for(received, 20)
     finally:
@@ -65,11 +58,9 @@ async def exchange(url: str, *parts: bytes, pause: float = 0.0) -> bytes:
 
 async def read_all(reader: asyncio.StreamReader) -> bytes:
     data = b""
-    try:
+    with contextlib.suppress(ConnectionError):
         while more := await reader.read(65536):
             data += more
-    except ConnectionError:
-        pass
     return data
 
 
@@ -92,41 +83,31 @@ async def test_uvicorn_has_the_private_parts_that_the_protocol_uses() -> None:
     """Where this fails, http_protocol.py has to follow uvicorn, or its pin is too wide."""
     config = uvicorn.Config(lambda: None, log_config=None)
     arguments: Any = dict.fromkeys(signature(RequestResponseCycle).parameters)
-    protocol = HttpToolsProtocol(config, ServerState(), {})
-    parts = {
-        "HttpToolsProtocol": (protocol, PROTOCOL_PARTS),
-        "FlowControl": (FlowControl(asyncio.Transport()), ["write_paused"]),
-        "RequestResponseCycle": (RequestResponseCycle(**arguments), ["response_complete"]),
-    }
-    missing = [
-        f"{owner}.{name}"
-        for owner, (one, names) in parts.items()
-        for name in names
-        if not hasattr(one, name)
-    ]
-    assert not missing, f"uvicorn {uvicorn.__version__}"
+    for owner, names in (
+        (HttpToolsProtocol(config, ServerState(), {}), PROTOCOL_PARTS),
+        (FlowControl(asyncio.Transport()), ["write_paused"]),
+        (RequestResponseCycle(**arguments), ["response_complete"]),
+    ):
+        missing = [name for name in names if not hasattr(owner, name)]
+        assert not missing, f"{owner} of uvicorn {uvicorn.__version__}"
 
 
-async def test_headers_are_bounded_in_number_and_length(url: str) -> None:
+async def test_headers_are_bounded_in_number_and_length(bounded: Gateway) -> None:
     many = b"".join(b"x-%d: 1\r\n" % number for number in range(200))
     long = b"x-long: " + b"a" * 2 * MAX_HEADERS + b"\r\n"
     line = b"GET /" + b"a" * 2 * MAX_HEADERS + b" HTTP/1.1\r\nhost: a\r\n\r\n"
     for request in (GET + many + b"\r\n", GET + long + b"\r\n", line):
-        error = error_of(await exchange(url, request), 431)
+        error = error_of(await exchange(bounded, request), 431)
         assert error["code"] == "headers_too_large"
+    # Nor is one without end collected.
+    endless = [b"x-long: "] + [b"a" * 1000] * 100
+    assert error_of(await exchange(bounded, GET, *endless, pause=0.001), 431)
+    # What is no HTTP is answered in the API's shape too.
+    no_http = await exchange(bounded, b"\x16\x03\x01 hello\r\n\r\n")
+    assert error_of(no_http, 400)["code"] == "invalid_http"
     # Just so many are fine.
     few = b"".join(b"x-%d: 1\r\n" % number for number in range(100)) + b"connection: close\r\n"
-    assert (await exchange(url, GET + few + b"\r\n")).startswith(b"HTTP/1.1 200 ")
-
-
-async def test_a_header_without_end_is_not_collected(url: str) -> None:
-    endless = [b"x-long: "] + [b"a" * 1000] * 100
-    assert error_of(await exchange(url, GET, *endless, pause=0.001), 431)
-
-
-async def test_what_is_no_http_is_answered_in_the_api_s_shape(url: str) -> None:
-    error = error_of(await exchange(url, b"\x16\x03\x01 hello\r\n\r\n"), 400)
-    assert error["code"] == "invalid_http"
+    assert (await exchange(bounded, GET + few + b"\r\n")).startswith(b"HTTP/1.1 200 ")
 
 
 HEADERS = [b"x-%d: 1\r\n" % number for number in range(40)]
@@ -137,41 +118,40 @@ HEADERS = [b"x-%d: 1\r\n" % number for number in range(40)]
     [[], [GET, *HEADERS], [JSON + b"content-length: 1000\r\n\r\n", *[b" "] * 20]],
     ids=["nothing", "headers", "a body"],
 )
-async def test_what_comes_slowly_or_not_at_all_is_given_up(url: str, parts: list[bytes]) -> None:
-    assert error_of(await exchange(url, *parts, pause=0.1), 408)["code"] == "request_timeout"
+async def test_what_comes_slowly_or_not_is_given_up(bounded: Gateway, parts: list[bytes]) -> None:
+    assert error_of(await exchange(bounded, *parts, pause=0.1), 408)["code"] == "request_timeout"
 
 
 @pytest.mark.parametrize("length", [b"99999999", b"9" * 30, b"9" * 4000])
-async def test_a_body_that_is_announced_too_long_is_refused_at_once(
-    url: str, length: bytes
+async def test_a_body_announced_too_long_is_refused_at_once(
+    bounded: Gateway, length: bytes
 ) -> None:
-    answer = await exchange(url, JSON + b"content-length: " + length + b"\r\n\r\n")
+    answer = await exchange(bounded, JSON + b"content-length: " + length + b"\r\n\r\n")
     assert answer.startswith((b"HTTP/1.1 413 ", b"HTTP/1.1 400 "))
     assert len(answer) < 4096
 
 
-async def test_a_chunked_body_without_end_is_cut_off(url: str) -> None:
+async def test_a_chunked_body_without_end_is_cut_off(bounded: Gateway) -> None:
     chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
-    answer = await exchange(url, JSON + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 100)
+    answer = await exchange(bounded, JSON + b"transfer-encoding: chunked\r\n\r\n", *[chunk] * 100)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 413 ")
 
 
-async def test_connections_are_bounded(url: str) -> None:
-    host, port = url.removeprefix("http://").split(":")
-    idle = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
-    answer = await exchange(url)
+async def test_connections_are_bounded(bounded: Gateway) -> None:
+    idle = [await bounded.connect() for _ in range(4)]
+    answer = await exchange(bounded)
     assert error_of(answer, 503)["code"] == "overloaded"
     assert b"\r\nretry-after: 1\r\nretry-after-ms: 1000\r\n" in answer
     for _, writer in idle:
         writer.close()
         await writer.wait_closed()
-    async with a_client(url) as client:
+    async with a_client(bounded.url) as client:
         while (await client.get("/live")).status_code != 200:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def test_connections_that_are_kept_may_be_used_again(url: str) -> None:
-    async with a_client(url) as client:
+async def test_connections_that_are_kept_may_be_used_again(bounded: Gateway) -> None:
+    async with a_client(bounded.url) as client:
         for _ in range(3):
             assert (await client.get("/live")).status_code == 200
             await asyncio.sleep(0.3)
@@ -181,38 +161,36 @@ async def test_a_client_that_does_not_read_is_dropped(bounded: Gateway) -> None:
     # Slow enough that not too many outputs wait, large enough to fill the sockets' buffers.
     script = Script(steps=[Step([20] * 5000)], forever=True, pause_seconds=0.01)
     bounded.scheduler.script = script
-    host, port = bounded.url.removeprefix("http://").split(":")
-    _, writer = await asyncio.open_connection(host, int(port), limit=2**10)
+    _, writer = await bounded.connect(limit=2**10)
     writer.write(streamed(max_tokens=4000, return_token_ids=True))
     handle = await asyncio.wait_for(bounded.scheduler.aborts.get(), 30)
     assert handle == bounded.adds[0].handle
     writer.close()
     await bounded.until_shown('outcome="disconnected"')
-    assert "slow_reader" not in (await bounded.http.get("/metrics")).text
+    assert "slow_reader" not in await bounded.metrics()
 
 
 async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() -> None:
-    size, slow_reader_seconds = 16 * 2**20, 0.3
+    size = 16 * 2**20
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
         head = [(b"content-length", b"%d" % size)]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         await send({"type": "http.response.body", "body": bytes(size)})
 
-    settings = GatewaySettings(model="any", slow_reader_seconds=slow_reader_seconds)
+    settings = GatewaySettings(model="any", slow_reader_seconds=0.3)
     config = uvicorn.Config(app, lifespan="off")
     loop = asyncio.get_running_loop()
+    options: Any = {"settings": settings, "outbox": Outbox(0.0)}
     server = await loop.create_server(
-        lambda: BoundedProtocol(config, ServerState(), {}, settings=settings, outbox=Outbox(0.0)),
-        "127.0.0.1",
-        0,
+        lambda: BoundedProtocol(config, ServerState(), {}, **options), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     for _ in range(10):
         await reader.readexactly(size // 10)
-        await asyncio.sleep(slow_reader_seconds / 3)
+        await asyncio.sleep(0.1)
     assert len(await reader.readexactly(size % 10)) == size % 10
     writer.close()
     server.close()
@@ -221,19 +199,17 @@ async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() ->
 async def test_requests_that_are_sent_at_once_are_answered_one_by_one(bounded: Gateway) -> None:
     bounded.scheduler.script = Script(steps=[Step([20]), Step([20, EOS])])
     request, last = streamed(max_tokens=9), streamed(b"connection: close", max_tokens=9)
-    answer = await exchange(bounded.url, request + request + last)
+    answer = await exchange(bounded, request + request + last)
     assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"data: [DONE]") == 3
 
 
 @pytest.mark.parametrize("interval", [0.0, 1.0])
-async def test_events_that_come_soon_after_each_other_share_a_chunk(
-    start: Start, interval: float
-) -> None:
+async def test_events_soon_after_each_other_share_a_chunk(start: Start, interval: float) -> None:
     async with start(write_interval_seconds=interval) as gateway:
         # The last token is the one that stops it.
         steps = [*[Step([20])] * 30, Step([EOS])]
         gateway.scheduler.script = Script(steps=steps, pause_seconds=0.003)
-        answer = await exchange(gateway.url, streamed(b"connection: close", max_tokens=99))
+        answer = await exchange(gateway, streamed(b"connection: close", max_tokens=99))
     chunks = chunks_of(answer)
     *events, done = b"".join(chunks).removesuffix(b"\n\n").split(b"\n\n")
     assert done == b"data: [DONE]"

@@ -4,18 +4,20 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import combinations
 from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.request import cache_salt
 from tests.gateway.fake_scheduler import Script
 from tests.gateway.harness import (
     BODIES,
     CHAT,
-    COMPLETIONS,
-    RESPONSES,
     Gateway,
     Start,
     bearer,
@@ -33,9 +35,7 @@ def retry_seconds(response: httpx.Response) -> float:
     return milliseconds / 1000
 
 
-async def test_tokens_of_one_key_are_limited_and_what_the_scheduler_refuses_costs_none(
-    start: Start,
-) -> None:
+async def test_tokens_of_one_key_are_limited_and_a_refusal_costs_none(start: Start) -> None:
     async with start(api_keys=KEYS, tokens_per_minute=5) as gateway:
         gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
         for _ in range(3):
@@ -48,9 +48,7 @@ async def test_tokens_of_one_key_are_limited_and_what_the_scheduler_refuses_cost
         await gateway.answer(CHAT, key="key-b")
 
 
-async def test_more_answers_than_a_key_may_have_at_a_time_are_refused_for_good(
-    start: Start,
-) -> None:
+async def test_more_answers_than_a_key_may_have_are_refused_for_good(start: Start) -> None:
     async with start(api_keys=KEYS, max_num_requests_per_key=2) as gateway:
         assert (await gateway.refused(CHAT, key="key-a", n=3))["param"] == "n"
 
@@ -68,6 +66,18 @@ async def test_a_key_leaves_room_for_another(start: Start) -> None:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def test_without_keys_the_request_says_whom_it_shares_with() -> None:
+    assert (cache_salt("", ""), cache_salt("", "team")) == ("", "team")
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=4, unique=True))
+def test_clients_share_with_themselves_alone(asked: list[tuple[str, str]]) -> None:
+    named = [(f"key {client}".replace("\0", ""), salt) for client, salt in asked]
+    for one, other in combinations(named, 2):
+        assert (cache_salt(*one) == cache_salt(*other)) == (one == other)
+    assert all(len(cache_salt(*one)) == 64 for one in named)
 
 
 async def test_keys_share_no_cached_prompts_with_each_other(start: Start) -> None:
@@ -91,10 +101,8 @@ LIVE = b"GET /live HTTP/1.1\r\nhost: a\r\n\r\n"
 @asynccontextmanager
 async def full(start: Start, **limits: Any) -> AsyncIterator[Gateway]:
     """A gateway whose limit is one request, and which runs one for the time of the block."""
-    async with (
-        start(api_keys=["ann:key-a"], max_num_requests=1, **limits) as gateway,
-        filled(gateway),
-    ):
+    limits |= {"api_keys": ["ann:key-a"], "max_num_requests": 1}
+    async with start(**limits) as gateway, filled(gateway):
         yield gateway
 
 
@@ -127,10 +135,9 @@ class Connection:
     async def refusal(self) -> dict[str, str]:
         """Reads the next answer, which is a refusal; returns its headers."""
         status, headers, body = await self.answer()
-        assert status == 429
-        assert json.loads(body)["error"]["code"] == "overloaded"
-        assert int(headers["retry-after-ms"]) >= 1000
-        assert int(headers["retry-after"]) >= 1
+        response = httpx.Response(status, headers=headers, content=body)
+        assert error_of(response, 429)["code"] == "overloaded"
+        retry_seconds(response)
         return headers
 
     async def require_closed(self) -> None:
@@ -141,40 +148,37 @@ class Connection:
 async def connection(start: Start) -> AsyncIterator[Connection]:
     """To a gateway at its limit of one request."""
     async with full(start, max_body_bytes=5_000, read_seconds=0.5) as gateway:
-        host, port = gateway.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        yield Connection(reader, writer)
-        writer.close()
+        yield (connected := Connection(*await gateway.connect()))
+        connected.writer.close()
 
 
-async def test_a_refusal_does_not_wait_for_the_body_and_the_connection_stays(
-    connection: Connection,
-) -> None:
+async def test_a_refusal_does_not_wait_for_the_body(connection: Connection) -> None:
     data = json.dumps(BODIES[CHAT]).encode()
     for _ in range(2):
         connection.writer.write(HEAD + b"content-length: %d\r\n\r\n" % len(data))
         assert "connection" not in await connection.refusal()
         connection.writer.write(data)
+    # The connection stays.
     connection.writer.write(CHUNKED)
     await connection.refusal()
     connection.writer.write(b"3\r\nabc\r\n" * 20 + b"0\r\n\r\n" + LIVE)
     assert (await connection.answer())[0] == 200
 
 
+async def send_chunks(writer: asyncio.StreamWriter, num_bytes: int) -> None:
+    """Sends so much of a body, not all at once."""
+    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
+    for _ in range(num_bytes // len(chunk)):
+        writer.write(chunk)
+        await writer.drain()
+        await asyncio.sleep(0.001)
+
+
 async def test_what_is_thrown_away_is_bounded_in_size(connection: Connection) -> None:
     connection.writer.write(CHUNKED)
     await connection.refusal()
     with pytest.raises(ConnectionError):
-        await send_chunks(connection, 10**7)
-
-
-async def send_chunks(connection: Connection, num_bytes: int) -> None:
-    """Sends so much of a body, not all at once."""
-    chunk = b"1000\r\n" + b" " * 4096 + b"\r\n"
-    for _ in range(num_bytes // len(chunk)):
-        connection.writer.write(chunk)
-        await connection.writer.drain()
-        await asyncio.sleep(0.001)
+        await send_chunks(connection.writer, 10**7)
 
 
 async def test_what_is_thrown_away_is_bounded_in_time(connection: Connection) -> None:
@@ -192,7 +196,7 @@ async def test_who_asks_before_he_sends_a_body_need_not_send_it(connection: Conn
 
 async def test_keys_come_first_then_room_then_the_body(start: Start) -> None:
     async with full(start) as gateway:
-        for number, path in enumerate((CHAT, COMPLETIONS, RESPONSES), 1):
+        for number, path in enumerate(BODIES, 1):
             unknown = await gateway.http.post(path, content=b"{", headers=bearer("key-c"))
             assert error_of(unknown, 401)["code"] == "invalid_api_key"
             refused = await gateway.http.post(path, content=b"{", headers=bearer("key-a"))

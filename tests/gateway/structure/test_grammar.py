@@ -22,45 +22,39 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammars import grammar
-from optimist_gateway.structure.tool_format import FORMATS, HERMES, LLAMA3, ToolFormat
+from optimist_gateway.structure.tool_format import HERMES, LLAMA3, ToolFormat
 from tests.gateway.fake_scheduler import EOS
-from tests.gateway.structure.test_tool_calls import written
+from tests.gateway.structure.test_tool_calls import every_form, written
 
-NUMBER = {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
+NUMBER: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+NUMBER |= {"required": ["a"], "additionalProperties": False}
 FUNCTIONS = [
     Function("f", NUMBER, is_strict=True, index=0),
     Function("look-up", {"type": "object"}, is_strict=False, index=1),
 ]
+ANY_OBJECT = JsonContent({"type": "object"}, is_lenient=False)
 GOOD = [("f", '{"a": 1}')]
 TWO = [*GOOD, ("look-up", '{"b": {"x": ["}"]}}')]
-
-
-@pytest.fixture(scope="module")
-def follower(backend: Backend) -> LLTokenizer:
-    return LLTokenizer(backend.to_str(), n_vocab=backend.get_vocab_size(), eos_token=[EOS])
 
 
 class Follows:
     """Tells whether a grammar has a text."""
 
-    def __init__(self, follower: LLTokenizer, backend: Backend) -> None:
-        self._follower, self._backend = follower, backend
+    def __init__(self, backend: Backend) -> None:
+        size = backend.get_vocab_size()
+        self.tokenizer = LLTokenizer(backend.to_str(), n_vocab=size, eos_token=[EOS])
+        self._backend = backend
 
     def __call__(self, source: str, text: str) -> bool:
-        assert check_grammar(source, self._follower) == ""
-        matcher = LLMatcher(self._follower, LLMatcher.grammar_from_lark(source), log_level=0)
+        assert check_grammar(source, self.tokenizer) == ""
+        matcher = LLMatcher(self.tokenizer, LLMatcher.grammar_from_lark(source), log_level=0)
         token_ids = self._backend.encode(text).ids
         return matcher.try_consume_tokens(token_ids) == len(token_ids) and matcher.is_accepting()
 
 
 @pytest.fixture(scope="module")
-def follows(follower: LLTokenizer, backend: Backend) -> Follows:
-    return Follows(follower, backend)
+def follows(backend: Backend) -> Follows:
+    return Follows(backend)
 
 
 def of_content(content: Content) -> str:
@@ -133,7 +127,7 @@ def test_json_by_a_schema(
 
 
 def test_white_space_in_json_is_bounded(follows: Follows) -> None:
-    source = of_content(JsonContent({"type": "object"}, is_lenient=False))
+    source = of_content(ANY_OBJECT)
     assert follows(source, "{" + " " * 64 + '"a": 1}')
     assert not follows(source, "{" + " " * 65 + '"a": 1}')
     assert not follows(source, " {}")
@@ -154,9 +148,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("pattern", "good", "bad"), PATTERNS)
-def test_text_by_a_regular_expression(
-    follows: Follows, pattern: str, good: list[str], bad: list[str]
-) -> None:
+def test_text_by_a_regex(follows: Follows, pattern: str, good: list[str], bad: list[str]) -> None:
     source = of_content(RegexContent(pattern))
     for text in good:
         assert re.fullmatch(pattern, text)
@@ -173,8 +165,8 @@ def test_one_of_several_texts(follows: Follows, choices: list[str]) -> None:
 
 
 @pytest.mark.parametrize("is_required", [True, False])
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_calls_have_arguments_by_their_schemas(
+@every_form
+def test_calls_have_arguments_by_schemas(
     follows: Follows, form: ToolFormat, is_required: bool
 ) -> None:
     source = of_tools(form, is_required=is_required)
@@ -186,27 +178,20 @@ def test_calls_have_arguments_by_their_schemas(
     assert not follows(source, written(form, GOOD)[:-1])
 
 
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+@every_form
 def test_text_is_let_through_unless_a_call_is_required(follows: Follows, form: ToolFormat) -> None:
     texts = ["Hello", '{"a": 1}', "{", 'x {"name": "f"', "<tool", '{"name": "Ann"}', "\n", "東"]
-    for text in texts:
+    for text in (*texts, "Well: " + written(form, GOOD)):
         assert follows(of_tools(form), text), text
         assert not follows(of_tools(form, is_required=True), text)
-    before = written(form, GOOD)
-    assert follows(of_tools(form), "Well: " + before)
-    assert not follows(of_tools(form, is_required=True), "Well: " + before)
 
 
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_one_call_if_they_must_not_be_parallel(follows: Follows, form: ToolFormat) -> None:
+@every_form
+def test_calls_that_must_not_be_parallel_or_beside_text(follows: Follows, form: ToolFormat) -> None:
     source = of_tools(form, is_parallel=False)
     assert follows(source, written(form, GOOD))
     assert not follows(source, written(form, TWO))
-
-
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_text_of_a_form_or_calls(follows: Follows, form: ToolFormat) -> None:
-    source = of_tools(form, JsonContent({"type": "object"}, is_lenient=False))
+    source = of_tools(form, ANY_OBJECT)
     assert follows(source, '{"x": 3}')
     assert follows(source, written(form, GOOD))
     assert not follows(source, "Hello")
@@ -236,11 +221,8 @@ BAD_GRAMMARS = [
 
 
 @pytest.mark.parametrize(("source", "reason"), BAD_GRAMMARS, ids=lambda text: text[:20])
-def test_a_wrong_grammar_is_explained_in_a_line(
-    follower: LLTokenizer, source: str, reason: str
-) -> None:
-    verdict = check_grammar(source, follower)
-    assert verdict
+def test_a_wrong_grammar_is_explained_in_a_line(follows: Follows, source: str, reason: str) -> None:
+    verdict = check_grammar(source, follows.tokenizer)
+    assert 0 < len(verdict) <= 300
     assert reason in verdict
-    assert len(verdict) <= 300
     assert "\n" not in verdict

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.request import (
-    Content,
     Function,
     JsonContent,
     LarkContent,
@@ -46,8 +45,7 @@ def of_json(schema: dict[str, Any]) -> Structure:
     return Structure(JsonContent(schema, is_lenient=False))
 
 
-def of(content: Content) -> Structure:
-    return Structure(content)
+LETTERS = Structure(RegexContent("[a-z]+"))
 
 
 async def refusal(grammars: Grammars, structure: Structure, model: ModelDescription) -> FieldError:
@@ -64,9 +62,7 @@ async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDe
     assert await grammars.grammar(of_json({"type": "object", "title": "B"}), model) == first
 
 
-async def test_functions_are_checked_like_schemas(
-    grammars: Grammars, model: ModelDescription
-) -> None:
+async def test_functions_are_checked_too(grammars: Grammars, model: ModelDescription) -> None:
     functions = [Function("f", {"type": "object", "properties": {"a": {"format": "x"}}}, True, 0)]
     error = await refusal(grammars, Structure(tools=ToolUse(functions, False, True)), model)
     # A format counts for texts; of which kind `a` is, nothing says.
@@ -90,8 +86,8 @@ CHOICES = [
     for i in range(6)
 ]
 BOMBS: dict[str, Structure] = {
-    "terminals that double": of(LarkContent(chain(2000))),
-    "an intersection": of(LarkContent(intersection())),
+    "terminals that double": Structure(LarkContent(chain(2000))),
+    "an intersection": Structure(LarkContent(intersection())),
     "a product": of_json({"allOf": PRODUCT}),
     "thousands of optional properties": of_json({"type": "object", "properties": OPTIONAL}),
     "a schema of many choices": of_json({"allOf": CHOICES}),
@@ -102,7 +98,7 @@ BOMBS: dict[str, Structure] = {
 async def test_a_bomb_harms_nobody(grammars: Grammars, model: ModelDescription, name: str) -> None:
     async with asyncio.timeout(60):
         error = await refusal(grammars, BOMBS[name], model)
-        assert await grammars.grammar(of(RegexContent("[a-z]+")), model)
+        assert await grammars.grammar(LETTERS, model)
         # It is not tried again.
         await grammars.stop()
         assert (await refusal(grammars, BOMBS[name], model)).message == error.message
@@ -112,8 +108,10 @@ async def test_a_bomb_harms_nobody(grammars: Grammars, model: ModelDescription, 
 DEEP = {f"x{n}": {"type": "array", "items": {"$ref": f"#/$defs/x{n + 1}"}} for n in range(300)}
 LONG_LIST = {"type": "array", "maxItems": 1_000_000, "items": {"type": "string"}}
 QUICK: dict[str, Structure] = {
-    "nested repetitions": of(RegexContent("((a{1,100}){1,100}){1,100}")),
-    "a wide alternation": of(RegexContent("|".join(f"[ab]*a[ab]{{{n}}}" for n in range(5, 90)))),
+    "nested repetitions": Structure(RegexContent("((a{1,100}){1,100}){1,100}")),
+    "a wide alternation": Structure(
+        RegexContent("|".join(f"[ab]*a[ab]{{{n}}}" for n in range(5, 90)))
+    ),
     "a large enumeration": of_json({"enum": [f"value {index}" for index in range(3000)]}),
     "a deep schema": of_json({"$ref": "#/$defs/x0", "$defs": DEEP | {"x300": {"type": "integer"}}}),
     "a recursive schema": of_json({"type": "array", "items": {"$ref": "#"}}),
@@ -122,7 +120,7 @@ QUICK: dict[str, Structure] = {
 
 
 @pytest.mark.parametrize("name", QUICK)
-async def test_what_only_looks_hard_is_taken(
+async def test_what_looks_hard_is_taken(
     grammars: Grammars, model: ModelDescription, name: str
 ) -> None:
     assert await grammars.grammar(QUICK[name], model)
@@ -141,43 +139,34 @@ async def test_verdicts_are_forgotten_in_the_end(
 ) -> None:
     monkeypatch.setattr(grammars_module, "MAX_CHECKED", 20)
     for index in range(30):
-        await own.grammar(of(RegexContent(f"a{{{index}}}")), model)
+        await own.grammar(Structure(RegexContent(f"a{{{index}}}")), model)
     assert len(own._verdicts) == 20
 
 
 async def test_a_slow_moment_is_not_held_against_a_grammar(
     own: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    structure = of(RegexContent("[a-z]+"))
     with monkeypatch.context() as slow:
         slow.setattr(grammars_module, "_SECONDS", 1e-6)
         slow.setattr(grammars_module, "_DOUBT_SECONDS", 0.0)
-        assert "too complex" in (await refusal(own, structure, model)).message
+        assert "too complex" in (await refusal(own, LETTERS, model)).message
     await own.stop()
-    assert await own.grammar(structure, model)
-
-
-async def test_a_longer_context_changes_no_verdict(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    structure = of(RegexContent("[a-z]+"))
-    await grammars.grammar(structure, model)
-    process = grammars._process
-    longer = replace(model, max_model_len=2 * MAX_MODEL_LEN)
-    await grammars.grammar(structure, longer)
-    assert grammars._process is process
+    assert await own.grammar(LETTERS, model)
 
 
 async def test_a_model_without_a_tokenizer_file(tmp_path: Path, model: ModelDescription) -> None:
     grammars = Grammars(str(tmp_path), HERMES, lambda _text: None)
     with pytest.raises(ApiError, match=r"tokenizer\.json"):
-        await grammars.grammar(of(RegexContent("a")), model)
+        await grammars.grammar(Structure(RegexContent("a")), model)
 
 
-async def test_another_model_starts_another_process(
+async def test_another_model_starts_another_process_and_a_longer_context_none(
     grammars: Grammars, model: ModelDescription
 ) -> None:
-    structure = of(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
+    await grammars.grammar(LETTERS, model)
+    process = grammars._process
+    await grammars.grammar(LETTERS, replace(model, max_model_len=2 * MAX_MODEL_LEN))
+    assert grammars._process is process
+    structure = Structure(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
     assert "large" in (await refusal(grammars, structure, model)).message
-    larger = ModelDescription(model.vocab_size + 32, MAX_MODEL_LEN, (EOS,), is_synthetic=False)
-    assert await grammars.grammar(structure, larger)
+    assert await grammars.grammar(structure, replace(model, vocab_size=model.vocab_size + 32))

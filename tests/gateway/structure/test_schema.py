@@ -65,7 +65,7 @@ UNBOUNDED: list[tuple[dict[str, Any], str]] = [
     ("check", "schema", "path"),
     [(plain_schema, *one) for one in REFUSED] + [(check_json, *one) for one in UNBOUNDED],
 )
-def test_what_cannot_be_followed_is_named(
+def test_what_is_not_followed_is_named(
     check: Callable[[Any], object], schema: dict[str, Any], path: str
 ) -> None:
     with pytest.raises(SchemaError) as caught:
@@ -73,9 +73,11 @@ def test_what_cannot_be_followed_is_named(
     assert path_text(caught.value.path) == path
 
 
-def test_a_property_may_have_the_name_of_a_keyword() -> None:
-    schema = {"properties": {"not": {"type": "string"}, "$ref": {}}, "enum": [{"if": 1}]}
-    assert plain_schema(schema) == schema
+def test_what_can_be_followed_is_kept() -> None:
+    # A property may have the name of a keyword, and keywords may ask for nothing.
+    named = {"properties": {"not": {"type": "string"}, "$ref": {}}, "enum": [{"if": 1}]}
+    for schema in (named, {"uniqueItems": False, "nullable": False, "exclusiveMinimum": 3}):
+        assert plain_schema(schema) == schema
 
 
 def test_lenient_leaves_keywords_out_but_refers_nowhere_else() -> None:
@@ -83,11 +85,6 @@ def test_lenient_leaves_keywords_out_but_refers_nowhere_else() -> None:
     assert plain_schema(schema, is_lenient=True) == {"type": "array", "items": {"type": "string"}}
     with pytest.raises(SchemaError, match="same schema"):
         plain_schema({"$ref": "https://example.org/s"}, is_lenient=True)
-
-
-def test_keywords_that_ask_for_nothing_are_fine() -> None:
-    schema = {"uniqueItems": False, "nullable": False, "exclusiveMinimum": 3}
-    assert plain_schema(schema) == schema
 
 
 def test_json_is_counted_and_its_integers_may_be_bounded() -> None:

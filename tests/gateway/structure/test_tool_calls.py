@@ -8,16 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from optimist_gateway.structure.tool_calls import CallDelta, ContentDelta, Delta, ToolCallReader
-from optimist_gateway.structure.tool_format import (
-    FORMATS,
-    HERMES,
-    JSON,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_ARGS,
-    ToolFormat,
-    tool_format,
-)
+from optimist_gateway.structure.tool_format import FORMATS, HERMES, LLAMA3, ToolFormat, tool_format
 
 NAMES = ("look_up", "look-up", "f")
 Call = tuple[str, str]
@@ -34,6 +25,7 @@ calls = st.lists(
     min_size=1,
     max_size=3,
 )
+every_form = pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
 forms = st.sampled_from(sorted(FORMATS.values(), key=lambda form: form.name))
 spaces = st.sampled_from(["", " ", "\n", " \n  "])
 
@@ -41,20 +33,13 @@ spaces = st.sampled_from(["", " ", "\n", " \n  "])
 def written(form: ToolFormat, calls: list[Call], space: str = "") -> str:
     """Writes calls as a model does."""
     quoted = [
-        space.join(
-            (
-                *form.before_name,
-                form.quote + name + form.quote,
-                *form.after_name,
-                arguments,
-                *form.end,
-            )
-        )
+        [*form.before_name, form.quote + name + form.quote, *form.after_name, arguments, *form.end]
         for name, arguments in calls
     ]
     between = space + "".join(part + space for part in form.separator or ())
     opening = "".join(part + space for part in form.opening)
-    return opening + between.join(quoted) + "".join(space + part for part in form.closing)
+    closing = "".join(space + part for part in form.closing)
+    return opening + between.join(space.join(parts) for parts in quoted) + closing
 
 
 def joined(deltas: list[Delta]) -> Message:
@@ -85,7 +70,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 @settings(deadline=None)
 @given(forms, calls, spaces, st.lists(st.integers(0, 10_000), max_size=12))
-def test_calls_are_read_however_they_are_cut(
+def test_cuts_change_no_calls(
     form: ToolFormat, made: list[Call], space: str, places: list[int]
 ) -> None:
     made = made if form.separator is not None else made[:1]
@@ -118,31 +103,32 @@ def test_text_before_calls_loses_its_last_white_space(before: str, made: list[Ca
     assert read(HERMES, before + " \n" + written(HERMES, made)) == (before.rstrip(" \n"), made)
 
 
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+@every_form
 def test_arguments_are_passed_on_as_they_come(form: ToolFormat) -> None:
-    text = written(form, [("f", '{"a": "x}\\"{", "b": [1, {}]}')])
+    arguments = '{"a": "x}\\"{", "b": [1, {}]}'
     reader = ToolCallReader(form, NAMES)
-    passed = [joined_arguments(reader.push(char)) for char in text]
-    assert max(len(one) for one in passed) == 1
-    assert "".join(passed) == '{"a": "x}\\"{", "b": [1, {}]}'
-    assert reader.num_calls == 1
-    assert reader.finish() == []
+    deltas = [reader.push(char) for char in written(form, [("f", arguments)])]
+    passed = [
+        "".join(delta.arguments for delta in one if isinstance(delta, CallDelta)) for one in deltas
+    ]
+    assert max(map(len, passed)) == 1
+    assert "".join(passed) == arguments
+    assert (reader.num_calls, reader.finish()) == (1, [])
 
 
-def joined_arguments(deltas: list[Delta]) -> str:
-    return "".join(delta.arguments for delta in deltas if isinstance(delta, CallDelta))
-
-
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_a_function_that_is_not_known_is_text(form: ToolFormat) -> None:
+@every_form
+def test_what_is_unknown_is_text_and_what_breaks_off_is_passed_on(form: ToolFormat) -> None:
     text = written(form, [("unknown", "{}")])
     assert read(form, text) == (text, [])
+    text = written(form, [("f", '{"a": "b')])
+    text = text[: text.index('"b') + 2]
+    assert read(form, text) == ("", [("f", '{"a": "b')])
 
 
 @pytest.mark.parametrize(
     "text", ['{"name": "f", ', '{"name": "Ann", "age": 3}', '{"tool_calls": []}', "{", '{"a": 1}']
 )
-@pytest.mark.parametrize("form", [LLAMA3, JSON], ids=lambda form: form.name)
+@pytest.mark.parametrize("form", [LLAMA3, FORMATS["json"]], ids=lambda form: form.name)
 def test_json_that_is_no_call_is_text(form: ToolFormat, text: str) -> None:
     assert read(form, *text) == (text, [])
 
@@ -156,46 +142,31 @@ def test_text_comes_at_once_unless_it_may_begin_a_call() -> None:
     assert reader.push("o") == [ContentDelta('{"no')]
 
 
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_arguments_that_break_off_are_passed_on(form: ToolFormat) -> None:
-    text = written(form, [("f", '{"a": "b')])
-    text = text[: text.index('"b') + 2]
-    assert read(form, text) == ("", [("f", '{"a": "b')])
-
-
 def test_a_call_is_no_reason_to_wait_for_ever() -> None:
     reader = ToolCallReader(HERMES, NAMES)
-    content = "".join(
-        delta.text
-        for _ in range(100)
-        for delta in reader.push("<tool_call>" + " " * 100)
-        if isinstance(delta, ContentDelta)
-    )
+    deltas = [delta for _ in range(100) for delta in reader.push("<tool_call>" + " " * 100)]
+    content, _ = joined(deltas)
     assert content.startswith("<tool_call>")
     assert len(content) > 10_000
 
 
 QWEN = '{% if tools %}...<tool_call>\\n{"name": <function-name>, "arguments": ...}{% endif %}'
 TEMPLATES = [
-    ("", JSON),
-    ("{{ messages[0].content }}", JSON),
-    ("{% for toolset in x %}", JSON),
-    (QWEN, HERMES),
-    (QWEN + "<function=example>", JSON),
-    (QWEN + "<arg_key>", JSON),
-    ("{% if tools is not none %}[TOOL_CALLS] [{% endif %}", MISTRAL),
-    ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", MISTRAL_ARGS),
-    ("{% if tools %}Environment: ipython{% endif %}", LLAMA3),
-    ("{% if tools %}<|python_tag|>{% endif %}", LLAMA3),
-    ("{% if tools %}<function_calls>{% endif %}", JSON),
+    ("", "json"),
+    ("{{ messages[0].content }}", "json"),
+    ("{% for toolset in x %}", "json"),
+    (QWEN, "hermes"),
+    (QWEN + "<function=example>", "json"),
+    (QWEN + "<arg_key>", "json"),
+    ("{% if tools is not none %}[TOOL_CALLS] [{% endif %}", "mistral"),
+    ("{% if tools %}[TOOL_CALLS]{{ name }}[ARGS]{% endif %}", "mistral_args"),
+    ("{% if tools %}Environment: ipython{% endif %}", "llama3"),
+    ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),
+    ("{% if tools %}<function_calls>{% endif %}", "json"),
 ]
 
 
-@pytest.mark.parametrize(("template", "form"), TEMPLATES)
-def test_a_template_has_a_format(template: str, form: ToolFormat) -> None:
-    assert tool_format("auto", template) is form
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_name_decides_whatever_the_template(name: str) -> None:
-    assert tool_format(name, QWEN) is FORMATS[name]
+@pytest.mark.parametrize(("template", "name"), TEMPLATES)
+def test_a_template_has_a_format_unless_a_name_decides(template: str, name: str) -> None:
+    assert tool_format("auto", template) is FORMATS[name]
+    assert all(tool_format(other, template) is FORMATS[other] for other in FORMATS)

@@ -1,7 +1,9 @@
-"""The tokenizer and chat template of a model directory; texts and bytes of single tokens."""
+"""The tokenizer of a model directory; texts and bytes of single tokens; templates with tools."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, decoders, models
@@ -9,11 +11,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
-from optimist_gateway.core.answer.detokenize import (
-    byte_fallback_bytes,
-    byte_level_bytes,
-)
+from optimist_gateway.core.answer.detokenize import byte_fallback_bytes, byte_level_bytes
 from optimist_gateway.core.error import FieldError
+from optimist_gateway.core.request import Message, ToolCall
+from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
+from optimist_gateway.text.chat_template import render
+from optimist_gateway.text.encode import template_messages, with_tools
 from optimist_gateway.text.tokenizer import (
     Tokenizer,
     TokenTexts,
@@ -32,9 +35,8 @@ def with_limits(model_directory: Path, backend: Backend, tmp_path: Path) -> Toke
     directory = tmp_path / "limited"
     shutil.copytree(model_directory, directory)
     limited = Backend.from_str(backend.to_str())
-    limited.post_processor = TemplateProcessing(
-        single="<|end|> $A", special_tokens=[("<|end|>", EOS)]
-    )
+    begins = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", EOS)])
+    limited.post_processor = begins
     limited.enable_truncation(8)
     limited.enable_padding(length=8)
     limited.save(str(directory / "tokenizer.json"))
@@ -42,9 +44,7 @@ def with_limits(model_directory: Path, backend: Backend, tmp_path: Path) -> Toke
     return load_tokenizer(str(directory))
 
 
-async def test_text_keeps_its_length_and_begins_as_the_model_wants(
-    with_limits: Tokenizer, backend: Backend
-) -> None:
+async def test_text_is_whole_and_begins_as_wanted(with_limits: Tokenizer, backend: Backend) -> None:
     plain = backend.encode(LONG).ids
     assert await with_limits.encode(LONG, add_special_tokens=True) == [EOS, *plain]
     assert await with_limits.encode(LONG, add_special_tokens=False) == plain
@@ -57,8 +57,7 @@ async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> Non
 
 
 def test_special_tokens_have_no_text(tokenizer: Tokenizer, backend: Backend) -> None:
-    state = tokenizer.detokenizer()
-    assert state.push([EOS, *backend.encode("fox").ids]) == "fox"
+    assert tokenizer.detokenizer().push([EOS, *backend.encode("fox").ids]) == "fox"
 
 
 def test_no_token_is_longer_than_the_longest(tokenizer: Tokenizer, backend: Backend) -> None:
@@ -67,16 +66,11 @@ def test_no_token_is_longer_than_the_longest(tokenizer: Tokenizer, backend: Back
 
 
 def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=str(tmp_path)) as caught:
-        load_tokenizer(str(tmp_path))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["missing", "file.txt"])
-def test_what_is_no_directory_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "file.txt").write_text("text")
-    with pytest.raises(SetupError, match=name):
-        load_tokenizer(str(tmp_path / name))
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "file.txt"):
+        with pytest.raises(SetupError, match=str(path)) as caught:
+            load_tokenizer(str(path))
+        assert "\n" not in str(caught.value)
 
 
 def test_only_byte_level_vocabularies_are_taken(backend: Backend) -> None:
@@ -102,10 +96,8 @@ def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:
         assert text == backend.decode([token], skip_special_tokens=False)
         assert text == token_bytes.decode(errors="replace")
         assert vocabulary.describe(token) == (text, token_bytes)
-
-
-def test_tokens_that_the_tokenizer_does_not_have_are_empty(backend: Backend) -> None:
-    assert Vocabulary(backend).describe(10**6) == ("", b"")
+    # Tokens that the tokenizer does not have are empty.
+    assert vocabulary.describe(10**6) == ("", b"")
 
 
 def test_what_stands_for_no_byte_is_text() -> None:
@@ -119,11 +111,130 @@ def test_vocabularies_of_other_kinds() -> None:
     fallback = Backend(models.BPE({"\N{LOWER ONE EIGHTH BLOCK}fox": 0, "<0xE6>": 1}, []))
     fallback.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
     fallback.add_tokens([AddedToken("<0xE7>", special=True)])
-    vocabulary = Vocabulary(fallback)
-    assert vocabulary.describe(0) == (" fox", b" fox")
-    assert vocabulary.describe(1) == ("\ufffd", b"\xe6")
-    assert vocabulary.describe(2) == ("<0xE7>", b"<0xE7>")
+    described = [Vocabulary(fallback).describe(token) for token in range(3)]
+    assert described == [(" fox", b" fox"), ("\ufffd", b"\xe6"), ("<0xE7>", b"<0xE7>")]
     words = Backend(models.WordPiece({"[UNK]": 0, "fox": 1, "##es": 2}, unk_token="[UNK]"))
     words.decoder = decoders.WordPiece()
     assert Vocabulary(words).describe(1) == ("fox", b"fox")
     assert Vocabulary(Backend(models.BPE({"a": 0}, []))).describe(0) == ("a", b"a")
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "description": "Does <it> & more.", "parameters": {"type": "object"}},
+}
+CONVERSATION = [
+    Message("user", "Go"),
+    Message("assistant", "", tool_calls=(ToolCall("call_1", "f", {"a": "ä\n<"}),)),
+    Message("tool", "done", tool_call_id="call_1"),
+]
+# The parts of Qwen 2.5's template that tell of tools and calls.
+HERMES_TEMPLATE = """
+{%- if tools %}{{ '<tools>' }}{% for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}
+{{- '</tools>\\n<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call>' }}{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'assistant' and message.tool_calls %}
+{%- for call in message.tool_calls %}
+{{- '<tool_call>\\n{"name": "' + call.function.name + '", "arguments": ' }}
+{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
+{%- endfor %}
+{%- else %}{{- '<|' + message.role + '|>' + message.content }}{% endif %}
+{%- endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+# How templates of another family write arguments: they add text to text.
+TEXT_TEMPLATE = """
+{%- for message in messages %}{% for call in message.tool_calls or [] %}
+{{- call.function.name + '(' + call.function.arguments + ')' }}{% endfor %}{% endfor %}"""
+
+
+def directory_with(template: str, model_directory: Path, tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    shutil.copytree(model_directory, directory)
+    (directory / "chat_template.jinja").write_text(template)
+    return directory
+
+
+async def prompt(directory: Path, tools: list[dict[str, Any]]) -> str:
+    tokenizer = load_tokenizer(str(directory))
+    shown, described = with_tools(template_messages(CONVERSATION), tools, tokenizer.tool_format)
+    return await tokenizer.render_messages(shown, described)
+
+
+def test_a_template_gets_tools_and_arguments_as_objects() -> None:
+    text = render(HERMES_TEMPLATE, template_messages(CONVERSATION), [TOOL], {})
+    listed = text[text.index("<tools>\n") + 8 : text.index("</tools>")]
+    assert json.loads(listed) == TOOL
+    call = text[text.rindex("<tool_call>\n") + 12 : text.rindex("\n</tool_call>")]
+    assert json.loads(call) == {"name": "f", "arguments": {"a": "ä\n<"}}
+    assert text.endswith("<|tool|>done<|assistant|>")
+
+
+def test_a_template_that_wants_text_gets_arguments_as_text() -> None:
+    text = render(TEXT_TEMPLATE, template_messages(CONVERSATION), None, {})
+    assert text == 'f({"a": "ä\\n<"})'
+
+
+async def test_a_tokenizer_tells_its_format(model_directory: Path, tmp_path: Path) -> None:
+    directory = directory_with(HERMES_TEMPLATE, model_directory, tmp_path)
+    assert load_tokenizer(str(directory)).tool_format is HERMES
+    assert "<tools>" in await prompt(directory, [TOOL])
+    assert "<tools>" not in await prompt(directory, [])
+    assert load_tokenizer(str(directory), "json").tool_format.name == "json"
+
+
+async def test_templates_that_refuse_or_are_slow(model_directory: Path, tmp_path: Path) -> None:
+    slow = (
+        "{% if messages[0].content == 'slow' %}"
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        "{% elif messages[0].content == 'bad' %}{{ raise_exception('begin with a user') }}"
+        "{% endif %}{{ messages[0].content }}"
+    )
+    directory = directory_with(slow, model_directory, tmp_path)
+    limited = load_tokenizer(str(directory), template_seconds=1.0)
+    try:
+        for content, error in (("bad", "begin with a user"), ("slow", "longer than 1 seconds")):
+            with pytest.raises(FieldError, match=error):
+                await limited.render_messages([{"role": "user", "content": content}])
+        assert await limited.render_messages([{"role": "user", "content": "quick"}]) == "quick"
+    finally:
+        await limited.stop()
+
+
+F_CALL = {"name": "f", "arguments": {"a": 1}}
+
+
+def conversation() -> list[dict[str, Any]]:
+    call_ids = [f"call_{index}_0123456789" for index in "ab"]
+    calls = [{"id": call_id, "type": "function", "function": F_CALL} for call_id in call_ids]
+    results = [
+        {"role": "tool", "content": content, "tool_call_id": call_id, "name": "f"}
+        for content, call_id in zip("12", call_ids, strict=True)
+    ]
+    return [
+        {"role": "user", "content": "Go"},
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        *results,
+        {"role": "assistant", "content": "Done"},
+    ]
+
+
+def test_mistral_s_templates_get_ids_of_nine_letters() -> None:
+    messages, _ = with_tools(conversation(), [TOOL], MISTRAL)
+    call_ids = [call["id"] for call in messages[1]["tool_calls"]]
+    assert call_ids == ["123456789", "123456789"]
+    assert [message["tool_call_id"] for message in messages[2:4]] == call_ids
+    short, _ = with_tools([{"role": "tool", "content": "", "tool_call_id": "_x_"}], [], MISTRAL)
+    assert short[0]["tool_call_id"] == "00000000x"
+
+
+def test_other_templates_get_tools_in_the_system_message() -> None:
+    messages, tools = with_tools(conversation(), [TOOL], JSON)
+    assert tools is None
+    roles = [message["role"] for message in messages]
+    assert roles == ["system", "user", "assistant", "user", "assistant"]
+    assert json.loads(messages[0]["content"].splitlines()[-1]) == TOOL["function"]
+    assert json.loads(messages[2]["content"]) == {"tool_calls": [F_CALL, F_CALL]}
+    results = [json.loads(line) for line in messages[3]["content"].splitlines()]
+    assert results == [{"name": "f", "result": "1"}, {"name": "f", "result": "2"}]
+    # A system message keeps its text.
+    (message,), _ = with_tools([{"role": "system", "content": "Be brief."}], [TOOL], JSON)
+    assert message["content"].startswith("Be brief.\n\nYou may call functions.")

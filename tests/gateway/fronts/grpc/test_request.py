@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from google.protobuf import json_format
@@ -13,7 +14,7 @@ from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import JsonContent, LarkContent, Request, Sampling, Structure
-from optimist_gateway.fronts.grpc.messages import generation_request
+from optimist_gateway.fronts.grpc.messages import _REASONS, generation_request
 
 
 def message(**fields: Any) -> inference_pb2.GenerateRequest:
@@ -24,68 +25,40 @@ def asked_by(**fields: Any) -> Request:
     return generation_request(message(**fields), "tiny")
 
 
-def chat(**fields: Any) -> inference_pb2.GenerateRequest:
-    request = {"chat": {"messages": [{"role": "user", "content": "Hello"}]}} | fields
-    return json_format.ParseDict(request, inference_pb2.GenerateRequest())
+def expected(**fields: Any) -> Request:
+    """Returns a request with the defaults of the REST API."""
+    return Request(model="tiny", prompts=("x",), names=ANY, predictions=[], **fields)
 
 
-def test_defaults_are_those_of_the_rest_api() -> None:
-    plain = asked_by()
-    assert plain == Request(model="tiny", prompts=("x",), names=plain.names, predictions=[])
-
-
-def test_zeros_that_are_set_are_set() -> None:
+def test_defaults_and_zeros_that_are_set() -> None:
+    assert asked_by() == expected()
     asked = asked_by(sampling={"temperature": 0, "topK": 0, "seed": 0}, numLogprobs=0)
-    assert asked.sampling == Sampling(temperature=0.0, top_k=0, seed=0)
-    assert asked.num_logprobs == 0
+    assert asked == expected(sampling=Sampling(temperature=0.0, top_k=0, seed=0), num_logprobs=0)
 
 
 def test_every_option_arrives() -> None:
-    asked = asked_by(
-        sampling={
-            "topP": 0.5,
-            "minP": 0.25,
-            "presencePenalty": 1,
-            "frequencyPenalty": -1,
-            "repetitionPenalty": 1.5,
-            "logitBias": {"3": -2.0},
-        },
-        maxTokens=7,
-        minTokens=2,
-        stop=["a", "b"],
-        stopTokenIds=[5],
-        ignoreEos=True,
-        n=3,
-        includeProvenance=True,
-        includeSpeculation=True,
-        numSpeculativeTokens=0,
-        priority=-4,
-        cacheSalt="s",
-        numLogprobs=20,
-    )
-    assert asked.sampling == Sampling(
-        top_p=0.5,
-        min_p=0.25,
-        repetition_penalty=1.5,
-        presence_penalty=1.0,
-        frequency_penalty=-1.0,
-        logit_bias={3: -2.0},
-    )
-    assert (asked.max_tokens, asked.min_tokens, asked.n) == (7, 2, 3)
-    assert asked.num_choices == 3
-    assert (asked.stop, asked.stop_token_ids, asked.ignore_eos) == (["a", "b"], [5], True)
-    assert (asked.include_provenance, asked.include_speculation) == (True, True)
-    assert (asked.num_speculative_tokens, asked.priority, asked.cache_salt) == (0, -4, "s")
-    assert asked.num_logprobs == 20
+    sampling: dict[str, Any] = {"top_p": 0.5, "min_p": 0.25, "presence_penalty": 1.0}
+    sampling |= {"frequency_penalty": -1.0, "repetition_penalty": 1.5}
+    fields: dict[str, Any] = {"max_tokens": 7, "min_tokens": 2, "stop": ["a", "b"], "n": 3}
+    fields |= {"stop_token_ids": [5], "ignore_eos": True, "priority": -4, "cache_salt": "s"}
+    fields |= {"include_provenance": True, "include_speculation": True}
+    fields |= {"num_speculative_tokens": 0, "num_logprobs": 20}
+    asked = asked_by(sampling=sampling | {"logit_bias": {"3": -2.0}}, **fields)
+    wanted = Sampling(**sampling, logit_bias={3: -2.0})
+    assert asked == expected(sampling=wanted, num_candidates=3, **fields)
 
 
 def test_structures() -> None:
-    array = JsonContent({"type": "array"}, is_lenient=False)
-    assert asked_by(jsonSchema='{"type": "array"}').structure == Structure(array)
-    any_object = JsonContent({"type": "object"}, is_lenient=False)
-    assert asked_by(jsonObject=True).structure == Structure(any_object)
+    for schema, fields in (
+        ({"type": "array"}, {"jsonSchema": '{"type": "array"}'}),
+        ({"type": "object"}, {"jsonObject": True}),
+    ):
+        assert asked_by(**fields).structure == Structure(JsonContent(schema, is_lenient=False))
     assert asked_by(grammar="start: /a/").structure == Structure(LarkContent("start: /a/"))
     assert asked_by(jsonObject=False).structure is None
+
+
+KING = {"role": "king", "content": ""}
 
 
 @pytest.mark.parametrize(
@@ -106,16 +79,15 @@ def test_structures() -> None:
         (message(predictions=[{}]), "predictions[0]"),
         (message(predictions=[{"text": "a"}, {"tokenIds": {"ids": [1]}}]), "predictions[1]"),
         (message(predictions=[{"text": "a"}] * 17), "predictions"),
-        (chat(chat={"messages": []}), "chat.messages"),
-        (chat(chat={"messages": [{"role": "king", "content": ""}]}), "chat.messages[0].role"),
+        (message(text=None, chat={"messages": []}), "chat.messages"),
+        (message(text=None, chat={"messages": [KING]}), "chat.messages[0].role"),
     ],
 )
 def test_what_is_wrong_is_named(request_message: inference_pb2.GenerateRequest, field: str) -> None:
     with pytest.raises(ApiError) as caught:
         generation_request(request_message, "tiny")
     assert caught.value.status == 400
-    assert caught.value.param is not None
-    assert caught.value.param.startswith(field)
+    assert (caught.value.param or "").startswith(field)
 
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -161,6 +133,4 @@ def test_any_message_is_a_request_or_names_a_field_of_its_own(data: st.DataObjec
 
 
 def test_every_reason_of_an_answer_has_a_number() -> None:
-    from optimist_gateway.fronts.grpc.messages import _REASONS
-
     assert set(_REASONS) == {reason for reason in FinishReason if not reason.is_failure}

@@ -6,7 +6,16 @@ from typing import Any, Literal
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from optimist_gateway.core.request import Conversation, JsonContent, Message, Request, ToolCall
+from optimist_gateway.core.request import (
+    Conversation,
+    Function,
+    JsonContent,
+    Message,
+    Request,
+    Structure,
+    ToolCall,
+    ToolUse,
+)
 from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import ResponseOutput
@@ -23,6 +32,8 @@ def conversation(**fields: Any) -> Conversation:
 
 
 CALL = {"type": "function_call", "call_id": "a", "name": "look", "arguments": ""}
+SAID = {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}
+PARTS = [{"type": "input_text", "text": part} for part in ("ra", "in")]
 ITEMS = [
     {"role": "user", "content": [{"type": "input_text", "text": "Weather"}]},
     {
@@ -30,16 +41,12 @@ ITEMS = [
         "role": "assistant",
         "id": "msg_1",
         "status": "completed",
-        "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}],
+        "content": [SAID],
     },
     CALL | {"id": "fc_1"},
     CALL | {"call_id": "b", "arguments": '{"x":1}'},
     {"type": "function_call_output", "call_id": "a", "output": "sun"},
-    {
-        "type": "function_call_output",
-        "call_id": "b",
-        "output": [{"type": "input_text", "text": "ra"}, {"type": "input_text", "text": "in"}],
-    },
+    {"type": "function_call_output", "call_id": "b", "output": PARTS},
 ]
 TOOL = {"type": "function", "name": "look", "parameters": {"properties": {}}, "strict": True}
 
@@ -56,40 +63,35 @@ def test_items_are_messages() -> None:
     assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", {}),))
 
 
+def structure_of(**fields: Any) -> tuple[Structure, ToolUse]:
+    structure = request(**fields).structure
+    assert structure is not None
+    assert structure.tools is not None
+    return structure, structure.tools
+
+
 def test_tools_and_form() -> None:
     schema = {"type": "json_schema", "name": "answer", "schema": {"type": "array"}}
     fields = {"input": "x", "tools": [TOOL, TOOL | {"name": "go"}], "text": {"format": schema}}
     choice = {"type": "function", "name": "look"}
-    structure = request(**fields, tool_choice=choice).structure
-    assert structure is not None
+    structure, tools = structure_of(**fields, tool_choice=choice)
     assert structure.content == JsonContent({"type": "array"}, is_lenient=False)
-    assert structure.tools is not None
-    assert (structure.tools.is_required, structure.tools.is_parallel) == (True, False)
-    (function,) = structure.tools.functions
-    assert (function.name, function.is_strict, function.index) == ("look", True, 0)
-    assert function.parameters == {"type": "object", "properties": {}}
+    parameters = {"type": "object", "properties": {}}
+    look = Function("look", parameters, is_strict=True, index=0)
+    assert tools == ToolUse([look], is_required=True, is_parallel=False)
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
-    structure = request(**fields, tool_choice=allowed).structure
-    assert structure is not None
-    assert structure.tools is not None
-    assert [function.name for function in structure.tools.functions] == ["look"]
-    assert (structure.tools.is_required, structure.tools.is_parallel) == (False, True)
+    _, tools = structure_of(**fields, tool_choice=allowed)
+    assert tools == ToolUse([look], is_required=False, is_parallel=True)
     assert len(conversation(**fields, tool_choice=allowed).tools) == 2
     assert not conversation(**fields, tool_choice="none").tools
 
 
 LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+TEXT_END = ["output_text.done", "content_part.done", "output_item.done"]
+CALL_END = ["function_call_arguments.done", "output_item.done"]
 KINDS = {
-    "message": (
-        ["output_item.added", "content_part.added"],
-        "output_text.delta",
-        ["output_text.done", "content_part.done", "output_item.done"],
-    ),
-    "function_call": (
-        ["output_item.added"],
-        "function_call_arguments.delta",
-        ["function_call_arguments.done", "output_item.done"],
-    ),
+    "message": (["output_item.added", "content_part.added"], "output_text.delta", TEXT_END),
+    "function_call": (["output_item.added"], "function_call_arguments.delta", CALL_END),
 }
 """Of each type of item: the first events, those between, and the last ones."""
 STEPS = st.tuples(st.sampled_from(["text", "call", "more of a call"]), st.text(min_size=1))
@@ -123,9 +125,8 @@ def test_events_build_up_the_items(
     assert len(items) == max(num_items, 1)
     statuses = ["completed"] * (len(items) - 1) + [status]
     assert [item["status"] for item in items] == statuses
-    assert [event["output_index"] for event in events] == sorted(
-        event["output_index"] for event in events
-    )
+    indexes = [event["output_index"] for event in events]
+    assert indexes == sorted(indexes)
     for index, item in enumerate(items):
         require_item(item, [event for event in events if event["output_index"] == index])
     names = [item[name] for item in items for name in ("id", "call_id") if name in item]

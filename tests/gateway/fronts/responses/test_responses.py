@@ -9,20 +9,12 @@ from pydantic import BaseModel
 
 from optimist.scheduler.v1 import scheduler_pb2
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
-from tests.gateway.harness import RESPONSES, Gateway
+from tests.gateway.harness import RESPONSES, Fields, Gateway
 
 KOELN: Any = {"city": "Köln"}
-WEATHER: Any = {
-    "type": "function",
-    "name": "weather",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
+CITY: Fields = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY |= {"additionalProperties": False}
+WEATHER: Any = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
 TOOLS = [WEATHER, NOW]
 ONE = '{"name": "now", "arguments": {}}'
@@ -43,19 +35,18 @@ async def events_of(gateway: Gateway, extra: Any = None, **options: Any) -> list
 
 async def test_a_whole_response(gateway: Gateway) -> None:
     token_ids = gateway.say("The quick brown fox")
-    options: dict[str, Any] = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
+    options: Fields = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
     response = await gateway.respond(**options)
     assert response.id.startswith("resp_")
     assert (response.object, response.status) == ("response", "completed")
     assert response.output_text == "The quick brown fox"
     assert (response.output[0].role, response.output[0].status) == ("assistant", "completed")
-    usage = response.usage
-    assert usage.output_tokens == len(token_ids)
-    assert usage.input_tokens == len(tokens(gateway.adds[0].prompt_token_ids))
-    assert usage.total_tokens == usage.input_tokens + len(token_ids)
+    usage, num_prompt = response.usage, len(tokens(gateway.adds[0].prompt_token_ids))
+    assert (usage.input_tokens, usage.output_tokens) == (num_prompt, len(token_ids))
+    assert usage.total_tokens == num_prompt + len(token_ids)
     assert usage.output_tokens_details.reasoning_tokens == 0
     assert usage.input_tokens_details.cached_tokens == 0
-    assert (response.error, response.incomplete_details) == (None, None)
+    assert response.error is response.incomplete_details is None
     assert response.completed_at is not None
     assert {name: getattr(response, name) for name in options} == options
     assert response.truncation == "disabled"
@@ -64,12 +55,8 @@ async def test_a_whole_response(gateway: Gateway) -> None:
 
 async def test_the_prompt_is_that_of_the_chat(gateway: Gateway) -> None:
     gateway.say("ok")
-    messages: Any = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hello"},
-        {"role": "assistant", "content": "Hi."},
-        {"role": "user", "content": "More"},
-    ]
+    said = [("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi."), ("user", "More")]
+    messages: Any = [{"role": role, "content": content} for role, content in said]
     await gateway.chat(messages=messages)
     await gateway.respond(instructions="Be brief.", input=messages[1:])
     first, second = gateway.adds
@@ -77,18 +64,18 @@ async def test_the_prompt_is_that_of_the_chat(gateway: Gateway) -> None:
 
 
 async def test_events_in_their_order(gateway: Gateway) -> None:
-    gateway.say("The quick brown fox 東京", width=3)
+    text = "The quick brown fox 東京"
+    gateway.say(text, width=3)
     events = await events_of(gateway)
     kinds = [event.type.removeprefix("response.") for event in events]
     assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
     assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
     assert set(kinds[4:-4]) == {"output_text.delta"}
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert "".join(event.delta for event in events[4:-4]) == "The quick brown fox 東京"
-    assert events[-4].text == "The quick brown fox 東京"
+    assert "".join(event.delta for event in events[4:-4]) == events[-4].text == text
     assert (events[0].response.status, events[0].response.output) == ("in_progress", [])
     final = events[-1].response
-    assert (final.status, final.output_text) == ("completed", "The quick brown fox 東京")
+    assert (final.status, final.output_text) == ("completed", text)
     assert {event.item_id for event in events[4:-4]} == {final.output[0].id}
     assert final.usage.output_tokens > 0
 
@@ -97,11 +84,10 @@ async def test_events_have_names_on_the_wire(gateway: Gateway) -> None:
     gateway.say("Hi")
     response = await gateway.post(RESPONSES, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
-    lines = response.text.splitlines()
-    assert lines[0] == "event: response.created"
-    assert lines[1].startswith('data: {"type":"response.created"')
+    first, data, *_, last, _, _ = response.text.splitlines()
+    assert (first, last) == ("event: response.created", "event: response.completed")
+    assert data.startswith('data: {"type":"response.created"')
     assert "[DONE]" not in response.text
-    assert lines[-3] == "event: response.completed"
 
 
 async def test_the_clients_own_stream(gateway: Gateway) -> None:
@@ -123,9 +109,8 @@ async def test_the_clients_own_stream(gateway: Gateway) -> None:
 async def test_a_limit_makes_a_response_incomplete(gateway: Gateway) -> None:
     gateway.say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
     response = await gateway.respond(max_output_tokens=3)
-    assert response.status == "incomplete"
+    assert response.status == response.output[0].status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
-    assert response.output[0].status == "incomplete"
     assert response.completed_at is None
     assert gateway.adds[0].max_tokens == 3
     last = (await events_of(gateway, max_output_tokens=3))[-1]
@@ -143,11 +128,8 @@ async def test_a_prediction_and_where_text_came_from(gateway: Gateway) -> None:
     assert response.usage.model_extra["speculation"]["num_accepted_tokens"] == 3
     whole = response.model_extra["provenance"]
     assert {segment["source"] for segment in whole} == {"prediction", "target"}
-    streamed = [
-        segment
-        for event in await events_of(gateway, extra)
-        for segment in (event.model_extra or {}).get("provenance", [])
-    ]
+    events = [event.model_extra or {} for event in await events_of(gateway, extra)]
+    streamed = [segment for event in events for segment in event.get("provenance", [])]
     for segments in (whole, streamed):
         assert "".join(segment["text"] for segment in segments) == response.output_text
 
@@ -176,20 +158,17 @@ async def test_errors_before_the_first_event_have_their_status(gateway: Gateway)
 async def test_calls_are_items_and_their_results_go_back(gateway: Gateway) -> None:
     gateway.say(CALLS)
     response = await gateway.respond(tools=TOOLS)
-    assert response.status == "completed"
-    assert [item.type for item in response.output] == ["function_call", "function_call"]
-    assert [item.name for item in response.output] == ["weather", "now"]
+    assert (response.status, response.tool_choice) == ("completed", "auto")
+    calls = [(item.type, item.name) for item in response.output]
+    assert calls == [("function_call", "weather"), ("function_call", "now")]
     assert json.loads(response.output[0].arguments) == KOELN
     assert len({item.call_id for item in response.output}) == 2
     assert [tool.name for tool in response.tools] == ["weather", "now"]
-    assert response.tool_choice == "auto"
     assert gateway.adds[0].sampling.grammar
     gateway.say("Sunny.")
     items: list[Any] = [{"role": "user", "content": "Hello"}, *response.output]
-    items += [
-        {"type": "function_call_output", "call_id": item.call_id, "output": "sun"}
-        for item in response.output
-    ]
+    result = {"type": "function_call_output", "output": "sun"}
+    items += [result | {"call_id": item.call_id} for item in response.output]
     again = await gateway.respond(input=items, tools=TOOLS)
     assert again.output_text == "Sunny."
     first, second = gateway.adds
@@ -222,18 +201,17 @@ async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
     logprobs = (await gateway.respond(**wanted)).output[0].content[0].logprobs
     assert len(logprobs) == len(token_ids)
     assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in logprobs)
-    deltas = await events_of(gateway, **wanted)
-    deltas = [event for event in deltas if event.type == "response.output_text.delta"]
-    given = [one.token for event in deltas for one in event.logprobs]
-    assert given == [one.token for one in logprobs]
+    events = await events_of(gateway, **wanted)
+    deltas = [event.logprobs for event in events if event.type == "response.output_text.delta"]
+    assert [one.token for each in deltas for one in each] == [one.token for one in logprobs]
     assert (await gateway.respond()).output[0].content[0].logprobs == []
 
 
-def schema(value: Any) -> dict[str, Any]:
+def schema(value: Any) -> Fields:
     return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value}}}
 
 
-def function(**fields: Any) -> dict[str, Any]:
+def function(**fields: Any) -> Fields:
     return {"tools": [{"type": "function", "name": "f", **fields}]}
 
 
@@ -276,9 +254,7 @@ INVALID: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(
     ("fields", "param", "code"), UNSUPPORTED + [(*one, "invalid_value") for one in INVALID]
 )
-async def test_what_is_wrong_is_named(
-    gateway: Gateway, fields: dict[str, Any], param: str, code: str
-) -> None:
+async def test_wrong_values(gateway: Gateway, fields: Fields, param: str, code: str) -> None:
     error = await gateway.refused(RESPONSES, **fields)
     assert (error["param"], error["code"]) == (param, code), error
 
@@ -293,6 +269,6 @@ async def test_what_is_wrong_is_named(
         {"stream_options": {"include_obfuscation": False}, "top_logprobs": 0},
     ],
 )
-async def test_what_asks_for_the_default_is_taken(gateway: Gateway, fields: dict[str, Any]) -> None:
+async def test_what_asks_for_the_default_is_taken(gateway: Gateway, fields: Fields) -> None:
     gateway.say("Hi")
     assert (await gateway.answer(RESPONSES, **fields))["store"] is False
