@@ -1,8 +1,7 @@
-"""Commands that a test runs to their end, and conditions that it waits for."""
+"""Commands that a test runs to their end."""
 
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.stack import REPOSITORY
@@ -24,11 +23,3 @@ def run(
     )
     assert result.returncode == 0, f"{' '.join(map(str, command))}: {result.stdout}{result.stderr}"
     return result.stdout
-
-
-def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    """Waits for a condition; raises AssertionError if it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.05)

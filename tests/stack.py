@@ -60,18 +60,19 @@ def descendants(parent: int) -> dict[int, str]:
     return found
 
 
-def wait_until(holds: Callable[[], object], seconds: float = END_SECONDS) -> None:
-    """Waits until something holds; raises TimeoutError if it takes longer."""
+def wait_until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Waits for a condition; raises AssertionError if it takes too long."""
     deadline = time.monotonic() + seconds
     while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds} s")
+        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
         time.sleep(0.05)
 
 
 def wait_for_end(pids: Iterable[int]) -> None:
     """Waits until processes have ended, each waited for by its parent."""
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "processes", END_SECONDS
+    )
 
 
 class Stack:

@@ -28,7 +28,7 @@ class Enumeration:
         for each in candidates:
             logit = self._sum(each.features) + self._sum(shared[each.kind]) - self._sum(none)
             odds[each.token_id] = odds.get(each.token_id, 0.0) + exp(logit)
-            if each.place >= 0:
+            if each.offset >= 0:
                 follow = _begin(self._view, each, logit)
                 begun.setdefault(each.token_id, []).append((-logit, follow))
         found: Found = {}
@@ -56,7 +56,7 @@ class Enumeration:
         if not rows and value >= LEAST_OPEN * self._min_value:
             most = MOST_PATHS
             rows = [
-                (_begin_further(each, self._logits, step), each.place >= 0)
+                (_begin_further(each, self._logits, step), each.offset >= 0)
                 for each in find_further(view, path)
             ]
         found: Found = {}

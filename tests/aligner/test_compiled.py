@@ -82,8 +82,8 @@ def edits(draw: st.DrawFn) -> tuple[str, str]:
     before = draw(files)
     after = list(before)
     for _ in range(draw(st.integers(0, 4))):
-        place = draw(st.integers(0, len(after) - 1))
-        after[place : place + draw(st.integers(0, 2))] = draw(st.lists(lines, max_size=2)) or [""]
+        offset = draw(st.integers(0, len(after) - 1))
+        after[offset : offset + draw(st.integers(0, 2))] = draw(st.lists(lines, max_size=2)) or [""]
     old, new = draw(st.integers(0, 7)), draw(st.integers(0, 20))
     text = "".join(after).replace(f" word{old}(", f" word{new}(")
     return "".join(before), text

@@ -32,10 +32,10 @@ def with_lines(start: int, *new: str) -> str:
 
 def after(truth: str, end: str, number: int = 1) -> tuple[str, str]:
     """Divides a text after an occurrence of some words."""
-    place = -1
+    offset = -1
     for _ in range(number):
-        place = truth.index(end, place + 1)
-    return truth[: place + len(end)], truth[place + len(end) :]
+        offset = truth.index(end, offset + 1)
+    return truth[: offset + len(end)], truth[offset + len(end) :]
 
 
 def roots(draft: Draft) -> list[tuple[str, int]]:
@@ -164,7 +164,7 @@ def test_empty_sources_propose_nothing_before_the_output(predictions: list[list[
     assert propose(predictions, [1, 2, 3, 4, 1, 2, 3]).token_ids[0] == 4
 
 
-def test_empty_prediction_before_another_changes_nothing_but_places() -> None:
+def test_empty_prediction_before_another_changes_nothing_but_offsets() -> None:
     one, other = propose([[1, 2, 3, 4]], [1, 2]), propose([[], [1, 2, 3, 4]], [1, 2])
     assert one.token_ids == other.token_ids
     assert one.positions == other.positions

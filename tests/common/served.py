@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from optimist_common.network.channel import Tls
 from optimist_common.network.endpoints import join_address
-from optimist_common.network.server import GrpcServer, ServerTls
+from optimist_common.network.server import GrpcServer
 
 
 @asynccontextmanager
 async def serve(
-    tls: ServerTls | None = None,
+    tls: Tls | None = None,
     host: str = "127.0.0.1",
     *,
     add: Callable[[Any], None] | None = None,

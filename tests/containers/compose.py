@@ -13,9 +13,9 @@ from optimist_common.network.health import is_serving
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
 from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
-from tests.command import wait_until
 from tests.containers.ask import ask_grpc, ask_rest
 from tests.containers.engine import PROJECT, address, compose, containers, engine, left_over
+from tests.stack import wait_until
 
 HOST = "127.0.0.1"
 _URL = f"http://{HOST}:8000"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from optimist_cli.serve.ports import free_ports
-from tests.command import wait_until
 from tests.deploy.installation import KUBERNETES
+from tests.stack import wait_until
 
 SCRIPTS = KUBERNETES / "components" / "redis-sentinel"
 NUMBER = 3

@@ -114,7 +114,7 @@ def test_a_request_is_logged_where_the_proposer_has_the_setting(
     before = set(request_logs.iterdir())
     answer = ask(client, edit, edit.before)
     (path,) = set(request_logs.iterdir()) - before
-    wait_until(lambda: "the request was closed" in path.read_text())
+    wait_until(lambda: "the request was closed" in path.read_text(), "the end of the log")
     command = [sys.executable, "-m", "optimist_cli", "explain", str(path)]
     summary = json.loads(subprocess.check_output([*command, "--json"]))
     # A proposer does not learn what a request ends with.

@@ -98,7 +98,7 @@ def test_services_end_with_a_process_that_is_killed() -> None:
     script = f"from optimist_client import LLM; LLM({str(BUNDLED_MODEL)!r})"
     with subprocess.Popen([sys.executable, "-c", script]) as process:
         # `optimist serve` and the services that it has started so far.
-        wait_until(lambda: len(descendants(process.pid)) > 2, 60)
+        wait_until(lambda: len(descendants(process.pid)) > 2, "services")
         pids = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
     wait_for_end(pids)

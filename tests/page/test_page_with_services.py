@@ -8,9 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.command import run as run_command
-from tests.command import wait_until
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
-from tests.stack import START_SECONDS, Stack, health_of
+from tests.stack import START_SECONDS, Process, Stack, wait_until
 
 FOR_ANY_MODEL = ["spelling", "docstrings", "nothing-expected"]
 FOR_BUNDLED_MODEL = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
@@ -119,8 +118,8 @@ def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
     expect(page.get_by_role("alert")).to_contain_text("The connection broke")
     expect(outcome(page)).to_have_text("broke off")
     assert "def __init__" in answer(page)
-    is_healthy = health_of("gateway", urlsplit(stack.url).netloc)
-    wait_until(is_healthy, "the gateway that comes back", START_SECONDS)
+    gateway = Process("gateway", [], urlsplit(stack.url).netloc, {})
+    wait_until(gateway.is_healthy, "the gateway that comes back", START_SECONDS)
     page.get_by_label("Example").select_option("rename")
     run(page)
     expect(outcome(page)).to_have_text("complete")

@@ -30,7 +30,7 @@ class CountingTarget:
 
 
 class Drafter:
-    """Is right at the given places of a chain, wherever the chain starts."""
+    """Is right at the given offsets of a chain, wherever the chain starts."""
 
     layers = None
 

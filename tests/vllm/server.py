@@ -45,7 +45,9 @@ class Server:
 
     def wait(self) -> OpenAI:
         """Waits until it serves; returns a client of it."""
-        wait_until(lambda: self._answers() or self._process.poll() is not None, START_SECONDS)
+        wait_until(
+            lambda: self._answers() or self._process.poll() is not None, "vLLM", START_SECONDS
+        )
         assert self._answers(), self.log.read_text()[-4000:]
         return connect(self.url)
 

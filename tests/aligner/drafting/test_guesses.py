@@ -15,7 +15,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def ahead(view: View, *taken: int) -> str:
     candidates = list(guess_ahead(view, set(taken)))
     assert all(each.kind == EXPECTED for each in candidates)
-    assert all(view.text[each.place] == each.token_id for each in candidates)
+    assert all(view.text[each.offset] == each.token_id for each in candidates)
     return "".join(chr(each.token_id) for each in candidates)
 
 
@@ -23,10 +23,10 @@ def test_beginning_is_the_first_token_of_each_prediction() -> None:
     view = look("abc", "")
     view.text[:] = [*map(ord, "abc"), -1, -1, ord("x"), -1]
     guessed = guess_beginning(view, [0, 4, 5])
-    assert [(chr(each.token_id), each.place) for each in guessed] == [("a", 0), ("x", 5)]
+    assert [(chr(each.token_id), each.offset) for each in guessed] == [("a", 0), ("x", 5)]
 
 
-def test_nothing_is_ahead_unless_the_place_is_lost() -> None:
+def test_nothing_is_ahead_unless_the_offset_is_lost() -> None:
     assert ahead(look(LETTERS, "abcd")) == ""
     assert ahead(look(LETTERS, "abcd!")) == LETTERS[4 : 4 + MOST_AHEAD]
 
@@ -56,7 +56,7 @@ def test_template_goes_on_where_it_was_lost() -> None:
     guessed = "".join(chr(each.token_id) for each in candidates)
     assert guessed.startswith("gh-a")
     assert len(set(guessed)) == len(guessed)
-    assert all(each.place >= view.start for each in candidates)
+    assert all(each.offset >= view.start for each in candidates)
 
 
 def test_template_that_was_not_lost_guesses_nothing() -> None:
@@ -69,8 +69,8 @@ def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
     frequent = list(guess_frequent(view, (ord("c"), ord("z")), {ord("z"): 9}))
     assert [chr(each.token_id) for each in frequent] == ["a", "c", "b", "z"]
     assert all(each.kind == FREQUENT for each in frequent)
-    assert frequent[0].place == view.start + 3
-    assert frequent[-1].place == NOWHERE
+    assert frequent[0].offset == view.start + 3
+    assert frequent[-1].offset == NOWHERE
 
 
 def test_counts_and_ages_are_distinguished() -> None:

@@ -29,10 +29,10 @@ def in_block(candidate: Candidate, name: str) -> bool:
     return any(block.start <= each < block.start + block.num_weights for each in candidate.features)
 
 
-def num_equal(view: View, place: int) -> int:
-    context, before = view.text[-view.num_context :], view.text[:place]
+def num_equal(view: View, offset: int) -> int:
+    context, before = view.text[-view.num_context :], view.text[:offset]
     length = 0
-    while length < min(len(context), place) and before[-length - 1] == context[-length - 1]:
+    while length < min(len(context), offset) and before[-length - 1] == context[-length - 1]:
         length += 1
     return length
 
@@ -43,19 +43,19 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
 ) -> None:
     view = observed(ALGORITHM, predictions, output, prompt).look()
     plain = [each for each in find_matches(view) if each.stop == NO_STOP]
-    places = [each.place for each in plain]
-    assert len(set(places)) == len(places)
+    offsets = [each.offset for each in plain]
+    assert len(set(offsets)) == len(offsets)
     for each in plain:
-        assert each.token_id == view.text[each.place] >= 0
-        assert each.kind == (PREDICTED if each.place < view.num_aligned else OWN)
-        assert each.length == min(MOST_LENGTH, num_equal(view, each.place))
-    taken = set(places)
+        assert each.token_id == view.text[each.offset] >= 0
+        assert each.kind == (PREDICTED if each.offset < view.num_aligned else OWN)
+        assert each.length == min(MOST_LENGTH, num_equal(view, each.offset))
+    taken = set(offsets)
     for each in find_skipped(view, taken):
-        assert each.token_id == view.text[each.place] >= 0
-        assert each.kind == (PREDICTED_SKIP if each.place < view.num_aligned else OWN_SKIP)
-        assert view.text[each.place - 1] != view.text[-1]
-        assert view.text[each.place - 3 : each.place - 1] == view.text[-3:-1]
-        assert each.place not in places
+        assert each.token_id == view.text[each.offset] >= 0
+        assert each.kind == (PREDICTED_SKIP if each.offset < view.num_aligned else OWN_SKIP)
+        assert view.text[each.offset - 1] != view.text[-1]
+        assert view.text[each.offset - 3 : each.offset - 1] == view.text[-3:-1]
+        assert each.offset not in offsets
 
 
 def test_nothing_said_matches_nothing() -> None:
@@ -64,7 +64,7 @@ def test_nothing_said_matches_nothing() -> None:
     assert find_skipped(view, set()) == []
 
 
-def test_places_of_prediction_prompt_and_output_are_found() -> None:
+def test_offsets_of_prediction_prompt_and_output_are_found() -> None:
     view = look("xa1", "a3-a", "ya2")
     tokens = {(chr(each.token_id), each.kind) for each in find_matches(view)}
     assert tokens == {("1", PREDICTED), ("2", OWN), ("3", OWN)}
@@ -79,13 +79,13 @@ def test_cursor_comes_first_and_is_marked() -> None:
     assert "1" in {chr(each.token_id) for each in others}
 
 
-def test_when_certain_of_the_place_no_other_is_looked_for_in_the_sources() -> None:
+def test_when_certain_of_the_offset_no_other_is_looked_for_in_the_sources() -> None:
     start = "abcdefghijklmnopqrst"[:CERTAIN_RUN]
     predicted = f"{start}1{start}2"
-    places = [each.place for each in find_matches(look(predicted, start))]
-    assert places == [CERTAIN_RUN]
-    places = [each.place for each in find_matches(look(predicted, start[1:]))]
-    assert len(places) == 2
+    offsets = [each.offset for each in find_matches(look(predicted, start))]
+    assert offsets == [CERTAIN_RUN]
+    offsets = [each.offset for each in find_matches(look(predicted, start[1:]))]
+    assert len(offsets) == 2
 
 
 def test_expected_token_that_did_not_come_is_marked() -> None:
@@ -103,7 +103,7 @@ def test_rule_is_a_candidate_besides_what_it_replaces() -> None:
     assert chr(ruled.token_id) == "N"
     assert in_block(ruled, "rule")
     assert ruled.resume == len("use old here, use old")
-    assert ruled.stop - ruled.place == len("NEW")
+    assert ruled.stop - ruled.offset == len("NEW")
     assert chr(candidates[0].token_id) == "o"
     assert in_block(candidates[0], "rule_passed")
 
@@ -112,12 +112,12 @@ def test_replacement_that_was_begun_is_the_first_candidate() -> None:
     view = look("use old here, use old there", "use NEW here, use NE")
     first = find_matches(view)[0]
     assert chr(first.token_id) == "W"
-    assert first.place + 1 == first.stop
+    assert first.offset + 1 == first.stop
 
 
 def test_skipped_are_of_the_kind_of_where_they_stand() -> None:
     view = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
     kinds = {chr(each.token_id): each.kind for each in find_skipped(view, set())}
     assert kinds == {"x": PREDICTED_SKIP, "y": OWN_SKIP, "-": OWN_SKIP, "+": OWN_SKIP}
-    place = view.text.index(ord("x"))
-    assert "x" not in {chr(each.token_id) for each in find_skipped(view, {place})}
+    offset = view.text.index(ord("x"))
+    assert "x" not in {chr(each.token_id) for each in find_skipped(view, {offset})}

@@ -107,7 +107,7 @@ def test_sure_prediction_is_a_chain_to_its_end_with_its_positions() -> None:
 
 
 def test_path_is_no_longer_than_the_weights_know_steps() -> None:
-    predicted = [place * place % 6 for place in range(2 * MOST_STEPS)]
+    predicted = [offset * offset % 6 for offset in range(2 * MOST_STEPS)]
     draft = followed(predicted, predicted[:50]).propose(3 * MOST_STEPS, 0.0)
     assert max(map(len, paths(draft))) == MOST_STEPS
 

@@ -9,10 +9,11 @@ ROUGH_LENGTHS = (0, 5, 8, 16, MOST_LENGTH)
 texts = st.lists(st.integers(0, 1), min_size=1, max_size=60)
 
 
-def brute_length(text: list[int], place: int, num_output: int) -> int:
+def brute_length(text: list[int], offset: int, num_output: int) -> int:
     length = 0
     while (
-        length < min(place, num_output) and text[place - 1 - length] == text[len(text) - 1 - length]
+        length < min(offset, num_output)
+        and text[offset - 1 - length] == text[len(text) - 1 - length]
     ):
         length += 1
     return length
@@ -20,23 +21,23 @@ def brute_length(text: list[int], place: int, num_output: int) -> int:
 
 @given(text=texts, data=st.data())
 def test_length_is_that_of_a_comparison(text: list[int], data: st.DataObject) -> None:
-    place = data.draw(st.integers(0, len(text)))
+    offset = data.draw(st.integers(0, len(text)))
     num_output = data.draw(st.integers(0, len(text)))
-    expected = min(MOST_LENGTH, brute_length(text, place, num_output))
-    assert count_equal(text, place, num_output) == expected
+    expected = min(MOST_LENGTH, brute_length(text, offset, num_output))
+    assert count_equal(text, offset, num_output) == expected
 
 
 @given(text=texts, near=st.integers(-3, 63), most=st.integers(1, 5), data=st.data())
 def test_chosen_agree_the_longest_and_are_the_nearest_of_equals(
     text: list[int], near: int, most: int, data: st.DataObject
 ) -> None:
-    places = data.draw(st.lists(st.integers(0, len(text)), unique=True))
-    chosen = choose_longest(text, places, len(text), near, most)
-    assert len(chosen) == min(most, len(places))
+    offsets = data.draw(st.lists(st.integers(0, len(text)), unique=True))
+    chosen = choose_longest(text, offsets, len(text), near, most)
+    assert len(chosen) == min(most, len(offsets))
 
-    def rank(place: int) -> tuple[int, int]:
-        length = brute_length(text, place, len(text))
+    def rank(offset: int) -> tuple[int, int]:
+        length = brute_length(text, offset, len(text))
         rough = max(each for each in ROUGH_LENGTHS if each <= length)
-        return -rough, place - near if place >= near else 2 * (near - place)
+        return -rough, offset - near if offset >= near else 2 * (near - offset)
 
-    assert list(map(rank, chosen)) == sorted(map(rank, places))[:most]
+    assert list(map(rank, chosen)) == sorted(map(rank, offsets))[:most]

@@ -29,7 +29,7 @@ class Fold:
             self.alignment.advance(token_id)
 
     def state(self) -> tuple[object, ...]:
-        names = ("place", "run", "lost_at", "num_lost", "pending", "rate", "runs", "num_searches")
+        names = ("offset", "run", "lost_at", "num_lost", "pending", "rate", "runs", "num_searches")
         values = (getattr(self.alignment, name) for name in names)
         return (*values, self.alignment.rules.by_token)
 
@@ -45,23 +45,23 @@ def aligned(output: str, predicted: str = PREDICTED) -> Alignment:
 def test_nothing_is_found_before_the_first_token_and_none_at_the_end() -> None:
     assert not aligned("").is_found
     assert not aligned("!").is_found
-    assert aligned("a", "a").is_found  # the separator's place, which stands for the end
+    assert aligned("a", "a").is_found  # the separator's offset, which stands for the end
     assert aligned("ab", "a").run == 0
 
 
-def test_lost_place_is_kept_until_tokens_speak_for_another() -> None:
+def test_lost_offset_is_kept_until_tokens_speak_for_another() -> None:
     alignment = aligned(PREDICTED[:9] + "!%")
     assert (alignment.lost_at, alignment.num_lost, alignment.run) == (9, 2, 0)
-    assert alignment.place == 9
+    assert alignment.offset == 9
 
 
-def test_two_tokens_as_predicted_are_a_place() -> None:
+def test_two_tokens_as_predicted_are_an_offset() -> None:
     alignment = aligned(PREDICTED[:9] + "!br")
-    assert (alignment.place, alignment.run) == (PREDICTED.index("own"), 2)
+    assert (alignment.offset, alignment.run) == (PREDICTED.index("own"), 2)
     assert alignment.num_lost > 0
 
 
-def test_a_place_is_searched_for_only_where_the_output_is_not_as_predicted() -> None:
+def test_an_offset_is_searched_for_only_where_the_output_is_not_as_predicted() -> None:
     assert aligned(PREDICTED[:9]).num_searches == 0
     found, gone_on = aligned("the quick red f"), aligned("the quick red fox jumps")
     assert found.num_searches == gone_on.num_searches
@@ -71,18 +71,18 @@ def test_a_place_is_searched_for_only_where_the_output_is_not_as_predicted() -> 
 def test_it_is_sure_again_after_some_tokens() -> None:
     alignment = aligned(PREDICTED[:9] + "!" + "brown"[: SURE_RUN + 1])
     assert alignment.num_lost == 0
-    assert alignment.lost_at == alignment.place
+    assert alignment.lost_at == alignment.offset
 
 
-def test_single_token_is_looked_for_near_the_place_only() -> None:
-    assert aligned("the q!c").place == PREDICTED.index("k brown")
-    assert aligned("the q!z").place == 5
+def test_single_token_is_looked_for_near_the_offset_only() -> None:
+    assert aligned("the q!c").offset == PREDICTED.index("k brown")
+    assert aligned("the q!z").offset == 5
 
 
 def test_it_does_not_jump_far_for_two_tokens() -> None:
     far = PREDICTED + "." * 400 + "XY" + "?"
-    assert aligned("the quXY", far).place < len(PREDICTED)
-    assert aligned("the quXY?", far[:-1] + "?#").place == far.index("XY") + 3
+    assert aligned("the quXY", far).offset < len(PREDICTED)
+    assert aligned("the quXY?", far[:-1] + "?#").offset == far.index("XY") + 3
 
 
 def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() -> None:
@@ -95,7 +95,7 @@ def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() ->
     assert alignment.pending[1:] == (1, OLD.index(" there"))
     alignment = aligned("use NEW here, and NEW t", OLD)
     assert alignment.pending is None
-    assert alignment.place == OLD.index("here, and old too")
+    assert alignment.offset == OLD.index("here, and old too")
     (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert rule.num_sightings == 2
 
@@ -104,7 +104,7 @@ def test_rule_that_does_not_hold_is_counted() -> None:
     alignment = aligned("use NEW here, and old th", OLD)
     (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert (rule.num_sightings, rule.num_passed) == (1, 1)
-    assert alignment.place == OLD.index("ere, and old too")
+    assert alignment.offset == OLD.index("ere, and old too")
 
 
 def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
@@ -120,13 +120,13 @@ def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     (rule,) = alignment.rules.find(letters(predicted), predicted.index("(six"))
     assert rule.replaced == letters("(")
     assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
-    assert alignment.place == predicted.index("o, say (six")
+    assert alignment.offset == predicted.index("o, say (six")
 
 
-def test_among_places_behind_the_same_tokens_the_longest_agreement_is_taken() -> None:
+def test_among_offsets_behind_the_same_tokens_the_longest_agreement_is_taken() -> None:
     predicted = "XY abcd 1. ABC abcd 2."
-    assert aligned("C abcd", predicted).place == predicted.index(" 2.")
-    assert aligned("Y abcd", predicted).place == predicted.index(" 1.")
+    assert aligned("C abcd", predicted).offset == predicted.index(" 2.")
+    assert aligned("Y abcd", predicted).offset == predicted.index(" 1.")
 
 
 def test_rate_and_runs_tell_losses_from_none() -> None:
@@ -157,8 +157,8 @@ def test_what_is_followed_in_one_step_is_as_if_token_by_token(
     predicted: list[int], changes: list[tuple[int, int]]
 ) -> None:
     output = list(predicted)
-    for place, token_id in changes:
-        output[place % len(output)] = token_id
+    for offset, token_id in changes:
+        output[offset % len(output)] = token_id
     stepwise, by_runs = Fold(predicted, output), Fold(predicted)
     rest = output
     while rest:

@@ -20,16 +20,16 @@ def test_rule_seen_again_is_counted() -> None:
     rules.learn(text, 0, 2, 6, 8)
     rules.learn(text, 3, 5, 11, 13)
     (rule,) = rules.find(text, 0)
-    assert (rule.num_sightings, rule.place) == (2, 6)
+    assert (rule.num_sightings, rule.offset) == (2, 6)
 
 
 def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones_stay() -> None:
     text = [10, -1, *range(20, 20 + MOST_RULES_PER_TOKEN + 1)]
     rules = Rules()
-    for place in range(2, len(text)):
-        rules.learn(text, 0, 1, place, place + 1)
-    places = [rule.place for rule in rules.find(text, 0)]
-    assert places == list(range(3, 3 + MOST_RULES_PER_TOKEN))
+    for offset in range(2, len(text)):
+        rules.learn(text, 0, 1, offset, offset + 1)
+    offsets = [rule.offset for rule in rules.find(text, 0)]
+    assert offsets == list(range(3, 3 + MOST_RULES_PER_TOKEN))
 
 
 def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
@@ -37,11 +37,11 @@ def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
     rules = Rules()
     rules.learn(text, 1, 2, 5, 5)
     (rule,) = rules.find(text, 1)
-    assert (rule.replaced, rule.place, rule.length, rule.is_pure) == ([11, 12], 5, 1, True)
+    assert (rule.replaced, rule.offset, rule.length, rule.is_pure) == ([11, 12], 5, 1, True)
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "place", "place_end"),
+    ("start", "end", "offset", "offset_end"),
     [
         (3, 5, 0, 2),  # the same
         (4, 6, 6, 7),  # across the end of a text
@@ -49,10 +49,10 @@ def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
     ],
 )
 def test_what_is_no_substitution_is_not_learned(
-    start: int, end: int, place: int, place_end: int
+    start: int, end: int, offset: int, offset_end: int
 ) -> None:
     rules = Rules()
-    rules.learn(TEXT, start, end, place, place_end)
+    rules.learn(TEXT, start, end, offset, offset_end)
     assert not rules.by_token
 
 

@@ -7,7 +7,7 @@ from optimist_aligner.text.context_index import (
     MOST_ORDER,
     MOST_TOKEN_ID,
     ContextIndex,
-    Places,
+    Offsets,
     context_key,
 )
 from optimist_aligner.text.output_index import OutputIndex
@@ -18,21 +18,21 @@ LARGEST = [-1, 0, MOST_TOKEN_ID - 1, MOST_TOKEN_ID]
 token_lists = st.lists(st.integers(-1, 3), max_size=40) | st.lists(
     st.sampled_from(LARGEST), max_size=20
 )
-place_lists = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
+offset_lists = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
 
 
-def brute_places(text: list[int], context: list[int], start: int = 0) -> list[int]:
+def brute_offsets(text: list[int], context: list[int], start: int = 0) -> list[int]:
     first = start + len(context)
     return [end for end in range(first, len(text) + 1) if text[end - len(context) : end] == context]
 
 
 @given(text=token_lists, more=token_lists, order=st.integers(1, MOST_ORDER))
-def test_places_are_those_of_a_search(text: list[int], more: list[int], order: int) -> None:
+def test_offsets_are_those_of_a_search(text: list[int], more: list[int], order: int) -> None:
     index = ContextIndex(array(INT32, text))
     for end in range(order, len(text + more) + 1):
         before = [*text, *more][:end]
         found = index.find(order, context_key(before, order))
-        expected = brute_places(text, before[-order:])
+        expected = brute_offsets(text, before[-order:])
         if found is None:
             assert not expected
         else:
@@ -40,18 +40,21 @@ def test_places_are_those_of_a_search(text: list[int], more: list[int], order: i
             assert expected
 
 
-@given(places=place_lists, place=st.integers(-2, 62), most=st.integers(1, 12))
+@given(offsets=offset_lists, offset=st.integers(-2, 62), most=st.integers(1, 12))
 def test_nearest_are_side_by_side_and_most_of_them_ahead(
-    places: list[int], place: int, most: int
+    offsets: list[int], offset: int, most: int
 ) -> None:
-    all_places = array(INT32, [99, *places, 98])
-    found = Places(all_places, 1, 1 + len(places)).nearest(place, most).tolist()
-    assert len(found) == min(most, len(places))
-    first = places.index(found[0])
-    assert found == places[first : first + len(found)]
-    before, ahead = (sum(each < place for each in places), sum(each >= place for each in places))
-    if len(places) > most and before >= most // 3 and ahead >= most - most // 3:
-        assert sum(each < place for each in found) == most // 3
+    all_offsets = array(INT32, [99, *offsets, 98])
+    found = Offsets(all_offsets, 1, 1 + len(offsets)).nearest(offset, most).tolist()
+    assert len(found) == min(most, len(offsets))
+    first = offsets.index(found[0])
+    assert found == offsets[first : first + len(found)]
+    before, ahead = (
+        sum(each < offset for each in offsets),
+        sum(each >= offset for each in offsets),
+    )
+    if len(offsets) > most and before >= most // 3 and ahead >= most - most // 3:
+        assert sum(each < offset for each in found) == most // 3
 
 
 @given(
@@ -59,7 +62,7 @@ def test_nearest_are_side_by_side_and_most_of_them_ahead(
     parts=st.lists(st.lists(few_tokens, max_size=30), max_size=6),
     other=st.lists(few_tokens, max_size=6),
 )
-def test_places_in_the_output_are_those_of_a_search_of_the_output_alone(
+def test_offsets_in_the_output_are_those_of_a_search_of_the_output_alone(
     sources: list[int], parts: list[list[int]], other: list[int]
 ) -> None:
     text, start = list(sources), len(sources)
@@ -71,5 +74,5 @@ def test_places_in_the_output_are_those_of_a_search_of_the_output_alone(
     said = [*text[start:], *other]
     for order in range(1, MOST_ORDER + 1):
         for end in range(order, len(said) + 1):
-            expected = brute_places(text, said[end - order : end], start)
+            expected = brute_offsets(text, said[end - order : end], start)
             assert list(index.find(order, context_key(said[:end], order))) == expected

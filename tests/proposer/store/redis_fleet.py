@@ -8,8 +8,7 @@ from pathlib import Path
 from redis import Redis
 
 from optimist_bench.replicas.redis_server import RedisServer
-from tests.command import wait_until
-from tests.stack import free_port
+from tests.stack import free_port, wait_until
 
 SERVICE = "mymaster"
 PASSWORD = "secret"
