@@ -103,7 +103,7 @@ test: setup $(BUF) $(KUBECTL) $(PROMTOOL) ## run every check and every test, wit
 	@# `make house` reports how long all of it took.
 	@$(if $(ARGS),:,mkdir -p build && echo "$$(($$(date +%s) - $(STARTED))) s at $$(git describe --always --dirty)" > build/make-test)
 
-house: setup ## measure files, functions, folders and what a request crosses; ARGS="--help"
+house: setup ## measure files, functions, folders, imports and what a request crosses; ARGS="--help"
 	@$(BIN)/python -m tests.house $(ARGS)
 
 explore: setup ## property tests with examples that nobody has tried, and with more of them

@@ -8,6 +8,10 @@ request       Files of which a function runs for the second request of a fresh `
 with records  The same, and the files that these import and that have nothing which could run:
               named tuples, constants, interfaces.
 full folder   More than 15 Python files, not counting __init__.py.
+upward        An import from `core` to other folders of the package, or against that order of its
+              folders which has the fewest such imports. A package's own files are a folder too, and
+              __main__.py stands above all.
+circle        Folders of a package that all import each other, some of them through others.
 make test     How long the last complete `make test` in this checkout took, lint too; its commit.
 
 Before and after: `make -s house ARGS=--json > before.json`, then `make house ARGS="--before
@@ -21,7 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from optimist_bench.harness.command import format_table
-from tests.house.measures import full_folders, measure_sizes
+from tests.house.measures import (
+    circles,
+    folder_imports,
+    full_folders,
+    measure_sizes,
+    upward_imports,
+)
 from tests.house.request import imported_records, trace_request
 from tests.stack import REPOSITORY
 
@@ -39,21 +49,22 @@ House = dict[str, Any]
 def measure(with_request: bool) -> House:
     """Returns all figures, as JSON has them, with or without those of a request."""
     folders = {name: REPOSITORY / folder for name, folder in GROUPS.items()}
+    packages = [
+        path.parent
+        for pattern in ("*/optimist_*/__init__.py", "*/*/optimist_*/__init__.py")
+        for path in sorted(REPOSITORY.glob(pattern))
+    ]
     house: House = {
         "groups": {name: measure_sizes(folder)._asdict() for name, folder in folders.items()},
         "full_folders": {
-            _name(path): {"files": count}
+            _name(path): count
             for folder in folders.values()
             for path, count in full_folders(folder).items()
         },
+        "packages": {package.name: _arrows(package.name) for package in packages},
         "make_test": LAST_TEST.read_text().strip() if LAST_TEST.exists() else "not recorded",
     }
     if with_request:
-        packages = [
-            path.parent
-            for pattern in ("*/optimist_*/__init__.py", "*/*/optimist_*/__init__.py")
-            for path in sorted(REPOSITORY.glob(pattern))
-        ]
         ours = {path for package in packages for path in package.rglob("*.py")}
         # The supervisor of `optimist serve` only copies logs.
         crossed = {path for path in trace_request() & ours if "optimist_cli" not in path.parts}
@@ -66,6 +77,14 @@ def measure(with_request: bool) -> House:
     return house
 
 
+def _arrows(package: str) -> dict[str, list[str]]:
+    imports = folder_imports(package)
+    return {
+        "upward": [f"{source} -> {target}" for source, target in upward_imports(imports)],
+        "circles": [" <-> ".join(circle) for circle in circles(imports)],
+    }
+
+
 def _name(path: Path) -> str:
     return str(path.relative_to(REPOSITORY))
 
@@ -76,9 +95,31 @@ def _count(paths: set[Path], folder: Path) -> int:
 
 def render(house: House, before: House) -> str:
     """Returns tables for people; what differs from before is OLD > NEW."""
-    both = _compare(before, house)
-    tables = [_table(both[title], title) for title in ("groups", "full_folders")]
-    return "\n\n".join([*tables, f"make test: {both['make_test']}"])
+    both = _compare(_tabular(before), _tabular(house))
+    lines = [
+        f"{kind}, {package}: {found}"
+        for package, arrows in house["packages"].items()
+        for kind in arrows
+        for found in arrows[kind]
+    ]
+    return "\n\n".join(
+        [
+            *(_table(both[title], title) for title in ("groups", "full_folders", "packages")),
+            *(["\n".join(lines)] if lines else []),
+            f"make test: {both['make_test']}",
+        ]
+    )
+
+
+def _tabular(house: House) -> House:
+    """Returns the figures with numbers instead of lists of imports."""
+    return house | {
+        "full_folders": {name: {"files": n} for name, n in house["full_folders"].items()},
+        "packages": {
+            package: {kind: len(found) for kind, found in arrows.items()}
+            for package, arrows in house["packages"].items()
+        },
+    }
 
 
 def _compare(old: Any, new: Any) -> Any:

@@ -4,16 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.measures import full_folders, measure_sizes
+from tests.house.measures import (
+    circles,
+    folder_imports,
+    full_folders,
+    measure_sizes,
+    upward_imports,
+)
 from tests.house.request import imported_records
 
 FILES = {
-    **dict.fromkeys((f"{name}__init__.py" for name in ("", "api/", "core/", "core/trees/")), ""),
+    "__init__.py": "",
+    "__main__.py": "import made_up.api.app\n",
     "settings.py": "HOST = ''\n",
     "engine.py": "import made_up.core.rule\n\n\ndef run():\n    def step():\n        pass\n",
-    "api/app.py": "import made_up.words\nimport made_up.settings\n",
-    "words.py": "import made_up.engine\n",
+    "api/__init__.py": "",
+    "api/app.py": "import made_up.text.words\nimport made_up.settings\n",
+    "api/body.py": "import made_up.text.words\n",
+    "text/__init__.py": "",
+    "text/words.py": "import made_up.api.body\n",
+    "core/__init__.py": "",
     "core/rule.py": "import made_up.core.trees.tree\nimport made_up.settings\n",
+    "core/trees/__init__.py": "",
     "core/trees/tree.py": "class Tree:\n    def walk(self) -> int:\n        '''Interface.'''\n",
 }
 
@@ -30,18 +42,32 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_sizes(package: Path) -> None:
     sizes = measure_sizes(package)
-    assert (sizes.files, sizes.lines) == (10, 15)
+    assert (sizes.files, sizes.lines) == (13, 17)
     assert (sizes.file_p50, sizes.file_p95, sizes.file_max) == (1, 6, 6)
     assert (sizes.function_p50, sizes.function_p95, sizes.function_max) == (2, 3, 3)
     assert (sizes.longest_file, sizes.longest_function) == ("engine.py", "engine.py:run")
 
 
 def test_a_folder_is_full_at_sixteen_files_besides_its_init(package: Path) -> None:
-    for number in range(14):
+    for number in range(13):
         (package / "api" / f"route{number}.py").touch()
     assert full_folders(package) == {}
     (package / "api" / "last.py").touch()
     assert full_folders(package) == {package / "api": 16}
+
+
+def test_upward_are_imports_out_of_the_core_and_the_fewest_that_make_circles(
+    package: Path,
+) -> None:
+    imports = folder_imports(package.name)
+    assert upward_imports(imports) == [
+        ("made_up.core.rule", "made_up.settings"),
+        ("made_up.text.words", "made_up.api.body"),
+    ]
+    assert circles(imports) == [
+        ["made_up", "made_up.core"],
+        ["made_up.api", "made_up.text"],
+    ]
 
 
 def test_what_imports_a_record_needs_it_too(package: Path) -> None:
@@ -52,5 +78,5 @@ def test_what_imports_a_record_needs_it_too(package: Path) -> None:
     }
     assert imported_records({package / "api" / "app.py"}, [package]) == {
         package / "settings.py",
-        package / "words.py",
+        package / "text" / "words.py",
     }
