@@ -15,7 +15,7 @@ from optimist_worker.core.plan import RowLogprobs, StepResult
 from optimist_worker.runner.runner import Runner
 from tests.worker.step import generate, rows_of
 
-Place = tuple[float, list[int], list[float]]
+TokenScores = tuple[float, list[int], list[float]]
 """The token's log-probability, the likeliest tokens, theirs."""
 CLOSE = 1e-4
 
@@ -26,14 +26,14 @@ class Scored:
 
     prompt: list[int]
     output: list[int] = field(default_factory=list)
-    of_prompt: dict[int, Place] = field(default_factory=dict)
+    of_prompt: dict[int, TokenScores] = field(default_factory=dict)
     """By position."""
-    of_output: list[Place] = field(default_factory=list)
+    of_output: list[TokenScores] = field(default_factory=list)
     num_accepted: int = 0
 
     def add(self, row: RowLogprobs, num_emitted: int) -> None:
         """Takes what a step reports."""
-        rows = places_of(row)
+        rows = scores_of(row)
         for offset in range(row.num_prompt_tokens):
             position = row.first_prompt_position + offset
             assert position not in self.of_prompt
@@ -43,21 +43,21 @@ class Scored:
         self.of_output += of_output
 
 
-def places_of(row: RowLogprobs) -> list[Place]:
-    """Returns what a row has scored, place by place."""
+def scores_of(row: RowLogprobs) -> list[TokenScores]:
+    """Returns what a row has scored, token by token."""
     num_prompt = row.num_prompt_tokens
     number = len(row.logprobs)
     widths = [row.num_prompt_candidates] * num_prompt
     widths += [row.num_candidates] * (number - num_prompt)
     assert len(row.candidate_token_ids) == len(row.candidate_logprobs) == sum(widths)
-    places: list[Place] = []
+    indices: list[TokenScores] = []
     first = 0
     for logprob, width in zip(row.logprobs.tolist(), widths, strict=True):
         part = slice(first, first + width)
         ids = row.candidate_token_ids[part].tolist()
-        places.append((logprob, ids, row.candidate_logprobs[part].tolist()))
+        indices.append((logprob, ids, row.candidate_logprobs[part].tolist()))
         first += width
-    return places
+    return indices
 
 
 def take(scored: Scored, result: StepResult) -> None:
@@ -94,12 +94,12 @@ def reference(path: Path, dtype: torch.dtype) -> Callable[[tuple[int, ...]], tor
     return logprobs
 
 
-def check_places(
-    expected: torch.Tensor, tokens: Sequence[int], places: Sequence[Place], width: int
+def check_scores(
+    expected: torch.Tensor, tokens: Sequence[int], indices: Sequence[TokenScores], width: int
 ) -> None:
     """Compares what was scored of tokens with the distributions in their places."""
-    assert len(places) == len(tokens)
-    for row, token, (logprob, ids, logprobs) in zip(expected, tokens, places, strict=True):
+    assert len(indices) == len(tokens)
+    for row, token, (logprob, ids, logprobs) in zip(expected, tokens, indices, strict=True):
         np.testing.assert_allclose(row[token].numpy(), logprob, atol=CLOSE)
         assert len(ids) == len(set(ids)) == width
         assert logprobs == sorted(logprobs, reverse=True)
@@ -117,11 +117,11 @@ def check_scored(scored: Scored, path: Path, dtype: torch.dtype, sampling: Sampl
         assert scored.of_output == []
     else:
         width = sampling.num_logprobs
-        check_places(expected[number - 1 : -1], scored.output, scored.of_output, width)
+        check_scores(expected[number - 1 : -1], scored.output, scored.of_output, width)
     if sampling.num_prompt_logprobs is None:
         assert scored.of_prompt == {}
     else:
         assert list(scored.of_prompt) == list(range(1, number))
         width = sampling.num_prompt_logprobs
-        places = list(scored.of_prompt.values())
-        check_places(expected[: number - 1], scored.prompt[1:], places, width)
+        indices = list(scored.of_prompt.values())
+        check_scores(expected[: number - 1], scored.prompt[1:], indices, width)

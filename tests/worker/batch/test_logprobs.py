@@ -15,7 +15,7 @@ from optimist_worker.core.batch.logprobs import score_tokens
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.batch.scored import Scored, check_scored, generate_scored, places_of, take
+from tests.worker.batch.scored import Scored, check_scored, generate_scored, scores_of, take
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
 from tests.worker.runner.test_runner import MANNERS, partly_right, window_trees
 from tests.worker.step import (
@@ -123,9 +123,9 @@ def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
     scored = Scored(PROMPT)
     take(scored, result)
     assert list(scored.of_prompt) == list(range(BLOCK_SIZE + 1, len(PROMPT)))
-    for position, place in scored.of_prompt.items():
-        assert place[1] == whole.of_prompt[position][1]
-        assert place[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
+    for position, index in scored.of_prompt.items():
+        assert index[1] == whole.of_prompt[position][1]
+        assert index[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
 
 
 def test_rows_get_what_they_ask_for(llama: Runner) -> None:
@@ -142,9 +142,9 @@ def test_rows_get_what_they_ask_for(llama: Runner) -> None:
     result = llama.execute(plan_rows(2, [PlannedRow(slot, 30, 0, []) for slot in range(4)]))
     scored = {one.slot: one for one in result.logprobs}
     assert sorted(scored) == [1, 2, 3]
-    assert [len(ids) for _, ids, _ in places_of(scored[1])] == [0]
-    assert [len(ids) for _, ids, _ in places_of(scored[2])] == [1] * 14 + [20]
-    assert [len(ids) for _, ids, _ in places_of(scored[3])] == [0] * 14
+    assert [len(ids) for _, ids, _ in scores_of(scored[1])] == [0]
+    assert [len(ids) for _, ids, _ in scores_of(scored[2])] == [1] * 14 + [20]
+    assert [len(ids) for _, ids, _ in scores_of(scored[3])] == [0] * 14
     result = llama.execute(plan_rows(3, [PlannedRow(slot, 1, 0, []) for slot in range(4)]))
     assert [one.slot for one in result.logprobs] == [1, 2]
 

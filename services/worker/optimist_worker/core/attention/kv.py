@@ -47,8 +47,8 @@ class KVPool:
         """Moves keys and values of all layers, two operations for all that have the same shape.
 
         Args:
-            source: Places, `[num_tokens]`; all are read before any is written.
-            target: Places of the same number.
+            source: Indices, `[num_tokens]`; all are read before any is written.
+            target: Indices of the same number.
         """
         for memory in self._memory.values():
             memory.index_copy_(1, target, memory.index_select(1, source))
