@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool, LayerSpec
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from optimist_common.errors import SetupError
 from optimist_worker.conversion.quantization import run_tokens
-from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.model import linear
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import LlamaLayer, fuse

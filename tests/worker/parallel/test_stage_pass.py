@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.execution.stage_pass import (
     StagePass,

@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.loading import check_directory, load_config
 from optimist_worker.model.model import Model, load_model

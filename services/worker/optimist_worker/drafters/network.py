@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.core.batch.flat_batch import (
     FedLevel,
     FlatBatch,

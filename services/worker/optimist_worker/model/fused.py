@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor
 from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.attention.paged_attention import (
     ATTEND,
     NAME,
     AttentionBatch,
+    KVPool,
     paged_attention,
 )
 from optimist_worker.model.linear import check_rounding, join

@@ -7,8 +7,7 @@ import torch
 from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.core.attention.paged_attention import NAME, paged_attention
+from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
 from optimist_worker.model.loading import (

@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Drafts, Ragged, ancestor_bits, lay_out
 

@@ -11,7 +11,7 @@ import torch
 from optimist_common.columns import Int32Column
 from optimist_common.drafts import PREDICTION
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
 
