@@ -14,8 +14,12 @@ import torch
 from gpu_measure.bench import Bench
 from gpu_measure.shape import Ceilings
 from gpu_measure.slots import BLOCK_SIZE
-from optimist_worker.core.attention.kv import KVPool, LayerSpec
-from optimist_worker.core.attention.paged_attention import AttentionBatch, attend_rows
+from optimist_worker.core.attention.paged_attention import (
+    AttentionBatch,
+    KVPool,
+    LayerSpec,
+    attend_rows,
+)
 
 
 def measure_ceilings(bench: Bench) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.attention.kv import KVPool, LayerSpec
+from optimist_worker.core.attention.paged_attention import KVPool, LayerSpec
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable, fit_rows
 from optimist_worker.core.batch.window_table import WindowDrafts, WindowTable
 from tests.worker.step import admit
@@ -65,8 +65,8 @@ class Tables:
             path[row, : len(nodes)] = torch.tensor(nodes)
             if slots[row] < NUM_SLOTS:
                 first = int(before[row])
-                place = slice(first, first + len(tokens))
-                self.table.token_ids[slots[row], place] = torch.tensor(tokens).int()
+                columns = slice(first, first + len(tokens))
+                self.table.token_ids[slots[row], columns] = torch.tensor(tokens).int()
         self.table.store(index, num_tokens=before + number)
         verdict = Verdict(
             token_ids=token_ids,
@@ -74,8 +74,8 @@ class Tables:
             path=path if drafted is not None and drafted.drafts.parents is not None else None,
             is_finite=torch.ones(len(slots), dtype=torch.bool),
         )
-        places = None if drafted is None else drafted.places
-        return self.windows.follow(index, places, verdict, number)
+        indices = None if drafted is None else drafted.indices
+        return self.windows.follow(index, indices, verdict, number)
 
     def fit(self, *rows: tuple[int, int, int]) -> FittedRows:
         """Fits rows of slot, known tokens and most drafts."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool, LayerSpec
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,12 @@ class BatchRow:
         return [0] * self.num_tokens + [mask - (mask >> 63 << 64) for mask in masks]
 
     def visible(self, query: int, window: int | None) -> list[int]:
-        """Places of the keys that a token sees."""
-        place = self.num_computed + query
-        if place < self.tree_start:
-            keys = list(range(place + 1))
+        """Indices of the keys that a token sees."""
+        index = self.num_computed + query
+        if index < self.tree_start:
+            keys = list(range(index + 1))
         else:
-            nodes = self.paths[place - self.tree_start]
+            nodes = self.paths[index - self.tree_start]
             keys = [*range(self.tree_start), *(self.tree_start + node for node in nodes)]
         if window is None:
             return keys
@@ -119,7 +118,7 @@ class Case:
                 than there are.
         """
         rows, trash = self.rows, self.pool.num_blocks - 1
-        places = [
+        indices = [
             table[key // BLOCK_SIZE] * BLOCK_SIZE + key % BLOCK_SIZE
             for row, table in zip(rows, self.tables, strict=True)
             for key in range(row.num_computed, row.num_keys)
@@ -131,7 +130,7 @@ class Case:
         lengths = [row.num_queries for row in rows] + no_rows
         return AttentionBatch(
             pool=self.pool,
-            slot_mapping=torch.tensor(places + [trash * BLOCK_SIZE] * num_padded_tokens).long(),
+            slot_mapping=torch.tensor(indices + [trash * BLOCK_SIZE] * num_padded_tokens).long(),
             query_starts=torch.tensor([0, *itertools.accumulate(lengths)]),
             num_computed_tokens=torch.tensor([row.num_computed for row in rows] + no_rows),
             tree_starts=torch.tensor([row.tree_start for row in rows] + no_rows),
@@ -188,15 +187,15 @@ def expected_output(
     for row, table in zip(case.rows, case.tables, strict=True):
         for query in range(row.num_queries):
             seen = torch.tensor(row.visible(query, window))
-            places = torch.tensor(table)[seen // BLOCK_SIZE] * BLOCK_SIZE + seen % BLOCK_SIZE
-            keys = case.pool.keys[0][places].double().repeat_interleave(groups, 1)
-            values = case.pool.values[0][places].double().repeat_interleave(groups, 1)
+            indices = torch.tensor(table)[seen // BLOCK_SIZE] * BLOCK_SIZE + seen % BLOCK_SIZE
+            keys = case.pool.keys[0][indices].double().repeat_interleave(groups, 1)
+            values = case.pool.values[0][indices].double().repeat_interleave(groups, 1)
             vector = case.query[0, :, len(outputs)].double()
             scores = torch.einsum("hd,nhd->hn", vector, keys) * scale
             if softcap is not None:
                 scores = softcap * torch.tanh(scores / softcap)
             if sinks is not None:
                 scores = torch.cat([scores, sinks.double()[:, None]], dim=1)
-            weights = scores.softmax(1)[:, : len(places)]
+            weights = scores.softmax(1)[:, : len(indices)]
             outputs.append(torch.einsum("hn,nhd->hd", weights, values))
     return torch.stack(outputs)

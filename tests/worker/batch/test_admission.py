@@ -31,9 +31,9 @@ MANNERS = [
 
 
 def contents(runner: Runner, blocks: list[int]) -> torch.Tensor:
-    places = [block * BLOCK_SIZE + i for block in blocks for i in range(BLOCK_SIZE)]
+    indices = [block * BLOCK_SIZE + i for block in blocks for i in range(BLOCK_SIZE)]
     pool = runner.engine.state.pool
-    return torch.stack([memory[places] for memory in pool.keys + pool.values])
+    return torch.stack([memory[indices] for memory in pool.keys + pool.values])
 
 
 def test_texts_on_shared_blocks_are_those_without_a_cache(llama: Runner) -> None:

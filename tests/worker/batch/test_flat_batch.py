@@ -31,12 +31,12 @@ def rows(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
 
 
 @given(rows=rows(), num_padded=st.integers(0, 3), shift=st.integers(0, 1))
-def test_verified_tokens_are_fed_from_any_place_on(
+def test_verified_tokens_are_fed_from_any_index_on(
     rows: list[tuple[int, int, int, int]], num_padded: int, shift: int
 ) -> None:
     tables, texts = make_tables(), dict[int, list[int]]()
     for slot, length, *_ in rows:
-        texts[slot] = [(5 + 11 * slot + 3 * place) % VOCAB for place in range(length)]
+        texts[slot] = [(5 + 11 * slot + 3 * index) % VOCAB for index in range(length)]
         tables.admit(slot, texts[slot])
     slots, _, starts, lengths = torch.tensor(rows).T
     number = int(lengths.sum())
@@ -50,10 +50,10 @@ def test_verified_tokens_are_fed_from_any_place_on(
     at = 0
     for index, (slot, _, first, fed) in enumerate(rows):
         text, blocks = [*texts[slot], 0], tables.blocks(slot, 10)
-        for place in range(first, first + fed):
-            assert batch.input_ids[at] == text[place + shift]
-            assert batch.positions[at] == place
-            assert batch.attention.slot_mapping[at] == blocks[place // SIZE] * SIZE + place % SIZE
+        for index in range(first, first + fed):
+            assert batch.input_ids[at] == text[index + shift]
+            assert batch.positions[at] == index
+            assert batch.attention.slot_mapping[at] == blocks[index // SIZE] * SIZE + index % SIZE
             at += 1
         if fed:
             assert batch.logits_indices[index] == at - 1
@@ -73,9 +73,9 @@ def test_a_level_lies_after_what_was_fed_before() -> None:
     batch = build_level_batch(tables.table, tables.pool, slots, first, level, MAX_LEN)
     assert batch.input_ids.tolist() == [40, 41, 42, 43]
     assert batch.positions.tolist() == [4, 4, 7, 7]
-    places = tables.table.kv_places(torch.tensor([2, 2, 1, 1]), torch.tensor([5, 6, 8, 9]))
+    indices = tables.table.kv_indices(torch.tensor([2, 2, 1, 1]), torch.tensor([5, 6, 8, 9]))
     attention = batch.attention
-    assert torch.equal(attention.slot_mapping, places)
+    assert torch.equal(attention.slot_mapping, indices)
     assert attention.query_starts.tolist() == [0, 2, 4]
     assert attention.num_computed_tokens.tolist() == [5, 8]
     assert attention.tree_starts.tolist() == [3, 6]

@@ -39,25 +39,25 @@ from tests.worker.step import (
 PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=25)
 WANTING = SamplingParams(num_logprobs=5, num_prompt_logprobs=3)
 ANY_FIXTURE = [HealthCheck.function_scoped_fixture]
-Place = tuple[float, list[int], list[float]]
+TokenScores = tuple[float, list[int], list[float]]
 """The token's log-probability, the likeliest tokens, theirs."""
 CLOSE = 1e-4
 
 
-def places_of(row: RowLogprobs) -> list[Place]:
-    """Returns what a row has scored, place by place."""
+def scores_of(row: RowLogprobs) -> list[TokenScores]:
+    """Returns what a row has scored, token by token."""
     number = row.num_prompt_tokens
     widths = [row.num_prompt_candidates] * number
     widths += [row.num_candidates] * (len(row.logprobs) - number)
     assert len(row.candidate_token_ids) == len(row.candidate_logprobs) == sum(widths)
-    places: list[Place] = []
+    indices: list[TokenScores] = []
     first = 0
     for logprob, width in zip(row.logprobs.tolist(), widths, strict=True):
         part = slice(first, first + width)
         ids = row.candidate_token_ids[part].tolist()
-        places.append((logprob, ids, row.candidate_logprobs[part].tolist()))
+        indices.append((logprob, ids, row.candidate_logprobs[part].tolist()))
         first += width
-    return places
+    return indices
 
 
 @dataclass
@@ -66,9 +66,9 @@ class Scored:
 
     prompt: list[int]
     output: list[int] = field(default_factory=list)
-    of_prompt: dict[int, Place] = field(default_factory=dict)
+    of_prompt: dict[int, TokenScores] = field(default_factory=dict)
     """By position."""
-    of_output: list[Place] = field(default_factory=list)
+    of_output: list[TokenScores] = field(default_factory=list)
     num_accepted: int = 0
 
     def take(self, result: StepResult) -> None:
@@ -78,12 +78,12 @@ class Scored:
         self.output += row.token_ids
         self.num_accepted += row.num_accepted_tokens
         for one in result.logprobs:
-            places = places_of(one)
+            indices = scores_of(one)
             for offset in range(one.num_prompt_tokens):
                 position = one.first_prompt_position + offset
                 assert position not in self.of_prompt
-                self.of_prompt[position] = places[offset]
-            of_output = places[one.num_prompt_tokens :]
+                self.of_prompt[position] = indices[offset]
+            of_output = indices[one.num_prompt_tokens :]
             assert len(of_output) in (0, len(row.token_ids))
             self.of_output += of_output
 
@@ -130,15 +130,15 @@ def check_scored(scored: Scored, path: Path, sampling: SamplingParams) -> None:
     logits = load_reference(path)(torch.tensor([tokens]), use_cache=False).logits[0]
     expected = logits.float().log_softmax(-1)
     of_prompt = list(scored.of_prompt.values())
-    for width, first, end, places in (
+    for width, first, end, indices in (
         (sampling.num_prompt_logprobs, 1, number, of_prompt),
         (sampling.num_logprobs, number, len(tokens), scored.of_output),
     ):
         if width is None:
-            assert places == []
+            assert indices == []
             continue
-        assert len(places) == end - first
-        for position, (logprob, ids, logprobs) in enumerate(places, first):
+        assert len(indices) == end - first
+        for position, (logprob, ids, logprobs) in enumerate(indices, first):
             row = expected[position - 1]
             np.testing.assert_allclose(row[tokens[position]].numpy(), logprob, atol=CLOSE)
             assert len(ids) == len(set(ids)) == width
@@ -228,9 +228,9 @@ def test_nothing_is_reported_of_a_prompt_that_is_cached(llama: Runner) -> None:
     scored = Scored(PROMPT)
     scored.take(run_first(llama, [admission], 1000))
     assert list(scored.of_prompt) == list(range(BLOCK_SIZE + 1, len(PROMPT)))
-    for position, place in scored.of_prompt.items():
-        assert place[1] == whole.of_prompt[position][1]
-        assert place[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
+    for position, index in scored.of_prompt.items():
+        assert index[1] == whole.of_prompt[position][1]
+        assert index[0] == pytest.approx(whole.of_prompt[position][0], abs=1e-6)
 
 
 def test_rows_get_what_they_ask_for(llama: Runner) -> None:
@@ -242,7 +242,7 @@ def test_rows_get_what_they_ask_for(llama: Runner) -> None:
     result = run_first(llama, admissions, 10)
     assert {scored.slot: scored.num_prompt_tokens for scored in result.logprobs} == {2: 10, 3: 10}
     result = llama.execute(plan_rows(2, [PlannedRow(slot, 30, 0, []) for slot in range(4)]))
-    widths = {one.slot: [len(ids) for _, ids, _ in places_of(one)] for one in result.logprobs}
+    widths = {one.slot: [len(ids) for _, ids, _ in scores_of(one)] for one in result.logprobs}
     assert widths == {1: [0], 2: [1] * 14 + [20], 3: [0] * 14}
     result = llama.execute(plan_rows(3, [PlannedRow(slot, 1, 0, []) for slot in range(4)]))
     assert [one.slot for one in result.logprobs] == [1, 2]

@@ -108,9 +108,9 @@ def test_a_sequence_may_fill_the_table() -> None:
 
 
 def contents(tables: Tables, slot: int, wanted: list[int]) -> torch.Tensor:
-    places = tables.table.kv_places(torch.full((len(wanted),), slot), torch.tensor(wanted))
+    indices = tables.table.kv_indices(torch.full((len(wanted),), slot), torch.tensor(wanted))
     pool = tables.pool
-    return torch.stack([memory[places] for memory in (*pool.keys, *pool.values)])
+    return torch.stack([memory[indices] for memory in (*pool.keys, *pool.values)])
 
 
 def test_the_first_nodes_of_a_tree_need_not_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ def columns(tables: Tables, slot: int) -> dict[str, int]:
     return {name: int(getattr(gathered, name)) for name in SlotColumns._fields}
 
 
-def places(tables: Tables, slot: int, wanted: list[int]) -> list[int]:
+def indices(tables: Tables, slot: int, wanted: list[int]) -> list[int]:
     slots = torch.full((len(wanted),), slot)
-    found: list[int] = tables.table.kv_places(slots, torch.tensor(wanted).long()).tolist()
+    found: list[int] = tables.table.kv_indices(slots, torch.tensor(wanted).long()).tolist()
     return found
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_left_of_the_last_holder(tables: Tables) -> None:
     }
     assert set(tables.table.stop_token_ids[1].tolist()) == {-1}
     trash = NUM_BLOCKS * SIZE
-    assert places(tables, 1, [3, 4, 9]) == [tables.blocks(1, 1)[0] * SIZE + 3, trash, trash + 1]
+    assert indices(tables, 1, [3, 4, 9]) == [tables.blocks(1, 1)[0] * SIZE + 3, trash, trash + 1]
 
 
 def test_only_so_many_stop_tokens_are_looked_for(tables: Tables) -> None:
@@ -48,7 +48,7 @@ def test_only_so_many_stop_tokens_are_looked_for(tables: Tables) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, NUM_BLOCKS - 1), max_size=3), max_size=4))
-def test_places_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None:
+def test_indices_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None:
     tables = make_tables()
     tables.admit(3, [7], 0)
     held: list[int] = []
@@ -58,14 +58,14 @@ def test_places_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None
     assert columns(tables, 3)["capacity"] == len(held) * SIZE
     expected = [block * SIZE + offset for block in held for offset in range(SIZE)]
     number = min(len(expected), MAX_LEN)
-    assert places(tables, 3, [*range(number)]) == expected[:number]
+    assert indices(tables, 3, [*range(number)]) == expected[:number]
 
 
-def test_places_outside_of_the_table_are_trash(tables: Tables) -> None:
+def test_indices_outside_of_the_table_are_trash(tables: Tables) -> None:
     tables.admit(0, [7])
     trash = range(NUM_BLOCKS * SIZE, (NUM_BLOCKS + 1) * SIZE)
-    assert set(places(tables, 0, [MAX_LEN, MAX_LEN + 3, 10**6])) <= set(trash)
-    assert set(places(tables, 4, [0, 9])) <= set(trash)
+    assert set(indices(tables, 0, [MAX_LEN, MAX_LEN + 3, 10**6])) <= set(trash)
+    assert set(indices(tables, 4, [0, 9])) <= set(trash)
 
 
 def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None:
@@ -73,8 +73,8 @@ def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None
     others = tables.table.block_tables[1:].clone()
     tables.table.append_blocks([0], [[1, 2, 3, 4, 5, 6, 7]], [8])
     tables.table.append_blocks([0], [[8]], [15])
-    assert places(tables, 0, [32, 36, 39]) == [1 * SIZE, 2 * SIZE, 2 * SIZE + 3]
-    assert places(tables, 0, [MAX_LEN]) == [NUM_BLOCKS * SIZE]
+    assert indices(tables, 0, [32, 36, 39]) == [1 * SIZE, 2 * SIZE, 2 * SIZE + 3]
+    assert indices(tables, 0, [MAX_LEN]) == [NUM_BLOCKS * SIZE]
     assert torch.equal(tables.table.block_tables[1:], others)
 
 

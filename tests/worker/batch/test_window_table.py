@@ -57,7 +57,7 @@ def test_rows_that_emit_nothing_stay_where_they_are(has_trees: bool) -> None:
         is_finite=torch.tensor([True, False]),
     )
     # In the middle of a prompt, or because the logits are not finite.
-    tables.windows.follow(slots, drafted.places, verdict, torch.tensor([4, 0]))
+    tables.windows.follow(slots, drafted.indices, verdict, torch.tensor([4, 0]))
     assert tables.windows.count_left(slots).tolist() == [2, 6]
 
 
@@ -104,19 +104,19 @@ class ModelWindow:
         if self.update is None:
             return -1, []
         children = self._children(self.update)
-        place = -1
+        index = -1
         for token in self.output[self.update.base :]:
-            if token not in children[place]:
+            if token not in children[index]:
                 return -1, []
-            place = children[place][token]
+            index = children[index][token]
         parents = {node: above for above, behind in children.items() for node in behind.values()}
-        indices = {place: -1}
+        indices = {index: -1}
         found: list[tuple[int, int, int]] = []
         for node in sorted(parents):
             if parents[node] in indices:
                 indices[node] = len(found)
                 found.append((node, self.update.token_ids[node], indices[parents[node]]))
-        return place, found
+        return index, found
 
     def drafts(self, limit: int) -> list[Node]:
         """What is drafted of it."""
@@ -140,7 +140,7 @@ TOKENS = st.sampled_from([*[10] * 8, *[11] * 5, *[12] * 3, -1, VOCAB, 2**31 - 1,
 
 @st.composite
 def updates(draw: st.DrawFn, slot: int, length: int) -> WindowUpdate:
-    """A window near some place of the output, of few different tokens."""
+    """A window near some index of the output, of few different tokens."""
     base = draw(
         st.sampled_from([max(0, length + ahead) for ahead in range(-3, 2)] * 3 + [2**31 - 1])
     )

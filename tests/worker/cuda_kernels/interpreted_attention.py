@@ -38,7 +38,7 @@ def test_parts_take_no_memory_for_tokens_of_long_rows(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("shape", [Shape(4, 2), Shape(6, 3, 24, 10)])
-def test_keys_and_values_are_written_to_their_places(shape: Shape) -> None:
+def test_keys_and_values_are_written_to_their_indices(shape: Shape) -> None:
     case = make_case([BatchRow(40, 5)], shape, torch.float32)
     keys, values = case.pool.keys[0], case.pool.values[0]
     expected = (keys.clone(), values.clone())

@@ -73,8 +73,8 @@ class Rows:
         """Appends what was emitted."""
         for number in range(verdict.token_ids.shape[1]):
             rows = self.slots[number <= verdict.num_accepted]
-            places = self.num_tokens[rows] + number
-            self.token_ids[rows, places] = verdict.token_ids[rows, number].int()
+            indices = self.num_tokens[rows] + number
+            self.token_ids[rows, indices] = verdict.token_ids[rows, number].int()
         self.num_tokens = self.num_tokens + verdict.num_accepted + 1
 
     def output(self, num_tokens: int) -> Tensor:

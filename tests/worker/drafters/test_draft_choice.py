@@ -83,12 +83,12 @@ def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:
     return int(found[0])
 
 
-def worth(token_ids: list[int], place: int, cursor: int) -> tuple[int, int]:
-    """How many tokens before a place are the last ones; of equal matches the nearest is taken."""
-    most, matched = min(LONGEST_MATCH, place), 0
-    while matched < most and token_ids[place - 1 - matched] == token_ids[-1 - matched]:
+def worth(token_ids: list[int], index: int, cursor: int) -> tuple[int, int]:
+    """How many tokens before an index are the last ones; of equal matches the nearest is taken."""
+    most, matched = min(LONGEST_MATCH, index), 0
+    while matched < most and token_ids[index - 1 - matched] == token_ids[-1 - matched]:
         matched += 1
-    return matched, -(abs(place - cursor) if cursor >= 0 else place)
+    return matched, -(abs(index - cursor) if cursor >= 0 else index)
 
 
 @example([[1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], [7, 3, 9, 2, 3, 8, 2, 3]], -1)
@@ -107,10 +107,10 @@ def test_the_longest_and_nearest_match_is_taken_whatever_lies_beside(
     lengths = torch.tensor([len(row) for row in rows])
     found = find_sources(table, lengths, torch.full_like(lengths, cursor)).tolist()
     assert found == [find(row, cursor) for row in rows]
-    for row, place in zip(rows, found, strict=True):
+    for row, index in zip(rows, found, strict=True):
         best = max((worth(row, each, cursor) for each in range(1, len(row))), default=(0, 0))
         if best[0]:
-            assert worth(row, place, cursor) == best
+            assert worth(row, index, cursor) == best
         else:
             # Where nothing matches the copy goes on after the cursor.
-            assert place == (cursor if cursor < len(row) else -1)
+            assert index == (cursor if cursor < len(row) else -1)

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError
-from optimist_worker.core.attention.kv import LayerSpec
+from optimist_worker.core.attention.paged_attention import LayerSpec
 from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
 from optimist_worker.model.model import Model, load_model
 

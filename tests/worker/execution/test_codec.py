@@ -229,8 +229,8 @@ def test_what_is_decoded_keeps_to_the_contract(data: st.DataObject) -> None:
     blocks = [data.draw(st.integers(0, 10)) for _ in range(sum(row[3] for row in rows))]
     is_spoiled: bool = data.draw(st.booleans())
     if rows and is_spoiled:
-        place = data.draw(st.integers(0, len(rows) - 1))
-        rows[place][data.draw(st.integers(0, 3))] = data.draw(EXTREMES | st.integers(0, 5))
+        index = data.draw(st.integers(0, len(rows) - 1))
+        rows[index][data.draw(st.integers(0, 3))] = data.draw(EXTREMES | st.integers(0, 5))
     slots, known, drafts, new = ([row[i] for row in rows] for i in range(4))
     fits = (
         all(0 <= slot < 4 for slot in slots)

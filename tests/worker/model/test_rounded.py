@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from optimist_common.errors import SetupError
 from optimist_worker.conversion.quantization import run_tokens
-from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.model import linear
-from optimist_worker.model.division import StagePlace
+from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import LlamaLayer, fuse
 from optimist_worker.model.linear import PlainLinear, RoundedLinear, check_rounding, join
 from optimist_worker.model.model import load_model
@@ -142,7 +142,7 @@ def test_greedy_text_with_predictions_differs_in_near_ties_alone(
         width=width,
         note=lambda result: accepted.extend(result.num_accepted_tokens),
     )
-    same = next((place for place in range(32) if text[place] != plain[place]), 32)
+    same = next((index for index in range(32) if text[index] != plain[index]), 32)
     if same < 32:
         logits = logits_after(runner, PROMPT + plain[:same])
         rounding = 0.02 * float(logits.max() - logits.min())
@@ -209,7 +209,7 @@ def test_kernels_that_fail_or_multiply_wrong_are_noticed(
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_pipeline_stage_rounds_its_own_layers(stage: int, llama_path: Path) -> None:
-    model = load_model(str(llama_path), "bfloat16", "cpu", stage=StagePlace(stage, 2))
+    model = load_model(str(llama_path), "bfloat16", "cpu", stage=StagePosition(stage, 2))
     fuse(model, 4)
     layers = [part for part in model.module.modules() if isinstance(part, LlamaLayer)]
     assert [part.qkv.bits for part in layers] == [4] * (len(model.layers) // 2)

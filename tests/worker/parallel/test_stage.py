@@ -15,7 +15,7 @@ from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
 from optimist_worker.execution.stage_pass import StagePass, StageTrace, write_verdict
 from optimist_worker.execution.step import Step
-from optimist_worker.model.division import StagePlace
+from optimist_worker.model.division import StagePosition
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
@@ -78,7 +78,7 @@ class Pair:
         return self.collect(*self.launch(plan))
 
     def _make(self, path: Path, index: int) -> Runner:
-        model = load_model(str(path), "float64", "cpu", stage=StagePlace(index, 2))
+        model = load_model(str(path), "float64", "cpu", stage=StagePosition(index, 2))
         assert model.cut is not None
         link: Any = self.link
         state = DeviceState(model, SIZES)
@@ -111,7 +111,7 @@ def test_what_fails_at_one_stage_fails_its_rows_at_all(
     run = StagePass.run
 
     def refuse(self: StagePass, *arguments: Any) -> torch.Tensor:
-        if self._place.index == index:
+        if self._position.index == index:
             raise RuntimeError("no memory left")
         return run(self, *arguments)
 

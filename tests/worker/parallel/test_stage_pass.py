@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.execution.stage_pass import (
     StagePass,
@@ -20,7 +19,7 @@ from optimist_worker.execution.stage_pass import (
     read_verdict,
     write_verdict,
 )
-from optimist_worker.model.division import StagePlace
+from optimist_worker.model.division import StagePosition
 from optimist_worker.model.model import Model, load_model
 from tests.checkpoints import ATTENTION_FAMILIES
 
@@ -29,25 +28,25 @@ NUM_TOKENS = 40
 
 def make_batch(model: Model) -> FlatBatch:
     """A prompt of some tokens, on blocks of its own."""
-    places = torch.arange(NUM_TOKENS)
+    indices = torch.arange(NUM_TOKENS)
     attention = AttentionBatch(
         pool=KVPool(model.layers, 4, 16, model.dtype, model.device),
-        slot_mapping=places,
+        slot_mapping=indices,
         query_starts=torch.tensor([0, NUM_TOKENS]),
         num_computed_tokens=torch.tensor([0]),
         tree_starts=torch.tensor([NUM_TOKENS]),
-        positions=places,
+        positions=indices,
         ancestors=None,
         block_tables=torch.arange(4, dtype=torch.int32)[None],
         max_num_queries=NUM_TOKENS,
         max_num_keys=NUM_TOKENS,
     )
-    return FlatBatch(5 + places, places, places, attention)
+    return FlatBatch(5 + indices, indices, indices, attention)
 
 
 def load_stage(path: Path, index: int, number: int, *, dummy_weights: bool = False) -> Model:
-    place = StagePlace(index, number)
-    return load_model(str(path), "float32", "cpu", stage=place, dummy_weights=dummy_weights)
+    position = StagePosition(index, number)
+    return load_model(str(path), "float32", "cpu", stage=position, dummy_weights=dummy_weights)
 
 
 def run_stages(stages: list[Model]) -> torch.Tensor:
@@ -124,6 +123,6 @@ def test_a_verdict_is_read_as_it_was_written(
         assert one is other is None or torch.equal(one, other)
 
 
-def test_a_failure_comes_in_place_of_a_verdict() -> None:
+def test_a_failure_comes_instead_of_a_verdict() -> None:
     read = read_verdict(write_verdict(StageVerdict(3, None, failure="stage 1: no memory")))
     assert (read.number, read.verdict, read.failure) == (3, None, "stage 1: no memory")

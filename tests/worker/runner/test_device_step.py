@@ -22,7 +22,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention import paged_attention
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds
-from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.core.batch.logprobs import LogprobTargets
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.network import DraftKV, DraftModelNetwork, EagleNetwork
@@ -122,7 +122,7 @@ def _attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclasses.dataclass
 class Parts:
-    """A step, and all that has to keep its place between steps."""
+    """A step, and all that has to keep its index between steps."""
 
     step: Step
     model: Model
@@ -131,7 +131,7 @@ class Parts:
     tap: FeatureTap | None
 
     @property
-    def places(self) -> list[int]:
+    def indices(self) -> list[int]:
         lists = [list(vars(keeper).values()) for keeper in self.keepers]
         return [id(leaf) for leaf in tree_leaves(lists) if isinstance(leaf, torch.Tensor)]
 
@@ -179,13 +179,13 @@ def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
 
 
 def _trace(
-    parts: Parts, manner: str, *, has_trees: bool = False, wanted: LogprobPlaces | None = None
+    parts: Parts, manner: str, *, has_trees: bool = False, wanted: LogprobTargets | None = None
 ) -> torch.Tensor | None:
     """Runs a step and looks at the shape of its result; returns log-probabilities."""
     bounds = _bounds(parts.state, manner, has_trees=has_trees)
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
-    places = parts.places
-    assert len(places) > 10
+    indices = parts.indices
+    assert len(indices) > 10
     with torch.inference_mode(), NothingFromHost(), Capture() as capture:
         packed, scored = parts.step.run(
             columns, bounds, HostStopwatch(), Masks("", parts.model), wanted
@@ -194,7 +194,7 @@ def _trace(
     assert packed.device == META
     assert packed.shape[0] == bounds.num_rows
     assert packed.shape[1] > NUM_COLUMNS
-    assert parts.places == places
+    assert parts.indices == indices
     # A further step would be given the features of this one.
     assert parts.tap is None or not parts.tap._parts
     return scored
@@ -236,7 +236,7 @@ def test_a_step_that_reports_logprobs_waits_for_nothing(
     rows, prompt_rows, offsets = (
         torch.empty(number, dtype=torch.int64, device=META) for number in (3, 40, 40)
     )
-    wanted = LogprobPlaces(rows, prompt_rows, offsets, num_candidates=20)
+    wanted = LogprobTargets(rows, prompt_rows, offsets, num_candidates=20)
     scored = _trace(parts, "cut", has_trees=has_trees, wanted=wanted)
     assert scored is not None
     assert scored.shape == (3 * (1 + 8) + 40, 1 + 2 * 20)

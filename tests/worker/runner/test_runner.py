@@ -207,11 +207,11 @@ def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None
     llama.release_all()
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
     run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
-    place = blocks_of(1)[0] * BLOCK_SIZE
-    kept = llama.engine.state.pool.keys[0][place].clone()
-    llama.engine.state.pool.keys[0][place] = float("nan")
+    index = blocks_of(1)[0] * BLOCK_SIZE
+    kept = llama.engine.state.pool.keys[0][index].clone()
+    llama.engine.state.pool.keys[0][index] = float("nan")
     bad, good = run(llama, plan_rows(2, rows=[PlannedRow(1, 1, 0, []), PlannedRow(0, 1, 0, [])]))
-    llama.engine.state.pool.keys[0][place] = kept
+    llama.engine.state.pool.keys[0][index] = kept
     assert bad.error == "the model's logits are not finite"
     assert (bad.token_ids, bad.length) == ([], 26)
     assert (good.error, good.token_ids) == (None, expected[1:2])

@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
-from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.loading import check_directory, load_config
 from optimist_worker.model.model import Model, load_model
@@ -103,9 +102,9 @@ def compare(name: str, bits: Bits | None, references: Sequence[Reference]) -> di
         pool = KVPool(model.layers, 1, length, model.dtype, model.device)
         wide = run_tokens(model, pool, reference.token_ids, 0)[reference.start - 1 : -1]
         narrow = []
-        for place in range(reference.start - 1, length - 1):
+        for index in range(reference.start - 1, length - 1):
             begin = time.perf_counter()
-            narrow.append(run_tokens(model, pool, reference.token_ids[place : place + 1], place))
+            narrow.append(run_tokens(model, pool, reference.token_ids[index : index + 1], index))
             seconds.append(time.perf_counter() - begin)
         expected = reference.log_probabilities
         for width, logits in (("wide", wide), ("narrow", torch.cat(narrow))):
@@ -119,16 +118,16 @@ def compare(name: str, bits: Bits | None, references: Sequence[Reference]) -> di
 
 
 def run_tokens(model: Model, pool: KVPool, token_ids: Sequence[int], start: int) -> torch.Tensor:
-    """Runs tokens from a place on; returns logits, `[num_tokens, vocab_size]`."""
+    """Runs tokens from an index on; returns logits, `[num_tokens, vocab_size]`."""
     number, end = len(token_ids), start + len(token_ids)
-    places = torch.arange(start, end)
+    indices = torch.arange(start, end)
     batch = AttentionBatch(
         pool=pool,
-        slot_mapping=places,
+        slot_mapping=indices,
         query_starts=torch.tensor([0, number]),
         num_computed_tokens=torch.tensor([start]),
         tree_starts=torch.tensor([end]),
-        positions=places,
+        positions=indices,
         ancestors=None,
         block_tables=torch.zeros((1, 1), dtype=torch.int32),
         max_num_queries=number,
@@ -136,7 +135,7 @@ def run_tokens(model: Model, pool: KVPool, token_ids: Sequence[int], start: int)
     )
     output = model.module(
         input_ids=torch.tensor([list(token_ids)]),
-        position_ids=places[None],
+        position_ids=indices[None],
         use_cache=False,
         paged=batch,
     )

@@ -61,7 +61,7 @@ class Drafts:
 
     @property
     def is_node(self) -> Tensor:
-        """Which places hold a draft rather than padding, bool `[R, K]`."""
+        """Which indices hold a draft rather than padding, bool `[R, K]`."""
         nodes = torch.arange(self.width, device=self.token_ids.device)
         return nodes < self.num_tokens[:, None]
 
@@ -194,12 +194,12 @@ def nodes_by_depth(chosen: Tensor, depths: Tensor) -> Tensor:
     num_rows, num_nodes = chosen.shape
     nodes = torch.arange(num_nodes, device=chosen.device).expand(num_rows, -1)
     path = nodes.new_zeros((num_rows, 1 + num_nodes))
-    # What is not on the path goes to place 0, which is cut off.
+    # What is not on the path goes to index 0, which is cut off.
     return path.scatter_(1, torch.where(chosen, depths, 0), nodes)[:, 1:]
 
 
 def _jumps(parents: Tensor) -> Iterator[Tensor]:
-    """Yields pointers 1, 2, 4, ... generations up, int64 `[R, 1 + K]` with node -1 at place 0."""
+    """Yields pointers 1, 2, 4, ... generations up, int64 `[R, 1 + K]` with node -1 at index 0."""
     jump = _with_top(parents + 1, 0)
     for _ in range(parents.shape[1].bit_length()):
         yield jump
@@ -263,7 +263,7 @@ class Ragged:
     rows: torch.Tensor
     """Row of each element, int64 `[size]`; of padding, some row."""
     offsets: torch.Tensor
-    """Place in its row, int64 `[size]`; of padding, 0."""
+    """Index in its row, int64 `[size]`; of padding, 0."""
     is_real: torch.Tensor
     """False for padding, bool `[size]`."""
     is_exact: bool
@@ -286,11 +286,11 @@ def lay_out(lengths: torch.Tensor, size: int) -> Ragged:
         return _lay_out_exactly(lengths)
     ends = lengths.cumsum(0)
     starts = torch.cat([torch.zeros_like(ends[:1]), ends])
-    places = torch.arange(size, device=lengths.device)
-    rows = torch.searchsorted(ends, places, right=True)
+    indices = torch.arange(size, device=lengths.device)
+    rows = torch.searchsorted(ends, indices, right=True)
     is_real = rows < len(lengths)
     rows = rows.clamp(max=len(lengths) - 1)
-    offsets = torch.where(is_real, places - starts[rows], 0)
+    offsets = torch.where(is_real, indices - starts[rows], 0)
     return Ragged(starts, rows, offsets, is_real, is_exact=False)
 
 

@@ -239,7 +239,7 @@ struct Tile {
   const int64_t width = (call.value_dim + LANES - 1) / LANES * LANES;
   const int64_t start = call.query_starts[row];
   const int64_t num_computed = call.num_computed[row];
-  const int64_t first_place = num_computed + first_token - start;
+  const int64_t first_index = num_computed + first_token - start;
 
   Unit *queries, *weights;
   float *key_panel, *value_panel, *scores, *sums, *maxima, *totals;
@@ -269,7 +269,7 @@ struct Tile {
 
   void run() {
     read_queries();
-    int64_t end = first_place + num_tokens;
+    int64_t end = first_index + num_tokens;
     for (int64_t block = first_key() / BLOCK * BLOCK; block < end; block += BLOCK) {
       uint64_t visible[MOST_QUERIES], any = 0;
       for (int64_t token = 0; token < num_tokens; ++token)
@@ -312,14 +312,14 @@ struct Tile {
     }
     if (call.window != 0) {
       int64_t lowest = call.positions[token] - call.window;
-      // In a tree, positions are less than places.
+      // In a tree, positions are less than indices.
       bool may_hide = lowest >= block || ancestors != 0;
       for (int64_t key = 0; key < BLOCK && may_hide; ++key) {
-        int64_t place = block + key;
-        bool is_own = place >= num_computed;
+        int64_t index = block + key;
+        bool is_own = index >= num_computed;
         int64_t position = is_own && visible >> key & 1
-                               ? call.positions[start + place - num_computed]
-                               : place;
+                               ? call.positions[start + index - num_computed]
+                               : index;
         if (position <= lowest) visible &= ~(uint64_t(1) << key);
       }
     }
@@ -361,12 +361,12 @@ struct Tile {
   void find_rows(int64_t block, int64_t num_keys) {
     const int32_t* table = call.block_tables + row * call.table_stride;
     for (int64_t key = 0; key < num_keys; ++key) {
-      int64_t place = block + key;
-      int64_t index = int64_t(table[place / call.block_size]) * call.block_size +
-                      place % call.block_size;
-      index = index * call.num_kv_heads + kv_head;
-      key_rows[key] = static_cast<const Element*>(call.keys) + index * call.key_dim;
-      value_rows[key] = static_cast<const Element*>(call.values) + index * call.value_dim;
+      int64_t index = block + key;
+      int64_t entry = int64_t(table[index / call.block_size]) * call.block_size +
+                      index % call.block_size;
+      entry = entry * call.num_kv_heads + kv_head;
+      key_rows[key] = static_cast<const Element*>(call.keys) + entry * call.key_dim;
+      value_rows[key] = static_cast<const Element*>(call.values) + entry * call.value_dim;
     }
   }
 
@@ -593,9 +593,9 @@ void rotate(const Rotation& call, int64_t token) {
   const Element* from = static_cast<const Element*>(call.projected) + token * num_heads * dim;
   const Element* cosine = static_cast<const Element*>(call.cosine) + token * dim;
   const Element* sine = static_cast<const Element*>(call.sine) + token * dim;
-  const int64_t place = call.slots[token] * call.num_keys;
+  const int64_t index = call.slots[token] * call.num_keys;
   Element* queries = static_cast<Element*>(call.queries) + token * call.num_queries * dim;
-  Element* keys = static_cast<Element*>(call.keys) + place * dim;
+  Element* keys = static_cast<Element*>(call.keys) + index * dim;
   for (int64_t head = 0; head < call.num_queries + call.num_keys; ++head) {
     bool is_query = head < call.num_queries;
     Element* to = is_query ? queries + head * dim : keys + (head - call.num_queries) * dim;
@@ -609,7 +609,7 @@ void rotate(const Rotation& call, int64_t token) {
       rotate_head<FromFloats, Format>(normed, cosine, sine, half, to);
     }
   }
-  memcpy(static_cast<Element*>(call.values) + place * dim,
+  memcpy(static_cast<Element*>(call.values) + index * dim,
          from + (call.num_queries + call.num_keys) * dim, call.num_keys * dim * sizeof(Element));
 }
 

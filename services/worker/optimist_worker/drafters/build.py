@@ -5,7 +5,7 @@ from pathlib import Path
 from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.attention.kv import block_bytes
+from optimist_worker.core.attention.paged_attention import block_bytes
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.drafters.drafter import Drafter
 from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle

@@ -70,15 +70,15 @@ class VerifiedStep:
     def find_tokens(self, row: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
         """Returns which tokens of the pass verified ones were, int64 `[n]`; for padding some token.
 
-        They are given by their row and their place among its verified tokens: the known ones, then
+        They are given by their row and their index among its verified tokens: the known ones, then
         the accepted drafts.
         """
         known = self.rows.num_known_tokens[row]
         node, path = offset - known, self.verdict.path
         if path is not None and path.shape[1]:
             node = torch.where(node < 0, node, path[row, node.clamp(0, path.shape[1] - 1)])
-        place = self.tokens.starts[row] + known + node
-        return place.clamp(0, self.tokens.size - 1)
+        index = self.tokens.starts[row] + known + node
+        return index.clamp(0, self.tokens.size - 1)
 
 
 class Drafter(Protocol):

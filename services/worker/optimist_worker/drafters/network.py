@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.core.batch.flat_batch import (
     FedLevel,
     FlatBatch,
@@ -204,8 +204,8 @@ class LastFeatures:
 class EagleNetwork:
     """Runs the head over every verified token with the target's features, then over its own.
 
-    Keys and values of the token at place p + 1 lie at place p, with the feature of p. What it
-    drafts writes to places that the next verified tokens take.
+    Keys and values of the token at index p + 1 lie at index p, with the feature of p. What it
+    drafts writes to indices that the next verified tokens take.
     """
 
     def __init__(self, head: EagleHead, table: SlotTable, dtype: torch.dtype) -> None:

@@ -62,8 +62,8 @@ class AutoregressiveDrafter:
             number, fed_path = torch.zeros_like(accepted), path
         else:
             fed_path = fed.gather(1, path)
-            places = torch.arange(path.shape[1], device=path.device)
-            is_kept = (fed_path >= 0) & (places < accepted[:, None]) & was_drafted[:, None]
+            indices = torch.arange(path.shape[1], device=path.device)
+            is_kept = (fed_path >= 0) & (indices < accepted[:, None]) & was_drafted[:, None]
             # What the row's blocks have no room for was not written.
             room = step.rows.columns.capacity - step.rows.columns.num_tokens
             is_kept &= fed_path < room[:, None]

@@ -20,26 +20,26 @@ LONGEST_MATCH = 8
 def find_sources(
     token_ids: torch.Tensor, lengths: torch.Tensor, cursors: torch.Tensor
 ) -> torch.Tensor:
-    """Returns the places whose tokens probably come next, int64 `[num_rows]`; -1 for none.
+    """Returns the indices whose tokens probably come next, int64 `[num_rows]`; -1 for none.
 
     Args:
         token_ids: Prompts and verified outputs, `[num_rows, width]`; what lies after the length of
             a row means nothing.
         lengths: `[num_rows]`.
-        cursors: Place from which each row would go on copying; -1 if it has not copied yet.
+        cursors: Index from which each row would go on copying; -1 if it has not copied yet.
     """
     width = token_ids.shape[1]
-    places = torch.arange(width, device=token_ids.device)
-    # Entry p: how many tokens before place p are the row's last ones.
+    indices = torch.arange(width, device=token_ids.device)
+    # Entry p: how many tokens before index p are the row's last ones.
     matched = torch.zeros_like(token_ids, dtype=torch.int64)
-    is_equal = (places > 0) & (places < lengths[:, None])
+    is_equal = (indices > 0) & (indices < lengths[:, None])
     for back in range(1, LONGEST_MATCH + 1):
         last = token_ids.gather(1, (lengths - back).clamp(min=0)[:, None])
         shifted = torch.nn.functional.pad(token_ids, (back, 0))[:, :width]
-        is_equal = is_equal & (shifted == last) & (places >= back)
+        is_equal = is_equal & (shifted == last) & (indices >= back)
         matched += is_equal
     # A longer match counts for more than any distance; of equal ones the nearest is taken.
-    distance = torch.where(cursors[:, None] >= 0, (places - cursors[:, None]).abs(), places)
+    distance = torch.where(cursors[:, None] >= 0, (indices - cursors[:, None]).abs(), indices)
     scores = torch.where(matched > 0, (matched << 32) - distance, -1)
     best, found = scores.max(1)
     fallback = torch.where(cursors < lengths, cursors, -1)
@@ -62,7 +62,7 @@ class NgramDrafter:
         self._cursors[slot] = -1
 
     def propose(self, rows: DraftRows) -> Proposal:
-        """Drafts what follows the best place; nothing where no place is like the row's end."""
+        """Drafts what follows the best index; nothing where no index is like the row's end."""
         length = rows.columns.num_tokens
         width = min(rows.max_length, self._table.token_ids.shape[1])
         if self._table.reads_sizes:
@@ -74,9 +74,9 @@ class NgramDrafter:
         self._cursors.index_copy_(0, rows.slots, torch.where(rows.limits > 0, found, cursors))
         number = torch.minimum((length - found).clamp(max=self.max_tokens), rows.limits)
         number = torch.where(found >= 0, number, 0)
-        places = found[:, None] + torch.arange(rows.width, device=found.device)
+        indices = found[:, None] + torch.arange(rows.width, device=found.device)
         drafts = Drafts(
-            token_ids=token_ids.gather(1, places.clamp(0, width - 1)),
+            token_ids=token_ids.gather(1, indices.clamp(0, width - 1)),
             num_tokens=number,
             sources=torch.where(number > 0, int(self.source), 0),
         )

@@ -99,7 +99,7 @@ the third relative to the second, and so on."""
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """How many drafts, in how many levels, and from how many places of each level they go on."""
+    """How many drafts, in how many levels, and from how many nodes of each level they go on."""
 
     num_tokens: int
     """Nodes of the tree."""
@@ -213,7 +213,7 @@ class Growth:
         """Chooses the nodes of the last level that the next one grows from, to be fed.
 
         Returns:
-            Their tokens, their parents' places among the fed nodes (-1: none), and their
+            Their tokens, their parents' indices among the fed nodes (-1: none), and their
             ancestors among the fed nodes as bits, themselves included; `[num_rows, num_nodes]`.
         """
         scores = self._scores[-1]
@@ -242,12 +242,12 @@ class Growth:
         scores, parents = self._pool(self._scores), self._pool(self._parents)
         width = min(self._shape.num_tokens, scores.shape[1])
         order = scores.argsort(dim=1, descending=True, stable=True)
-        places = torch.empty_like(order).scatter_(
+        indices = torch.empty_like(order).scatter_(
             1, order, torch.arange(order.shape[1], device=self._device).expand_as(order)
         )
         chosen = order[:, :width]
         moved = parents.gather(1, chosen)
-        moved = torch.where(moved < 0, -1, places.gather(1, moved.clamp(min=0)))
+        moved = torch.where(moved < 0, -1, indices.gather(1, moved.clamp(min=0)))
         # The parents of impossible nodes, which do not count, may have been left out.
         moved = moved.clamp(max=width - 1)
         is_possible = ~scores.gather(1, chosen).isneginf()

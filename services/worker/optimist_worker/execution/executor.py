@@ -15,7 +15,7 @@ import torch
 from optimist_common.columns import Int32Column
 from optimist_common.errors import one_line
 from optimist_worker.core.batch.host_view import StepBounds
-from optimist_worker.core.batch.logprobs import LogprobPlaces
+from optimist_worker.core.batch.logprobs import LogprobTargets
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.execution.step import Step
@@ -34,7 +34,7 @@ class StepInput(NamedTuple):
     bounds: StepBounds
     num_rows: int
     """How many of the rows are not padding."""
-    wanted: LogprobPlaces | None
+    wanted: LogprobTargets | None
     """Which log-probabilities are wanted, on the host; None for none."""
 
 
@@ -168,8 +168,8 @@ class LocalExecutor(Executor):
         if graphs is not None:
             packed = graphs.run(bounds, rows, run)
         else:
-            places = None if wanted is None else wanted.to(self.device)
-            packed, scored = self._step.run(rows, bounds, watch, self.masks, places)
+            targets = None if wanted is None else wanted.to(self.device)
+            packed, scored = self._step.run(rows, bounds, watch, self.masks, targets)
         packed, scored = _fetch(packed), None if scored is None else _fetch(scored)
         # Two threads wait for it, which must not take the cores from each other.
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

@@ -52,14 +52,14 @@ class Stage(Executor):
         trace: StageTrace,
     ) -> None:
         """Takes its position among the stages; those that choose no tokens follow no grammar."""
-        super().__init__(model.device, masks if cut.place.is_last else StageMasks(masks))
-        self.place, self.link = cut.place, link
-        self.num_stages = cut.place.num_stages
+        super().__init__(model.device, masks if cut.position.is_last else StageMasks(masks))
+        self.position, self.link = cut.position, link
+        self.num_stages = cut.position.num_stages
         self.most_plans = self.num_stages + _SPARE_PLANS
         self.step, self._model, self._trace = step, model, trace
         self._pass = StagePass(model, cut)
         self._num_passes = 0
-        if cut.place.is_first:
+        if cut.position.is_first:
             link.listen()
 
     def check_failure(self, error: Exception) -> None:
@@ -94,7 +94,7 @@ class Stage(Executor):
     def _run(self, prepared: PreparedStep | None, failure: str) -> StageVerdict | None:
         """Runs a pass from the stage before to the next; the last one returns its verdict."""
         number, model, hidden = self._num_passes, self._model, None
-        if not self.place.is_first:
+        if not self.position.is_first:
             size = self._pass.hidden_size
             hidden, failed_before = self.link.take_over(number, size, model.dtype, model.device)
             failure = failure or failed_before
@@ -108,11 +108,11 @@ class Stage(Executor):
             try:
                 with self._trace.note(number):
                     output = self._pass.run(prepared.batch, hidden)
-                    if self.place.is_last:
+                    if self.position.is_last:
                         judged = self.step.judge(prepared, output, self.masks)
             except Exception as error:
                 output, failure = None, self._explain(error)
-        if not self.place.is_last:
+        if not self.position.is_last:
             self.link.hand_on(number, output, failure)
             return None
         if judged is None or prepared is None:
@@ -123,8 +123,8 @@ class Stage(Executor):
         return StageVerdict(number, _move(verdict, torch.device("cpu")), on_host, drafts=drafts)
 
     def _explain(self, error: Exception) -> str:
-        logger.error("stage %d: the forward pass failed", self.place.index, exc_info=error)
-        return f"stage {self.place.index}: {one_line(error)}"
+        logger.error("stage %d: the forward pass failed", self.position.index, exc_info=error)
+        return f"stage {self.position.index}: {one_line(error)}"
 
 
 class FirstStage(Stage):

@@ -65,15 +65,15 @@ class StagePass:
     """
 
     def __init__(self, model: Model, cut: StageCut) -> None:
-        self._model, self._place = model, cut.place
+        self._model, self._position = model, cut.position
         module = model.module
         self.hidden_size = int(cut.outline.config.get_text_config().hidden_size)
         self._entering: torch.Tensor | None = None
         self._left: list[torch.Tensor] = []
         layers = find_layers(module, len(cut.layers))
-        if not cut.place.is_first:
+        if not cut.position.is_first:
             layers[0].register_forward_pre_hook(self._enter, with_kwargs=True)
-        if not cut.place.is_last:
+        if not cut.position.is_last:
             layers[-1].register_forward_hook(self._leave)
 
     @torch.inference_mode()
@@ -94,7 +94,7 @@ class StagePass:
         else:
             inputs["inputs_embeds"] = self._entering = hidden[None]
         module = self._model.module
-        if self._place.is_last:
+        if self._position.is_last:
             logits: torch.Tensor = module(logits_to_keep=batch.logits_indices, **inputs).logits[0]
             return logits
         module.base_model(**inputs)
@@ -138,7 +138,7 @@ def write_verdict(reached: StageVerdict) -> bytes:
         [reached.number, reached.failure, list(reached.faults.items()), reached.drafts]
     ).encode()
     verdict, scored = reached.verdict, reached.scored
-    # Rows, tokens and nodes of each row, scored places, numbers of each, length of the text.
+    # Rows, tokens and nodes of each row, scored tokens, numbers of each, length of the text.
     sizes = [-1, 0, -1, -1, 0, len(text)]
     parts: list[torch.Tensor] = []
     if verdict is not None:
@@ -157,7 +157,7 @@ def write_verdict(reached: StageVerdict) -> bytes:
 
 def read_verdict(data: bytes) -> StageVerdict:
     """Reads what `write_verdict` has written."""
-    rows, width, depth, places, numbers, num_text = np.frombuffer(data, np.int32, _NUM_SIZES)
+    rows, width, depth, num_scored, numbers, num_text = np.frombuffer(data, np.int32, _NUM_SIZES)
     end = len(data) - int(num_text)
     number, failure, faults, drafts = json.loads(data[end:])
     values = torch.frombuffer(bytearray(data[:end]), dtype=torch.int32)[_NUM_SIZES:]
@@ -172,8 +172,8 @@ def read_verdict(data: bytes) -> StageVerdict:
             path=table[:, 2 + width :].contiguous() if depth >= 0 else None,
             is_finite=table[:, 1] != 0,
         )
-    if places >= 0:
-        scored = values.view(int(places), int(numbers))
+    if num_scored >= 0:
+        scored = values.view(int(num_scored), int(numbers))
     return StageVerdict(
         number, verdict, scored, failure, {int(slot): text for slot, text in faults}, drafts
     )

@@ -10,7 +10,7 @@ from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, Ver
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import (
-    LogprobPlaces,
+    LogprobTargets,
     find_broken,
     score_output,
     score_prompts,
@@ -64,13 +64,13 @@ class PreparedStep:
 
     rows: FittedRows
     bounds: StepBounds
-    places: torch.Tensor | None
+    indices: torch.Tensor | None
     """Where drafts lie in their windows, see `WindowDrafts`."""
     proposal: Proposal
     size: PassSize
     nodes: Ragged
     """Which node of which row each row of logits is after, see `VerifyPass`."""
-    wanted: LogprobPlaces | None
+    wanted: LogprobTargets | None
     batch: FlatBatch | None = None
     """None if no row can run."""
     tokens: Ragged | None = None
@@ -109,7 +109,7 @@ class Step:
         bounds: StepBounds,
         watch: Stopwatch,
         masks: Masks | StageMasks,
-        wanted: LogprobPlaces | None = None,
+        wanted: LogprobTargets | None = None,
     ) -> StepTensors:
         """Runs a step of which the host knows the bounds.
 
@@ -128,7 +128,7 @@ class Step:
         columns: torch.Tensor,
         bounds: StepBounds,
         watch: Stopwatch,
-        wanted: LogprobPlaces | None = None,
+        wanted: LogprobTargets | None = None,
     ) -> PreparedStep:
         """Drafts, and lays the pass out; see `run`. The rows' state stays as it is."""
         rows = fit_rows(self._table, *columns)
@@ -141,7 +141,7 @@ class Step:
         number = (1 + drafts.num_tokens) * rows.emits
         size = self._size(rows, drafts, number, bounds)
         nodes = lay_out(number, size.num_logits)
-        prepared = PreparedStep(rows, bounds, from_windows.places, proposal, size, nodes, wanted)
+        prepared = PreparedStep(rows, bounds, from_windows.indices, proposal, size, nodes, wanted)
         if size.num_tokens:
             prepared.batch, prepared.tokens = build_verify_batch(
                 self._table, self._pool, rows, drafts, nodes, size
@@ -191,7 +191,7 @@ class Step:
         settled = settle_rows(self._table, rows, verdict)
         nodes = torch.zeros_like(verdict.token_ids)
         if bounds.uses_windows:
-            nodes = self._windows.follow(rows.slots, prepared.places, verdict, settled.num_emitted)
+            nodes = self._windows.follow(rows.slots, prepared.indices, verdict, settled.num_emitted)
         compact(self._table, self._pool, rows, verdict)
         if self._drafter is not None and prepared.tokens is not None:
             watch.mark()
@@ -220,14 +220,14 @@ class Step:
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
             return WindowDrafts(no_drafts(len(rows.slots), rows.slots.device), None)
-        drafts, places = self._windows.draft(
+        drafts, indices = self._windows.draft(
             rows.slots, rows.limits, width, has_trees=bounds.has_trees
         )
         drafts = drafts.trim(self._read(drafts.num_tokens, width))
         if self._reads and drafts.parents is not None and not drafts.is_tree.any():
             # What is left of a tree is often a chain, which is verified with less ado.
             drafts = replace(drafts, parents=None)
-        return WindowDrafts(drafts, places)
+        return WindowDrafts(drafts, indices)
 
     def _draft(self, rows: FittedRows, drafts: Drafts, width: int, bounds: StepBounds) -> Proposal:
         """Adds the drafter's drafts for the rows that have none from their windows."""

@@ -50,7 +50,7 @@ def whole(weight: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class StagePlace:
+class StagePosition:
     """Where a stage stands in its pipeline."""
 
     index: int
@@ -105,7 +105,7 @@ _FLAG = "--pipeline-parallel-size"
 class StageCut:
     """Which part of a model a stage has."""
 
-    place: StagePlace
+    position: StagePosition
     layers: range
     num_layers: int
     """Of the whole model."""
@@ -142,9 +142,9 @@ class StageCut:
             if index not in self.layers:
                 layers[index] = nn.Identity()
         is_tied = bool(module.all_tied_weights_keys)
-        if not self.place.is_first and not (is_tied and self.place.is_last):
+        if not self.position.is_first and not (is_tied and self.position.is_last):
             module.set_input_embeddings(nn.Identity())
-        if not self.place.is_last:
+        if not self.position.is_last:
             module.set_output_embeddings(nn.Identity())
             module.all_tied_weights_keys = {}
 
@@ -163,7 +163,7 @@ class StageCut:
         owner.config = config
 
 
-def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
+def plan_cut(name: str, config: Any, position: StagePosition) -> StageCut:
     """Decides which part of a model a stage has.
 
     Raises:
@@ -178,16 +178,16 @@ def plan_cut(name: str, config: Any, place: StagePlace) -> StageCut:
     except (ValueError, KeyError, RuntimeError, ImportError) as error:
         raise SetupError(f"--model: cannot build {name}: {one_line(error)}") from None
     num_layers = config.get_text_config().num_hidden_layers
-    if num_layers < place.num_stages:
+    if num_layers < position.num_stages:
         raise SetupError(
             f"{_FLAG}: {name} has {num_layers} layers; choose at most as many stages, not "
-            f"{place.num_stages}"
+            f"{position.num_stages}"
         )
     layers = find_layers(outline, num_layers)
     head = outline.get_output_embeddings().weight
     costs = [sum(weight.numel() for weight in layer.parameters()) for layer in layers]
-    spans = split_layers(costs, head.numel(), place.num_stages)
-    return StageCut(place, spans[place.index], num_layers, head.shape[0], outline)
+    spans = split_layers(costs, head.numel(), position.num_stages)
+    return StageCut(position, spans[position.index], num_layers, head.shape[0], outline)
 
 
 def find_layers(module: Any, num_layers: int) -> nn.ModuleList:

@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor
 from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.attention.paged_attention import (
     ATTEND,
     NAME,
     AttentionBatch,
+    KVPool,
     paged_attention,
 )
 from optimist_worker.model.linear import check_rounding, join
@@ -265,7 +265,7 @@ def _note_calls(model: Model, layers: nn.ModuleList) -> list[_Call]:
 
     module = model.module
     inputs: dict[str, Any] = {"input_ids": torch.arange(_PROBE_TOKENS, device=model.device)[None]}
-    if model.cut is not None and not model.cut.place.is_first:
+    if model.cut is not None and not model.cut.position.is_first:
         width = model.cut.outline.config.get_text_config().hidden_size
         states = torch.arange(_PROBE_TOKENS * width, device=model.device).sin().to(model.dtype)
         inputs = {"inputs_embeds": states.view(1, _PROBE_TOKENS, width)}
@@ -284,15 +284,15 @@ def _note_calls(model: Model, layers: nn.ModuleList) -> list[_Call]:
 
 def _probe_batch(model: Model) -> AttentionBatch:
     """Returns one row of a few tokens, with KV memory of its own."""
-    places = torch.arange(_PROBE_TOKENS, device=model.device)
+    indices = torch.arange(_PROBE_TOKENS, device=model.device)
     number = torch.tensor([_PROBE_TOKENS], device=model.device)
     return AttentionBatch(
         pool=KVPool(model.layers, 1, _PROBE_TOKENS, model.dtype, model.device),
-        slot_mapping=places,
-        query_starts=torch.cat([places[:1], number]),
-        num_computed_tokens=places[:1],
+        slot_mapping=indices,
+        query_starts=torch.cat([indices[:1], number]),
+        num_computed_tokens=indices[:1],
         tree_starts=number,
-        positions=places,
+        positions=indices,
         ancestors=None,
         block_tables=torch.zeros((1, 1), dtype=torch.int32, device=model.device),
         max_num_queries=_PROBE_TOKENS,

@@ -311,13 +311,13 @@ class Masks:
         """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
         if self._grammars is None:
             return None
-        rows, places = _find_rows(self._grammars, slots, drafts, nodes)
+        rows, indices = _find_rows(self._grammars, slots, drafts, nodes)
         if not rows:
             return None
         device, vocab_size = slots.device, self._model.vocab_size
         masks = unpack_bitmask(self._grammars.allowed(rows).to(device), vocab_size)
         allowed = torch.ones((nodes.size, vocab_size), dtype=torch.bool, device=device)
-        return allowed.index_copy_(0, torch.tensor(places, device=device), masks)
+        return allowed.index_copy_(0, torch.tensor(indices, device=device), masks)
 
 
 def _find_rows(
@@ -325,7 +325,7 @@ def _find_rows(
 ) -> tuple[list[GrammarRow], list[int]]:
     """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
     rows: list[GrammarRow] = []
-    places: list[int] = []
+    indices: list[int] = []
     starts: list[int] = nodes.starts.tolist()
     for index, slot in enumerate(slots.tolist()):
         number = starts[index + 1] - starts[index] - 1
@@ -333,5 +333,5 @@ def _find_rows(
             parents = drafts.parents
             chosen = None if parents is None else parents[index, :number].tolist()
             rows.append(GrammarRow(slot, drafts.token_ids[index, :number].tolist(), chosen))
-            places += range(starts[index], starts[index + 1])
-    return rows, places
+            indices += range(starts[index], starts[index + 1])
+    return rows, indices

@@ -15,8 +15,13 @@ from torch import nn
 from transformers.activations import GELUTanh
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.core.attention.kv import KVPool, LayerSpec
-from optimist_worker.core.attention.paged_attention import ATTEND, WRITE, AttentionBatch
+from optimist_worker.core.attention.paged_attention import (
+    ATTEND,
+    WRITE,
+    AttentionBatch,
+    KVPool,
+    LayerSpec,
+)
 from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model.linear import PlainLinear
 from optimist_worker.model.model import Model

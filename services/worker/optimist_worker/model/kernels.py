@@ -176,9 +176,9 @@ def rotate_head(
     mask = lane < head_dim
     source = projected + (token * tl.num_programs(1) + head) * head_dim
     numbers = tl.load(source + lane, mask=mask, other=0.0)
-    place = tl.load(slot_mapping + token)
+    index = tl.load(slot_mapping + token)
     if head >= num_queries + num_keys:
-        at = values + (place * num_keys + head - num_queries - num_keys) * head_dim + lane
+        at = values + (index * num_keys + head - num_queries - num_keys) * head_dim + lane
         tl.store(at, numbers, mask=mask)
         return
     numbers = numbers.to(tl.float32)
@@ -200,7 +200,7 @@ def rotate_head(
     if head < num_queries:
         tl.store(query + (token * num_queries + head) * head_dim + lane, rotated, mask=mask)
     else:
-        at = keys + (place * num_keys + head - num_queries) * head_dim + lane
+        at = keys + (index * num_keys + head - num_queries) * head_dim + lane
         tl.store(at, rotated, mask=mask)
 
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.sampling_table import SamplingTable
-from optimist_worker.core.attention.kv import KVPool, block_bytes
+from optimist_worker.core.attention.paged_attention import KVPool, block_bytes
 from optimist_worker.core.batch.slot_table import SlotTable
 from optimist_worker.core.batch.window_table import WindowTable
 from optimist_worker.core.plan import Admission, Sizes

@@ -7,10 +7,9 @@ import torch
 from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.core.attention.paged_attention import NAME, paged_attention
+from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.model.division import StageCut, StagePlace, check_division, plan_cut
+from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
 from optimist_worker.model.loading import (
     check_directory,
     choose_device,
@@ -123,7 +122,7 @@ def load_model(
     *,
     dummy_weights: bool = False,
     tensor_parallel_size: int = 1,
-    stage: StagePlace | None = None,
+    stage: StagePosition | None = None,
     flag: str = "--model",
 ) -> Model:
     """Loads a directory or hub name with safetensors weights; runs no code of the checkpoint.

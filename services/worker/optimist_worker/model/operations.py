@@ -100,9 +100,9 @@ def rotate_and_write(
         cosine: Of each token, `[1, num_tokens, head_dim]`.
         sine: The same.
         heads: The layer's.
-        keys: The layer's keys in the pool, `[num_places, num_keys, head_dim]`.
+        keys: The layer's keys in the pool, `[num_indices, num_keys, head_dim]`.
         values: The layer's values in the pool, of the same shape.
-        slot_mapping: Places, int64 `[num_tokens]`.
+        slot_mapping: Indices, int64 `[num_tokens]`.
 
     Returns:
         The queries, `[1, num_queries, num_tokens, head_dim]`.

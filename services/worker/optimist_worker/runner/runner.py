@@ -11,11 +11,11 @@ from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, find_fault, hold
 from optimist_worker.core.batch.logprobs import (
-    LogprobPlaces,
+    LogprobTargets,
     WantedLogprobs,
+    find_targets,
     find_wanted,
     has_nan,
-    place_wanted,
     read_logprobs,
 )
 from optimist_worker.core.batch.results import Outputs, collect_result, no_outputs, unpack
@@ -60,11 +60,11 @@ class Engine:
 
     @torch.inference_mode()
     def launch(
-        self, columns: list[list[int]], bounds: StepBounds, wanted: LogprobPlaces | None = None
+        self, columns: list[list[int]], bounds: StepBounds, wanted: LogprobTargets | None = None
     ) -> RunningStep:
         """Launches a step; raises what `Executor.launch` does.
 
-        The columns are slots, known tokens and most drafts of the rows as planned. Places of wanted
+        The columns are slots, known tokens and most drafts of the rows as planned. Wanted
         log-probabilities are on the host.
         """
         table, number = self.state.table, bounds.num_rows
@@ -265,8 +265,8 @@ class Runner:
         if bounds.uses_drafter:
             launched.expected_draft_ns = engine.expected_draft_ns(bounds.max_num_drafts)
         launched.wanted = find_wanted(rows, held)
-        places = place_wanted(launched.wanted) if launched.wanted else None
-        launched.step = engine.launch(columns, bounds, places)
+        targets = find_targets(launched.wanted) if launched.wanted else None
+        launched.step = engine.launch(columns, bounds, targets)
 
     def _note(self, launched: LaunchedPlan, outputs: Outputs[Int32Column]) -> None:
         """Keeps what the host has to know of the rows, and says which of them have failed."""

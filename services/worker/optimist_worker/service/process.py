@@ -28,7 +28,7 @@ from optimist_worker.execution.stage import FirstStage, Stage
 from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import StageTrace
 from optimist_worker.execution.step import Step
-from optimist_worker.model.division import StagePlace
+from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.kernel_check import check_kernels, leave_kernels, replaced_kernels
@@ -92,7 +92,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         torch.set_num_threads(settings.num_threads)
     stage = None
     if group is not None and group.ranks.num_stages > 1:
-        stage = StagePlace(group.ranks.stage, group.ranks.num_stages)
+        stage = StagePosition(group.ranks.stage, group.ranks.num_stages)
     model = load_model(
         settings.model,
         dtype,

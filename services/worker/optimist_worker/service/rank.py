@@ -155,7 +155,7 @@ class _Follower:
             # Rank 0 has met it too, reports it to the scheduler and collects nothing.
             return
         stage = self._stage
-        if stage is not None and stage.place.is_last:
+        if stage is not None and stage.position.is_last:
             self._running.append(self._judge(stage, launched))
         else:
             self._running.append(launched)
@@ -187,7 +187,7 @@ class _Follower:
             self._last = launched.plan, result
 
     def end(self) -> None:
-        if self._stage is not None and self._stage.place.is_last:
+        if self._stage is not None and self._stage.position.is_last:
             self._stage.link.send_verdict(b"")
             self._stage.link.forget_all()
 

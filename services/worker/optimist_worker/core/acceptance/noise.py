@@ -3,7 +3,7 @@
 Philox4x32 with 7 rounds, the fewest that pass BigCrush, of Salmon, Moraes, Dror and Shaw, "Parallel
 random numbers: as easy as 1, 2, 3" (SC 2011). The key is the seed's low and high 32 bits. With
 B = ceil(vocab_size / 4), the token's noise is word token // B of the counter (token % B, position,
-stream, 0). Because it is counter-based, it is the same in every batch, retry and place.
+stream, 0). Because it is counter-based, it is the same in every batch and every retry.
 
 On the CPU numpy computes it, which takes a third of the time that torch does at sizes like these.
 """

@@ -30,11 +30,11 @@ class TokenCounts:
             Counts before m positions.
         """
         nowhere = self.output.shape[1] - 1
-        places = torch.where(is_before, token_ids.clamp(0, nowhere), nowhere)
-        is_seen = self.is_seen.index_select(0, rows).scatter_(1, places, True)
+        indices = torch.where(is_before, token_ids.clamp(0, nowhere), nowhere)
+        is_seen = self.is_seen.index_select(0, rows).scatter_(1, indices, True)
         output = self.output.index_select(0, rows)
-        ones = torch.ones_like(places, dtype=output.dtype)
-        return TokenCounts(is_seen, output.scatter_add_(1, places, ones))
+        ones = torch.ones_like(indices, dtype=output.dtype)
+        return TokenCounts(is_seen, output.scatter_add_(1, indices, ones))
 
 
 def count_tokens(
@@ -49,9 +49,9 @@ def count_tokens(
         vocab_size: Number of tokens.
     """
     num_rows, length = token_ids.shape
-    places = torch.arange(length, device=token_ids.device)
-    known = torch.where(places < num_tokens[:, None], token_ids.long(), vocab_size)
-    output = torch.where(places < num_prompt_tokens[:, None], vocab_size, known)
+    indices = torch.arange(length, device=token_ids.device)
+    known = torch.where(indices < num_tokens[:, None], token_ids.long(), vocab_size)
+    output = torch.where(indices < num_prompt_tokens[:, None], vocab_size, known)
     shape = (num_rows, vocab_size + 1)
     is_seen = torch.zeros(shape, dtype=torch.bool, device=token_ids.device)
     counts = torch.zeros(shape, dtype=torch.int32, device=token_ids.device)

@@ -100,9 +100,9 @@ class _Sampler:
         """Chooses after all nodes, in place; the host need not know anything but sizes."""
         number, vocab_size = self.logits.shape
         at_once = max(1, _SCORES_AT_ONCE // vocab_size)
-        places = torch.arange(number, device=self.logits.device)
+        indices = torch.arange(number, device=self.logits.device)
         for first in range(0, number, at_once):
-            part = places[first : first + at_once]
+            part = indices[first : first + at_once]
             choices[first : first + at_once] = self._choose(part)
 
     def choose_reached(self, choices: Tensor, is_finite: Tensor) -> None:
@@ -121,10 +121,10 @@ class _Sampler:
             reached = holds_from_top(may_agree, None)
             reached = torch.nn.functional.pad(reached, (1, 0), value=True)
             part = pending & (flat_depths >= first) & (flat_depths < first + levels)
-            places = (part & reached[nodes.rows, nodes.offsets]).nonzero()[:, 0]
-            if not len(places):
+            indices = (part & reached[nodes.rows, nodes.offsets]).nonzero()[:, 0]
+            if not len(indices):
                 break
-            choices[places] = self._choose(places)
+            choices[indices] = self._choose(indices)
             first, levels = first + levels, 2 * levels
 
     def choose_paths(self, choices: Tensor, is_finite: Tensor) -> None:
@@ -148,10 +148,10 @@ class _Sampler:
         while walks:
             for walk in walks.values():
                 walk.look_ahead(min(levels, self._most_levels))
-            places = torch.cat(
+            indices = torch.cat(
                 [starts[row] + torch.tensor(walk.ahead) for row, walk in walks.items()]
             )
-            choices[places] = chosen = self._choose(places)
+            choices[indices] = chosen = self._choose(indices)
             parts = torch.split(chosen, [len(walk.ahead) for walk in walks.values()])
             is_through = [
                 walk.follow(part.tolist()) for walk, part in zip(walks.values(), parts, strict=True)
@@ -164,16 +164,16 @@ class _Sampler:
         """Levels of every row whose scores stay in the CPU's cache."""
         return max(1, _CACHED_SCORES // self.logits.shape[-1] // self.verify.drafts.num_rows)
 
-    def _choose(self, places: Tensor) -> Tensor:
-        """Chooses after the nodes at some places of the flat rows, int64 `[n]`."""
+    def _choose(self, indices: Tensor) -> Tensor:
+        """Chooses after the nodes at some indices of the flat rows, int64 `[n]`."""
         verify = self.verify
-        rows, elements = verify.nodes.rows[places], verify.nodes.offsets[places]
+        rows, elements = verify.nodes.rows[indices], verify.nodes.offsets[indices]
         slots = verify.slots[rows]
         counts = None
         if self.known is not None:
             is_before = self.is_ancestor[rows, elements]
             counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
-        scores = process(self.logits[places], slots, verify.sampling, verify.needs, counts)
+        scores = process(self.logits[indices], slots, verify.sampling, verify.needs, counts)
         positions = verify.num_tokens[rows] + self.depths[rows, elements]
         columns = verify.sampling.gather(slots)
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
@@ -273,11 +273,11 @@ def _children(drafts: Drafts, nodes: Candidates) -> Tensor:
     ranks = sibling_ranks(torch.where(drafts.is_node, drafts.parents, drafts.width))
     is_child = drafts.parents[nodes.rows] == (nodes.elements - 1)[:, None]
     is_child &= drafts.is_node[nodes.rows]
-    # What is no child goes to the last place, which is cut off.
-    places = torch.where(is_child, ranks[nodes.rows], most).clamp_(max=most)
-    indices = torch.arange(drafts.width, device=places.device).expand_as(places)
-    children = places.new_full((len(places), most + 1), -1)
-    return children.scatter_(1, places, indices)[:, :most]
+    # What is no child goes to the last column, which is cut off.
+    indices = torch.where(is_child, ranks[nodes.rows], most).clamp_(max=most)
+    every = torch.arange(drafts.width, device=indices.device).expand_as(indices)
+    children = indices.new_full((len(indices), most + 1), -1)
+    return children.scatter_(1, indices, every)[:, :most]
 
 
 def _residual(left: Tensor, drawn: Tensor) -> Tensor:

@@ -55,11 +55,11 @@ class VerifyPass:
         if self.nodes.is_exact and len(values) == self.drafts.num_rows * width:
             return values.view(-1, width)
         elements = torch.arange(width, device=values.device)
-        places = self.nodes.starts[:-1, None] + elements
-        is_real = places < self.nodes.starts[1:, None]
+        indices = self.nodes.starts[:-1, None] + elements
+        is_real = indices < self.nodes.starts[1:, None]
         # The value after the last one takes the position of all that is missing.
         padded = torch.nn.functional.pad(values, (0, 1))
-        return padded[torch.where(is_real, places, len(values))]
+        return padded[torch.where(is_real, indices, len(values))]
 
 
 @dataclass(slots=True)
@@ -102,8 +102,8 @@ def reach_verdict(
         last_node = path.gather(1, (num_accepted - 1).clamp(min=0)[:, None])[:, 0]
         last = torch.where(num_accepted > 0, 1 + last_node, 0)
     token_ids = torch.nn.functional.pad(token_ids, (0, 1))
-    places = torch.arange(1 + drafts.width, device=token_ids.device)
-    token_ids = torch.where(places < num_accepted[:, None], token_ids, 0)
+    indices = torch.arange(1 + drafts.width, device=token_ids.device)
+    token_ids = torch.where(indices < num_accepted[:, None], token_ids, 0)
     bonus = choices.gather(1, last[:, None])
     return Verdict(
         token_ids.scatter_(1, num_accepted[:, None], bonus), num_accepted, path, is_finite

@@ -4,7 +4,7 @@ The keys of a row are cut into parts of a size that follows from the row alone; 
 to one part with an online softmax (FlashAttention-2, Dao 2023), and a second kernel puts the parts
 together (Flash-Decoding, Dao et al. 2023). Scores are in units of log 2, so that exp2 serves.
 
-Places and positions are int32, addresses int64: a pool may have more than 2**31 elements.
+Indices and positions are int32, addresses int64: a pool may have more than 2**31 elements.
 """
 
 from dataclasses import dataclass
@@ -161,8 +161,8 @@ def _attend_block(
     ancestor = token
     if variant.has_tree:
         ancestor = tl.load(ancestors + token, mask=is_query, other=0)
-    place = num_computed + within
-    position = place
+    index = num_computed + within
+    position = index
     lowest = 0
     if variant.has_window:
         position = tl.load(positions + token, mask=is_query, other=2**31 - 1).to(tl.int32)
@@ -191,7 +191,7 @@ def _attend_block(
             other=0.0,
         )
         memory = (keys + kv_head * variant.key_dim, values + kv_head * variant.value_dim)
-        queries = (vectors, place, position, ancestor)
+        queries = (vectors, index, position, ancestor)
         state = attend_range(state, queries, memory, of_row, factors, low, full, False, variant)
         state = attend_range(state, queries, memory, of_row, factors, full, high, True, variant)
         _store_part(output, parts, row_index, is_query, state, variant)

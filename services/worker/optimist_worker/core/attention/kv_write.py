@@ -14,14 +14,14 @@ def write(
     values: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
-    """Writes every token's key and value to its place; of padding with one place, any one.
+    """Writes every token's key and value to its index; of padding with one index, any one.
 
     Args:
         key: `[1, num_kv_heads, num_tokens, key_dim]`.
         value: `[1, num_kv_heads, num_tokens, value_dim]`.
-        keys: The layer's keys in the pool, `[num_places, num_kv_heads, key_dim]`.
-        values: The layer's values in the pool, `[num_places, num_kv_heads, value_dim]`.
-        slot_mapping: Places, int64 `[num_tokens]`.
+        keys: The layer's keys in the pool, `[num_indices, num_kv_heads, key_dim]`.
+        values: The layer's values in the pool, `[num_indices, num_kv_heads, value_dim]`.
+        slot_mapping: Indices, int64 `[num_tokens]`.
     """
     key = key if key.stride(3) == 1 else key.contiguous()
     value = value if value.stride(3) == 1 else value.contiguous()
@@ -67,12 +67,12 @@ def write_token(
 ):
     """Copies the key and the value of one token, all heads; the grid is `[num_tokens]`."""
     token = tl.program_id(0).to(tl.int64)
-    place = tl.load(slot_mapping + token)
+    index = tl.load(slot_mapping + token)
     lane = tl.arange(0, key_tile)
     source = token * key_token_stride + lane // key_dim * key_head_stride + lane % key_dim
     numbers = tl.load(key + source, mask=lane < key_size)
-    tl.store(keys + place * key_size + lane, numbers, mask=lane < key_size)
+    tl.store(keys + index * key_size + lane, numbers, mask=lane < key_size)
     lane = tl.arange(0, value_tile)
     source = token * value_token_stride + lane // value_dim * value_head_stride + lane % value_dim
     numbers = tl.load(value + source, mask=lane < value_size)
-    tl.store(values + place * value_size + lane, numbers, mask=lane < value_size)
+    tl.store(values + index * value_size + lane, numbers, mask=lane < value_size)

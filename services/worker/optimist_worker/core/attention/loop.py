@@ -20,7 +20,7 @@ def attend_range(
 
     Args:
         state: Weighted values, highest score and sum of weights of each query so far.
-        queries: Vectors, places, positions and ancestors.
+        queries: Vectors, indices, positions and ancestors.
         memory: Keys and values of the head.
         of_row: Blocks, positions of the pass, first slot for parts, first token in the pass,
             number of tokens, keys before them, start of the tree.
@@ -73,9 +73,9 @@ def attend_range(
 @triton.jit
 def _visible(key, high, queries, of_row, window, variant: tl.constexpr):
     """Returns which keys each token sees, `[block_m, block_n]`."""
-    _, place, position, ancestor = queries
+    _, index, position, ancestor = queries
     _, positions, _, query_start, _, num_computed, tree_start = of_row
-    visible = (key[None, :] <= place[:, None]) & (key < high)[None, :]
+    visible = (key[None, :] <= index[:, None]) & (key < high)[None, :]
     key_position = key
     if variant.has_tree:
         node = key - tree_start

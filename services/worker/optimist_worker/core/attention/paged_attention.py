@@ -1,21 +1,75 @@
-"""Attention of a flat batch over keys and values in blocks, for any decoder of transformers.
+"""Keys and values in blocks, and attention of a flat batch to them, for any decoder.
 
 Kernels compute it where there are any. Plain PyTorch is what they are compared with, and computes
 where there is none: a row at a time, by products in float32 or wider.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool
 from optimist_worker.core.operation import Operation
 
 _MOST_QUERIES = 128
 """Of a tile: scores of longer chunks of prompts take much memory, mostly for what is hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What one attention layer keeps per token."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int
+
+
+class KVPool:
+    """Keys and values of all layers; token `i` of block `b` lies at index `b * block_size + i`.
+
+    There is one block more than can be given away, `trash_block`: padding is written there.
+    """
+
+    def __init__(
+        self,
+        layers: list[LayerSpec],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.trash_block = num_blocks
+        size = (num_blocks + 1) * block_size
+        shapes = [(spec.num_kv_heads, spec.key_dim) for spec in layers]
+        shapes += [(spec.num_kv_heads, spec.value_dim) for spec in layers]
+        # A row reads only what was written for it, so the memory need not be cleared.
+        self._memory = {
+            shape: torch.empty((number, size, *shape), dtype=dtype, device=device)
+            for shape, number in Counter(shapes).items()
+        }
+        parts = {shape: iter(memory.unbind()) for shape, memory in self._memory.items()}
+        tensors = [next(parts[shape]) for shape in shapes]
+        self.keys, self.values = tensors[: len(layers)], tensors[len(layers) :]
+
+    def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Moves keys and values of all layers, two operations for all that have the same shape.
+
+        Args:
+            source: Indices, `[num_tokens]`; all are read before any is written.
+            target: Indices of the same number.
+        """
+        for memory in self._memory.values():
+            memory.index_copy_(1, target, memory.index_select(1, source))
+
+
+def block_bytes(layers: list[LayerSpec], block_size: int, dtype: torch.dtype) -> int:
+    """Memory of one block in all layers, in bytes."""
+    numbers = sum(spec.num_kv_heads * (spec.key_dim + spec.value_dim) for spec in layers)
+    return block_size * numbers * dtype.itemsize
 
 
 class Tile(NamedTuple):
@@ -24,7 +78,7 @@ class Tile(NamedTuple):
     queries: slice
     """Tokens of the pass."""
     keys: torch.Tensor
-    """Places in the pool of all keys that one of them may see, int64 `[num_keys]`."""
+    """Indices in the pool of all keys that one of them may see, int64 `[num_keys]`."""
     hidden: torch.Tensor
     """Which of these a token does not see, bool `[num_queries, num_keys]`."""
 
@@ -33,25 +87,25 @@ class Tile(NamedTuple):
 class AttentionBatch:
     """Rows of any kind and length, one after the other: chunks of prompts, chains, trees.
 
-    The keys of a row are counted by place: key n is token n of the row, and n <= p are the keys a
-    token at place p sees. A draft of a tree sees the keys before the tree and its own ancestors.
-    Sliding windows are measured in positions, which differ from places within a tree.
+    The keys of a row are counted by index: key n is token n of the row, and n <= p are the keys a
+    token at index p sees. A draft of a tree sees the keys before the tree and its own ancestors.
+    Sliding windows are measured in positions, which differ from indices within a tree.
     """
 
     pool: KVPool
     slot_mapping: torch.Tensor
-    """Place in the pool of every token of the pass, int64 `[num_tokens]`."""
+    """Index in the pool of every token of the pass, int64 `[num_tokens]`."""
     query_starts: torch.Tensor
     """First token of every row, and the end of the last one, int64 `[num_rows + 1]`.
 
     Tokens from there on are padding; a row without tokens is padding as well.
     """
     num_computed_tokens: torch.Tensor
-    """Keys of every row from earlier passes, at positions as at places; int64 `[num_rows]`."""
+    """Keys of every row from earlier passes, at positions as at indices; int64 `[num_rows]`."""
     tree_starts: torch.Tensor
-    """Place of every row's first draft, int64 `[num_rows]`."""
+    """Index of every row's first draft, int64 `[num_rows]`."""
     positions: torch.Tensor
-    """Position of every token: its place, but in a tree by its depth; int64 `[num_tokens]`."""
+    """Position of every token: its index, but in a tree by its depth; int64 `[num_tokens]`."""
     ancestors: torch.Tensor | None
     """Bit i is set if node i of the row's tree is the token or above it, int64 `[num_tokens]`.
 
@@ -89,7 +143,7 @@ class AttentionBatch:
                     num_computed[row] + queries.stop - row_start,
                     device=positions.device,
                 )
-                places = self.block_tables[row, keys // size] * size + keys % size
+                indices = self.block_tables[row, keys // size] * size + keys % size
                 hidden = keys > keys[start - queries.stop :, None]
                 if self.ancestors is not None:
                     ancestors = self.ancestors[queries, None]
@@ -97,12 +151,12 @@ class AttentionBatch:
                     is_above = (ancestors >> node.clamp(0, 63)) & 1 == 1
                     hidden |= (ancestors != 0) & (node >= 0) & ~is_above
                 if window is not None:
-                    # In a tree it differs from the place.
+                    # In a tree it differs from the index.
                     new = self.positions[row_start : queries.stop]
                     earlier = keys[: max(0, len(keys) - len(new))]
                     key_positions = torch.cat([earlier, new[-len(keys) :]])
                     hidden |= key_positions <= positions[:, None] - window
-                yield Tile(queries, places, hidden)
+                yield Tile(queries, indices, hidden)
 
 
 NAME = "optimist_paged"
@@ -182,8 +236,8 @@ def attend_rows(
 
     Args:
         query: `[1, num_heads, num_tokens, key_dim]`.
-        keys: The layer's keys in the pool, `[num_places, num_kv_heads, key_dim]`.
-        values: The layer's values in the pool, `[num_places, num_kv_heads, value_dim]`.
+        keys: The layer's keys in the pool, `[num_indices, num_kv_heads, key_dim]`.
+        values: The layer's values in the pool, `[num_indices, num_kv_heads, value_dim]`.
         batch: The rows; keys and values of their tokens are in the pool already.
         scale: Factor of the scores.
         window: A token sees this many positions, its own included; all if None.

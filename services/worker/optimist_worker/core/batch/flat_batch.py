@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from optimist_worker.core.attention.kv import KVPool
-from optimist_worker.core.attention.paged_attention import AttentionBatch
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.drafts import Drafts, Ragged, ancestor_bits, lay_out
 
@@ -81,21 +80,21 @@ def build_verify_batch(
     tokens = lay_out(known + drafts.num_tokens, size.num_tokens)
     row, offset = tokens.rows, tokens.offsets
     slots = rows.slots[row]
-    places = rows.starts[row] + offset
+    indices = rows.starts[row] + offset
     node = offset - known[row]
     is_draft = (node >= 0) & tokens.is_real
-    input_ids = table.read_tokens(slots, places)
-    positions, ancestors = places, None
+    input_ids = table.read_tokens(slots, indices)
+    positions, ancestors = indices, None
     if drafts.width:
         node = node.clamp(0, drafts.width - 1)
         input_ids = torch.where(is_draft, drafts.token_ids[row, node], input_ids)
         if drafts.parents is not None:
             depth = drafts.depths[row, node]
-            positions = torch.where(is_draft, rows.ends[row] - 1 + depth, places)
+            positions = torch.where(is_draft, rows.ends[row] - 1 + depth, indices)
             ancestors = torch.where(is_draft, _ancestors(drafts.parents, drafts)[row, node], 0)
     attention = AttentionBatch(
         pool=pool,
-        slot_mapping=_slot_mapping(table, slots, places, tokens.is_real),
+        slot_mapping=_slot_mapping(table, slots, indices, tokens.is_real),
         query_starts=tokens.starts,
         num_computed_tokens=rows.starts,
         tree_starts=rows.ends,
@@ -107,8 +106,8 @@ def build_verify_batch(
     )
     last = (tokens.starts[:-1] + known - 1)[logits.rows]
     # Padding of rows that have no tokens may lie before the first.
-    indices = (last + logits.offsets).clamp(min=0)
-    return FlatBatch(input_ids, positions, indices, attention), tokens
+    logits_indices = (last + logits.offsets).clamp(min=0)
+    return FlatBatch(input_ids, positions, logits_indices, attention), tokens
 
 
 def build_known_batch(
@@ -127,29 +126,29 @@ def build_known_batch(
         table: The state.
         pool: Where keys and values go.
         slots: `[num_rows]`.
-        starts: Place of the first token of each row, `[num_rows]`.
+        starts: Index of the first token of each row, `[num_rows]`.
         lengths: Tokens per row, `[num_rows]`.
         size: Of the pass.
         shift: Feeds the tokens that are as many positions later.
     """
     tokens = lay_out(lengths, size.num_tokens)
     row_slots = slots[tokens.rows]
-    places = starts[tokens.rows] + tokens.offsets
+    indices = starts[tokens.rows] + tokens.offsets
     attention = AttentionBatch(
         pool=pool,
-        slot_mapping=_slot_mapping(table, row_slots, places, tokens.is_real),
+        slot_mapping=_slot_mapping(table, row_slots, indices, tokens.is_real),
         query_starts=tokens.starts,
         num_computed_tokens=starts,
         tree_starts=starts + lengths,
-        positions=places,
+        positions=indices,
         ancestors=None,
         block_tables=table.block_tables[slots],
         max_num_queries=size.max_num_queries,
         max_num_keys=size.max_num_keys,
     )
-    input_ids = table.read_tokens(row_slots, places + shift)
+    input_ids = table.read_tokens(row_slots, indices + shift)
     last = (tokens.starts[1:] - 1).clamp(min=0)
-    return FlatBatch(input_ids, places, last, attention), tokens
+    return FlatBatch(input_ids, indices, last, attention), tokens
 
 
 def build_level_batch(
@@ -166,20 +165,20 @@ def build_level_batch(
         table: The state.
         pool: Where keys and values go; nodes lie in the order in which they are fed.
         slots: `[num_rows]`.
-        first: Place of the first node that is fed of each row, `[num_rows]`.
+        first: Index of the first node that is fed of each row, `[num_rows]`.
         level: The drafts.
         max_length: At least as long as any row is, known to the host.
     """
     (num_rows, num_nodes), num_fed = level.token_ids.shape, level.num_fed
     offsets = num_fed + torch.arange(num_nodes, device=slots.device)
-    places = (first[:, None] + offsets).flatten()
+    indices = (first[:, None] + offsets).flatten()
     row_slots = slots.repeat_interleave(num_nodes)
     # Some models have a table of positions; what lies after its end is never accepted.
     positions = (first + level.depth - 1).clamp(max=table.token_ids.shape[1] - 1)
     positions = positions.repeat_interleave(num_nodes)
     attention = AttentionBatch(
         pool=pool,
-        slot_mapping=table.kv_places(row_slots, places),
+        slot_mapping=table.kv_indices(row_slots, indices),
         query_starts=torch.arange(num_rows + 1, device=slots.device) * num_nodes,
         num_computed_tokens=first + num_fed,
         tree_starts=first,
@@ -202,7 +201,7 @@ def _ancestors(parents: torch.Tensor, drafts: Drafts) -> torch.Tensor:
 
 
 def _slot_mapping(
-    table: SlotTable, slots: torch.Tensor, places: torch.Tensor, is_real: torch.Tensor
+    table: SlotTable, slots: torch.Tensor, indices: torch.Tensor, is_real: torch.Tensor
 ) -> torch.Tensor:
     trash = table.trash_block * table.block_size
-    return torch.where(is_real, table.kv_places(slots, places), trash)
+    return torch.where(is_real, table.kv_indices(slots, indices), trash)

@@ -27,7 +27,7 @@ _HALF = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class LogprobPlaces:
+class LogprobTargets:
     """Which tokens of a step log-probabilities are wanted of, as the host knows beforehand."""
 
     rows: Tensor
@@ -37,9 +37,9 @@ class LogprobPlaces:
     prompt_offsets: Tensor
     """Which of its row's known tokens comes before it, int64 `[num_prompt_tokens]`."""
     num_candidates: int
-    """How many of the likeliest tokens in each place are wanted."""
+    """How many of the likeliest tokens at each position are wanted."""
 
-    def to(self, device: torch.device) -> "LogprobPlaces":
+    def to(self, device: torch.device) -> "LogprobTargets":
         """Returns the same on a device; the host does not wait for it."""
         return replace(
             self,
@@ -62,11 +62,11 @@ class LogprobPlaces:
 
 
 def score_tokens(logits: Tensor, token_ids: Tensor, num_candidates: int) -> Tensor:
-    """Returns the log-probabilities of tokens, and the likeliest tokens in their places.
+    """Returns the log-probabilities of tokens, and the likeliest tokens at their positions.
 
     Args:
-        logits: The model's in each place, `[n, vocab_size]`; not changed.
-        token_ids: The token in each place, int64 `[n]`.
+        logits: The model's at each position, `[n, vocab_size]`; not changed.
+        token_ids: The token at each position, int64 `[n]`.
         num_candidates: How many of the likeliest tokens to return; equally likely ones stand in
             the order of their ids.
 
@@ -93,7 +93,7 @@ def score_output(
     nodes: Ragged,
     verdict: Verdict,
     num_emitted: Tensor,
-    places: LogprobPlaces,
+    targets: LogprobTargets,
     *,
     reads: bool,
 ) -> Tensor:
@@ -104,14 +104,14 @@ def score_output(
         nodes: Which node of which row each row of logits is after, see `VerifyPass`.
         verdict: The tokens.
         num_emitted: How many of each row count, int64 `[R]`.
-        places: Which rows.
+        targets: Which rows.
         reads: Whether sizes may depend on data; then what does not count is not computed.
 
     Returns:
         As `score_tokens`, `[num_rows * (1 + K), ...]`, row after row; what does not count is
         meaningless.
     """
-    rows, (_, width) = places.rows, verdict.token_ids.shape
+    rows, (_, width) = targets.rows, verdict.token_ids.shape
     offsets = torch.arange(width, device=rows.device)
     elements = offsets.expand(len(rows), -1)
     if verdict.path is not None:
@@ -123,15 +123,15 @@ def score_output(
         # Of what does not count there may be no logits, and no token of the vocabulary.
         indices = indices.clamp(max=len(logits) - 1)
         token_ids = token_ids.clamp(0, logits.shape[-1] - 1)
-        return score_tokens(logits[indices], token_ids, places.num_candidates)
+        return score_tokens(logits[indices], token_ids, targets.num_candidates)
     counts = (offsets < num_emitted[rows, None]).flatten().nonzero()[:, 0]
-    scored = score_tokens(logits[indices[counts]], token_ids[counts], places.num_candidates)
+    scored = score_tokens(logits[indices[counts]], token_ids[counts], targets.num_candidates)
     padded = scored.new_zeros((len(indices), scored.shape[1]))
     return padded.index_copy_(0, counts, scored)
 
 
 def score_prompts(
-    logits: Tensor, table: SlotTable, rows: FittedRows, places: LogprobPlaces
+    logits: Tensor, table: SlotTable, rows: FittedRows, targets: LogprobTargets
 ) -> Tensor:
     """Scores tokens of prompts.
 
@@ -139,26 +139,26 @@ def score_prompts(
         logits: Before each of them, `[num_prompt_tokens, vocab_size]`.
         table: The state.
         rows: The rows as they were before the step.
-        places: Which tokens.
+        targets: Which tokens.
 
     Returns:
         As `score_tokens`, `[num_prompt_tokens, ...]`.
     """
-    positions = rows.starts[places.prompt_rows] + places.prompt_offsets + 1
-    token_ids = table.read_tokens(rows.slots[places.prompt_rows], positions)
-    return score_tokens(logits, token_ids, places.num_candidates)
+    positions = rows.starts[targets.prompt_rows] + targets.prompt_offsets + 1
+    token_ids = table.read_tokens(rows.slots[targets.prompt_rows], positions)
+    return score_tokens(logits, token_ids, targets.num_candidates)
 
 
-def find_broken(scored: Tensor, places: LogprobPlaces, rows: FittedRows) -> Tensor:
+def find_broken(scored: Tensor, targets: LogprobTargets, rows: FittedRows) -> Tensor:
     """Returns the rows whose prompts have a token without a likelihood, bool `[R]`.
 
     Args:
         scored: Of the prompts' tokens, see `score_prompts`.
-        places: Whose they are.
+        targets: Whose they are.
         rows: The rows of the step.
     """
     is_nan = scored[:, 0].contiguous().view(torch.float32).isnan().float()
-    number = is_nan.new_zeros(len(rows.slots)).index_add_(0, places.prompt_rows, is_nan)
+    number = is_nan.new_zeros(len(rows.slots)).index_add_(0, targets.prompt_rows, is_nan)
     return number > 0
 
 
@@ -211,11 +211,11 @@ def find_wanted(rows: Sequence[PlannedRow], held: Sequence[HeldSlot]) -> list[Wa
     return wanted
 
 
-def place_wanted(wanted: Sequence[WantedLogprobs]) -> LogprobPlaces:
+def find_targets(wanted: Sequence[WantedLogprobs]) -> LogprobTargets:
     """Returns the same as tensors on the host."""
     numbers = np.array([one.num_prompt_tokens for one in wanted])
     offsets = [np.arange(number) for number in numbers]
-    return LogprobPlaces(
+    return LogprobTargets(
         rows=torch.tensor([one.row for one in wanted if one.num_candidates is not None]).long(),
         prompt_rows=torch.from_numpy(np.repeat([one.row for one in wanted], numbers)),
         prompt_offsets=torch.from_numpy(np.concatenate(offsets)),
@@ -280,6 +280,6 @@ def has_nan(row: RowLogprobs) -> bool:
 
 
 def _split(scored: Int32Column, number: int, width: int) -> tuple[Int32Column, ...]:
-    """Returns log-probabilities, candidates and theirs, of some places, flattened; as bits."""
+    """Returns log-probabilities, candidates and theirs, of some positions, flattened; as bits."""
     columns = (slice(1), slice(1, 1 + number), slice(1 + width, 1 + width + number))
     return tuple(scored[:, chosen].reshape(-1) for chosen in columns)

@@ -11,7 +11,7 @@ import torch
 from optimist_common.columns import Int32Column
 from optimist_common.drafts import PREDICTION
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.attention.kv import KVPool
+from optimist_worker.core.attention.paged_attention import KVPool
 from optimist_worker.core.batch.slot_table import FittedRows, SlotTable
 from optimist_worker.core.plan import Plan, RowLogprobs, StepResult
 
@@ -46,14 +46,14 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     length = before.num_tokens + number
     offsets = torch.arange(verdict.token_ids.shape[1], device=number.device)
     is_new = offsets < number[:, None]
-    places = before.num_tokens[:, None] + offsets
+    indices = before.num_tokens[:, None] + offsets
     # What is not new is written to the row for padding.
     targets = torch.where(is_new, rows.slots[:, None], table.num_slots)
-    within = places.clamp(max=table.token_ids.shape[1] - 1)
+    within = indices.clamp(max=table.token_ids.shape[1] - 1)
     table.token_ids.index_put_((targets, within), verdict.token_ids.int())
     stops = table.stop_token_ids[rows.slots]
     is_stop = (verdict.token_ids[:, :, None] == stops[:, None, :]).any(2)
-    is_stop &= is_new & (places + 1 >= before.min_length[:, None])
+    is_stop &= is_new & (indices + 1 >= before.min_length[:, None])
     is_last = (length >= before.max_length) | is_stop.any(1)
     # A row that has emitted nothing was not asked whether it has ended.
     ended = before.has_ended | (is_last & (number > 0))
@@ -74,7 +74,7 @@ def keep_rows(rows: FittedRows) -> SettledRows:
 
 
 def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
-    """Moves keys and values of each tree's accepted path to consecutive places.
+    """Moves keys and values of each tree's accepted path to consecutive indices.
 
     Args:
         table: The state, before or after the step.
@@ -101,13 +101,13 @@ def move_path(
     path: torch.Tensor,
     number: torch.Tensor,
 ) -> None:
-    """Moves the nodes `path[:, :number]` of trees at place `first` to the places from there on.
+    """Moves the nodes `path[:, :number]` of trees at index `first` to the indices from there on.
 
     Args:
         table: The state.
         pool: Whose keys and values are moved.
         slots: `[num_rows]`.
-        first: Place of each tree's first node, `[num_rows]`.
+        first: Index of each tree's first node, `[num_rows]`.
         path: Nodes, ascending, `[num_rows, width]`.
         number: How many of them are moved, `[num_rows]`.
     """
@@ -115,8 +115,8 @@ def move_path(
     is_moved = offsets < number[:, None]
     columns = slots[:, None].expand_as(path)
     trash = table.trash_block * table.block_size
-    source = table.kv_places(columns, first[:, None] + path)
-    target = table.kv_places(columns, first[:, None] + offsets)
+    source = table.kv_indices(columns, first[:, None] + path)
+    target = table.kv_indices(columns, first[:, None] + offsets)
     source = torch.where(is_moved, source, trash).flatten()
     target = torch.where(is_moved, target, trash).flatten()
     pool.move(source, target)

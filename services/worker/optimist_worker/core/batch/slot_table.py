@@ -36,7 +36,7 @@ _COLUMNS = {name: index for index, name in enumerate(SlotColumns._fields)}
 class SlotTable:
     """One row per slot and one more, which padding names; the truth every plan is relative to.
 
-    Everything keeps its place in memory, so that captured graphs may refer to it.
+    Everything keeps its address, so that captured graphs may refer to it.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class SlotTable:
             num_held: Blocks that each slot had.
         """
         rows: list[int] = []
-        places: list[int] = []
+        indices: list[int] = []
         block_ids: list[int] = []
         for slot, new, first in zip(slots, blocks, num_held, strict=True):
             # The last column stays trash.
             used = new[: max(0, self.block_tables.shape[1] - 1 - first)]
             rows += [slot] * len(used)
-            places += range(first, first + len(used))
+            indices += range(first, first + len(used))
             block_ids += used
         if rows:
-            index = self._tensor([rows, places])
+            cells = self._tensor([rows, indices])
             ids = self._tensor(block_ids)
-            self.block_tables.index_put_((index[0], index[1]), ids.int())
+            self.block_tables.index_put_((cells[0], cells[1]), ids.int())
         ends = [first + len(new) for new, first in zip(blocks, num_held, strict=True)]
         update = self._tensor([slots, [end * self.block_size for end in ends]])
         self.store(update[0], capacity=update[1])
@@ -138,28 +138,28 @@ class SlotTable:
             raise ValueError(f"columns must be neighbours: {list(columns)}")
         self.columns[first:last].index_copy_(1, slots, torch.stack(list(columns.values())))
 
-    def read_tokens(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Returns the tokens at some places, int64; one out of range reads the nearest there is.
+    def read_tokens(self, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+        """Returns the tokens at some indices, int64; one out of range reads the nearest there is.
 
         Args:
-            slots: `[num_rows]` for places `[num_rows, n]`, or of the places' shape.
-            places: Positions in the sequences.
+            slots: `[num_rows]` for indices `[num_rows, n]`, or of the indices' shape.
+            indices: Positions in the sequences.
         """
-        if slots.dim() < places.dim():
+        if slots.dim() < indices.dim():
             slots = slots[:, None]
-        return self.token_ids[slots, places.clamp(0, self.token_ids.shape[1] - 1)].long()
+        return self.token_ids[slots, indices.clamp(0, self.token_ids.shape[1] - 1)].long()
 
-    def kv_places(self, slots: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    def kv_indices(self, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         """Returns where tokens lie in the KV pool, int64; after the table in the trash.
 
         Args:
-            slots: Of the shape of `places`.
-            places: Positions in the sequences.
+            slots: Of the shape of `indices`.
+            indices: Positions in the sequences.
         """
-        blocks = places // self.block_size
+        blocks = indices // self.block_size
         # The last column is trash.
         ids = self.block_tables[slots, blocks.clamp(max=self.block_tables.shape[1] - 1)]
-        return ids * self.block_size + places % self.block_size
+        return ids * self.block_size + indices % self.block_size
 
     def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
         return send(torch.tensor(values, dtype=torch.int64), self.device)
@@ -182,7 +182,7 @@ class FittedRows:
     num_known_tokens: torch.Tensor
     """Known tokens to feed; 0 for a row that does not run."""
     ends: torch.Tensor
-    """Place after the last known token fed; the first draft's."""
+    """Index after the last known token fed; the first draft's."""
     emits: torch.Tensor
     """Whether the known tokens reach the row's last one, so that tokens come of it."""
     limits: torch.Tensor
@@ -192,7 +192,7 @@ class FittedRows:
 
     @property
     def starts(self) -> torch.Tensor:
-        """Place of the first token fed."""
+        """Index of the first token fed."""
         return self.columns.num_computed_tokens
 
 

@@ -1,9 +1,9 @@
 """What the output of each slot is expected to be: a tree of tokens, and where in it the output is.
 
-The output is at one place of its window, and what comes after that place is left of it. Place 0 is
-nowhere: where a window is that has nothing to offer. Place 1 is the root, after which the nodes
+The output is at one index of its window, and what comes after that index is left of it. Index 0 is
+nowhere: where a window is that has nothing to offer. Index 1 is the root, after which the nodes
 without a parent come; the nodes follow in their order. Numbered depth first, whatever comes after a
-place has one span of numbers (Dietz, "Maintaining order in a linked list", 1982), so that two
+index has one span of numbers (Dietz, "Maintaining order in a linked list", 1982), so that two
 comparisons find what is left of a tree once the output has taken a path.
 """
 
@@ -21,12 +21,12 @@ from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
 
 NOWHERE = 0
-ROOT_PLACE = 1
+ROOT = 1
 FIRST_NODE = 2
-"""Place of node 0."""
-NUM_PLACES = FIRST_NODE + MOST_WINDOW_NODES
+"""Index of node 0."""
+NUM_INDICES = FIRST_NODE + MOST_WINDOW_NODES
 _NO_DEPTH = -(2**40)
-"""Of what is no place that the output can be at."""
+"""Of what is no node that the output can be at."""
 
 Array = npt.NDArray[np.int64]
 
@@ -42,8 +42,8 @@ def lay_out_window(update: WindowUpdate, vocab_size: int) -> Array:
         vocab_size: Tokens are 0 to `vocab_size - 1`.
 
     Returns:
-        Of each place its key, its number, the last number after it, and its depth,
-        `[4, NUM_PLACES]`. The key is parent place * vocab_size + token, by which a place is found
+        Of each index its key, its number, the last number after it, and its depth,
+        `[4, NUM_INDICES]`. The key is parent index * vocab_size + token, by which an index is found
         in one comparison. What is not in use is 0 but for its depth, which is less than any.
     """
     tokens = np.array(update.token_ids, np.int64)
@@ -55,16 +55,16 @@ def lay_out_window(update: WindowUpdate, vocab_size: int) -> Array:
     else:
         _leave_out(is_used, parents, tokens)
     nodes = np.flatnonzero(is_used)
-    layout = np.zeros((4, NUM_PLACES), np.int64)
+    layout = np.zeros((4, NUM_INDICES), np.int64)
     layout[3] = _NO_DEPTH
-    layout[:, ROOT_PLACE] = 0, 0, len(nodes), 0
-    places = FIRST_NODE + nodes
-    layout[0, places] = (parents[nodes] + FIRST_NODE) * vocab_size + tokens[nodes]
+    layout[:, ROOT] = 0, 0, len(nodes), 0
+    indices = FIRST_NODE + nodes
+    layout[0, indices] = (parents[nodes] + FIRST_NODE) * vocab_size + tokens[nodes]
     if tree.parents is None:
-        layout[1, places], layout[2, places] = nodes + 1, len(nodes)
+        layout[1, indices], layout[2, indices] = nodes + 1, len(nodes)
     else:
-        layout[1:3, places] = _span(parents, is_used)[:, nodes]
-    layout[3, places] = tree.count_depths()[nodes]
+        layout[1:3, indices] = _span(parents, is_used)[:, nodes]
+    layout[3, indices] = tree.count_depths()[nodes]
     return layout
 
 
@@ -98,7 +98,7 @@ class WindowDrafts(NamedTuple):
     """Drafts from windows."""
 
     drafts: Drafts
-    places: torch.Tensor | None
+    indices: torch.Tensor | None
     """Where in its window each draft lies, int64 `[num_rows, width]`; None if all are chains."""
 
 
@@ -109,11 +109,11 @@ class WindowTable:
         """Makes a table of empty windows; tokens are 0 to `vocab_size - 1`."""
         self._table, self._vocab_size = table, vocab_size
         num_rows = len(table.token_ids)
-        # Key, number and last number of each place.
-        self._places = torch.zeros(
-            (3, num_rows, NUM_PLACES), dtype=torch.int64, device=table.device
+        # Key, number and last number of each index.
+        self._indices = torch.zeros(
+            (3, num_rows, NUM_INDICES), dtype=torch.int64, device=table.device
         )
-        # The place where the output is, its number and last number.
+        # The index where the output is, its number and last number.
         self._here = torch.zeros((3, num_rows), dtype=torch.int64, device=table.device)
         self._most_drafts = torch.zeros(num_rows, dtype=torch.int64, device=table.device)
 
@@ -129,11 +129,11 @@ class WindowTable:
         """
         slot, device = update.slot, self._table.device
         layout = send(torch.from_numpy(lay_out_window(update, self._vocab_size)), device)
-        self._places[:, slot] = layout[:3]
+        self._indices[:, slot] = layout[:3]
         self._most_drafts[slot] = MOST_TREE_NODES if update.parents else MOST_WINDOW_NODES
-        index = torch.full((1,), slot, device=device)
+        row = torch.full((1,), slot, device=device)
         used = layout[:, : FIRST_NODE + len(update.token_ids)]
-        self._move(index, self._find_output(index, update.base, used))
+        self._move(row, self._find_output(row, update.base, used))
 
     def draft(
         self, slots: torch.Tensor, limits: torch.Tensor, width: int, *, has_trees: bool
@@ -146,27 +146,27 @@ class WindowTable:
             width: At least as many as any limit, known to the host.
             has_trees: Whether any of the windows may be no chain.
         """
-        place, first, last = self._here.index_select(1, slots)
+        index, first, last = self._here.index_select(1, slots)
         offsets = torch.arange(width, device=slots.device)
         if not has_trees:
             number = torch.minimum(limits, last - first)
-            places = (place[:, None] + 1 + offsets).clamp(max=NUM_PLACES - 1)
-            tokens = self._places[0][slots[:, None], places] % self._vocab_size
+            indices = (index[:, None] + 1 + offsets).clamp(max=NUM_INDICES - 1)
+            tokens = self._indices[0][slots[:, None], indices] % self._vocab_size
             return WindowDrafts(Drafts(tokens, number, _sources(number)), None)
         limits = torch.minimum(limits, self._most_drafts[slots])
-        keys, numbers = self._places[:2].index_select(1, slots)
+        keys, numbers = self._indices[:2].index_select(1, slots)
         is_left = (numbers > first[:, None]) & (numbers <= last[:, None])
         counts = is_left.cumsum(1)
         # What is not drafted goes to the last column, which is cut off.
         columns = torch.where(is_left, counts - 1, width).clamp(max=width)
-        every = torch.arange(NUM_PLACES, device=slots.device).expand_as(columns)
-        places = columns.new_zeros((len(slots), width + 1)).scatter_(1, columns, every)[:, :width]
-        drafted = keys.gather(1, places)
-        # Nothing before what is left is left itself, so the place of the output counts as -1.
+        every = torch.arange(NUM_INDICES, device=slots.device).expand_as(columns)
+        indices = columns.new_zeros((len(slots), width + 1)).scatter_(1, columns, every)[:, :width]
+        drafted = keys.gather(1, indices)
+        # Nothing before what is left is left itself, so the index of the output counts as -1.
         parents = counts.gather(1, drafted // self._vocab_size) - 1
         number = torch.minimum(limits, last - first)
         drafts = Drafts(drafted % self._vocab_size, number, _sources(number), parents)
-        return WindowDrafts(drafts, places)
+        return WindowDrafts(drafts, indices)
 
     def count_left(self, slots: torch.Tensor) -> torch.Tensor:
         """Returns how many nodes come after the output, `[num_rows]`."""
@@ -176,7 +176,7 @@ class WindowTable:
     def follow(
         self,
         slots: torch.Tensor,
-        places: torch.Tensor | None,
+        indices: torch.Tensor | None,
         verdict: Verdict,
         number: torch.Tensor,
     ) -> torch.Tensor:
@@ -184,7 +184,7 @@ class WindowTable:
 
         Args:
             slots: `[num_rows]`; padding may name the last row several times.
-            places: Of what was drafted, as `draft` has returned them.
+            indices: Of what was drafted, as `draft` has returned them.
             verdict: On the drafts.
             number: How many tokens each row has emitted, `[num_rows]`.
 
@@ -193,24 +193,24 @@ class WindowTable:
             its accepted drafts, `[num_rows, 1 + width]`; counts where these are the window's.
         """
         here, first, last = self._here.index_select(1, slots)
-        passed = _find_passed(here, places, verdict)
+        passed = _find_passed(here, indices, verdict)
         accepted = verdict.num_accepted[:, None]
         reached = passed.gather(1, accepted)
         # Where nothing is left, what was accepted was not the window's.
         reached = torch.where((last > first)[:, None], reached, NOWHERE)
         wanted = reached * self._vocab_size + verdict.token_ids.gather(1, accepted)
-        # Place 0 has the least key there is, so it is what a token leads to that does not go on.
-        found = (self._places[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
+        # Index 0 has the least key there is, so it is what a token leads to that does not go on.
+        found = (self._indices[0].index_select(0, slots) == wanted).view(torch.uint8).argmax(1)
         self._move(slots, torch.where(number > 0, found, here))
         return passed - FIRST_NODE
 
     def _find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
-        """Returns the place of a window at which the output is, `[1]`.
+        """Returns the index of a window at which the output is, `[1]`.
 
         Args:
             slots: The window's slot, `[1]`.
             base: Output position after which the window begins.
-            layout: As `lay_out_window` makes it, but for places that are not in use.
+            layout: As `lay_out_window` makes it, but for indices that are not in use.
         """
         keys, numbers, last, depths = layout
         columns = self._table.gather(slots)
@@ -224,18 +224,20 @@ class WindowTable:
         is_here = is_said & (depths == columns.num_tokens - begin)
         return is_here.view(torch.uint8).argmax(0, keepdim=True)
 
-    def _move(self, slots: torch.Tensor, places: torch.Tensor) -> None:
-        spans = self._places[1:, slots, places]
-        self._here.index_copy_(1, slots, torch.cat([places[None], spans]))
+    def _move(self, slots: torch.Tensor, indices: torch.Tensor) -> None:
+        spans = self._indices[1:, slots, indices]
+        self._here.index_copy_(1, slots, torch.cat([indices[None], spans]))
 
 
-def _find_passed(here: torch.Tensor, places: torch.Tensor | None, verdict: Verdict) -> torch.Tensor:
-    """Returns where rows were, and the places of accepted drafts, `[num_rows, 1 + width]`."""
+def _find_passed(
+    here: torch.Tensor, indices: torch.Tensor | None, verdict: Verdict
+) -> torch.Tensor:
+    """Returns where rows were, and the indices of accepted drafts, `[num_rows, 1 + width]`."""
     offsets = torch.arange(verdict.token_ids.shape[1], device=here.device)
-    if places is None:
+    if indices is None:
         return here[:, None] + offsets
     nodes = offsets[:-1].expand(len(here), -1) if verdict.path is None else verdict.path
-    drafted = places.gather(1, nodes.clamp(max=places.shape[1] - 1))
+    drafted = indices.gather(1, nodes.clamp(max=indices.shape[1] - 1))
     return torch.cat([here[:, None], drafted], 1)
 
 

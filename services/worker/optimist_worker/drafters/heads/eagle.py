@@ -20,8 +20,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from optimist_common.errors import one_line
-from optimist_worker.core.attention.kv import LayerSpec
-from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
 from optimist_worker.drafters.heads.checkpoint import (
     Checkpoint,
     fit,
