@@ -26,8 +26,7 @@ from optimist_gateway.fronts.openai.models import model_router, tokenization_rou
 from optimist_gateway.fronts.openai.responses.writer import responses_router
 from optimist_gateway.fronts.openapi import add_document
 from optimist_gateway.fronts.page.router import page_router
-from optimist_gateway.generation.admission import Admission
-from optimist_gateway.generation.generation import Service
+from optimist_gateway.generation.generation import Admission, Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector

@@ -18,8 +18,7 @@ from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
 from optimist_gateway.fronts.openai.errors import RESPONSES
-from optimist_gateway.generation.admission import Admission
-from optimist_gateway.generation.generation import Generation, Service
+from optimist_gateway.generation.generation import Admission, Generation, Service
 from optimist_gateway.observing.request_record import current_record
 
 DONE = b"data: [DONE]\n\n"
