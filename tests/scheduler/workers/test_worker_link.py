@@ -66,6 +66,8 @@ async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler
     _, client = await start(max_plans_in_flight=1)
     await client.ask(add(1, PROMPT))
     assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
+    lost = "the worker was lost 5 times while it worked on this"
+    assert client.finished[1].message.startswith(lost)
     await client.ask(add(2, PROMPT))
     assert client.tokens[2] == truth(PROMPT)
 
