@@ -9,26 +9,6 @@ from optimist_scheduler.core.windows.window import WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
 
-def test_one_rejection_costs_little_and_a_run_of_them_much() -> None:
-    acceptance = Acceptance(1, WINDOW_PRIOR)
-    acceptance.observe(ints(0), ints(0), ints(1))
-    assert acceptance.rate(ints(0))[0] > 0.9
-    for _ in range(15):
-        acceptance.observe(ints(0), ints(0), ints(1))
-    assert acceptance.rate(ints(0))[0] < 0.5
-    for _ in range(200):
-        acceptance.observe(ints(0), ints(0), ints(1))
-    assert acceptance.rate(ints(0))[0] < 0.02
-
-
-def test_rows_are_independent_and_a_row_without_drafts_stays() -> None:
-    acceptance = Acceptance(4, WINDOW_PRIOR)
-    acceptance.observe(ints(3, 1), ints(0, 0), ints(9, 0))
-    rates = acceptance.rate(ints(0, 1, 2, 3))
-    assert rates[:3] == pytest.approx([WINDOW_PRIOR] * 3)
-    assert rates[3] < 0.7
-
-
 @given(st.lists(st.tuples(st.integers(0, 64), st.booleans()), max_size=200))
 def test_rates_are_chances(passes: list[tuple[int, bool]]) -> None:
     acceptance = Acceptance(1, WINDOW_PRIOR)
@@ -48,10 +28,6 @@ def make_widths(*limits: int) -> AdaptiveWidths:
     for slot, limit in enumerate(limits):
         widths.reset(slot, limit)
     return widths
-
-
-def test_a_request_starts_at_five_or_its_limit() -> None:
-    assert make_widths(8, 5, 3, 0).choose(ints(0, 1, 2, 3)).tolist() == [5, 5, 3, 0]
 
 
 def test_a_width_moves_by_one_with_the_share_of_all_drafts_so_far() -> None:

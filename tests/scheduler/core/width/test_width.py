@@ -6,8 +6,6 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
@@ -139,27 +137,6 @@ def test_a_new_request_in_the_slot_starts_anew(policy: DraftWidthPolicy) -> None
     assert choose(widths, [True] * 2) != fresh
     widths.admit(0, 8)
     assert choose(widths, [True] * 2) == fresh
-
-
-@given(
-    st.sampled_from(POLICIES),
-    st.lists(st.integers(0, 64), max_size=20),
-    st.lists(st.tuples(st.integers(0, 19), st.integers(0, 64), st.floats(0, 1)), max_size=60),
-    st.integers(0, 200),
-)
-def test_widths_are_within_the_limits_and_follow_from_what_was_observed(
-    policy: DraftWidthPolicy, limits: list[int], passes: list[tuple[int, int, float]], choice: int
-) -> None:
-    first, second = make_widths(policy, *limits), make_widths(policy, *limits)
-    has_draft = [True] * len(limits)
-    for number, drafted, share in passes if limits else []:
-        row = ints(number % len(limits)), ints(drafted), ints(int(drafted * share))
-        for widths in (first, second):
-            observe(widths, *row)
-            widths.observe_drafts(*row)
-        chosen = choose(first, has_draft, choice)
-        assert all(0 <= width <= limit for width, limit in zip(chosen, limits, strict=True))
-    assert choose(first, has_draft, choice) == choose(second, has_draft, choice)
 
 
 # The worker's drafter.
