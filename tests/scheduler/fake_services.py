@@ -45,7 +45,6 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.num_streams = 0
         self.num_plans = 0
         """Plans that have arrived and are not answered, repeats aside."""
-        self.max_num_plans = 0
         self.num_repeats = 0
         self.faults: list[BaseException] = []
         """Rules of the contract that a plan broke."""
@@ -104,7 +103,6 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         async for plan in requests:
             self.num_plans += 1
-            self.max_num_plans = max(self.max_num_plans, self.num_plans)
             plans.put_nowait(plan)
         plans.put_nowait(None)
 

@@ -46,21 +46,6 @@ async def test_streams_get_their_own_requests_to_their_end_or_that_of_the_stream
             assert finished.num_passes == 20
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-async def test_as_many_plans_as_may_be_are_at_the_worker(
-    start: Start, depth: int, worker: FakeWorkerServicer
-) -> None:
-    worker.may_run.clear()
-    engine, client = await start(max_plans_in_flight=depth)
-    await client.send(add(1, PROMPT))
-    await until(lambda: worker.num_plans == depth)
-    assert engine.scheduler.num_plans_in_flight == depth
-    worker.may_run.set()
-    await client.read_until(lambda: 1 in client.finished)
-    assert client.tokens == {1: truth(PROMPT)}
-    assert worker.max_num_plans == depth
-
-
 async def test_the_next_plan_goes_before_the_outputs(start: Start) -> None:
     engine, client = await start()
     await client.send(add(1, PROMPT))

@@ -1,17 +1,14 @@
 """Which requests are followed, over real sockets, with a fake worker and a fake proposer."""
 
-from itertools import product
-
 import pytest
 
 from optimist_common.columns import from_bytes
-from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import Engine
-from tests.scheduler.client import PROMPT, VOCAB_SIZE, add, predict, truth, until
+from tests.scheduler.client import PROMPT, add, predict, truth, until
 from tests.scheduler.conftest import Start
 from tests.scheduler.fake_services import FakeProposerServicer, FakeWorkerServicer
-from tests.scheduler.fake_worker import FakeWorker, next_token
+from tests.scheduler.fake_worker import FakeWorker
 
 
 async def until_linked(engine: Engine) -> None:
@@ -22,16 +19,6 @@ def has_window(engine: Engine) -> bool:
     """Whether there is a window before the result of the first pass."""
     assert isinstance(engine.scheduler, Scheduler)
     return bool(engine.scheduler._state.unsent_windows)
-
-
-def repeating_prompt() -> list[int]:
-    """Returns a prompt after which the model says its first two tokens."""
-    for each in product(range(VOCAB_SIZE), repeat=3):
-        prompt = list(each)
-        first = next_token(prompt, VOCAB_SIZE)
-        if [first, next_token([*prompt, first], VOCAB_SIZE)] == prompt[:2]:
-            return prompt
-    raise AssertionError("there is none")
 
 
 @pytest.mark.parametrize(("follow", "opened"), [("all", ["r1", "r2"]), ("predictions", ["r2"])])
@@ -60,25 +47,6 @@ async def test_without_a_proposer_nothing_is_opened_later(start: Start) -> None:
     await until(lambda: "r2" in engine._proposers._followed)
     assert "r1" not in engine._proposers._followed
     await client.until_finished(2)
-
-
-async def test_drafts_from_the_prompt_are_own_text(
-    start: Start, worker: FakeWorkerServicer, proposer_port: int
-) -> None:
-    prompt = repeating_prompt()
-    worker.may_run.clear()
-    engine, client = await start(proposer_port, max_plans_in_flight=1)
-    await until_linked(engine)
-    await client.send(add(1, prompt))
-    await until(lambda: has_window(engine))
-    worker.may_run.set()
-    await client.until_finished(1)
-    assert client.tokens[1] == truth(prompt)
-    end = client.finished[1]
-    by_source = from_bytes(end.num_tokens_by_source).tolist()
-    assert by_source[DraftSource.PREDICTION] == end.accepted_prediction_tokens == 0
-    assert by_source[DraftSource.NGRAM] > 0
-    assert by_source[DraftSource.TARGET] + by_source[DraftSource.NGRAM] == 20
 
 
 async def test_what_rests_is_sent_seldom_and_again_where_a_proposer_has_lost_it(
