@@ -2,6 +2,7 @@
 
 import pytest
 
+from optimist_scheduler.core.scheduler import PauseMode
 from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
@@ -55,3 +56,17 @@ def test_nothing_is_repeated_beside_a_prompt_or_while_somebody_waits() -> None:
     situation.add(2, [3], 4)
     assert situation.step().num_repeats == 0
     situation.finish()
+
+
+@pytest.mark.parametrize("mode", PauseMode)
+def test_a_paused_scheduler_is_not_quiet_while_the_worker_may_repeat(mode: PauseMode) -> None:
+    situation = Situation(multi_step_count=3)
+    situation.add(0, [1], 4)
+    situation.step()
+    situation.step()
+    situation.scheduler.pause(mode)
+    for number in range(2):
+        # What was ended has nothing to repeat.
+        assert situation.scheduler.is_quiet == (mode is PauseMode.ABORT)
+        assert len(situation.repeat().handles) == (mode is not PauseMode.ABORT), number
+    assert situation.scheduler.is_quiet

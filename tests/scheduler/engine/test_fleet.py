@@ -35,7 +35,6 @@ from tests.scheduler.client import (
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
-    check_integrity,
     serve_fleet,
     serve_worker,
 )
@@ -96,7 +95,7 @@ class Pool:
 
     async def end(self) -> None:
         for engine in self.fleet.engines:
-            check_integrity(engine)
+            engine.scheduler.check_integrity()
         assert self.num_requests == 0
         await self._scheduling.aclose()
 

@@ -66,6 +66,15 @@ def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
     assert len(sent) > 1024
 
 
+def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
+    situation = long_situation(num_speculative_tokens=0)
+    situation.add(0, [1, 2], 200, is_followed=True)
+    assert propose(situation, 0, 200)
+    rest(situation)
+    window = situation.send().windows
+    assert [(slot, new.num_nodes) for slot, new in window] == [(situation.slot(0), 0)]
+
+
 def test_a_window_that_promises_a_token_wakes() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)

@@ -6,10 +6,18 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance, Drafter, DrafterRows
+from optimist_scheduler.core.width.acceptance import (
+    DRAFTER_PRIOR,
+    Acceptance,
+    AdaptiveWidths,
+    Drafter,
+    DrafterRows,
+)
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.widths import (
     PROBE_PERIOD,
@@ -228,3 +236,34 @@ def test_crossover_leaves_the_drafter_out_where_windows_alone_bring_more() -> No
     assert levels[3] == 0
     nobody = np.zeros(4, np.bool_)
     assert choose_crossover(rates, limits, nobody, 4, CURVE, drafter)[1].tolist() == [4] * 4
+
+
+# The policy `adaptive`.
+
+
+def adaptive_widths(*limits: int) -> AdaptiveWidths:
+    widths = AdaptiveWidths(len(limits))
+    for slot, limit in enumerate(limits):
+        widths.reset(slot, limit)
+    return widths
+
+
+def test_a_width_moves_by_one_with_the_share_of_all_drafts_so_far() -> None:
+    widths, slots = adaptive_widths(8, 8, 8, 8, 8, 0), ints(0, 1, 2, 3, 4, 5)
+    # The bounds are exclusive, and a row without drafts is left alone.
+    widths.observe(slots, ints(10, 10, 10, 20, 20, 0), ints(9, 5, 7, 17, 11, 0))
+    assert widths.choose(slots).tolist() == [6, 4, 5, 5, 5, 0]
+    # 9 of 12, 15 of 20 and 8 of 20: the shares since the start, not of this pass.
+    widths.observe(slots, ints(2, 10, 10, 0, 0, 0), ints(0, 10, 1, 0, 0, 0))
+    assert widths.choose(slots).tolist() == [6, 4, 4, 5, 5, 0]
+    widths.reset(2, 6)
+    widths.observe(slots, ints(0, 0, 10, 0, 0, 0), ints(0, 0, 9, 0, 0, 0))
+    assert widths.choose(slots).tolist() == [6, 4, 6, 5, 5, 0]
+
+
+@given(st.integers(0, 64), st.lists(st.tuples(st.integers(0, 64), st.floats(0, 1)), max_size=80))
+def test_a_width_stays_within_its_bounds(limit: int, passes: list[tuple[int, float]]) -> None:
+    widths = adaptive_widths(limit)
+    for drafted, share in passes:
+        widths.observe(ints(0), ints(drafted), ints(int(drafted * share)))
+        assert min(1, limit) <= widths.choose(ints(0))[0] <= limit
