@@ -1,7 +1,6 @@
 """How much rows draft, of windows and with the drafter: what is learnt, chosen and probed."""
 
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,6 @@ from optimist_scheduler.core.width.widths import (
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
-POLICIES: tuple[DraftWidthPolicy, ...] = get_args(DraftWidthPolicy)
 MEASURING = pytest.mark.parametrize("policy", ["goodput", "crossover"])
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
