@@ -13,7 +13,6 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
-from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.service.servicer import SchedulerServicer
@@ -45,7 +44,6 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.num_streams = 0
         self.num_plans = 0
         """Plans that have arrived and are not answered, repeats aside."""
-        self.max_num_plans = 0
         self.num_repeats = 0
         self.faults: list[BaseException] = []
         """Rules of the contract that a plan broke."""
@@ -104,7 +102,6 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         async for plan in requests:
             self.num_plans += 1
-            self.max_num_plans = max(self.max_num_plans, self.num_plans)
             plans.put_nowait(plan)
         plans.put_nowait(None)
 
@@ -198,11 +195,6 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         window = response.windows.add(request_id=request_id, base=base, token_ids=to_bytes(tokens))
         window.prediction_positions = to_bytes([base + i if is_predicted else -1 for i in places])
         window.values = floats_to_bytes([0.99 ** (place + 1) for place in places])
-
-
-def check_integrity(engine: Engine) -> None:
-    assert isinstance(engine.scheduler, Scheduler)
-    engine.scheduler.check_integrity()
 
 
 @asynccontextmanager

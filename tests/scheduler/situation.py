@@ -168,13 +168,6 @@ class Situation:
         """Returns the slot of a request, -1 if it has none."""
         return self.scheduler._requests[f"r{handle}"].slot
 
-    def counters(self, slot: int) -> tuple[int, int, int]:
-        """Returns computed tokens, placeholders and tokens in flight of a slot."""
-        table = self.table
-        columns = table.num_computed_tokens, table.num_output_placeholders
-        computed, placeholders = (int(column[slot]) for column in columns)
-        return computed, placeholders, int(table.num_in_flight_tokens[slot])
-
     def abort(self, handle: int) -> Finished:
         finished = self.scheduler.abort(f"r{handle}")
         assert finished is not None

@@ -6,8 +6,6 @@ from optimist_scheduler.core.scheduler import PauseMode
 from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
-COUNTS = pytest.mark.parametrize("count", [2, 4])
-DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -33,54 +31,19 @@ def test_stages_share_the_rows_evenly(stages: int, num_requests: int, sizes: lis
 # Plans that are run again.
 
 
-@COUNTS
-@DEPTHS
-@pytest.mark.parametrize("num_drafts", [0, 3])
-def test_a_plan_covers_as_many_steps_as_it_may_be_run(
-    count: int, depth: int, num_drafts: int
-) -> None:
-    situation = Situation(
-        multi_step_count=count, max_plans_in_flight=depth, num_speculative_tokens=num_drafts
-    )
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_plan_covers_as_many_steps_as_it_may_be_run(count: int) -> None:
+    situation = Situation(multi_step_count=count)
     for handle in range(3):
-        situation.add_predicted(handle, [handle, 1], 30)
-    worker, stats = situation.worker, situation.scheduler.stats
+        situation.add(handle, [handle, 1], 30)
     while situation.is_busy:
-        situation.fill()
-        situation.answer()
+        situation.step()
         # The scheduler is slow: the worker goes on by itself for as long as it may.
-        while worker.can_repeat and worker.is_busy:
+        while situation.worker.can_repeat and situation.worker.is_busy:
             situation.repeat()
     situation.finish()
-    assert worker.num_steps == stats.num_plans + stats.num_repeats
-    assert stats.num_repeats > 0
-    if num_drafts == 0 and depth == 1:
-        # One for the prompt; of the 29 steps that follow, each plan covers `count`.
-        assert stats.num_plans == 1 + -(-29 // count)
-
-
-@COUNTS
-def test_blocks_for_every_repeat_are_reserved_with_the_plan(count: int) -> None:
-    situation = Situation(multi_step_count=count, num_speculative_tokens=3)
-    for handle in (0, 1):
-        situation.add_predicted(handle, [handle, 1], 40)
-    situation.step()
-    situation.step()
-    # The prompt and the first token, and all that the runs of the plan may add.
-    length = 1 + 4 + 4 * count
-    assert situation.scheduler._state.blocks.num_blocks[:2].tolist() == [-(-length // 4)] * 2
-    assert situation.table.num_lease_tokens[:2].tolist() == [4 * (count - 1)] * 2
-    num_free = situation.scheduler.num_free_blocks
-    for _ in range(count - 1):
-        situation.repeat()
-    assert situation.scheduler.num_free_blocks == num_free
-    assert not situation.worker.can_repeat
-    situation.finish()
-    # The next request in the slot owes nothing to the last.
-    situation.add(2, [5], 5)
-    situation.step()
-    assert situation.table.num_lease_tokens[situation.slot(2)] == 0
-    situation.finish()
+    # One for the prompts; of the 29 steps that follow, each plan covers `count`.
+    assert situation.scheduler.stats.num_plans == 1 + -(-29 // count)
 
 
 def test_nothing_is_repeated_beside_a_prompt_or_while_somebody_waits() -> None:

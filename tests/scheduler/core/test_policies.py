@@ -65,21 +65,6 @@ def test_requests_are_admitted_in_order(depth: int, name: str) -> None:
     assert situation.scheduler.stats.num_preemptions == num_preemptions
 
 
-@pytest.mark.parametrize(("num_requests", "num_blocks", "preempted"), [(4, 8, [3, 2]), (3, 6, [2])])
-def test_requests_that_are_preempted_keep_their_order(
-    num_requests: int, num_blocks: int, preempted: list[int]
-) -> None:
-    situation = Situation(num_blocks=num_blocks, max_num_seqs=num_requests, block_size=1)
-    for handle in range(num_requests):
-        situation.add(handle, [1], 4)
-    situation.step()
-    situation.step()
-    # Two at once, and otherwise one after the other.
-    assert situation.scheduler.compute_schedule().preempted.tolist() == preempted
-    situation.finish()
-    assert admitted(situation) == [*range(num_requests), *range(num_requests - 2, num_requests)]
-
-
 # Priority.
 
 
@@ -174,12 +159,8 @@ def test_a_starved_request_takes_a_slot_and_is_not_preempted_again(depth: int) -
     assert admitted(situation) == [1, 0, 2, 1]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority"])
-def test_a_request_that_nobody_overtook_waits_for_its_turn(policy: str) -> None:
-    first, second = (0, 0) if policy == "fcfs" else (1, 2)
-    situation = Situation(policy=policy, max_num_seqs=1, starvation_seconds=10.0)
-    situation.add(0, [1], 5, priority=first)
-    situation.add(1, [2], 5, priority=second)
+def test_a_request_that_nobody_overtook_waits_for_its_turn() -> None:
+    situation = urgent(1, (1, 5), (2, 5), starvation_seconds=10.0)
     for number in range(5):
         situation.step(now=100.0 * number)
     assert situation.scheduler.stats.num_starved == 0

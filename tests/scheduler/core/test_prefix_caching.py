@@ -116,19 +116,6 @@ def test_a_preempted_request_finds_its_own_blocks_again(depth: int) -> None:
     assert situation.worker.num_cached_tokens == situation.scheduler.stats.num_prefix_hits
 
 
-@DEPTHS
-def test_an_abort_in_flight_shares_what_was_computed_right(depth: int) -> None:
-    situation = caching(max_plans_in_flight=depth)
-    situation.add_predicted(0, [*BEGINNING, 1], 20)
-    situation.propose(0, wrong_at=0)
-    situation.fill()
-    situation.abort(0)
-    situation.settle()
-    situation.add(1, [*BEGINNING, 1, 2], 9)
-    assert cached_blocks(situation) == 4
-    situation.finish()
-
-
 def test_the_account_reports_what_the_prefix_cache_held_of_the_prompt() -> None:
     situation = caching(max_num_batched_tokens=32)
     prompt = [*range(10)]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from optimist_scheduler.core.base.values import FinishReason
 from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
-from tests.scheduler.situation import NOW, Situation, config, make_window, rows
+from tests.scheduler.situation import Situation, config, make_window, rows
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
@@ -16,19 +15,6 @@ def test_prompts_get_all_that_is_left_of_a_pass_chunk_after_chunk_without_a_resu
     plans = [situation.send().num_known_tokens.tolist() for _ in range(3)]
     assert plans == [[15, 1], [1, 15], [1, 4]]
     situation.finish()
-
-
-@pytest.mark.parametrize(("max_tokens", "num_drafts"), [(10, 4), (3, 2)])
-def test_the_last_prefill_chunk_drafts_no_further_than_the_request_may_go(
-    max_tokens: int, num_drafts: int
-) -> None:
-    situation = Situation()
-    expected = situation.add_predicted(0, [1, 2], max_tokens)
-    assert situation.scheduler.compute_schedule().admitted[0].num_draft_tokens == num_drafts
-    situation.send()
-    outputs = situation.answer()
-    assert rows(outputs) == {0: expected[: num_drafts + 1]}
-    assert outputs.num_accepted_tokens.tolist() == [num_drafts]
 
 
 def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
@@ -108,24 +94,6 @@ def test_a_request_that_is_shortened_by_a_small_worker_is_not_so_by_the_next() -
     assert request.max_length == 43
     large.worker.restart()
     large.finish()
-
-
-def test_a_request_that_ends_every_worker_ends_itself() -> None:
-    situation = Situation()
-    schedulers = [Scheduler(situation.config) for _ in range(2)]
-    situation.add(1, [1, 2], 9)
-    situation.step()
-    (request,) = situation.scheduler.evacuate()
-    for number in range(MAX_LOSSES):
-        scheduler = schedulers[number % 2]
-        assert scheduler.adopt(request) is None
-        assert scheduler.schedule(NOW) is not None
-        (request,) = scheduler.evacuate()
-    ended = schedulers[1].adopt(request)
-    assert ended is not None
-    assert ended.finished.reason is FinishReason.ERROR
-    assert ended.finished.message.startswith("the worker was lost 5 times while it worked on this")
-    assert sum(ended.finished.num_tokens_by_source) == 1
 
 
 def test_new_tokens_make_losses_forgotten_and_who_waits_has_none() -> None:

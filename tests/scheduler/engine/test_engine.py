@@ -1,6 +1,7 @@
 """The whole scheduler over real sockets, with a fake worker."""
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -11,7 +12,8 @@ from optimist_scheduler.gateways import delivery as gateway_delivery
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until
 from tests.scheduler.conftest import Start
-from tests.scheduler.fake_services import FakeWorkerServicer, check_integrity, serve
+from tests.scheduler.fake_services import FakeWorkerServicer, serve, serve_worker
+from tests.scheduler.fake_worker import FakeWorker
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -33,7 +35,7 @@ async def test_streams_get_their_own_requests_to_their_end_or_that_of_the_stream
     leaving.close()
     clients = await answers
     await until(lambda: engine.scheduler.num_free_blocks == 32)
-    check_integrity(engine)
+    engine.scheduler.check_integrity()
     for end, client in enumerate(clients):
         if end == 1:
             failed = client.finished.pop(2)
@@ -44,21 +46,6 @@ async def test_streams_get_their_own_requests_to_their_end_or_that_of_the_stream
         for finished in client.finished.values():
             assert finished.reason == scheduler_pb2.FINISH_REASON_LENGTH
             assert finished.num_passes == 20
-
-
-@pytest.mark.parametrize("depth", [1, 2, 3])
-async def test_as_many_plans_as_may_be_are_at_the_worker(
-    start: Start, depth: int, worker: FakeWorkerServicer
-) -> None:
-    worker.may_run.clear()
-    engine, client = await start(max_plans_in_flight=depth)
-    await client.send(add(1, PROMPT))
-    await until(lambda: worker.num_plans == depth)
-    assert engine.scheduler.num_plans_in_flight == depth
-    worker.may_run.set()
-    await client.read_until(lambda: 1 in client.finished)
-    assert client.tokens == {1: truth(PROMPT)}
-    assert worker.max_num_plans == depth
 
 
 async def test_the_next_plan_goes_before_the_outputs(start: Start) -> None:
@@ -124,3 +111,62 @@ async def test_a_starved_request_goes_first_and_the_log_says_so(
     ends = list(client.finished)
     assert ends.index(1) < len(ends) - 1
     assert "go first now: later ones had overtaken them for more than 0.05 seconds" in caplog.text
+
+
+# A worker that breaks, goes away or fails.
+
+SPOILS: list[dict[str, Any]] = [
+    {"token_ids": b"1"},
+    {"sequence": 99},
+    {"repeat": 1},
+    {"slots": b"1234"},
+]
+"""What a result is that fits no plan."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_stream_that_breaks_or_brings_what_fits_no_plan_is_a_pause(
+    start: Start, mode: str, worker: FakeWorkerServicer
+) -> None:
+    worker.break_at = {3, 9}
+    prompts = {handle: [handle, 7, handle] for handle in range(6)}
+    engine, first = await start(**MODES[mode])
+    for spoil in SPOILS:
+        worker.spoil_at, worker.spoil = {worker.worker.num_steps + 14}, spoil
+        num_streams = worker.num_streams
+        client = await ask(first.stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
+        assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
+        assert worker.num_streams == num_streams + (4 if num_streams == 0 else 1)
+    engine.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+async def test_a_worker_that_is_lost_with_all_its_plans_is_found_again(
+    start: Start, depth: int, worker: FakeWorkerServicer
+) -> None:
+    worker.step_seconds = 0.01
+    smaller = FakeWorkerServicer(FakeWorker(num_blocks=10, max_num_seqs=1, eos_token_ids=(2,)))
+    engine, client = await start(max_plans_in_flight=depth)
+    await client.send(add(1, PROMPT))
+    await client.read_until(lambda: 1 in client.tokens)
+    worker.may_run.clear()
+    await until(lambda: worker.num_plans == depth)
+    await worker.stop()
+    async with serve_worker(smaller, worker.port):
+        await client.until_finished(1)
+        engine.scheduler.check_integrity()
+        assert client.tokens[1] == truth(PROMPT)
+        assert smaller.num_streams == 1
+
+
+async def test_a_worker_that_always_fails_ends_the_request_and_not_the_scheduler(
+    start: Start, worker: FakeWorkerServicer
+) -> None:
+    worker.spoil_at = set(range(1, 6))
+    _, client = await start(max_plans_in_flight=1)
+    await client.ask(add(1, PROMPT))
+    assert client.finished[1].reason == scheduler_pb2.FINISH_REASON_ERROR
+    lost = "the worker was lost 5 times while it worked on this"
+    assert client.finished[1].message.startswith(lost)
+    await client.ask(add(2, PROMPT))
+    assert client.tokens[2] == truth(PROMPT)

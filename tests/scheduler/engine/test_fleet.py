@@ -35,7 +35,6 @@ from tests.scheduler.client import (
 from tests.scheduler.fake_services import (
     FakeProposerServicer,
     FakeWorkerServicer,
-    check_integrity,
     serve_fleet,
     serve_worker,
 )
@@ -96,7 +95,7 @@ class Pool:
 
     async def end(self) -> None:
         for engine in self.fleet.engines:
-            check_integrity(engine)
+            engine.scheduler.check_integrity()
         assert self.num_requests == 0
         await self._scheduling.aclose()
 
@@ -173,25 +172,6 @@ async def test_figures_are_of_all_workers(pool: Pool) -> None:
     stats = (await client.reply(get_stats(100))).stats
     assert stats.num_plans == sum(each.scheduler.stats.num_plans for each in pool.fleet.engines)
     assert stats.num_moved_requests == 0
-
-
-async def test_requests_wait_for_any_worker_when_all_are_lost(pool: Pool) -> None:
-    workers = [new_worker(0.005), new_worker(0.005)]
-    client = await pool.begin(*workers)
-    await client.send(*requests(8, max_tokens=40))
-    await client.read_until(lambda: len(client.tokens) == 8)
-    await pool.stop(*workers)
-    await pool.connected(0)
-    # Some may have ended meanwhile.
-    num_left = pool.num_requests
-    assert num_left > 0
-    await client.send(add(8, PROMPTS[8]))
-    await until(lambda: pool.fleet.dispatcher.num_waiting == num_left + 1)
-    # Only one comes back, and does it all.
-    await pool.serve(workers[1], workers[1].port)
-    await client.until_finished(9)
-    assert pool.fleet.dispatcher.num_workers == 1
-    assert client.tokens == answers(8, 40) | {8: truth(PROMPTS[8])}
 
 
 async def test_a_worker_of_another_model_is_refused_by_name(

@@ -50,10 +50,3 @@ def test_each_owner_gets_its_rows_and_ends(rows: list[Row], extra: list[int]) ->
         ended = [handle for handle, row in mine if row[2]]
         ended += [100 + index for index, other in enumerate(extra) if other == owner]
         assert [end.handle for end in part.ended] == ended
-
-
-def test_the_outputs_of_a_single_owner_are_not_copied() -> None:
-    outputs = outputs_of([(2, [1], True), (2, [3, 4], False)], [])
-    ((owner, part),) = split_by_owner(outputs)
-    assert owner == 2
-    assert part is outputs

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_scheduler.engine.engine import Engine
 from tests.scheduler.client import (
     MODES,
     PATIENT,
@@ -19,6 +20,7 @@ from tests.scheduler.client import (
 )
 from tests.scheduler.conftest import Start
 from tests.scheduler.fake_services import FakeProposerServicer, FakeWorkerServicer, serve_proposer
+from tests.scheduler.fake_worker import FakeWorker
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -271,3 +273,62 @@ async def test_proposers_come_and_go_by_name(
         assert set(servicers[2].opened) == set(servicers[0].opened)
         await until(lambda: not servicers[1].predictions and not servicers[2].predictions)
     assert client.tokens == dict.fromkeys(range(4), truth(PROMPT, 50))
+
+
+# Which requests are followed.
+
+
+async def until_linked(engine: Engine) -> None:
+    await until(lambda: all(link.is_open for link in engine._proposers._links))
+
+
+@pytest.mark.parametrize(("follow", "opened"), [("all", ["r1", "r2"]), ("predictions", ["r2"])])
+async def test_what_wants_drafts_is_followed_unless_the_server_follows_predictions_alone(
+    start: Start, follow: str, opened: list[str], proposer_port: int, proposer: FakeProposerServicer
+) -> None:
+    options = {"follow": follow} if follow != "all" else {}
+    engine, client = await start(proposer_port, **options)
+    await until_linked(engine)
+    refusing = add(3, PROMPT, max_draft_tokens=0), predict(4)
+    refusing[1].add.max_draft_tokens = 0
+    await client.ask(add(1, PROMPT), predict(2), *refusing)
+    await until(lambda: sorted(proposer.closed) == opened)
+    assert sorted(proposer.opened) == opened
+    by_id = {opening.request_id: opening for opening in proposer.openings}
+    if follow == "all":
+        assert from_bytes(by_id["r1"].prompt_token_ids).tolist() == PROMPT
+        assert by_id["r1"].predicted_token_ids == b""
+    assert client.tokens == {handle: truth(PROMPT) for handle in range(1, 5)}
+    assert client.finished[3].num_passes == client.finished[4].num_passes == 20
+
+
+async def test_without_a_proposer_nothing_is_opened_later(start: Start) -> None:
+    engine, client = await start(1)
+    await client.send(add(1, PROMPT), predict(2))
+    await until(lambda: "r2" in engine._proposers._followed)
+    assert "r1" not in engine._proposers._followed
+    await client.until_finished(2)
+
+
+async def test_what_rests_is_sent_seldom_and_again_where_a_proposer_has_lost_it(
+    start: Start, worker: FakeWorkerServicer, proposer_port: int, proposer: FakeProposerServicer
+) -> None:
+    # Room for outputs that are long enough to come to rest.
+    worker.worker = FakeWorker(max_model_len=300, num_blocks=100)
+    worker.may_run.clear()
+    engine, client = await start(proposer_port, max_plans_in_flight=1)
+    await until_linked(engine)
+    await client.send(add(1, PROMPT, max_tokens=150))
+    await until(lambda: bool(engine.scheduler._state.unsent_windows))
+    worker.may_run.set()
+    await client.until_finished(1)
+    assert engine.scheduler.stats.num_rested == 1
+    assert min(number for _, number in proposer.observed[-3:]) >= 8
+    assert proposer.num_gaps == 0
+    worker.step_seconds = 0.001
+    await client.send(add(2, PROMPT, max_tokens=200))
+    await client.read_until(lambda: len(client.tokens.get(2, [])) > 60)
+    proposer.forget()
+    await client.until_finished(2)
+    assert proposer.opened == ["r1", "r2", "r2"]
+    assert client.tokens == {1: truth(PROMPT, 150), 2: truth(PROMPT, 200)}

@@ -49,57 +49,6 @@ def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
     pool.check_integrity()
 
 
-def damage(pool: BlockPool, kind: str) -> None:
-    """Spoils what a pool knows of the two cached blocks of slot 0, and the one of slot 1."""
-    first, own = int(pool.table(0)[0]), int(pool.table(1)[0])
-    match kind:
-        case "named twice":
-            pool.table(1)[0] = first
-        case "named twice in one table":
-            pool.table(0)[1], pool._num_references[first] = first, 2
-        case "miscounted":
-            pool.num_blocks[0] -= 1
-        case "lost":
-            pool._num_stacked -= 1
-        case "free twice":
-            pool._push(ints(first))
-        case "shared and not cached":
-            pool._tables[0, 2], pool._num_references[own] = own, 2
-            pool.num_blocks[0] += 1
-        case "cached on the stack":
-            pool._push(ints(pool._evictable.popitem()[0]))
-        case "without its hash":
-            del pool._hash_of[first]
-        case "unmarked":
-            pool._is_cached[first] = False
-
-
-@pytest.mark.parametrize(
-    ("kind", "complaint"),
-    [
-        ("named twice", "not referenced as often"),
-        ("named twice in one table", "names a block twice|not referenced as often"),
-        ("miscounted", "longer or shorter"),
-        ("lost", "lost, or in two states"),
-        ("free twice", "lost, or in two states"),
-        ("shared and not cached", "not cached is shared"),
-        ("cached on the stack", "on the stack is cached"),
-        ("without its hash", "hashes disagree"),
-        ("unmarked", "not marked as cached"),
-    ],
-)
-def test_damage_is_found(kind: str, complaint: str) -> None:
-    pool = BlockPool(8, 3, 4)
-    fill(pool, 0, hashes(2))
-    pool.allocate(ints(1), ints(1))
-    fill(pool, 2, hashes(1, "released"))
-    pool.release(2)
-    pool.check_integrity()
-    damage(pool, kind)
-    with pytest.raises(AssertionError, match=complaint):
-        pool.check_integrity()
-
-
 BLOCK_SIZE = 2
 MAX_BLOCKS = 5
 SALTS = st.sampled_from(["", "tenant"])

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes
 from optimist_common.sampling import SamplingParams
@@ -25,34 +24,19 @@ from optimist_scheduler.core.results.deliver import MISSING
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.gateways.delivery import split_by_owner
 from optimist_scheduler.workers.translate import (
-    new_request,
     outputs_message,
     plan_message,
     step_result,
 )
 from tests.scheduler.situation import Situation, ints, run_plan
 
-TELLING = SamplingParams(num_logprobs=2, num_prompt_logprobs=3)
 PROMPT = [7, 3, 9, 1] * 4
-
-
-def test_a_prompt_that_is_reported_does_not_begin_with_cached_blocks() -> None:
-    situation = Situation(enable_prefix_caching=True, max_num_batched_tokens=64)
-    situation.add(1, PROMPT, 4)
-    situation.finish()
-    situation.add(2, PROMPT, 4, sampling=TELLING)
-    (admission,) = situation.send().admissions
-    assert len(admission.cached_blocks) == 0
-    situation.answer()
-    # One that wants to know of its output alone may.
-    situation.add(3, PROMPT, 4, sampling=SamplingParams(num_logprobs=0))
-    (admission,) = situation.send().admissions
-    assert len(admission.cached_blocks) == 3
 
 
 def test_what_was_reported_may_be_cached_when_it_is_computed_again() -> None:
     situation = Situation(enable_prefix_caching=True, max_num_batched_tokens=64)
-    situation.add(1, PROMPT, 8, sampling=TELLING)
+    telling = SamplingParams(num_logprobs=2, num_prompt_logprobs=3)
+    situation.add(1, PROMPT, 8, sampling=telling)
     situation.step()
     situation.scheduler._state.preempt(situation.slot(1))
     plan = situation.send()
@@ -144,12 +128,6 @@ def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
     assert floats_from_bytes(logprobs.logprobs).tolist() == [-1, -2, -3]
     assert from_bytes(logprobs.candidate_token_ids).tolist() == [5, 6, 7, 8]
     assert floats_from_bytes(logprobs.candidate_logprobs).tolist() == [-1, -1.5, -2, -2.5]
-
-
-def test_a_request_says_whether_it_wants_positions() -> None:
-    for wanted in (True, False):
-        add = scheduler_pb2.Add(wants_prediction_positions=wanted)
-        assert new_request(add, 1).wants_prediction_positions == wanted
 
 
 def test_a_slot_that_is_reported_twice_is_refused() -> None:

@@ -58,28 +58,6 @@ def test_a_rejection_is_no_reason_to_decide_anew(depth: int) -> None:
     situation.finish()
 
 
-def test_preparing_twice_keeps_the_first() -> None:
-    situation = decode()
-    prepared(situation)
-    first = situation.scheduler._prepared.decision
-    situation.scheduler.prepare()
-    assert situation.scheduler._prepared.decision is first
-    assert situation.scheduler.stats.num_prescheduled == 1
-    situation.finish()
-
-
-@pytest.mark.parametrize("is_optimistic", [False, True])
-def test_nothing_is_prepared_if_nothing_is_in_flight_or_it_is_not_wanted(
-    is_optimistic: bool,
-) -> None:
-    situation = Situation(enable_optimistic_scheduling=is_optimistic)
-    situation.add(0, [1], 9)
-    situation.scheduler.prepare()
-    assert situation.scheduler.stats.num_prescheduled == 0
-    situation.finish()
-    assert (situation.scheduler.stats.num_prescheduled > 0) == is_optimistic
-
-
 # Repaired.
 
 
@@ -175,25 +153,19 @@ def test_a_decision_that_leaves_rows_out_for_want_of_blocks_is_not_kept() -> Non
     situation.finish()
 
 
-@pytest.mark.parametrize("reason", ["pause", "worker lost"])
-def test_a_pause_and_a_lost_worker_throw_the_decision_away(reason: str) -> None:
-    situation = decode()
+@pytest.mark.parametrize("reason", ["pause", "worker lost", "requests over"])
+def test_a_pause_a_lost_worker_and_the_end_of_all_throw_the_decision_away(reason: str) -> None:
+    situation = decode(1)
     stats = prepared(situation)
-    if reason == "pause":
-        situation.scheduler.pause(PauseMode.KEEP)
+    if reason == "worker lost":
+        situation.lose_worker()
+    else:
+        if reason == "pause":
+            situation.scheduler.pause(PauseMode.KEEP)
+        else:
+            situation.abort(0)
         situation.answer()
         assert situation.scheduler.schedule(NOW) is None
         situation.scheduler.resume()
-    else:
-        situation.lose_worker()
     assert stats.preschedule_discards == {reason: 1}
     situation.finish()
-
-
-def test_a_decision_of_requests_that_are_all_over_is_thrown_away() -> None:
-    situation = decode(1)
-    stats = prepared(situation)
-    situation.abort(0)
-    situation.answer()
-    assert situation.scheduler.schedule(NOW) is None
-    assert stats.preschedule_discards == {"requests over": 1}

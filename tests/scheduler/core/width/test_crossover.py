@@ -89,3 +89,9 @@ def test_rows_without_drafts_are_judged_one_by_one_and_cost_nothing() -> None:
     assert choose_crossover(rates, limits, drafting, 4, CURVE)[0].tolist() == [64, 64, 64, 0]
     crowd = np.full(200, 0.9), np.full(200, 64, np.int32)
     assert choose(*crowd, 200, CURVE).sum() < 200 * 64
+
+
+@given(st.floats(0, 1), st.integers(0, 64))
+def test_expected_accepted_is_the_sum_of_powers(rate: float, num_drafts: int) -> None:
+    powers = sum(rate**i for i in range(1, num_drafts + 1))
+    assert float(expected_accepted(rate, num_drafts)) == pytest.approx(powers, rel=1e-5, abs=1e-9)

@@ -29,13 +29,6 @@ def test_drafts_end_at_the_length_limit() -> None:
     situation.add(0, [1, 2], 4)
     assert planned(situation) == [3]
     situation.finish()
-    # All are rejected at first.
-    situation.worker._guess = lambda *_: [[-1]]  # type: ignore[method-assign]
-    situation.add(1, [1, 2], 4)
-    situation.step()
-    assert [planned(situation), situation.answer()][0] == [2]
-    assert planned(situation) == [1]
-    situation.finish()
 
 
 def test_a_window_goes_before_the_drafter() -> None:
@@ -47,25 +40,6 @@ def test_a_window_goes_before_the_drafter() -> None:
     sources = situation.finished(0).num_tokens_by_source
     assert sources[DraftSource.PREDICTION] > 20
     assert sources[DraftSource.MEDUSA] == 0
-
-
-def test_where_a_window_has_broken_by_then_the_worker_drafts_with_the_drafter() -> None:
-    situation = drafting(CHAIN, max_plans_in_flight=2, num_speculative_tokens=4)
-    situation.add_predicted(0, [1, 2], 40)
-    situation.propose(0, wrong_at=2)
-    situation.fill()
-    assert [plan.num_draft_tokens.tolist() for plan in situation.sent] == [[4], [4]]
-    situation.answer()
-    result = run_plan(situation)
-    assert result.draft_sources.tolist() == [DraftSource.DRAFT_MODEL]
-    assert result.num_drafted_tokens.tolist() == [3]
-    rate = situation.scheduler._state.widths.rate(ints(0))[0]
-    situation.got.take(situation.scheduler.settle(result))
-    assert situation.scheduler._state.widths.rate(ints(0))[0] == rate
-    situation.finish()
-    # Of the prediction four were tried, and two kept.
-    assert situation.finished(0).rejected_prediction_tokens == 2
-    assert situation.finished(0).accepted_prediction_tokens == 2
 
 
 @pytest.mark.parametrize("depth", [2, 3])

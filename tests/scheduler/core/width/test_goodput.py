@@ -17,7 +17,7 @@ from optimist_scheduler.core.width.acceptance import (
     expected_accepted,
 )
 from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
-from optimist_scheduler.core.windows.window import LEAST_HAZARD, PRIOR_HAZARD, WINDOW_PRIOR
+from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
 rates = st.floats(0, 1, width=32)
@@ -99,17 +99,6 @@ def test_higher_agreement_never_gives_a_smaller_width_than_another_row_s(
     # Of equal rows that draft some may get one more.
     compared = (np.diff(row_rates) > 0) | (not is_drafting)
     assert (np.diff(widths)[compared] >= 0).all()
-
-
-@pytest.mark.parametrize("spread", [0, 0.02])
-def test_a_step_in_the_cost_is_filled_up_to_its_edge_with_the_better_rows(spread: float) -> None:
-    # 40 rows: no width of all ends at the 64 tokens that cost as much as 32.
-    rates = np.linspace(0.9, 0.9 + spread, 40).astype(np.float32)
-    curve = CostCurve([32, 64, 128], [1000, 1000, 9000])
-    widths = choose(rates, np.full(40, 16, np.int32), 40, curve)
-    assert widths.sum() == 24
-    assert spread == 0 or (np.diff(widths) >= 0).all()
-    assert spread > 0 or sorted(widths.tolist()) == [0] * 16 + [1] * 24
 
 
 @given(
@@ -286,14 +275,6 @@ def test_no_other_thresholds_bring_more(rows: list[list[float]], us_per_token: i
     assert (choice.depths > 0).all() == (chosen > 0)
 
 
-def observe(
-    calibration: Calibration, agreed: int, examined: int, hazard: float, times: int = 1
-) -> None:
-    for _ in range(times):
-        estimated = np.array([hazard * examined], np.float32)
-        calibration.observe(ints(0), ints(agreed), ints(examined), estimated, np.ones(1, np.bool_))
-
-
 @given(st.lists(st.tuples(st.integers(0, 64), st.booleans()), max_size=60))
 def test_windows_without_values_are_believed_by_what_they_did(
     passes: list[tuple[int, bool]],
@@ -309,15 +290,3 @@ def test_windows_without_values_are_believed_by_what_they_did(
     hazard = max(-float(np.log(rate[0])), 1 / 1024)
     assert calibration.scale(ints(0))[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
     assert calibration.common_scale == pytest.approx(1)
-
-
-def test_a_window_that_promises_too_much_is_soon_doubted() -> None:
-    calibration = Calibration(2)
-    observe(calibration, 0, 1, LEAST_HAZARD, times=16)
-    assert np.exp(-calibration.scale(ints(0))[0] * LEAST_HAZARD) < 0.7
-    observe(calibration, 0, 1, LEAST_HAZARD, times=200)
-    assert np.exp(-calibration.scale(ints(0))[0] * LEAST_HAZARD) < 0.05
-    # Others do not suffer for it, but those that come next are believed less.
-    assert calibration.scale(ints(1))[0] == pytest.approx(1, rel=1e-4)
-    calibration.reset(1)
-    assert calibration.scale(ints(1))[0] > 10

@@ -1,7 +1,6 @@
 """How much rows draft, of windows and with the drafter: what is learnt, chosen and probed."""
 
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,13 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
-from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance, Drafter, DrafterRows
+from optimist_scheduler.core.width.acceptance import (
+    DRAFTER_PRIOR,
+    Acceptance,
+    AdaptiveWidths,
+    Drafter,
+    DrafterRows,
+)
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.widths import (
     PROBE_PERIOD,
@@ -22,7 +27,6 @@ from optimist_scheduler.core.width.widths import (
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
-POLICIES: tuple[DraftWidthPolicy, ...] = get_args(DraftWidthPolicy)
 MEASURING = pytest.mark.parametrize("policy", ["goodput", "crossover"])
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
@@ -141,27 +145,6 @@ def test_a_new_request_in_the_slot_starts_anew(policy: DraftWidthPolicy) -> None
     assert choose(widths, [True] * 2) == fresh
 
 
-@given(
-    st.sampled_from(POLICIES),
-    st.lists(st.integers(0, 64), max_size=20),
-    st.lists(st.tuples(st.integers(0, 19), st.integers(0, 64), st.floats(0, 1)), max_size=60),
-    st.integers(0, 200),
-)
-def test_widths_are_within_the_limits_and_follow_from_what_was_observed(
-    policy: DraftWidthPolicy, limits: list[int], passes: list[tuple[int, int, float]], choice: int
-) -> None:
-    first, second = make_widths(policy, *limits), make_widths(policy, *limits)
-    has_draft = [True] * len(limits)
-    for number, drafted, share in passes if limits else []:
-        row = ints(number % len(limits)), ints(drafted), ints(int(drafted * share))
-        for widths in (first, second):
-            observe(widths, *row)
-            widths.observe_drafts(*row)
-        chosen = choose(first, has_draft, choice)
-        assert all(0 <= width <= limit for width, limit in zip(chosen, limits, strict=True))
-    assert choose(first, has_draft, choice) == choose(second, has_draft, choice)
-
-
 # The worker's drafter.
 
 
@@ -251,3 +234,34 @@ def test_crossover_leaves_the_drafter_out_where_windows_alone_bring_more() -> No
     assert levels[3] == 0
     nobody = np.zeros(4, np.bool_)
     assert choose_crossover(rates, limits, nobody, 4, CURVE, drafter)[1].tolist() == [4] * 4
+
+
+# The policy `adaptive`.
+
+
+def adaptive_widths(*limits: int) -> AdaptiveWidths:
+    widths = AdaptiveWidths(len(limits))
+    for slot, limit in enumerate(limits):
+        widths.reset(slot, limit)
+    return widths
+
+
+def test_a_width_moves_by_one_with_the_share_of_all_drafts_so_far() -> None:
+    widths, slots = adaptive_widths(8, 8, 8, 8, 8, 0), ints(0, 1, 2, 3, 4, 5)
+    # The bounds are exclusive, and a row without drafts is left alone.
+    widths.observe(slots, ints(10, 10, 10, 20, 20, 0), ints(9, 5, 7, 17, 11, 0))
+    assert widths.choose(slots).tolist() == [6, 4, 5, 5, 5, 0]
+    # 9 of 12, 15 of 20 and 8 of 20: the shares since the start, not of this pass.
+    widths.observe(slots, ints(2, 10, 10, 0, 0, 0), ints(0, 10, 1, 0, 0, 0))
+    assert widths.choose(slots).tolist() == [6, 4, 4, 5, 5, 0]
+    widths.reset(2, 6)
+    widths.observe(slots, ints(0, 0, 10, 0, 0, 0), ints(0, 0, 9, 0, 0, 0))
+    assert widths.choose(slots).tolist() == [6, 4, 6, 5, 5, 0]
+
+
+@given(st.integers(0, 64), st.lists(st.tuples(st.integers(0, 64), st.floats(0, 1)), max_size=80))
+def test_a_width_stays_within_its_bounds(limit: int, passes: list[tuple[int, float]]) -> None:
+    widths = adaptive_widths(limit)
+    for drafted, share in passes:
+        widths.observe(ints(0), ints(drafted), ints(int(drafted * share)))
+        assert min(1, limit) <= widths.choose(ints(0))[0] <= limit
