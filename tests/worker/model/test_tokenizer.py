@@ -33,12 +33,10 @@ def draft_with(target: Path, change: Change) -> Path:
 
 
 def test_same_vocabulary_passes_whatever_the_file_says_besides(target: Path) -> None:
-    def pad(content: dict[str, Any]) -> None:
-        how = {"direction": "Right", "strategy": "LongestFirst"}
-        content["truncation"] = {"max_length": 9, "stride": 0, **how}
-
+    how = {"direction": "Right", "strategy": "LongestFirst", "max_length": 9, "stride": 0}
+    draft = draft_with(target, lambda content: content.update(truncation=how))
     check_same_tokenizer(str(target), str(target))
-    check_same_tokenizer(str(target), str(draft_with(target, pad)))
+    check_same_tokenizer(str(target), str(draft))
 
 
 def swap_tokens(content: dict[str, Any]) -> None:
@@ -50,21 +48,12 @@ def drop_last_token(content: dict[str, Any]) -> None:
     vocab = content["model"]["vocab"]
     last = max(vocab, key=lambda token: vocab[token])
     del vocab[last]
-    content["model"]["merges"] = [
-        pair for pair in content["model"]["merges"] if "".join(pair) != last
-    ]
+    merges = content["model"]["merges"]
+    content["model"]["merges"] = [pair for pair in merges if "".join(pair) != last]
 
 
 def add_token(content: dict[str, Any]) -> None:
     content["added_tokens"].append({**content["added_tokens"][-1], "id": 2048, "content": "<new>"})
-
-
-def make_plain(content: dict[str, Any]) -> None:
-    content["added_tokens"][0]["special"] = False
-
-
-def damage(content: dict[str, Any]) -> None:
-    content["model"]["type"] = "nonesuch"
 
 
 @pytest.mark.parametrize(
@@ -73,9 +62,16 @@ def damage(content: dict[str, Any]) -> None:
         (swap_tokens, "is 'import' and not 'return'|is 'return' and not 'import'"),
         (drop_last_token, "token 2047 is missing and not "),
         (add_token, "token 2048 is '<new>' and not missing"),
-        (make_plain, "is special only for the target"),
-        (damage, r"tokenizer\.json cannot be read"),
+        (
+            lambda content: content["added_tokens"][0].update(special=False),
+            "is special only for the target",
+        ),
+        (
+            lambda content: content["model"].update(type="nonesuch"),
+            r"tokenizer\.json cannot be read",
+        ),
     ],
+    ids=["swapped", "dropped", "added", "plain", "damaged"],
 )
 def test_every_difference_is_refused(change: Change, words: str, target: Path) -> None:
     draft = draft_with(target, change)
