@@ -169,18 +169,3 @@ def test_layers_compile_for_hopper(
     kernels.gate(zeros(3, 2 * 14336), activate)
     expected = {"norm_token": 3 if has_norms else 2, "rotate_head": 1, "gate_tile": 1}
     assert count_compiled(compilers) == expected
-
-
-@pytest.mark.parametrize("itemsize", [2, 4])
-@pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 192, 256, 576])
-@pytest.mark.parametrize("group", [1, 3, 4, 8, 16, 71])
-def test_tiles_hold_a_group_and_are_powers_of_2(group: int, dim: int, itemsize: int) -> None:
-    tiling = launch.choose_tiling(group, dim, dim, itemsize, SHARED_BYTES)
-    heights = (tiling.decode_m, tiling.verify_m, tiling.prefill_m)
-    assert min(heights) >= group
-    assert list(heights[:2]) == sorted(heights[:2])
-    for side in (*heights, tiling.block_n):
-        assert side >= 16
-        assert side & (side - 1) == 0
-    # Parts begin at multiples of a step, whatever their number.
-    assert tiling.decode_part % tiling.block_n == tiling.verify_part % tiling.block_n == 0

@@ -240,22 +240,3 @@ def test_a_step_that_reports_logprobs_waits_for_nothing(
     scored = _trace(parts, "cut", has_trees=has_trees, wanted=wanted)
     assert scored is not None
     assert scored.shape == (3 * (1 + 8) + 40, 1 + 2 * 20)
-
-
-@pytest.mark.parametrize(
-    "operation",
-    [
-        lambda tensor: tensor.sum().item(),
-        lambda tensor: bool(tensor.any()),
-        lambda tensor: tensor[tensor > 0],
-        lambda tensor: tensor.nonzero(),
-        lambda tensor: tensor + torch.ones(2),
-        lambda tensor: tensor.cpu(),
-        lambda tensor: tensor + torch.tensor(1.0, device=META),
-        lambda tensor: tensor[torch.zeros(2, dtype=torch.int64)],
-    ],
-)
-def test_what_a_captured_step_may_not_do_is_found(operation: Any) -> None:
-    tensor = torch.zeros(2, device=META)
-    with NothingFromHost(), Capture(), pytest.raises((CaptureError, RuntimeError)):
-        operation(tensor)
