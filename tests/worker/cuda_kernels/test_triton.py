@@ -29,18 +29,12 @@ GEMMA_2 = Shape(8, 4, 256, 256)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "files",
-    [
-        ("attention/test_attention", "cuda_kernels/interpreted_attention"),
-        ("cuda_kernels/interpreted_layers",),
-    ],
-)
-def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(files: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("file", ["attention/test_attention", "cuda_kernels/interpreted"])
+def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(file: str) -> None:
     # The interpreter is chosen when Triton is imported: by a process of its own.
-    paths = [f"tests/worker/{name}.py" for name in files]
+    path = f"tests/worker/{file}.py"
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
