@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,12 @@ from optimist_worker.model import kernels  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 SHARED_BYTES = 227 * 1024
+HOPPER = SimpleNamespace(
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device: 0,
+    get_current_target=lambda: triton.backends.compiler.GPUTarget("cuda", 90, 32),
+)
+"""An H100, as far as compiling needs to know."""
 LLAMA_8B = Shape(32, 8, 128, 128)
 LLAMA_1B = Shape(32, 8, 64, 64)
 GEMMA_2 = Shape(8, 4, 256, 256)
@@ -43,19 +50,6 @@ def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(file: str) -> 
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
-
-
-class Hopper:
-    """Says that there is an H100, as far as compiling needs to know."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        return triton.backends.compiler.GPUTarget("cuda", 90, 32)
 
 
 class Compiler:
@@ -88,7 +82,7 @@ KERNELS = {
 def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Compiler]:
     """The kernels, which what launches them then compiles for an H100."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
+    monkeypatch.setattr(triton.runtime.driver, "_active", HOPPER)
     monkeypatch.setattr(launch, "_shared_bytes", lambda device: SHARED_BYTES)
     found = {name: Compiler(getattr(module, name)) for name, module in KERNELS.items()}
     for name, module in KERNELS.items():

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.nn import functional
 
 from optimist_worker.model import linear
 from optimist_worker.model.fused import LlamaLayer, fuse
@@ -85,22 +84,6 @@ def test_a_quantised_copy_keeps_its_layers(llama_path: Path, bits: Bits) -> None
     copied = quantise(load_model(str(llama_path), "float32", "cpu"), bits)
     fuse(copied)
     assert count_fused(copied.module) == 0
-
-
-@pytest.mark.skipif(not can_pack(torch.float32), reason="PyTorch has no oneDNN here")
-@pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 8, 9, 31, 64])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_packed_weights_multiply_as_plain_ones(num_rows: int, *, has_bias: bool) -> None:
-    generator = torch.Generator().manual_seed(num_rows)
-    weight, inputs, residual, bias = (
-        torch.randn(shape, generator=generator)
-        for shape in ((96, 80), (num_rows, 80), (num_rows, 96), (96,))
-    )
-    packed = PackedLinear(weight, bias if has_bias else None)
-    product = functional.linear(inputs, weight, bias if has_bias else None)
-    torch.testing.assert_close(packed(inputs), product, atol=1e-4, rtol=1e-4)
-    total = packed.add(inputs, residual)
-    torch.testing.assert_close(total, product + residual, atol=1e-4, rtol=1e-4)
 
 
 def test_a_kernel_that_multiplies_wrong_is_not_used(

@@ -15,6 +15,7 @@ from optimist_worker.model.memory import plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
+from tests.stack import BUNDLED_MODEL
 
 
 def changed_config(source: Path, target: Path, **changes: Any) -> Path:
@@ -153,7 +154,6 @@ def test_impossible_sizes_are_refused(options: dict[str, int], words: str, model
         plan(model, **options)
 
 
-BUNDLED = Path(__file__).parents[3] / "models" / "tiny-edit"
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
@@ -212,7 +212,7 @@ def test_a_dtype_that_is_set_goes_and_auto_takes_the_models_own_on_a_gpu(
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_bundled_model_is_not_computed_in_less_than_float32(dtype: str) -> None:
     with pytest.raises(SetupError, match=rf"tiny-edit needs float32 .* not {dtype}; choose"):
-        load_model(str(BUNDLED), dtype, "cpu")
+        load_model(str(BUNDLED_MODEL), dtype, "cpu")
 
 
 @pytest.mark.parametrize("fields", [{"dtype": torch.float8_e4m3fn}, {"minimum_dtype": "float99"}])

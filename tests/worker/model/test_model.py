@@ -24,11 +24,6 @@ LENGTH = 72
 MIXTURES = ("gpt_oss", "deepseek_v3")
 
 
-def reference_model(path: Path, dtype: torch.dtype) -> Any:
-    auto_model: Any = transformers.AutoModelForCausalLM
-    return auto_model.from_pretrained(path, dtype=dtype, attn_implementation="eager")
-
-
 @torch.inference_mode()
 def row_logits(
     runner: Runner,
@@ -75,7 +70,10 @@ def row_logits(
 def test_rows_of_a_mixed_pass_have_the_logits_of_full_forward_passes(
     family: str, dtype: torch.dtype, checkpoint: Callable[[str], Path]
 ) -> None:
-    reference = reference_model(checkpoint(family), dtype)
+    auto_model: Any = transformers.AutoModelForCausalLM
+    reference = auto_model.from_pretrained(
+        checkpoint(family), dtype=dtype, attn_implementation="eager"
+    )
     runner = build_runner(checkpoint(family), str(dtype).removeprefix("torch."))
     rng = random.Random(family)
     texts = [rng.choices(range(3, VOCAB_SIZE), k=LENGTH) for _ in range(5)]

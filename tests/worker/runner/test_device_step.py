@@ -37,7 +37,6 @@ from tests.worker.drafters.drafting import SHAPES, random_eagle, random_medusa
 from tests.worker.step import SIZES
 
 META = torch.device("meta")
-NUM_COLUMNS = 10
 KNOWN, DRAFTS = [1, 1, 40, 1], [8, 0, 0, 3]
 """Two rows with drafts, one that decodes, and a chunk of a prompt."""
 MANNERS = {
@@ -150,20 +149,17 @@ def _make(
         drafter = MedusaDrafter(heads, state.table, shape, state.sampling, torch.float32, rule)
         keepers.append(drafter)
     elif way != "none":
-        network = _network(target, shapeless, way, state)
+        network: EagleNetwork | DraftModelNetwork
+        if way == "eagle":
+            head = random_eagle(target).float().to(META)
+            source, network = DraftSource.EAGLE, EagleNetwork(head, state.table, torch.float32)
+        else:
+            kv: DraftKV = "discard" if way == "discard" else "keep_and_rollback"
+            network = DraftModelNetwork(shapeless, state.table, target.vocab_size, 2048, kv)
+            source = DraftSource.DRAFT_MODEL
         keepers += [network, network.pool]
-        source = DraftSource.EAGLE if way == "eagle" else DraftSource.DRAFT_MODEL
         drafter = AutoregressiveDrafter(source, network, shape, state.sampling, rule)
     return Parts(Step(model, state, drafter, tap, rule, 0.5), model, state, keepers, tap)
-
-
-def _network(
-    target: Model, shapeless: Model, way: str, state: DeviceState
-) -> EagleNetwork | DraftModelNetwork:
-    if way == "eagle":
-        return EagleNetwork(random_eagle(target).float().to(META), state.table, torch.float32)
-    kv: DraftKV = "discard" if way == "discard" else "keep_and_rollback"
-    return DraftModelNetwork(shapeless, state.table, target.vocab_size, 2048, kv)
 
 
 def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
@@ -193,7 +189,7 @@ def _trace(
     assert capture.num_operations > 100
     assert packed.device == META
     assert packed.shape[0] == bounds.num_rows
-    assert packed.shape[1] > NUM_COLUMNS
+    assert packed.shape[1] > 10
     assert parts.places == places
     # A further step would be given the features of this one.
     assert parts.tap is None or not parts.tap._parts

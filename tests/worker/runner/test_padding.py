@@ -45,8 +45,6 @@ class Request:
     prompt: list[int]
     sampling: SamplingParams
     output: list[int] = field(default_factory=list)
-    num_computed: int = 0
-    num_blocks: int = 0
 
 
 class Scenario:
