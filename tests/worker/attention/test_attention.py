@@ -140,16 +140,6 @@ def test_what_a_row_must_not_read_may_be_anything() -> None:
     assert torch.equal(attend(case), expected)
 
 
-def test_tiles_are_made_once_per_window_without_keys_that_it_hides() -> None:
-    batch = make_case([BatchRow(20, 1), BatchRow(5, 300)]).batch()
-    shapes = {w: [tuple(t.hidden.shape) for t in batch.tiles(w)] for w in (None, 9)}
-    assert shapes == {
-        None: [(1, 21), (128, 133), (128, 261), (44, 305)],
-        9: [(1, 9), (128, 133), (128, 136), (44, 52)],
-    }
-    assert batch.tiles(9) is batch.tiles(9)
-
-
 @pytest.mark.parametrize("scaling", [None, 0.11])
 def test_layer_writes_its_keys_and_values_before_it_reads(scaling: float | None) -> None:
     case = make_case(MIXED)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,24 +24,24 @@ from optimist_worker.model import kernels  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 SHARED_BYTES = 227 * 1024
+HOPPER = SimpleNamespace(
+    get_current_device=lambda: 0,
+    get_current_stream=lambda device: 0,
+    get_current_target=lambda: triton.backends.compiler.GPUTarget("cuda", 90, 32),
+)
+"""An H100, as far as compiling needs to know."""
 LLAMA_8B = Shape(32, 8, 128, 128)
 LLAMA_1B = Shape(32, 8, 64, 64)
 GEMMA_2 = Shape(8, 4, 256, 256)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "files",
-    [
-        ("attention/test_attention", "cuda_kernels/interpreted_attention"),
-        ("cuda_kernels/interpreted_layers",),
-    ],
-)
-def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(files: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("file", ["attention/test_attention", "cuda_kernels/interpreted"])
+def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(file: str) -> None:
     # The interpreter is chosen when Triton is imported: by a process of its own.
-    paths = [f"tests/worker/{name}.py" for name in files]
+    path = f"tests/worker/{file}.py"
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", path],
         cwd=ROOT,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
@@ -49,19 +50,6 @@ def test_kernels_compute_as_plain_pytorch_does_in_the_interpreter(files: tuple[s
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert " passed" in run.stdout
-
-
-class Hopper:
-    """Says that there is an H100, as far as compiling needs to know."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        return triton.backends.compiler.GPUTarget("cuda", 90, 32)
 
 
 class Compiler:
@@ -94,7 +82,7 @@ KERNELS = {
 def compilers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Compiler]:
     """The kernels, which what launches them then compiles for an H100."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
+    monkeypatch.setattr(triton.runtime.driver, "_active", HOPPER)
     monkeypatch.setattr(launch, "_shared_bytes", lambda device: SHARED_BYTES)
     found = {name: Compiler(getattr(module, name)) for name, module in KERNELS.items()}
     for name, module in KERNELS.items():
@@ -169,18 +157,3 @@ def test_layers_compile_for_hopper(
     kernels.gate(zeros(3, 2 * 14336), activate)
     expected = {"norm_token": 3 if has_norms else 2, "rotate_head": 1, "gate_tile": 1}
     assert count_compiled(compilers) == expected
-
-
-@pytest.mark.parametrize("itemsize", [2, 4])
-@pytest.mark.parametrize("dim", [16, 64, 80, 96, 128, 192, 256, 576])
-@pytest.mark.parametrize("group", [1, 3, 4, 8, 16, 71])
-def test_tiles_hold_a_group_and_are_powers_of_2(group: int, dim: int, itemsize: int) -> None:
-    tiling = launch.choose_tiling(group, dim, dim, itemsize, SHARED_BYTES)
-    heights = (tiling.decode_m, tiling.verify_m, tiling.prefill_m)
-    assert min(heights) >= group
-    assert list(heights[:2]) == sorted(heights[:2])
-    for side in (*heights, tiling.block_n):
-        assert side >= 16
-        assert side & (side - 1) == 0
-    # Parts begin at multiples of a step, whatever their number.
-    assert tiling.decode_part % tiling.block_n == tiling.verify_part % tiling.block_n == 0

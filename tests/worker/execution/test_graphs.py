@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -11,34 +12,24 @@ from optimist_worker.execution import executor
 from optimist_worker.execution.executor import GraphCache
 
 INPUTS = torch.tensor([1, 2])
-
-
-class FakeGraph:
-    """Runs again what was run while it was captured."""
-
-    capturing: "FakeGraph | None" = None
-
-    def __init__(self) -> None:
-        self.replays = 0
-
-    def replay(self) -> None:
-        self.replays += 1
+CAPTURING: list[Mock] = []
+"""The graph that is being captured."""
 
 
 @contextmanager
-def _capture(graph: FakeGraph, pool: Any) -> Iterator[None]:
-    FakeGraph.capturing = graph
+def _capture(graph: Mock, pool: int) -> Iterator[None]:
+    CAPTURING.append(graph)
     try:
         yield
     finally:
-        FakeGraph.capturing = None
+        CAPTURING.clear()
 
 
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> GraphCache:
     pools = iter(range(100))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
     monkeypatch.setattr(torch.cuda, "graph", _capture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
@@ -50,7 +41,7 @@ def counting(calls: list[bool]) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function that notes for each of its runs whether it is captured."""
 
     def function(inputs: torch.Tensor) -> torch.Tensor:
-        calls.append(FakeGraph.capturing is not None)
+        calls.append(bool(CAPTURING))
         return inputs + 1
 
     return function
@@ -62,7 +53,7 @@ def test_the_second_run_is_captured_and_later_ones_are_replayed(cache: GraphCach
     assert calls == [False, True]
     assert outputs[1] is outputs[2] is outputs[3]
     captured: Any = cache._graphs["key"]
-    assert captured.graph.replays == 3
+    assert captured.graph.replay.call_count == 3
     # A replay reads its inputs where the captured run has read them.
     assert captured.inputs.tolist() == [3, 6]
 

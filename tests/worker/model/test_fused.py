@@ -9,20 +9,17 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.nn import functional
 
-from optimist_worker.drafters.build import load_drafter
 from optimist_worker.model import linear
 from optimist_worker.model.fused import LlamaLayer, fuse
 from optimist_worker.model.linear import PackedLinear, PlainLinear, can_pack
-from optimist_worker.model.model import Model, load_model
-from optimist_worker.settings import WorkerSettings
+from optimist_worker.model.model import load_model
+from optimist_worker.model.quantise import quantise
+from optimist_worker.model.rounding import Bits
 from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, VOCAB_SIZE
 from tests.worker.step import build_runner, generate
 
 PROMPT = random.Random(3).choices(range(3, VOCAB_SIZE), k=40)
-
-
 ORIGINAL = "original_max_position_embeddings"
 
 
@@ -30,14 +27,19 @@ def count_fused(module: Any) -> int:
     return sum(isinstance(part, LlamaLayer) for part in module.modules())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_all_layers_of_a_family_are_fused(
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        *((family, dtype) for family in FAMILIES for dtype in ("float32", "float64", "bfloat16")),
+        *((family, "float32") for family in sorted(set(ATTENTION_FAMILIES) - set(FAMILIES))),
+    ],
+)
+def test_layers_of_llama_and_its_like_are_fused_and_no_others(
     family: str, dtype: str, checkpoint: Callable[[str], Path]
 ) -> None:
     model = load_model(str(checkpoint(family)), dtype, "cpu")
     fuse(model)
-    assert count_fused(model.module) == len(model.layers)
+    assert count_fused(model.module) == (len(model.layers) if family in FAMILIES else 0)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,6 @@ def test_scaled_rotary_embeddings_and_sharded_files(
     assert generate(runner, PROMPT, 24) == expected[0, len(PROMPT) :].tolist()
 
 
-@pytest.mark.parametrize("family", sorted(set(ATTENTION_FAMILIES) - set(FAMILIES)))
-def test_other_families_keep_their_layers(family: str, checkpoint: Callable[[str], Path]) -> None:
-    model = load_model(str(checkpoint(family)), "float32", "cpu")
-    fuse(model)
-    assert count_fused(model.module) == 0
-
-
 def test_a_layer_that_differs_stays(llama_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = load_model(str(llama_path), "float32", "cpu")
     changed = model.module.model.layers[1]
@@ -85,33 +80,10 @@ def test_a_layer_that_differs_stays(llama_path: Path, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("bits", [8, 4])
-def test_a_quantised_copy_keeps_its_layers(llama_path: Path, bits: int) -> None:
-    settings = WorkerSettings(
-        model=str(llama_path), drafter="quantised", drafter_bits=bits, num_kv_blocks=16
-    )
-    copied = load_drafter(settings, load_model(str(llama_path), "float32", "cpu"))
-    assert isinstance(copied, Model)
+def test_a_quantised_copy_keeps_its_layers(llama_path: Path, bits: Bits) -> None:
+    copied = quantise(load_model(str(llama_path), "float32", "cpu"), bits)
     fuse(copied)
     assert count_fused(copied.module) == 0
-
-
-ROWS = (1, 2, 3, 5, 8, 9, 31, 64)
-
-
-@pytest.mark.skipif(not can_pack(torch.float32), reason="PyTorch has no oneDNN here")
-@pytest.mark.parametrize("num_rows", ROWS)
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_packed_weights_multiply_as_plain_ones(num_rows: int, *, has_bias: bool) -> None:
-    generator = torch.Generator().manual_seed(num_rows)
-    weight, inputs, residual, bias = (
-        torch.randn(shape, generator=generator)
-        for shape in ((96, 80), (num_rows, 80), (num_rows, 96), (96,))
-    )
-    packed = PackedLinear(weight, bias if has_bias else None)
-    product = functional.linear(inputs, weight, bias if has_bias else None)
-    torch.testing.assert_close(packed(inputs), product, atol=1e-4, rtol=1e-4)
-    total = packed.add(inputs, residual)
-    torch.testing.assert_close(total, product + residual, atol=1e-4, rtol=1e-4)
 
 
 def test_a_kernel_that_multiplies_wrong_is_not_used(

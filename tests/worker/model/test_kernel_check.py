@@ -86,32 +86,21 @@ def test_a_worker_serves_without_kernels(
     )
     REPLACED_KERNELS.clear()
     runner = process.build_runner(settings)
-    shown = {
-        sample.labels["kernel"]: sample.value
-        for metric in REPLACED_KERNELS.collect()
-        for sample in metric.samples
-    }
+    (metric,) = REPLACED_KERNELS.collect()
+    shown = {sample.labels["kernel"]: sample.value for sample in metric.samples}
     REPLACED_KERNELS.clear()
     assert shown == dict.fromkeys(kernels, 1)
     assert [kernel.num_calls for kernel in broken] == [int(has_kernels)] * len(broken)
     assert generate(runner, PROMPT, 12) == expected
 
 
-def test_a_kernel_that_ends_the_context_is_named(
-    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_ends_the_context_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fault(*_: Any) -> list[torch.Tensor]:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(torch.cuda, "synchronize", fault)
     (gate,) = (operation for operation in OPERATIONS if operation.name == "gate")
-    kernels["gate"] = fault
     message = r"cuda computes nothing any more after the kernel gate .* --kernels false"
+    case = lambda run: fault() if run is fault else []  # noqa: E731
     with pytest.raises(SetupError, match=message):
-        kernel_check.check(
-            gate,
-            fault,
-            lambda run: fault() if run is fault else [],
-            torch.float32,
-            torch.device("cuda"),
-        )
+        kernel_check.check(gate, fault, case, torch.float32, torch.device("cuda"))

@@ -1,7 +1,6 @@
 """Models as a user names them, their device, dtype and memory, and what is refused."""
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError
 from optimist_worker.model.loading import choose_device, choose_dtype
@@ -17,6 +15,7 @@ from optimist_worker.model.memory import plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
+from tests.stack import BUNDLED_MODEL
 
 
 def changed_config(source: Path, target: Path, **changes: Any) -> Path:
@@ -49,8 +48,8 @@ def test_models_that_cannot_be_served_are_refused(
 
 
 def test_incomplete_directories_are_refused(llama_path: Path, tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="is not a directory"):
-        load_model(str(tmp_path / "missing"), "float32", "cpu")
+    with pytest.raises(SetupError, match=r"^--drafter-model: .* is not a directory"):
+        load_model(str(tmp_path / "missing"), "float32", "cpu", flag="--drafter-model")
     with pytest.raises(SetupError, match=r"no config\.json"):
         load_model(str(tmp_path), "float32", "cpu")
     shutil.copy(llama_path / "config.json", tmp_path)
@@ -59,11 +58,6 @@ def test_incomplete_directories_are_refused(llama_path: Path, tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(SetupError, match="damaged weight file"):
         load_model(str(tmp_path), "float32", "cpu")
-
-
-def test_refusals_name_the_setting_that_named_the_model(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"^--drafter-model: .* is not a directory"):
-        load_model(str(tmp_path / "missing"), "float32", "cpu", flag="--drafter-model")
 
 
 @pytest.fixture
@@ -117,38 +111,6 @@ def test_damaged_generation_configs_are_refused(config_only: Path, content: str)
         load_model(str(config_only), "float32", "cpu", dummy_weights=True)
 
 
-@pytest.mark.parametrize(("dummy", "verb"), [(False, "loaded"), (True, "made")])
-def test_log_reports_size_and_duration(
-    dummy: bool, verb: str, llama_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        load_model(str(llama_path), "float32", "cpu", dummy_weights=dummy)
-    begin, end = (record.message for record in caplog.records if "weights" in record.message)
-    assert str(llama_path) in begin
-    assert ("dummy" in begin) == dummy
-    assert end.startswith(f"{verb} 0.00 GiB of weights in ")
-
-
-@pytest.mark.parametrize(
-    ("is_terminal", "level", "shown"),
-    [(True, logging.INFO, True), (True, logging.WARNING, False), (False, logging.INFO, False)],
-)
-def test_progress_bar_is_for_terminals(
-    is_terminal: bool,
-    level: int,
-    shown: bool,
-    llama_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
-    with caplog.at_level(level, "optimist_worker.model.loading"):
-        load_model(str(llama_path), "float32", "cpu")
-    assert ("Loading weights: 100%" in capsys.readouterr().err) == shown
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-
 BLOCK_BYTES = 16 * 4 * 2 * 2 * 16 * 8
 """Tokens, layers, keys and values, heads, dimensions, bytes."""
 
@@ -192,7 +154,6 @@ def test_impossible_sizes_are_refused(options: dict[str, int], words: str, model
         plan(model, **options)
 
 
-BUNDLED = Path(__file__).parents[3] / "models" / "tiny-edit"
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 
@@ -229,34 +190,29 @@ def test_a_device_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("device", "fields", "dtype"),
+    ("name", "device", "fields", "dtype"),
     [
-        (CPU, {"dtype": torch.bfloat16}, torch.float32),
-        (GPU, {"dtype": torch.bfloat16}, torch.bfloat16),
-        (GPU, {"dtype": "float16"}, torch.float16),
-        (GPU, {}, torch.float32),
-        (GPU, {"dtype": torch.bfloat16, "minimum_dtype": "float32"}, torch.float32),
-        (GPU, {"dtype": torch.float32, "minimum_dtype": "bfloat16"}, torch.float32),
-        (GPU, {"dtype": torch.float16, "minimum_dtype": "bfloat16"}, torch.bfloat16),
+        ("auto", CPU, {"dtype": torch.bfloat16}, torch.float32),
+        ("auto", GPU, {"dtype": torch.bfloat16}, torch.bfloat16),
+        ("auto", GPU, {"dtype": "float16"}, torch.float16),
+        ("auto", GPU, {}, torch.float32),
+        ("auto", GPU, {"dtype": torch.bfloat16, "minimum_dtype": "float32"}, torch.float32),
+        ("auto", GPU, {"dtype": torch.float32, "minimum_dtype": "bfloat16"}, torch.float32),
+        ("auto", GPU, {"dtype": torch.float16, "minimum_dtype": "bfloat16"}, torch.bfloat16),
+        ("bfloat16", CPU, {"dtype": torch.float32}, torch.bfloat16),
+        ("float64", CPU, {"dtype": torch.float32, "minimum_dtype": "float32"}, torch.float64),
     ],
 )
-def test_auto_takes_the_models_own_dtype_on_a_gpu(
-    device: torch.device, fields: dict[str, Any], dtype: torch.dtype
+def test_a_dtype_that_is_set_goes_and_auto_takes_the_models_own_on_a_gpu(
+    name: str, device: torch.device, fields: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    assert choose_dtype("name", "--model", "auto", device, config_with(**fields)) == dtype
-
-
-def test_a_dtype_that_is_set_goes_unless_the_model_needs_a_wider_one() -> None:
-    config = config_with(dtype=torch.float32)
-    assert choose_dtype("name", "--model", "bfloat16", CPU, config) == torch.bfloat16
-    config.minimum_dtype = "float32"
-    assert choose_dtype("name", "--model", "float64", CPU, config) == torch.float64
+    assert choose_dtype("model", "--model", name, device, config_with(**fields)) == dtype
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_bundled_model_is_not_computed_in_less_than_float32(dtype: str) -> None:
     with pytest.raises(SetupError, match=rf"tiny-edit needs float32 .* not {dtype}; choose"):
-        load_model(str(BUNDLED), dtype, "cpu")
+        load_model(str(BUNDLED_MODEL), dtype, "cpu")
 
 
 @pytest.mark.parametrize("fields", [{"dtype": torch.float8_e4m3fn}, {"minimum_dtype": "float99"}])

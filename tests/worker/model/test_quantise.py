@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 from torch import nn
 
 from optimist_common.errors import SetupError
-from optimist_training.data.edits import unseen_edits
-from optimist_training.data.tokenizer import prompt_of
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.quantise import (
     KEPT_FILE,
@@ -26,8 +23,6 @@ from optimist_worker.model.quantise import (
 )
 from optimist_worker.model.rounding import GROUP_SIZE, Bits
 from tests.checkpoints import FAMILIES, VOCAB_SIZE
-
-TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 
 LAYERS = [Int8Linear, PackedInt8Linear, Int4Linear]
 ERRORS = {Int8Linear: 0.015, PackedInt8Linear: 0.015, Int4Linear: 0.12}
@@ -182,18 +177,3 @@ def test_wrong_lists_are_refused(kept: Any, words: str, llama_path: Path, tmp_pa
     model = kept_copy(llama_path, tmp_path / "kept", kept)
     with pytest.raises(SetupError, match=words):
         quantise(model, 8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bits", [8, 4])
-def test_bundled_model_drafts_well_for_itself(bits: Bits) -> None:
-    model = load_model(str(TINY_EDIT), "float32", "cpu")
-    copied = quantise(model, bits)
-    tokenizer = Tokenizer.from_file(str(TINY_EDIT / "tokenizer.json"))
-    agreed = []
-    for edit in unseen_edits(7, 19):
-        prompt = tokenizer.encode(prompt_of(edit.messages())).ids
-        tokens = torch.tensor(prompt + tokenizer.encode(edit.after).ids)
-        same = logits_of(copied, tokens).argmax(1) == logits_of(model, tokens).argmax(1)
-        agreed.append(same[len(prompt) - 1 :])
-    assert torch.cat(agreed).double().mean() > 0.93

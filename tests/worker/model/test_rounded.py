@@ -76,21 +76,16 @@ def test_rounding_is_to_the_nearest(bits: Bits, error: float) -> None:
         assert len(values.unique()) <= 2**bits
 
 
-def test_joined_layers_get_the_rounded_weights() -> None:
-    parts = [nn.Linear(64, size, bias=False).bfloat16() for size in (32, 16)]
-    exact = torch.cat([part.weight.detach() for part in parts])
+@pytest.mark.parametrize(("columns", "has_kernel"), [(64, True), (70, False)])
+def test_joined_layers_get_the_rounded_weights(columns: int, *, has_kernel: bool) -> None:
+    parts = [nn.Linear(columns, size, bias=False).bfloat16() for size in (32, 16)]
+    rounded = round_weight(torch.cat([part.weight.detach() for part in parts]), 4).weight
     joined = join(parts, 4)
-    assert isinstance(joined, RoundedLinear)
-    both = torch.cat([part.weight for part in parts])
-    assert torch.equal(both, round_weight(exact, 4).weight)
-
-
-def test_a_shape_without_a_kernel_is_rounded_all_the_same() -> None:
-    part = nn.Linear(70, 6, bias=False).bfloat16()
-    rounded = round_weight(part.weight, 4)
-    inputs = matrix(1, 70)
-    product = functional.linear(inputs, rounded.weight)
-    torch.testing.assert_close(join([part], 4)(inputs), product)
+    assert isinstance(joined, RoundedLinear) == has_kernel
+    assert torch.equal(torch.cat([part.weight for part in parts]), rounded)
+    if not has_kernel:
+        inputs = matrix(1, columns)
+        torch.testing.assert_close(joined(inputs), functional.linear(inputs, rounded))
 
 
 @pytest.mark.parametrize("quantization", KINDS)
@@ -113,14 +108,6 @@ def test_logits_of_one_token_passes_are_those_of_a_prompt(
     assert agreed >= len(output) - 2
 
 
-@torch.inference_mode()
-def logits_after(runner: Runner, token_ids: list[int]) -> torch.Tensor:
-    """What the rounded model expects next, from one pass over all tokens."""
-    model = runner.engine.model
-    pool = KVPool(model.layers, 1, len(token_ids), model.dtype, model.device)
-    return run_tokens(model, pool, token_ids, 0)[-1].float()
-
-
 @pytest.mark.parametrize("quantization", KINDS)
 @pytest.mark.parametrize("width", [1, 3, 7, 12])
 def test_greedy_text_with_predictions_differs_in_near_ties_alone(
@@ -134,17 +121,14 @@ def test_greedy_text_with_predictions_differs_in_near_ties_alone(
         wrong = [3 + (token + 1) % 300 for token in plain[len(output) + 5 :]]
         return plain[len(output) : len(output) + 5] + wrong
 
-    text = generate(
-        runner,
-        PROMPT,
-        32,
-        predict=predict,
-        width=width,
-        note=lambda result: accepted.extend(result.num_accepted_tokens),
-    )
+    note = lambda result: accepted.extend(result.num_accepted_tokens)  # noqa: E731
+    text = generate(runner, PROMPT, 32, predict=predict, width=width, note=note)
     same = next((index for index in range(32) if text[index] != plain[index]), 32)
     if same < 32:
-        logits = logits_after(runner, PROMPT + plain[:same])
+        model, token_ids = runner.engine.model, PROMPT + plain[:same]
+        pool = KVPool(model.layers, 1, len(token_ids), model.dtype, model.device)
+        with torch.inference_mode():
+            logits = run_tokens(model, pool, token_ids, 0)[-1].float()
         rounding = 0.02 * float(logits.max() - logits.min())
         assert abs(float(logits[text[same]] - logits[plain[same]])) < rounding
         assert float(logits.max() - logits[plain[same]]) < rounding

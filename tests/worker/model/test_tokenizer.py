@@ -1,6 +1,5 @@
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,36 +8,23 @@ import pytest
 
 from optimist_common.errors import SetupError
 from optimist_worker.model.tokenizer import check_same_tokenizer
-
-TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
+from tests.stack import BUNDLED_MODEL as TARGET
 
 Change = Callable[[dict[str, Any]], None]
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    path = tmp_path / "target"
-    path.mkdir()
-    shutil.copy(TINY_EDIT / "tokenizer.json", path)
-    return path
-
-
-def draft_with(target: Path, change: Change) -> Path:
-    content = json.loads((target / "tokenizer.json").read_text())
+def draft_with(path: Path, change: Change) -> str:
+    content = json.loads((TARGET / "tokenizer.json").read_text())
     change(content)
-    path = target.parent / "draft"
-    path.mkdir()
     (path / "tokenizer.json").write_text(json.dumps(content))
-    return path
+    return str(path)
 
 
-def test_same_vocabulary_passes_whatever_the_file_says_besides(target: Path) -> None:
-    def pad(content: dict[str, Any]) -> None:
-        how = {"direction": "Right", "strategy": "LongestFirst"}
-        content["truncation"] = {"max_length": 9, "stride": 0, **how}
-
-    check_same_tokenizer(str(target), str(target))
-    check_same_tokenizer(str(target), str(draft_with(target, pad)))
+def test_same_vocabulary_passes_whatever_the_file_says_besides(tmp_path: Path) -> None:
+    how = {"direction": "Right", "strategy": "LongestFirst", "max_length": 9, "stride": 0}
+    draft = draft_with(tmp_path, lambda content: content.update(truncation=how))
+    check_same_tokenizer(str(TARGET), str(TARGET))
+    check_same_tokenizer(str(TARGET), draft)
 
 
 def swap_tokens(content: dict[str, Any]) -> None:
@@ -50,21 +36,12 @@ def drop_last_token(content: dict[str, Any]) -> None:
     vocab = content["model"]["vocab"]
     last = max(vocab, key=lambda token: vocab[token])
     del vocab[last]
-    content["model"]["merges"] = [
-        pair for pair in content["model"]["merges"] if "".join(pair) != last
-    ]
+    merges = content["model"]["merges"]
+    content["model"]["merges"] = [pair for pair in merges if "".join(pair) != last]
 
 
 def add_token(content: dict[str, Any]) -> None:
     content["added_tokens"].append({**content["added_tokens"][-1], "id": 2048, "content": "<new>"})
-
-
-def make_plain(content: dict[str, Any]) -> None:
-    content["added_tokens"][0]["special"] = False
-
-
-def damage(content: dict[str, Any]) -> None:
-    content["model"]["type"] = "nonesuch"
 
 
 @pytest.mark.parametrize(
@@ -73,25 +50,31 @@ def damage(content: dict[str, Any]) -> None:
         (swap_tokens, "is 'import' and not 'return'|is 'return' and not 'import'"),
         (drop_last_token, "token 2047 is missing and not "),
         (add_token, "token 2048 is '<new>' and not missing"),
-        (make_plain, "is special only for the target"),
-        (damage, r"tokenizer\.json cannot be read"),
+        (
+            lambda content: content["added_tokens"][0].update(special=False),
+            "is special only for the target",
+        ),
+        (
+            lambda content: content["model"].update(type="nonesuch"),
+            r"tokenizer\.json cannot be read",
+        ),
     ],
+    ids=["swapped", "dropped", "added", "plain", "damaged"],
 )
-def test_every_difference_is_refused(change: Change, words: str, target: Path) -> None:
-    draft = draft_with(target, change)
+def test_every_difference_is_refused(change: Change, words: str, tmp_path: Path) -> None:
+    draft = draft_with(tmp_path, change)
     with pytest.raises(SetupError, match=words) as refusal:
-        check_same_tokenizer(str(target), str(draft))
+        check_same_tokenizer(str(TARGET), draft)
     assert str(refusal.value).startswith("--drafter-model: ")
 
 
 def test_models_without_tokenizers_cannot_be_compared(
-    target: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bare = tmp_path / "bare"
-    bare.mkdir()
     with caplog.at_level(logging.WARNING):
-        check_same_tokenizer(str(bare), str(bare))
+        check_same_tokenizer(str(tmp_path), str(tmp_path))
     assert "has a tokenizer.json to compare" in caplog.text
-    for pair in ((bare, target), (target, bare)):
-        with pytest.raises(SetupError, match=f"{bare} has no tokenizer.json and {target} has one"):
+    words = f"{tmp_path} has no tokenizer.json and {TARGET} has one"
+    for pair in ((tmp_path, TARGET), (TARGET, tmp_path)):
+        with pytest.raises(SetupError, match=words):
             check_same_tokenizer(str(pair[0]), str(pair[1]))

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, repeat
 from pathlib import Path
@@ -39,21 +39,18 @@ def limited(runner: Runner, monkeypatch: pytest.MonkeyPatch, most: int) -> Runne
     return runner
 
 
-class Device:
-    """A clock that each step moves on by what it costs, and steps that take no other time."""
+def clock_of(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, costs: Iterator[float]
+) -> Callable[[], float]:
+    """A clock that each step moves on by what it costs, and nothing else."""
+    times, launch = [0.0], runner.engine.launch
 
-    def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0.0
-        self.costs: Iterator[float] = repeat(1.0)
-        self._launch = runner.engine.launch
-        monkeypatch.setattr(runner.engine, "launch", self.launch)
+    def launch_and_tick(*arguments: Any) -> Any:
+        times.append(times[-1] + next(costs))
+        return launch(*arguments)
 
-    def launch(self, *arguments: Any) -> Any:
-        self.now += next(self.costs)
-        return self._launch(*arguments)
-
-    def read(self) -> float:
-        return self.now
+    monkeypatch.setattr(runner.engine, "launch", launch_and_tick)
+    return lambda: times[-1]
 
 
 def test_passes_are_fed_what_they_are_timed_for(
@@ -73,19 +70,17 @@ def test_passes_are_fed_what_they_are_timed_for(
 
 def test_the_best_of_three_counts(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first pass warms up."""
-    device = Device(limited(llama, monkeypatch, 1), monkeypatch)
-    device.costs = iter([9.0, 0.3, 0.1, 0.2])
-    assert measure_cost(llama, 60.0, device.read) == CostCurve([1], [100_000])
+    clock = clock_of(limited(llama, monkeypatch, 1), monkeypatch, iter([9.0, 0.3, 0.1, 0.2]))
+    assert measure_cost(llama, 60.0, clock) == CostCurve([1], [100_000])
 
 
 def test_sizes_that_would_take_too_long_are_left_out(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device = Device(limited(llama, monkeypatch, 64), monkeypatch)
+    clock = clock_of(limited(llama, monkeypatch, 64), monkeypatch, repeat(1.0))
     # A size takes 4 s. The third would begin at 8 s and is expected to take 8 s.
-    assert measure_cost(llama, 16.0, device.read).num_tokens == [1, 2]
-    device.now = 0.0
-    assert measure_cost(llama, 17.0, device.read).num_tokens == [1, 2, 4]
+    assert measure_cost(llama, 16.0, clock).num_tokens == [1, 2]
+    assert measure_cost(llama, 17.0, clock).num_tokens == [1, 2, 4]
 
 
 def test_nothing_is_measured_in_no_time(llama: Runner) -> None:

@@ -1,9 +1,9 @@
-"""Whether what is emitted has the target's distribution, and whether these tests would notice.
+"""What is emitted has the target's distribution, whatever was drafted.
 
 Thousands of requests that differ in their seeds alone generate texts of two or three tokens in as
 many steps as it takes. Their frequencies are compared with the exact distribution of whole texts,
 and so of every token given those before it. A right rule is beyond 5 standard deviations in three
-of ten million draws of seeds; the seeds are fixed. Every wrong rule must be beyond 8.
+of ten million draws of seeds; the seeds are fixed. Where what is wrong must show, it is beyond 8.
 """
 
 import functools
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance import rules
-from optimist_worker.core.acceptance.processing import TokenCounts
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.drafts import Drafts
@@ -27,7 +25,6 @@ from tests.worker.drafters.markov import (
     Rows,
     draft,
     generate,
-    next_distribution,
     nothing_drafted,
     random_logits,
     surprise,
@@ -115,60 +112,14 @@ def test_the_quality_of_drafts_does_not_matter(
     assert surprise_of("combined", drafts, judge, 3) < MOST
 
 
-@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
-@pytest.mark.parametrize("vocab_size", [5, 12])
-def test_vocabularies_of_other_sizes(vocab_size: int, judge: Judge) -> None:
-    target, params = random_logits(vocab_size, 7), PARAMS["combined"]
-    rule = AcceptanceRule.REJECTION if judge is verify_rejection else AcceptanceRule.COUPLED
-    near = target + random_logits(vocab_size, 8, 0.5)
-    rows = Rows(target, params, NUM_ROWS)
-    texts = generate(rows, lambda rows: draft(rows, TREE, near, rule), judge, 2)
-    assert surprise(texts, text_distribution(target, params, 2)) < MOST
-
-
-@pytest.mark.parametrize(
-    ("name", "without"),
-    [
-        ("temperature", {"temperature": 1.0}),
-        ("top_k", {"top_k": 0}),
-        ("top_p", {"top_p": 1.0}),
-        ("min_p", {"min_p": 0.0}),
-        ("repetition", {"repetition_penalty": 1.0}),
-        ("counts", {"presence_penalty": 0.0}),
-        ("counts", {"frequency_penalty": 0.0}),
-        ("bias", {"logit_bias": {0: 1.5}}),
-    ],
-)
-def test_a_parameter_left_out_is_noticed(
-    name: str, without: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PARAMS, "changed", replace(PARAMS[name], **without))  # type: ignore[arg-type]
-    rows = Rows(TARGET, PARAMS["changed"], NUM_ROWS)
-    texts = generate(rows, nothing_drafted, verify_coupled, 3)
-    assert surprise(texts, expected(name, 3)) > LEAST_IF_WRONG
-
-
-@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
-def test_rejection_without_the_residual_is_noticed(
-    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rules, "_residual", lambda left, drawn: left)
-    drafts = drafter(shape, "unrelated", AcceptanceRule.REJECTION)
-    assert surprise_of("temperature", drafts, verify_rejection) > LEAST_IF_WRONG
-
-
-def likely_alone(rows: Rows) -> Drafts:
-    """Drafts of which only those are verified that came out likely."""
-    drawn = draft(rows, (-1,), DRAFTERS["unrelated"], AcceptanceRule.REJECTION)
-    assert drawn.probabilities is not None
-    probability = drawn.probabilities.gather(2, drawn.token_ids[:, :, None])[:, 0, 0]
-    return replace(drawn, num_tokens=(probability > 0.3).long())
-
-
 def test_as_certain_drafts_any_may_be_chosen() -> None:
     def drafts(rows: Rows) -> Drafts:
-        drawn = likely_alone(rows)
-        return replace(drawn, is_certain=torch.ones(len(rows.slots), dtype=torch.bool))
+        """Drafts of which only those are verified that came out likely."""
+        drawn = draft(rows, (-1,), DRAFTERS["unrelated"], AcceptanceRule.REJECTION)
+        assert drawn.probabilities is not None
+        probability = drawn.probabilities.gather(2, drawn.token_ids[:, :, None])[:, 0, 0]
+        is_certain = torch.ones(len(rows.slots), dtype=torch.bool)
+        return replace(drawn, num_tokens=(probability > 0.3).long(), is_certain=is_certain)
 
     assert surprise_of("temperature", drafts, verify_rejection) < MOST
 
@@ -182,31 +133,5 @@ def test_rows_with_certain_and_with_drawn_drafts_share_a_pass() -> None:
         return replace(drawn, token_ids=token_ids, is_certain=is_certain)
 
     assert surprise_of("combined", drafts, verify_rejection) < MOST
-    assert surprise_of(
-        "combined", lambda rows: replace(drafts(rows), is_certain=None), verify_rejection
-    ) > (LEAST_IF_WRONG)
-
-
-@pytest.mark.parametrize("judge", [verify_coupled, verify_rejection])
-@pytest.mark.parametrize("name", ["repetition", "counts"])
-def test_penalties_that_leave_out_the_path_are_noticed(
-    name: str, judge: Judge, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_drafts = TokenCounts.with_drafts
-
-    def known_alone(
-        self: TokenCounts, rows: Tensor, token_ids: Tensor, is_before: Tensor
-    ) -> TokenCounts:
-        return with_drafts(self, rows, token_ids, torch.zeros_like(is_before))
-
-    monkeypatch.setattr(TokenCounts, "with_drafts", known_alone)
-    assert surprise_of(name, drafter(TREE, "right"), judge) > LEAST_IF_WRONG
-
-
-def test_the_reference_is_what_it_says() -> None:
-    params = SamplingParams(temperature=2.0, top_k=3, top_p=0.6, frequency_penalty=1.0)
-    # 2.0 and 1.0 and 0.5 are left, and of these the first two have 0.6.
-    found = next_distribution([4.0, 3.0, 1.0, 2.0, 0.0], params, [1])
-    weights = torch.tensor([math.exp(2.0), math.exp(1.0), 0.0, math.exp(1.0), 0.0]).double()
-    assert found[0] == pytest.approx(float(weights[0] / (weights[0] + weights[1])))
-    assert sorted(found.tolist())[:3] == [0.0, 0.0, 0.0]
+    wrong = lambda rows: replace(drafts(rows), is_certain=None)  # noqa: E731
+    assert surprise_of("combined", wrong, verify_rejection) > LEAST_IF_WRONG

@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -43,16 +44,11 @@ def _replace_launch(monkeypatch: pytest.MonkeyPatch, captured: Any) -> None:
 
 
 def test_graphs_that_are_right_stay(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    captured = []
-
-    def count(step: StepInput, launch: Any) -> Any:
-        captured.append(step)
-        return launch(step)
-
-    _replace_launch(monkeypatch, count)
+    captured = Mock(side_effect=lambda step, launch: launch(step))
+    _replace_launch(monkeypatch, captured)
     assert check_graphs(runner)
     assert runner.engine.executor.uses_graphs
-    assert len(captured) == 9
+    assert captured.call_count == 9
     assert runner._slots == {}
 
 

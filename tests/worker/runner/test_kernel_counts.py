@@ -4,7 +4,6 @@ An operation of PyTorch that computes or copies is one kernel, a launch of Trito
 are what was counted when the test was written: who needs more has to raise them here.
 """
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,15 +16,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.operation import Operation
 from optimist_worker.execution.executor import HostStopwatch
-from optimist_worker.execution.step import Step
-from optimist_worker.model import fused, linear
+from optimist_worker.model import linear
+from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
-from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import Model, load_model
-from tests.worker.runner.test_device_step import DRAFTS, KNOWN, META, _bounds
-from tests.worker.step import SIZES
+from optimist_worker.model.model import load_model
+from tests.worker.drafters.drafting import SHAPES
+from tests.worker.runner.test_device_step import META, _bounds, _make
 
 pytest.importorskip("triton", reason="Triton is only for Linux on x86-64")
+
+from tests.worker.cuda_kernels.test_triton import KERNELS
 
 _NO_KERNELS = ("empty", "new_empty", "_unsafe_view", "_reshape_alias", "lift_fresh", "detach")
 
@@ -36,6 +36,7 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.number = 0
+        self.launched: set[str] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -56,35 +57,23 @@ class KernelCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Launcher:
     """Stands in for a kernel of Triton."""
 
-    def __init__(self, name: str, counter: KernelCounter, names: set[str]) -> None:
-        self.name, self.counter, self.names = name, counter, names
+    def __init__(self, name: str, counter: KernelCounter) -> None:
+        self.name, self.counter = name, counter
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def launch(*_: Any, **__: Any) -> None:
-            self.counter.number += 1
-            self.names.add(self.name)
+        return self.launch
 
-        return launch
-
-
-@dataclasses.dataclass
-class Counted:
-    """Kernels of one step."""
-
-    layers: list[int] = dataclasses.field(default_factory=list)
-    parts: dict[str, int] = dataclasses.field(default_factory=dict)
-    launched: set[str] = dataclasses.field(default_factory=set)
-    """Names of Triton's kernels."""
+    def launch(self, *_: Any, **__: Any) -> None:
+        self.counter.number += 1
+        self.counter.launched.add(self.name)
 
 
 @pytest.fixture
-def counter(monkeypatch: pytest.MonkeyPatch) -> tuple[KernelCounter, Counted]:
+def counter(monkeypatch: pytest.MonkeyPatch) -> KernelCounter:
     """Counts on a meta device that has the kernels."""
-    from tests.worker.cuda_kernels.test_triton import KERNELS
-
-    counting, counted = KernelCounter(), Counted()
+    counter = KernelCounter()
     for name, module in KERNELS.items():
-        monkeypatch.setattr(module, name, Launcher(name, counting, counted.launched))
+        monkeypatch.setattr(module, name, Launcher(name, counter))
     monkeypatch.setattr(KERNELS["attend_parts"], "_shared_bytes", lambda device: 227 * 1024)
     monkeypatch.setattr(
         Operation,
@@ -93,43 +82,32 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> tuple[KernelCounter, Counted]:
     )
     # What is packed for the CPU cannot lose its data.
     monkeypatch.setattr(linear, "can_pack", lambda dtype: False)
-    return counting, counted
+    return counter
 
 
 def _count(
-    path: Path,
-    counter: tuple[KernelCounter, Counted],
-    manner: str = "greedy",
-    *,
-    is_fused: bool,
-    has_trees: bool = False,
-) -> Counted:
-    """Counts the kernels of a step of a model in bfloat16."""
-    counting, counted = counter
+    path: Path, counter: KernelCounter, manner: str = "greedy", *, has_trees: bool = False
+) -> tuple[list[int], dict[str, int]]:
+    """Counts the kernels of the layers and of the parts of a step of a model in bfloat16."""
     loaded = load_model(str(path), "bfloat16", "cpu")
-    if is_fused:
-        fused.fuse(loaded)
-    module = copy.deepcopy(loaded.module).to(META)
-    model: Model = dataclasses.replace(loaded, module=module, device=META)
-    starts: list[int] = []
-    for layer in module.model.layers:
-        layer.register_forward_pre_hook(lambda *_: starts.append(counting.number))
-        layer.register_forward_hook(
-            lambda *_: counted.layers.append(counting.number - starts.pop())
-        )
-    state = DeviceState(model, SIZES)
-    step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.5)
-    bounds = _bounds(state, manner, has_trees=has_trees)
+    fuse(loaded)
+    meta = dataclasses.replace(loaded, module=loaded.module.to(META), device=META)
+    made = _make(meta, meta, "none", SHAPES["chain"], AcceptanceRule.COUPLED)
+    step, model = made.step, made.model
+    starts, layers, parts = list[int](), list[int](), dict[str, int]()
+    for layer in model.module.model.layers:
+        layer.register_forward_pre_hook(lambda *_: starts.append(counter.number))
+        layer.register_forward_hook(lambda *_: layers.append(counter.number - starts.pop()))
     # Enough keys for a second part.
+    bounds = _bounds(made.state, manner, has_trees=has_trees)
     bounds = dataclasses.replace(bounds, max_num_keys=4096)
     columns = torch.empty((3, bounds.num_rows), dtype=torch.int64, device=META)
-    assert len(KNOWN) == len(DRAFTS) == bounds.num_rows
+    watch = HostStopwatch()
 
     def note(part: str) -> None:
-        counted.parts[part] = counting.number - sum(counted.parts.values())
+        parts[part] = counter.number - sum(parts.values())
 
-    watch = HostStopwatch()
-    with torch.inference_mode(), counting:
+    with torch.inference_mode(), counter:
         prepared = step.prepare(columns, bounds, watch)
         note("prepare")
         assert prepared.batch is not None
@@ -139,31 +117,18 @@ def _count(
         note("judge")
         step.settle(prepared, verdict, watch)
         note("settle")
-    return counted
+    return layers, parts
 
 
 @pytest.mark.parametrize(
-    ("family", "most", "before"),
-    [("llama", 10, 40), ("qwen2", 10, 40), ("qwen3", 10, 56), ("gemma2", 11, 64)],
+    ("family", "most"), [("llama", 10), ("qwen2", 10), ("qwen3", 10), ("gemma2", 11)]
 )
 def test_kernels_of_a_layer(
-    family: str,
-    most: int,
-    before: int,
-    checkpoint: Callable[[str], Path],
-    counter: tuple[KernelCounter, Counted],
+    family: str, most: int, checkpoint: Callable[[str], Path], counter: KernelCounter
 ) -> None:
-    counted = _count(checkpoint(family), counter, is_fused=True)
-    assert set(counted.layers) == {most}
-    attention, others = (
-        {"attend_parts", "combine_parts"},
-        {"norm_token", "rotate_head", "gate_tile"},
-    )
-    assert counted.launched == attention | others
-    counted.layers.clear()
-    # transformers' layers, with our attention.
-    plain = _count(checkpoint(family), counter, is_fused=False)
-    assert set(plain.layers) == {before}
+    layers, _ = _count(checkpoint(family), counter)
+    assert set(layers) == {most}
+    assert counter.launched == set(KERNELS) - {"write_token"}
 
 
 @pytest.mark.parametrize(
@@ -176,14 +141,9 @@ def test_kernels_of_a_layer(
     ids=["greedy", "sampled", "trees"],
 )
 def test_kernels_of_a_step(
-    manner: str,
-    has_trees: bool,
-    most: dict[str, int],
-    llama_path: Path,
-    counter: tuple[KernelCounter, Counted],
+    manner: str, has_trees: bool, most: dict[str, int], llama_path: Path, counter: KernelCounter
 ) -> None:
-    counted = _count(llama_path, counter, manner, is_fused=True, has_trees=has_trees)
-    around = {part: number for part, number in counted.parts.items() if part != "forward"}
-    assert all(around[part] <= bound for part, bound in most.items()), around
+    layers, parts = _count(llama_path, counter, manner, has_trees=has_trees)
     # Embedding, rotary frequencies, final norm and output matrix.
-    assert counted.parts["forward"] - sum(counted.layers) <= 20
+    assert parts.pop("forward") - sum(layers) <= 20
+    assert all(parts[part] <= bound for part, bound in most.items()), parts

@@ -162,15 +162,9 @@ def test_rows_do_not_depend_on_their_batch(llama: Runner) -> None:
 def test_request_goes_on_after_a_preemption(llama: Runner) -> None:
     truth = generate(llama, PROMPT, 24, sampling=MANNERS["both"])
     readmission = admit(3, PROMPT + truth[:10], MANNERS["both"], num_prompt_tokens=25)
-    window = WindowUpdate(3, 8, truth[8:])
-    plan = plan_rows(
-        1,
-        released_slots=[0],
-        admissions=[readmission],
-        windows=[window],
-        rows=[PlannedRow(3, 35, 6, blocks_of(3))],
-    )
-    (row,) = run(llama, plan)
+    parts = {"admissions": [readmission], "windows": [WindowUpdate(3, 8, truth[8:])]}
+    rows = [PlannedRow(3, 35, 6, blocks_of(3))]
+    (row,) = run(llama, plan_rows(1, rows, released_slots=[0], **parts))
     assert row.token_ids == truth[10:17]
     assert row.length == 25 + 17
 
@@ -202,16 +196,22 @@ def test_errors_stay_with_their_row(llama: Runner) -> None:
     assert (good.error, good.token_ids) == (None, expected)
 
 
-def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None:
+def begin_twins(llama: Runner) -> list[int]:
+    """Runs the prompt on slots 0 and 1; returns what both of them say alone."""
     expected = generate(llama, PROMPT, 6)
     llama.release_all()
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
-    run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
-    index = blocks_of(1)[0] * BLOCK_SIZE
-    kept = llama.engine.state.pool.keys[0][index].clone()
-    llama.engine.state.pool.keys[0][index] = float("nan")
+    run(llama, plan_rows(1, rows, admissions=[admit(0, PROMPT), admit(1, PROMPT)]))
+    return expected
+
+
+def test_logits_that_are_not_numbers_fail_their_row_alone(llama: Runner) -> None:
+    expected = begin_twins(llama)
+    key = llama.engine.state.pool.keys[0][blocks_of(1)[0] * BLOCK_SIZE]
+    kept = key.clone()
+    key.fill_(float("nan"))
     bad, good = run(llama, plan_rows(2, rows=[PlannedRow(1, 1, 0, []), PlannedRow(0, 1, 0, [])]))
-    llama.engine.state.pool.keys[0][index] = kept
+    key.copy_(kept)
     assert bad.error == "the model's logits are not finite"
     assert (bad.token_ids, bad.length) == ([], 26)
     assert (good.error, good.token_ids) == (None, expected[1:2])
@@ -257,16 +257,13 @@ def test_a_request_that_cannot_be_admitted_fails_alone(
 def test_a_window_that_cannot_be_set_fails_its_request_alone(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = generate(llama, PROMPT, 2)
-    llama.release_all()
-    rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (0, 1)]
-    run(llama, plan_rows(1, admissions=[admit(0, PROMPT), admit(1, PROMPT)], rows=rows))
+    expected = begin_twins(llama)
     rows = [PlannedRow(slot, 1, 4, []) for slot in (0, 1)]
     with monkeypatch.context() as patch:
         patch.setattr(llama.engine.state.windows, "set", no_memory)
         bad, good = run(llama, plan_rows(2, rows, windows=[WindowUpdate(0, 1, [4, 5])]))
     assert bad.error == "its window cannot be set: not enough memory: for this"
-    assert (good.error, good.token_ids) == (None, expected[1:])
+    assert (good.error, good.token_ids) == (None, expected[1:2])
 
 
 def test_a_request_that_cannot_be_admitted_to_a_lost_device_is_not_at_fault(

@@ -1,4 +1,4 @@
-"""The kernels of decoder layers in Triton's interpreter; test_triton.py runs this.
+"""The kernels in Triton's interpreter, beside test_attention.py; test_triton.py runs this.
 
 The interpreter has no products of bfloat16: float16 is used instead.
 """
@@ -13,9 +13,13 @@ from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import BatchRow, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
+from tests.worker.attention.attention_case import BatchRow as Row
+from tests.worker.attention.attention_case import make_case
+from tests.worker.attention.test_attention import LONG, SHAPE, check
 from tests.worker.step import build_runner, generate
 
 PROMPT = [5, 40, 7, 7, 31, 12]
+DTYPES = ("float32", "float16")
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +34,14 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_check, "_BATCHES", rows)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    # Keys of DeepSeek have another size than values.
+    [
+        *((each, dtype) for each in ("llama", "gemma2") for dtype in DTYPES),
+        ("deepseek_v3", DTYPES[0]),
+    ],
+)
 def test_no_kernel_is_replaced(
     family: str, dtype: str, checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -46,3 +56,11 @@ def test_kernels_write_the_text_of_plain_pytorch(
 ) -> None:
     expected = generate(build_runner(checkpoint(family)), PROMPT, 6)
     assert generate(build_runner(checkpoint(family), "float32"), PROMPT, 6) == expected
+
+
+def test_attention_in_half_precision() -> None:
+    check(make_case(LONG[:3], dtype=torch.float16))
+
+
+def test_rows_with_more_keys_than_parts_of_the_least_size() -> None:
+    check(make_case([Row(8500, 1), Row(8191, 1)], SHAPE, torch.float32))
