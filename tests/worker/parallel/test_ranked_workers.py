@@ -25,7 +25,7 @@ from tests.checkpoints import add_tokenizer, tiny_checkpoint
 from tests.worker.call import PROMPT, plan, read, serve
 from tests.worker.drafters.drafting import drafting_runner, save_blurred
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
-from tests.worker.parallel.ranked_worker import RankedWorker
+from tests.worker.parallel.started_worker import StartedWorker
 from tests.worker.step import NUM_BLOCKS, generate
 
 FLOAT64 = ("--dtype", "float64")
@@ -69,17 +69,17 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[RankedWorker]:
+def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[StartedWorker]:
     """Two ranks that share each layer, or two stages."""
     options = ["--drafter", "ngram", KINDS[request.param], "2"]
     traced = ["--stage-trace", str(trace)] if request.param == "stages" else []
-    worker = RankedWorker(path, *FLOAT64, *options, *traced)
+    worker = StartedWorker(path, *FLOAT64, *options, *traced)
     yield worker
     worker.end()
 
 
 @pytest.fixture
-async def lockstep(alone: Runner, worker: RankedWorker) -> AsyncIterator[Lockstep]:
+async def lockstep(alone: Runner, worker: StartedWorker) -> AsyncIterator[Lockstep]:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(serve(alone))
         lockstep = Lockstep([first, await stack.enter_async_context(worker.stub())])
@@ -144,7 +144,7 @@ async def test_what_is_wrong_with_requests_is_found_alike(lockstep: Lockstep) ->
 
 
 async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
-    worker: RankedWorker, alone: Runner, request: pytest.FixtureRequest
+    worker: StartedWorker, alone: Runner, request: pytest.FixtureRequest
 ) -> None:
     async with worker.stub() as stub:
         description = await stub.Describe(worker_pb2.DescribeRequest())
@@ -167,7 +167,7 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
 
 @pytest.mark.parametrize("worker", ["stages"], indirect=True)
 async def test_the_first_stage_goes_on_while_the_second_is_at_work(
-    worker: RankedWorker, trace: Path
+    worker: StartedWorker, trace: Path
 ) -> None:
     _, second = worker.ranks()
     async with worker.stub() as stub:
@@ -190,7 +190,7 @@ async def test_the_first_stage_goes_on_while_the_second_is_at_work(
 
 
 # The last test, because it ends the worker that others share.
-async def test_a_rank_that_dies_takes_the_worker_with_it(worker: RankedWorker) -> None:
+async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) -> None:
     async with worker.stub() as stub:
         call = stub.Execute()
         await call.write(plan(1, 0, admit=True))
@@ -212,7 +212,7 @@ async def test_three_stages_with_a_draft_model_end_in_good_order(
     requests = make_requests(alone, 3)
     save_blurred(load_model(str(path), "float64", "cpu"), tmp_path)
     drafter = ("--drafter", "draft_model", "--drafter-model", str(tmp_path))
-    worker = RankedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
+    worker = StartedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
     try:
         async with worker.stub() as stub:
             # A process alone has another drafter here, so only texts are compared.
