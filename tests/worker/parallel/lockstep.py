@@ -12,6 +12,7 @@ from optimist_common.columns import from_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
 from optimist_worker.execution.codec import write_plan
+from tests.worker.call import said
 from tests.worker.step import plan_rows
 
 _NUM_SLOTS, _BLOCKS_PER_SLOT = 4, 24
@@ -111,11 +112,8 @@ class _Group:
 
     def take(self, answer: worker_pb2.ExecuteResponse) -> None:
         """Gives requests their new tokens; those that are done give their slots back."""
-        tokens = from_bytes(answer.token_ids).tolist()
-        numbers = from_bytes(answer.num_emitted_tokens).tolist()
-        for slot, number in zip(from_bytes(answer.slots).tolist(), numbers, strict=True):
-            self.held[slot].take(tokens[:number])
-            tokens = tokens[number:]
+        for slot, tokens in said(answer).items():
+            self.held[slot].take(tokens)
             if self.held[slot].is_done:
                 del self.held[slot]
                 self.released.append(slot)

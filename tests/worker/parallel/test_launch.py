@@ -12,7 +12,7 @@ import pytest
 from optimist_common.columns import from_bytes
 from optimist_worker.runner.runner import Runner
 from tests.stack import free_port, read_metrics
-from tests.worker.call import PROMPT, plan, read
+from tests.worker.call import PROMPT, first_plan, read
 from tests.worker.parallel.started_worker import SMALL, WORKER, StartedWorker
 from tests.worker.step import generate
 
@@ -39,7 +39,7 @@ def start(words: list[str], **variables: str) -> subprocess.Popen[bytes]:
 async def first_token(worker: StartedWorker) -> int:
     async with worker.stub() as stub:
         call = stub.Execute()
-        await call.write(plan(1, 0, admit=True))
+        await call.write(first_plan(1, 0))
         (token,) = from_bytes((await read(call)).token_ids).tolist()
         call.cancel()
     return int(token)

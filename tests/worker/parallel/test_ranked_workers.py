@@ -22,7 +22,7 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
-from tests.worker.call import PROMPT, plan, read, serve
+from tests.worker.call import PROMPT, first_plan, plan, read, serve
 from tests.worker.drafters.drafting import drafting_runner, save_blurred
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.started_worker import StartedWorker
@@ -111,18 +111,18 @@ async def test_texts_are_those_of_one_process_though_plans_overlap(
 # Stages have other plans to go on with.
 @pytest.mark.parametrize("worker", ["ranks"], indirect=True)
 async def test_plans_run_again_by_themselves(lockstep: Lockstep) -> None:
-    await lockstep.send(plan(lockstep.next_sequence(), 0, admit=True, num_repeats=3))
+    await lockstep.send(first_plan(lockstep.next_sequence(), 0, num_repeats=3))
     answers = [await lockstep.read() for _ in range(4)]
     assert [answer.repeat for answer in answers] == [0, 1, 2, 3]
     assert from_bytes(answers[3].lengths).tolist() == [len(PROMPT) + 4]
 
 
 async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> None:
-    await lockstep.send(plan(lockstep.next_sequence(), 0, admit=True))
+    await lockstep.send(first_plan(lockstep.next_sequence(), 0))
     for _ in range(4):
         await lockstep.send(plan(lockstep.next_sequence(), 0))
     # The slot is given to another request while its last one is on its way.
-    again = plan(lockstep.next_sequence(), 0, admit=True, released_slots=to_bytes([0]))
+    again = first_plan(lockstep.next_sequence(), 0, released_slots=[0])
     await lockstep.send(again)
     answers = [await lockstep.read() for _ in range(6)]
     lengths = [from_bytes(answer.lengths).tolist() for answer in answers]
@@ -132,11 +132,11 @@ async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> N
 
 async def test_what_is_wrong_with_requests_is_found_alike(lockstep: Lockstep) -> None:
     wrong: list[dict[str, Any]] = [{"tokens": [1, 2, 3, 4, 5000]}]
-    for slot, fields in enumerate([*wrong, {"sampling": {"grammar": "start: ("}}]):
-        answer = await lockstep.execute(plan(lockstep.next_sequence(), slot, admit=True, **fields))
+    for slot, fields in enumerate([*wrong, {"sampling": SamplingParams(grammar="start: (")}]):
+        answer = await lockstep.execute(first_plan(lockstep.next_sequence(), slot, **fields))
         assert [error.slot for error in answer.errors] == [slot]
     # A plan without a pass, right after one with a pass.
-    await lockstep.send(plan(lockstep.next_sequence(), 2, admit=True))
+    await lockstep.send(first_plan(lockstep.next_sequence(), 2))
     number, released = lockstep.next_sequence(), to_bytes([0, 1])
     await lockstep.send(worker_pb2.ExecuteRequest(sequence=number, released_slots=released))
     assert not (await lockstep.read()).errors
@@ -156,11 +156,11 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
         assert len(from_bytes(description.cost_us)) > 0
         call = stub.Execute()
         for sequence, slot in ((1, 1), (2, 0), (3, 0)):
-            await call.write(plan(sequence, slot, admit=True))
+            await call.write(first_plan(sequence, slot))
         assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
         assert "admissions.slot: 0 is held" in await call.details()
         again = stub.Execute()
-        await again.write(plan(1, 0, admit=True))
+        await again.write(first_plan(1, 0))
         assert len(from_bytes((await read(again)).token_ids)) == 1
         again.cancel()
 
@@ -176,8 +176,8 @@ async def test_the_first_stage_goes_on_while_the_second_is_at_work(
         os.kill(second, signal.SIGSTOP)
         try:
             before = passes_of(trace, 0)
-            await call.write(plan(1, 0, admit=True))
-            await call.write(plan(2, 1, admit=True))
+            await call.write(first_plan(1, 0))
+            await call.write(first_plan(2, 1))
             await asyncio.to_thread(wait_for_passes, trace, len(before) + 2)
         finally:
             os.kill(second, signal.SIGCONT)
@@ -193,7 +193,7 @@ async def test_the_first_stage_goes_on_while_the_second_is_at_work(
 async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) -> None:
     async with worker.stub() as stub:
         call = stub.Execute()
-        await call.write(plan(1, 0, admit=True))
+        await call.write(first_plan(1, 0))
         await read(call)
         os.kill(worker.ranks()[1], signal.SIGKILL)
         await call.write(plan(2, 0))
