@@ -12,7 +12,7 @@ from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.ngram import LONGEST_MATCH, find_sources
 from optimist_worker.drafters.shape import choose_drafts
 from tests.worker.acceptance.test_sampling_table import table_of
-from tests.worker.drafters.markov import random_logits, surprise
+from tests.worker.drafters.markov import random_logits
 
 SCORES = random_logits(6, 4).double()
 POSITIONS = torch.arange(6) * 3
@@ -47,33 +47,6 @@ def test_the_coupled_rules_drafter_shares_the_targets_noise() -> None:
     assert torch.equal(chosen.token_ids[:, 0], (SCORES + noise).argmax(-1))
     expected = SCORES.log_softmax(-1).gather(1, chosen.token_ids)
     torch.testing.assert_close(chosen.log_probabilities, expected)
-
-
-def test_draws_for_rejection_are_without_replacement_as_they_say() -> None:
-    number = 20_000
-    scores = SCORES[:1].expand(number, -1)
-    columns = columns_of(SamplingParams(temperature=1.0))
-    columns = SamplingColumns(*(column.expand(number) for column in columns))
-    columns = columns._replace(seed=torch.arange(number))
-    positions = torch.full((number,), 9)
-    chosen = choose_drafts(scores, columns, positions, 3, AcceptanceRule.REJECTION)
-    assert chosen.probabilities is not None
-    first = scores[0].softmax(-1)
-    expected = torch.zeros(6, 6, 6, dtype=torch.float64)
-    for a in range(6):
-        for b in set(range(6)) - {a}:
-            for c in set(range(6)) - {a, b}:
-                left = 1 - first[a]
-                expected[a, b, c] = first[a] * first[b] / left * first[c] / (left - first[b])
-    assert surprise(chosen.token_ids, expected.flatten()) < 5.0
-    a, b = chosen.token_ids[0, :2].tolist()
-    second = first.clone()
-    second[a] = 0.0
-    third = second.clone()
-    third[b] = 0.0
-    for rank, drawn in enumerate((first, second, third)):
-        wanted = (drawn / drawn.sum()).float()
-        torch.testing.assert_close(chosen.probabilities[0, rank], wanted)
 
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:
