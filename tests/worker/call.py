@@ -1,7 +1,7 @@
 """A served worker and plans as messages, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -55,6 +55,13 @@ def first_plan(
 def plan(sequence: int, slot: int, num_repeats: int = 0) -> worker_pb2.ExecuteRequest:
     """A plan of the last token of one slot, and drafts."""
     return write_plan(plan_rows(sequence, [PlannedRow(slot, 1, 4, [])], num_repeats=num_repeats))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 20
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
 
 
 async def read(call: Any) -> worker_pb2.ExecuteResponse:

@@ -16,7 +16,7 @@ from optimist_worker.core.plan import PlannedRow, WindowUpdate
 from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.executor import Executor, FinishedStep, RunningStep
 from optimist_worker.runner.runner import Runner
-from tests.worker.call import PROMPT, Stub, first_plan, plan, read, said
+from tests.worker.call import PROMPT, Stub, first_plan, plan, read, said, until
 from tests.worker.step import plain_text, plan_rows
 
 SAMPLED = SamplingParams(temperature=0.8, seed=21)
@@ -91,13 +91,6 @@ def device(llama: Runner, truth: list[int], monkeypatch: pytest.MonkeyPatch) -> 
     yield device
     # Whatever a test left behind must not hold the model's thread.
     device.allow(1000)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 20
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.001)
 
 
 def start(slot: int = 0, **options: Any) -> worker_pb2.ExecuteRequest:
