@@ -26,19 +26,21 @@ SAMPLED = columns_of(*(SamplingParams(temperature=1.0, seed=seed) for seed in ra
 GREEDY = columns_of(*[SamplingParams()] * 6)
 
 
-@pytest.mark.parametrize("rule", [None, *AcceptanceRule])
-def test_greedy_requests_get_the_most_likely_tokens(rule: AcceptanceRule | None) -> None:
-    chosen = choose_drafts(SCORES, GREEDY, POSITIONS, 3, rule)
+@pytest.mark.parametrize(
+    ("columns", "rule"),
+    [
+        *((GREEDY, rule) for rule in (None, *AcceptanceRule)),
+        *((SAMPLED, rule) for rule in (None, AcceptanceRule.SYNTHETIC)),
+    ],
+)
+def test_without_chance_the_most_likely_tokens_are_drafted(
+    columns: SamplingColumns, rule: AcceptanceRule | None
+) -> None:
+    chosen = choose_drafts(SCORES, columns, POSITIONS, 3, rule)
     assert torch.equal(chosen.token_ids, SCORES.topk(3).indices)
     expected = SCORES.log_softmax(-1).gather(1, chosen.token_ids)
     torch.testing.assert_close(chosen.log_probabilities, expected)
     assert (chosen.probabilities is None) == (rule is not AcceptanceRule.REJECTION)
-
-
-@pytest.mark.parametrize("rule", [None, AcceptanceRule.SYNTHETIC])
-def test_without_a_rule_of_chance_there_is_none(rule: AcceptanceRule | None) -> None:
-    chosen = choose_drafts(SCORES, SAMPLED, POSITIONS, 2, rule)
-    assert torch.equal(chosen.token_ids, SCORES.topk(2).indices)
 
 
 def test_the_coupled_rules_drafter_shares_the_targets_noise() -> None:

@@ -125,6 +125,7 @@ PODS = {"LWS_LEADER_ADDRESS": "lws-0.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_IND
         (TORCHRUN, (2, 2), Ranks(3, 4, 1, 2, "10.0.0.1", 29512)),
         (PODS, (4, 1), LocalRanks(2, 2, 4, "lws-0.ns", 29500)),
         (PODS | {"LWS_WORKER_INDEX": "0"}, (1, 2, 40), LocalRanks(0, 1, 2, "lws-0.ns", 40)),
+        ({}, (2, 1), LocalRanks(0, 2, 2, LOOPBACK, 0)),
         ({"LWS_GROUP_SIZE": "1"}, (2, 1), LocalRanks(0, 2, 2, LOOPBACK, 0)),
     ],
 )
@@ -142,9 +143,8 @@ def test_ranks_of_a_stage_are_neighbours() -> None:
 
 
 def test_on_one_machine_ranks_are_to_be_started() -> None:
-    local = find_ranks({}, 2, 1)
-    assert local == LocalRanks(0, 2, 2, LOOPBACK, 0)
-    started = [find_ranks(variables, 2, 1) for variables in local.environments(29777)]
+    environments = LocalRanks(0, 2, 2, LOOPBACK, 0).environments(29777)
+    started = [find_ranks(variables, 2, 1) for variables in environments]
     assert started == [Ranks(0, 2, 0, 2, LOOPBACK, 29777), Ranks(1, 2, 1, 2, LOOPBACK, 29777)]
 
 

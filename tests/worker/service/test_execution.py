@@ -278,26 +278,6 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
     again.cancel()
 
 
-async def test_a_step_that_fails_on_a_device_ends_its_rows(
-    stub: Stub, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(step: SlowStep) -> None:
-        raise RuntimeError("the device has failed")
-
-    device.allow(9)
-    call = stub.Execute()
-    with monkeypatch.context() as patch:
-        patch.setattr(SlowStep, "wait", fail)
-        await call.write(start())
-        response = await read(call)
-    assert [error.slot for error in response.errors] == [0]
-    assert "the device has failed" in response.errors[0].message
-    assert tokens(response) == []
-    await call.write(start(1))
-    assert not (await read(call)).errors
-    call.cancel()
-
-
 @pytest.mark.parametrize("where", ["stub", "device"])
 @pytest.mark.parametrize(("in_flight", "num_repeats"), [(1, 0), (1, 3), (2, 1), (3, 0), (3, 3)])
 async def test_plans_ahead_and_repeats_give_the_same_tokens(
