@@ -36,20 +36,12 @@ async def serve(runner: Runner) -> AsyncIterator[Stub]:
 
 
 def first_plan(
-    sequence: int,
-    slot: int,
-    *,
-    tokens: Sequence[int] = PROMPT,
-    released_slots: Sequence[int] = (),
-    num_repeats: int = 0,
-    **options: Any,
+    sequence: int, slot: int, tokens: Sequence[int] = PROMPT, num_repeats: int = 0, **options: Any
 ) -> worker_pb2.ExecuteRequest:
     """A plan of one row, the whole prompt of a new request; options are of its admission."""
-    row = PlannedRow(slot, len(PROMPT), 4, [8 * slot + i for i in range(8)])
-    parts = {"released_slots": released_slots, "num_repeats": num_repeats}
-    return write_plan(
-        plan_rows(sequence, [row], admissions=[admit(slot, tokens, **options)], **parts)
-    )
+    rows = [PlannedRow(slot, len(PROMPT), 4, [8 * slot + i for i in range(8)])]
+    admissions = [admit(slot, tokens, **options)]
+    return write_plan(plan_rows(sequence, rows, admissions=admissions, num_repeats=num_repeats))
 
 
 def plan(sequence: int, slot: int, num_repeats: int = 0) -> worker_pb2.ExecuteRequest:

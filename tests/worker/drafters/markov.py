@@ -162,14 +162,11 @@ def text_distribution(logits: Tensor, params: SamplingParams, num_tokens: int) -
 
 
 def surprise(texts: Tensor, expected: Tensor) -> float:
-    """How many standard deviations the texts are off their distribution, by Pearson's test.
+    """How many standard deviations texts are off their distribution, by Pearson's test.
 
-    Texts that are expected less than five times are counted together. The cube root of chi-square
-    is nearly normal (Wilson and Hilferty 1931). Infinite if there is an impossible text.
-
-    Args:
-        texts: `[num_rows, num_tokens]`.
-        expected: The probability of each possible text, `[vocab_size ** num_tokens]`.
+    There are texts `[num_rows, num_tokens]`, and of each possible one the probability,
+    `[vocab_size ** num_tokens]`. Those expected less than five times are counted together. The cube
+    root of chi-square is nearly normal (Wilson and Hilferty 1931). Infinite if one is impossible.
     """
     vocab_size = round(len(expected) ** (1 / texts.shape[1]))
     index = torch.zeros(len(texts), dtype=torch.int64)

@@ -109,7 +109,8 @@ async def test_plans_run_again_by_themselves(lockstep: Lockstep) -> None:
 
 async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> None:
     # The slot is given to another request while its last one is on its way.
-    again = first_plan(0, 0, released_slots=[0])
+    again = first_plan(0, 0)
+    again.released_slots = to_bytes([0])
     for request in [first_plan(0, 0), *(plan(0, 0) for _ in range(4)), again]:
         await lockstep.send(request)
     answers = [await lockstep.read() for _ in range(6)]
