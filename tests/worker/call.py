@@ -1,23 +1,26 @@
 """A served worker and plans as messages, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
+
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
-from optimist_common.columns import to_bytes
+from optimist_common.columns import from_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
+from optimist_worker.core.plan import PlannedRow
+from optimist_worker.execution.codec import write_plan
 from optimist_worker.runner.cost import CostCurve, MeasuredCosts
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service.servicer import WorkerServicer
+from tests.worker.step import admit, plan_rows
 
 COSTS = MeasuredCosts(CostCurve([1, 2, 4], [70, 70, 90]), drafter_us=[30, 50])
 PROMPT = [5, 6, 7, 8, 9]
 Stub = Any
-
-_ADMISSION = ("sampling", "cached_blocks", "max_length", "min_length", "stop_token_ids")
 
 
 @asynccontextmanager
@@ -32,33 +35,38 @@ async def serve(runner: Runner) -> AsyncIterator[Stub]:
     servicer.close()
 
 
-def plan(
-    sequence: int, slot: int, *, admit: bool = False, blocks: int = 4, **fields: Any
+def first_plan(
+    sequence: int, slot: int, tokens: Sequence[int] = PROMPT, num_repeats: int = 0, **options: Any
 ) -> worker_pb2.ExecuteRequest:
-    """A plan of one row; with `admit`, the row is the whole prompt of a new request."""
-    admissions, new_blocks = [], [] if not admit else [blocks * slot + i for i in range(blocks)]
-    if admit:
-        options = {name: fields.pop(name) for name in _ADMISSION if name in fields}
-        admissions = [
-            worker_pb2.Admission(
-                slot=slot,
-                request_id="r",
-                token_ids=to_bytes(fields.pop("tokens", PROMPT)),
-                num_prompt_tokens=len(PROMPT),
-                **options,
-            )
-        ]
-    columns = {
-        "slots": to_bytes([slot]),
-        "num_known_tokens": to_bytes([len(PROMPT) if admit else 1]),
-        "num_draft_tokens": to_bytes([4]),
-        "num_new_blocks": to_bytes([len(new_blocks)]),
-        "new_blocks": to_bytes(new_blocks),
-    }
-    return worker_pb2.ExecuteRequest(sequence=sequence, admissions=admissions, **(columns | fields))
+    """A plan of one row, the whole prompt of a new request; options are of its admission."""
+    rows = [PlannedRow(slot, len(PROMPT), 4, [8 * slot + i for i in range(8)])]
+    admissions = [admit(slot, tokens, **options)]
+    return write_plan(plan_rows(sequence, rows, admissions=admissions, num_repeats=num_repeats))
+
+
+def plan(sequence: int, slot: int, num_repeats: int = 0) -> worker_pb2.ExecuteRequest:
+    """A plan of the last token of one slot, and drafts."""
+    return write_plan(plan_rows(sequence, [PlannedRow(slot, 1, 4, [])], num_repeats=num_repeats))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 20
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
 
 
 async def read(call: Any) -> worker_pb2.ExecuteResponse:
     response = await asyncio.wait_for(call.read(), 20)
     assert isinstance(response, worker_pb2.ExecuteResponse)
     return response
+
+
+def said(response: worker_pb2.ExecuteResponse) -> dict[int, list[int]]:
+    """The new tokens of each slot."""
+    ends = np.cumsum(from_bytes(response.num_emitted_tokens))[:-1]
+    texts = np.split(from_bytes(response.token_ids), ends)
+    return {
+        int(slot): text.tolist()
+        for slot, text in zip(from_bytes(response.slots), texts, strict=True)
+    }

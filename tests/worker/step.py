@@ -44,23 +44,14 @@ class RowResult(NamedTuple):
     """Of its window, where drafts came from that: where the row was, and the accepted ones."""
 
 
-SIZES = Sizes(
-    num_blocks=NUM_BLOCKS,
-    block_size=BLOCK_SIZE,
-    max_num_seqs=16,
-    max_model_len=MAX_MODEL_LEN,
-    max_num_batched_tokens=2048,
-)
+SIZES = Sizes(NUM_BLOCKS, BLOCK_SIZE, 16, MAX_MODEL_LEN, max_num_batched_tokens=2048)
 
 
-def build_runner(
-    path: Path, dtype: str = "float64", sizes: Sizes = SIZES, *, reads_sizes: bool = True
-) -> Runner:
+def build_runner(path: Path, dtype: str = "float64", *, reads_sizes: bool = True) -> Runner:
     torch.set_num_threads(1)
     model = load_model(str(path), dtype, "cpu")
     fuse(model)
-    state = DeviceState(model, sizes, reads_sizes=reads_sizes)
-    return local_runner(model, state)
+    return local_runner(model, DeviceState(model, SIZES, reads_sizes=reads_sizes))
 
 
 def local_runner(
@@ -156,7 +147,6 @@ def begin(
     window: tuple[list[int], list[int]] | None = None,
     width: int = 0,
     sampling: SamplingParams = GREEDY,
-    num_blocks: int = 8,
 ) -> RowResult:
     """Runs a prompt on slot 0 of a runner from which everything is released.
 
@@ -164,7 +154,7 @@ def begin(
     """
     runner.release_all()
     windows = [] if window is None else [WindowUpdate(0, 0, *window)]
-    row = PlannedRow(0, len(prompt), width, blocks_of(0, num_blocks))
+    row = PlannedRow(0, len(prompt), width, blocks_of(0))
     plan = plan_rows(1, [row], admissions=[admit(0, prompt, sampling)], windows=windows)
     (result,) = run(runner, plan)
     return result

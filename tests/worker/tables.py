@@ -48,10 +48,8 @@ class Tables:
     ) -> torch.Tensor:
         """Lets slots say what a pass makes of drafts; returns how their windows follow.
 
-        Args:
-            slots: Each at most once, but for the one for padding, which says nothing.
-            said: Accepted nodes of each slot, and the token after them.
-            drafted: What was drafted for the slots.
+        Each slot, but for that of padding, which says nothing, is there at most once. What is said
+        are the accepted nodes of each slot, and the token after them.
         """
         index = torch.tensor(slots)
         width = 0 if drafted is None else drafted.drafts.width

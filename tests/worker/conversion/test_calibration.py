@@ -17,27 +17,16 @@ TINY_EDIT = Path(__file__).parents[3] / "models" / "tiny-edit"
 FRAGILE = "model.layers.1.mlp.down_proj"
 
 
-@pytest.fixture
-def fragile(tmp_path: Path) -> Any:
-    """A model with a layer of which small weights beside large ones are what matters."""
+def test_layer_that_must_not_be_quantised_is_found(tmp_path: Path) -> None:
     auto_model: Any = transformers.AutoModelForCausalLM
     module = auto_model.from_pretrained(tiny_checkpoint(tmp_path, "llama"), dtype=torch.float32)
     module.eval().requires_grad_(False)
-    layer = module.get_submodule(FRAGILE)
     # One input that is always 0 has weights next to which the others round to 0.
-    block = module.model.layers[1].mlp
-    block.up_proj.weight[0] = 0.0
-    layer.weight[:, 0] = 1e4
-    return module
-
-
-def samples() -> list[Sample]:
+    module.model.layers[1].mlp.up_proj.weight[0] = 0.0
+    module.get_submodule(FRAGILE).weight[:, 0] = 1e4
     rng = random.Random(2)
-    return [Sample(rng.choices(range(3, VOCAB_SIZE), k=40), 10) for _ in range(4)]
-
-
-def test_layer_that_must_not_be_quantised_is_found(fragile: Any) -> None:
-    kept, share = choose_kept(fragile, 8, samples(), 0.85)
+    samples = [Sample(rng.choices(range(3, VOCAB_SIZE), k=40), 10) for _ in range(4)]
+    kept, share = choose_kept(module, 8, samples, 0.85)
     assert FRAGILE in kept
     assert len(kept) < 8
     assert share >= 0.85

@@ -23,13 +23,8 @@ def write_gguf(
 ) -> Path:
     """Writes a model with a tokenizer of single bytes; returns the path.
 
-    Args:
-        path: The file.
-        model: The model, whose vocabulary has at least 256 entries and some special ones.
-        architecture: What the file says it is.
-        matrices: How matrices are stored; other weights are float32.
-        metadata: Further values, by their names.
-        tensors: Further tensors, by their names.
+    The vocabulary has at least 256 entries and some special ones. Weights that are no matrices are
+    float32. Further metadata and tensors are by their names.
     """
     config: Any = model.config
     writer = gguf.GGUFWriter(path, architecture)

@@ -1,6 +1,5 @@
 """A target whose next token depends on the last one, and on penalties; drafters; statistics."""
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -38,16 +37,14 @@ class ManySeeds(SamplingTable):
 class Rows:
     """Requests that differ in nothing but their seeds, and what they have generated."""
 
-    def __init__(
-        self, logits: Tensor, params: SamplingParams, num_rows: int, max_tokens: int = 40
-    ) -> None:
-        self.logits, self.params = logits, params
+    def __init__(self, logits: Tensor, params: SamplingParams, num_rows: int) -> None:
+        self.logits = logits
         self.table = ManySeeds(1, logits.shape[-1], CPU)
         self.table.set(0, params)
         self.needs = self.table.needs([0])
         self.slots = torch.arange(num_rows)
         self.num_tokens = torch.full((num_rows,), len(PROMPT))
-        self.token_ids = torch.zeros((num_rows + 1, max_tokens), dtype=torch.int32)
+        self.token_ids = torch.zeros((num_rows + 1, 40), dtype=torch.int32)
         self.token_ids[:, : len(PROMPT)] = torch.tensor(PROMPT, dtype=torch.int32)
 
     def last_tokens(self) -> Tensor:
@@ -77,10 +74,6 @@ class Rows:
             self.token_ids[rows, indices] = verdict.token_ids[rows, number].int()
         self.num_tokens = self.num_tokens + verdict.num_accepted + 1
 
-    def output(self, num_tokens: int) -> Tensor:
-        """The first tokens of each row's output, `[num_rows, num_tokens]`."""
-        return self.token_ids[:-1, len(PROMPT) : len(PROMPT) + num_tokens].long()
-
 
 Drafter = Callable[[Rows], Drafts]
 
@@ -93,11 +86,11 @@ def draft(
     rows: Rows, parents: Sequence[int], logits: Tensor, rule: AcceptanceRule | None
 ) -> Drafts:
     """Drafts a tree of one shape for every row, level by level, as a model's drafter does."""
-    num_rows, num_nodes, vocab_size = len(rows.slots), len(parents), logits.shape[-1]
+    num_rows, num_nodes = len(rows.slots), len(parents)
     shape = torch.tensor(parents).expand(num_rows, -1)
     depths = node_depths(shape)
     token_ids = torch.zeros((num_rows, num_nodes), dtype=torch.int64)
-    probabilities = torch.zeros((num_rows, num_nodes, vocab_size))
+    probabilities = torch.zeros((num_rows, num_nodes, logits.shape[-1]))
     most = 1
     for parent in range(-1, num_nodes):
         children = [node for node, above in enumerate(parents) if above == parent]
@@ -126,7 +119,7 @@ def generate(rows: Rows, drafter: Drafter, judge: Judge, num_tokens: int) -> Ten
     """Runs steps until every row has so many tokens; returns them, `[num_rows, num_tokens]`."""
     while int(rows.num_tokens.min()) < len(PROMPT) + num_tokens:
         rows.extend(judge(rows.verify_pass(drafter(rows))))
-    return rows.output(num_tokens)
+    return rows.token_ids[:-1, len(PROMPT) : len(PROMPT) + num_tokens].long()
 
 
 def next_distribution(logits: list[float], params: SamplingParams, output: list[int]) -> Tensor:
@@ -157,33 +150,23 @@ def next_distribution(logits: list[float], params: SamplingParams, output: list[
 
 def text_distribution(logits: Tensor, params: SamplingParams, num_tokens: int) -> Tensor:
     """The probability of every output of so many tokens, float64 `[vocab_size ** num_tokens]`."""
-    vocab_size = logits.shape[-1]
     table = logits.double().tolist()
-    found = torch.zeros((vocab_size,) * num_tokens, dtype=torch.float64)
-    for prefix in itertools.product(range(vocab_size), repeat=num_tokens - 1):
-        probability = 1.0
-        text: list[int] = []
-        for token in prefix:
-            last = (PROMPT + tuple(text))[-1]
-            probability *= float(next_distribution(table[last], params, text)[token])
-            text.append(token)
-            if not probability:
-                break
-        if probability:
-            last = (PROMPT + prefix)[-1]
-            found[prefix] = probability * next_distribution(table[last], params, list(prefix))
-    return found.flatten()
+
+    def go_on(text: list[int]) -> Tensor:
+        after = next_distribution(table[(*PROMPT, *text)[-1]], params, text)
+        if len(text) == num_tokens - 1:
+            return after
+        return torch.cat([chance * go_on([*text, token]) for token, chance in enumerate(after)])
+
+    return go_on([])
 
 
 def surprise(texts: Tensor, expected: Tensor) -> float:
-    """How many standard deviations the texts are off their distribution, by Pearson's test.
+    """How many standard deviations texts are off their distribution, by Pearson's test.
 
-    Texts that are expected less than five times are counted together. The cube root of chi-square
-    is nearly normal (Wilson and Hilferty 1931). Infinite if there is an impossible text.
-
-    Args:
-        texts: `[num_rows, num_tokens]`.
-        expected: The probability of each possible text, `[vocab_size ** num_tokens]`.
+    There are texts `[num_rows, num_tokens]`, and of each possible one the probability,
+    `[vocab_size ** num_tokens]`. Those expected less than five times are counted together. The cube
+    root of chi-square is nearly normal (Wilson and Hilferty 1931). Infinite if one is impossible.
     """
     vocab_size = round(len(expected) ** (1 / texts.shape[1]))
     index = torch.zeros(len(texts), dtype=torch.int64)

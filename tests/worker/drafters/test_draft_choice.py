@@ -12,7 +12,7 @@ from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.ngram import LONGEST_MATCH, find_sources
 from optimist_worker.drafters.shape import choose_drafts
 from tests.worker.acceptance.test_sampling_table import table_of
-from tests.worker.drafters.markov import random_logits, surprise
+from tests.worker.drafters.markov import random_logits
 
 SCORES = random_logits(6, 4).double()
 POSITIONS = torch.arange(6) * 3
@@ -26,19 +26,21 @@ SAMPLED = columns_of(*(SamplingParams(temperature=1.0, seed=seed) for seed in ra
 GREEDY = columns_of(*[SamplingParams()] * 6)
 
 
-@pytest.mark.parametrize("rule", [None, *AcceptanceRule])
-def test_greedy_requests_get_the_most_likely_tokens(rule: AcceptanceRule | None) -> None:
-    chosen = choose_drafts(SCORES, GREEDY, POSITIONS, 3, rule)
+@pytest.mark.parametrize(
+    ("columns", "rule"),
+    [
+        *((GREEDY, rule) for rule in (None, *AcceptanceRule)),
+        *((SAMPLED, rule) for rule in (None, AcceptanceRule.SYNTHETIC)),
+    ],
+)
+def test_without_chance_the_most_likely_tokens_are_drafted(
+    columns: SamplingColumns, rule: AcceptanceRule | None
+) -> None:
+    chosen = choose_drafts(SCORES, columns, POSITIONS, 3, rule)
     assert torch.equal(chosen.token_ids, SCORES.topk(3).indices)
     expected = SCORES.log_softmax(-1).gather(1, chosen.token_ids)
     torch.testing.assert_close(chosen.log_probabilities, expected)
     assert (chosen.probabilities is None) == (rule is not AcceptanceRule.REJECTION)
-
-
-@pytest.mark.parametrize("rule", [None, AcceptanceRule.SYNTHETIC])
-def test_without_a_rule_of_chance_there_is_none(rule: AcceptanceRule | None) -> None:
-    chosen = choose_drafts(SCORES, SAMPLED, POSITIONS, 2, rule)
-    assert torch.equal(chosen.token_ids, SCORES.topk(2).indices)
 
 
 def test_the_coupled_rules_drafter_shares_the_targets_noise() -> None:
@@ -47,33 +49,6 @@ def test_the_coupled_rules_drafter_shares_the_targets_noise() -> None:
     assert torch.equal(chosen.token_ids[:, 0], (SCORES + noise).argmax(-1))
     expected = SCORES.log_softmax(-1).gather(1, chosen.token_ids)
     torch.testing.assert_close(chosen.log_probabilities, expected)
-
-
-def test_draws_for_rejection_are_without_replacement_as_they_say() -> None:
-    number = 20_000
-    scores = SCORES[:1].expand(number, -1)
-    columns = columns_of(SamplingParams(temperature=1.0))
-    columns = SamplingColumns(*(column.expand(number) for column in columns))
-    columns = columns._replace(seed=torch.arange(number))
-    positions = torch.full((number,), 9)
-    chosen = choose_drafts(scores, columns, positions, 3, AcceptanceRule.REJECTION)
-    assert chosen.probabilities is not None
-    first = scores[0].softmax(-1)
-    expected = torch.zeros(6, 6, 6, dtype=torch.float64)
-    for a in range(6):
-        for b in set(range(6)) - {a}:
-            for c in set(range(6)) - {a, b}:
-                left = 1 - first[a]
-                expected[a, b, c] = first[a] * first[b] / left * first[c] / (left - first[b])
-    assert surprise(chosen.token_ids, expected.flatten()) < 5.0
-    a, b = chosen.token_ids[0, :2].tolist()
-    second = first.clone()
-    second[a] = 0.0
-    third = second.clone()
-    third[b] = 0.0
-    for rank, drawn in enumerate((first, second, third)):
-        wanted = (drawn / drawn.sum()).float()
-        torch.testing.assert_close(chosen.probabilities[0, rank], wanted)
 
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import AttentionInterface
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+from transformers import AttentionInterface, LlamaConfig, LlamaModel
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.attention.paged_attention import LayerSpec
@@ -84,67 +87,39 @@ def write(directory: Path, weights: Weights, **changes: Any) -> str:
     return str(directory)
 
 
+def run_llama(layers: Weights, hidden: torch.Tensor, norm: nn.Module) -> Any:
+    """Runs layers of transformers' Llama without a last norm, and with another first one."""
+    bias = "layers.0.self_attn.q_proj.bias" in layers
+    number = sum("o_proj" in key for key in layers)
+    changes = {"num_hidden_layers": number, "attention_bias": bias}
+    llama: Any = LlamaModel(LlamaConfig.from_dict(CONFIG | changes)).double()
+    llama.norm, llama.layers[0].input_layernorm = nn.Identity(), norm
+    for layer in llama.layers:
+        layer.self_attn.o_proj.bias = None
+    inputs = {"inputs_embeds": hidden[None], "use_cache": False}
+    return functional_call(llama, layers, kwargs=inputs).last_hidden_state[0]
+
+
 def normalise(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    # transformers normalises in float32 whatever the model computes in.
-    short = states.float()
-    return weight * (short * (short.pow(2).mean(-1, keepdim=True) + EPSILON).rsqrt()).double()
-
-
-def rotate(vectors: torch.Tensor) -> torch.Tensor:
-    """Rotates `[num_tokens, heads, DIM]` by their positions."""
-    frequencies = THETA ** (-2 * torch.arange(DIM // 2, dtype=torch.float64) / DIM)
-    angles = torch.arange(len(vectors))[:, None, None] * frequencies
-    one, two = vectors.chunk(2, -1)
-    cos, sin = angles.cos(), angles.sin()
-    return torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
-
-
-def attend(weights: Weights, states: torch.Tensor) -> torch.Tensor:
-    """Causal attention with rotary positions."""
-
-    def project(name: str, groups: int = 1) -> torch.Tensor:
-        projected = states @ weights[f"self_attn.{name}_proj.weight"].T
-        projected = projected + weights.get(f"self_attn.{name}_proj.bias", torch.tensor(0.0))
-        return projected.view(len(states), -1, DIM).repeat_interleave(groups, 1)
-
-    groups = HEADS // KV_HEADS
-    scores = torch.einsum("ihd,jhd->hij", rotate(project("q")), rotate(project("k", groups)))
-    later = torch.ones(len(states), len(states), dtype=torch.bool).triu(1)
-    shares = (scores / DIM**0.5).masked_fill(later, float("-inf")).softmax(-1)
-    mixed = torch.einsum("hij,jhd->ihd", shares, project("v", groups))
-    return mixed.reshape(len(states), -1) @ weights["self_attn.o_proj.weight"].T
-
-
-def feed_forward(weights: Weights, states: torch.Tensor) -> torch.Tensor:
-    states = normalise(states, weights["post_attention_layernorm.weight"])
-    gate, up = (states @ weights[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-    return (gate * torch.sigmoid(gate) * up) @ weights["mlp.down_proj.weight"].T
-
-
-def below(weights: Weights, prefix: str) -> Weights:
-    return {key.removeprefix(prefix): value for key, value in weights.items() if prefix in key}
+    return functional.rms_norm(states, (HIDDEN,), weight, EPSILON)
 
 
 def compute_first(weights: Weights, embeddings: torch.Tensor, features: torch.Tensor) -> Any:
-    hidden = torch.cat((embeddings, features), 1) @ weights["fc.weight"].T
-    hidden = hidden + weights.get("fc.bias", torch.tensor(0.0))
-    number = 0
-    while own := below(weights, f"layers.{number}."):
-        norm = own.get("input_layernorm.weight")
-        hidden = hidden + attend(own, hidden if norm is None else normalise(hidden, norm))
-        hidden = hidden + feed_forward(own, hidden)
-        number += 1
-    return hidden
+    both = torch.cat((embeddings, features), 1)
+    hidden = functional.linear(both, weights["fc.weight"], weights.get("fc.bias"))
+    layers = {key: value for key, value in weights.items() if key.startswith("layers.")}
+    return run_llama(layers, hidden, nn.Identity())
 
 
 def compute_third(weights: Weights, embeddings: torch.Tensor, hidden: torch.Tensor) -> Any:
-    own = below(weights, "midlayer.")
+    layer = {f"layers.0.{k[9:]}": w for k, w in weights.items() if k.startswith("midlayer.")}
     both = (
-        normalise(embeddings, own["input_layernorm.weight"]),
-        normalise(hidden, own["hidden_norm.weight"]),
+        normalise(embeddings, layer.pop("layers.0.input_layernorm.weight")),
+        normalise(hidden, layer.pop("layers.0.hidden_norm.weight")),
     )
-    hidden = hidden + attend(own, torch.cat(both, 1))
-    return hidden + feed_forward(own, hidden)
+    norm = nn.Identity()
+    norm.register_forward_hook(lambda *_: torch.cat(both, 1)[None])
+    return run_llama(layer, hidden, norm)
 
 
 def inputs(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -153,9 +128,24 @@ def inputs(size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return token_ids, torch.arange(T), torch.randn(T, size, dtype=torch.float64)
 
 
+def attend(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, *, paged: list[int], **_: Any
+) -> Any:
+    """Notes the layer in the batch, which comes as the keyword `paged`."""
+    paged.append(module.layer_idx)
+    compute = functional.scaled_dot_product_attention
+    return compute(query, key, value, is_causal=True, enable_gqa=True).transpose(1, 2), None
+
+
+AttentionInterface.register("test_eagle_head", attend)
+
+
 def run(head: Any, token_ids: torch.Tensor, positions: torch.Tensor, features: torch.Tensor) -> Any:
-    head.set_attn_implementation("sdpa")
-    return head.run(token_ids[None], positions[None], features[None], attention_mask=None)[0]
+    layers: list[int] = []
+    head.set_attn_implementation("test_eagle_head")
+    found = head.run(token_ids[None], positions[None], features[None], paged=layers)[0]
+    assert layers == list(range(len(head.layers)))
+    return found
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
@@ -218,29 +208,6 @@ def test_third_kind_says_which_target_layers_it_reads(tmp_path: Path, target: Mo
     assert [head.target_layers for head in heads] == [(1, 1, 0), (0, 2, 3), (0, 2, 3)]
     with pytest.raises(SetupError, match="layers"):
         load_eagle(write(tmp_path, weights, **{key: [1, 3, 5]}), target)
-
-
-def test_forward_attends_through_the_interface(tmp_path: Path, target: Model) -> None:
-    """The batch comes to each layer's attention function as the keyword `paged`."""
-    head = load_eagle(write(tmp_path, first_kind(2), num_hidden_layers=2), target)
-    token_ids, positions, features = inputs(HIDDEN)
-    expected = run(head, token_ids, positions, features)
-    seen: list[tuple[int, Any]] = []
-
-    def attention(
-        module: Any, query: Any, key: Any, value: Any, mask: Any, *, paged: Any, **_: Any
-    ) -> Any:
-        seen.append((module.layer_idx, paged))
-        attend = torch.nn.functional.scaled_dot_product_attention
-        output = attend(query, key, value, is_causal=True, enable_gqa=True)
-        return output.transpose(1, 2), None
-
-    AttentionInterface.register("test_eagle_head", attention)
-    head.set_attn_implementation("test_eagle_head")
-    batch: Any = object()
-    found = head.run(token_ids[None], positions[None], features[None], paged=batch)[0]
-    torch.testing.assert_close(found, expected)
-    assert seen == [(0, batch), (1, batch)]
 
 
 def test_saved_head_loads_again(tmp_path: Path, target: Model) -> None:

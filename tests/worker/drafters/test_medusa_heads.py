@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn.functional import linear, silu
 
 from optimist_common.errors import SetupError
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
@@ -50,17 +51,14 @@ def converted(weights: Weights) -> Weights:
 
 
 def compute(weights: Weights, states: torch.Tensor) -> torch.Tensor:
-    """The published definition, head by head and state by state."""
+    """The published definition, head by head."""
     logits = []
     for head in range(HEADS):
-        rows = []
-        for state in states:
-            for layer in range(LAYERS):
-                inner = weights[f"{head}.{layer}.linear.weight"] @ state
-                inner = inner + weights[f"{head}.{layer}.linear.bias"]
-                state = state + inner / (1 + torch.exp(-inner))
-            rows.append(weights[f"{head}.{LAYERS}.weight"] @ state)
-        logits.append(torch.stack(rows))
+        inner = states
+        for layer in range(LAYERS):
+            name = f"{head}.{layer}.linear"
+            inner = inner + silu(linear(inner, weights[f"{name}.weight"], weights[f"{name}.bias"]))
+        logits.append(linear(inner, weights[f"{head}.{LAYERS}.weight"]))
     return torch.stack(logits)
 
 

@@ -12,6 +12,7 @@ from optimist_common.columns import from_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import Admission, PlannedRow, WindowUpdate
 from optimist_worker.execution.codec import write_plan
+from tests.worker.call import said
 from tests.worker.step import plan_rows
 
 _NUM_SLOTS, _BLOCKS_PER_SLOT = 4, 24
@@ -47,20 +48,15 @@ class Lockstep:
         """Where the drafts of all answers came from."""
         self.num_accepted = 0
 
-    def next_sequence(self) -> int:
-        self._sequence += 1
-        return self._sequence
-
-    async def execute(self, request: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
-        """Sends a plan to all; returns their answer."""
-        await self.send(request)
-        return await self.read()
-
     async def send(self, request: worker_pb2.ExecuteRequest) -> None:
+        """Sends a plan, as the next in turn, to all."""
+        self._sequence += 1
+        request.sequence = self._sequence
         for call in self._calls:
             await call.write(request)
 
     async def read(self) -> worker_pb2.ExecuteResponse:
+        """Returns the answer of all."""
         answers: list[worker_pb2.ExecuteResponse] = [
             await asyncio.wait_for(call.read(), 60) for call in self._calls
         ]
@@ -111,11 +107,8 @@ class _Group:
 
     def take(self, answer: worker_pb2.ExecuteResponse) -> None:
         """Gives requests their new tokens; those that are done give their slots back."""
-        tokens = from_bytes(answer.token_ids).tolist()
-        numbers = from_bytes(answer.num_emitted_tokens).tolist()
-        for slot, number in zip(from_bytes(answer.slots).tolist(), numbers, strict=True):
-            self.held[slot].take(tokens[:number])
-            tokens = tokens[number:]
+        for slot, tokens in said(answer).items():
+            self.held[slot].take(tokens)
             if self.held[slot].is_done:
                 del self.held[slot]
                 self.released.append(slot)
@@ -144,7 +137,7 @@ async def serve_all(
         for group in groups:
             if group not in in_flight and (group.held or queue):
                 num_overlapped += bool(in_flight)
-                await lockstep.send(_plan(lockstep.next_sequence(), rng, group, groups, queue))
+                await lockstep.send(_plan(rng, group, groups, queue))
                 in_flight.append(group)
         answer = await lockstep.read()
         assert not answer.errors
@@ -156,9 +149,10 @@ async def serve_all(
 
 
 def _plan(
-    sequence: int, rng: random.Random, group: _Group, groups: Sequence[_Group], queue: deque[Wanted]
+    rng: random.Random, group: _Group, groups: Sequence[_Group], queue: deque[Wanted]
 ) -> worker_pb2.ExecuteRequest:
-    released, group.released = group.released, []
+    parts: dict[str, Any] = {"released_slots": group.released}
+    group.released = []
     admissions = group.admit(queue)
     blocks = {
         admission.slot: [_BLOCKS_PER_SLOT * admission.slot + i for i in range(_BLOCKS_PER_SLOT)]
@@ -174,5 +168,4 @@ def _plan(
         PlannedRow(slot, rng.choice([1, 7, 8]), rng.choice([0, 3, 7]), blocks.get(slot, []))
         for slot in group.held
     ]
-    parts: dict[str, Any] = {"released_slots": released, "admissions": admissions}
-    return write_plan(plan_rows(sequence, rows, windows=windows, **parts))
+    return write_plan(plan_rows(0, rows, admissions=admissions, windows=windows, **parts))

@@ -1,7 +1,7 @@
 """How a model is divided, which rank a process is, how ranks meet, and what cannot be."""
 
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -102,8 +102,8 @@ def test_no_other_division_has_a_faster_slowest_stage(
 
     def slowest(bounds: tuple[int, ...]) -> int:
         edges = itertools.pairwise((0, *bounds, len(costs)))
-        sums = [sum(costs[first:end]) for first, end in edges]
-        return max(*sums[:-1], sums[-1] + head) if len(sums) > 1 else sums[0] + head
+        *sums, last = [sum(costs[first:end]) for first, end in edges]
+        return max(*sums, last + head, 0)
 
     inner = tuple(span.stop for span in spans[:-1])
     every = itertools.combinations(range(1, len(costs)), number - 1)
@@ -112,7 +112,7 @@ def test_no_other_division_has_a_faster_slowest_stage(
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29512"}
-PODS = {"LWS_LEADER_ADDRESS": "lws-0.lws.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
+PODS = {"LWS_LEADER_ADDRESS": "lws-0.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1"}
 
 
 @pytest.mark.parametrize(
@@ -123,12 +123,9 @@ PODS = {"LWS_LEADER_ADDRESS": "lws-0.lws.ns", "LWS_GROUP_SIZE": "2", "LWS_WORKER
         ({"LWS_GROUP_SIZE": "1"}, (1, 1), None),
         (TORCHRUN, (4, 1), Ranks(3, 4, 1, 4, "10.0.0.1", 29512)),
         (TORCHRUN, (2, 2), Ranks(3, 4, 1, 2, "10.0.0.1", 29512)),
-        (PODS, (4, 1), LocalRanks(2, 2, 4, "lws-0.lws.ns", 29500)),
-        (
-            PODS | {"LWS_WORKER_INDEX": "0"},
-            (1, 2, 4000),
-            LocalRanks(0, 1, 2, "lws-0.lws.ns", 4000),
-        ),
+        (PODS, (4, 1), LocalRanks(2, 2, 4, "lws-0.ns", 29500)),
+        (PODS | {"LWS_WORKER_INDEX": "0"}, (1, 2, 40), LocalRanks(0, 1, 2, "lws-0.ns", 40)),
+        ({}, (2, 1), LocalRanks(0, 2, 2, LOOPBACK, 0)),
         ({"LWS_GROUP_SIZE": "1"}, (2, 1), LocalRanks(0, 2, 2, LOOPBACK, 0)),
     ],
 )
@@ -146,9 +143,8 @@ def test_ranks_of_a_stage_are_neighbours() -> None:
 
 
 def test_on_one_machine_ranks_are_to_be_started() -> None:
-    local = find_ranks({}, 2, 1)
-    assert local == LocalRanks(0, 2, 2, LOOPBACK, 0)
-    started = [find_ranks(variables, 2, 1) for variables in local.environments(29777)]
+    environments = LocalRanks(0, 2, 2, LOOPBACK, 0).environments(29777)
+    started = [find_ranks(variables, 2, 1) for variables in environments]
     assert started == [Ranks(0, 2, 0, 2, LOOPBACK, 29777), Ranks(1, 2, 1, 2, LOOPBACK, 29777)]
 
 
@@ -195,19 +191,14 @@ def pair() -> list[Ranks]:
 
 
 def test_ranks_wait_for_those_that_start_later_before_they_join(joined: list[int]) -> None:
-    # The first one's holds the store for as long as it is there.
-    groups: list[Group] = []
-
-    def join(ranks: Ranks) -> None:
-        groups.append(Group(ranks, "cpu", SHORT_SECONDS))
-
     first, second = pair()
-    waiting = threading.Thread(target=join, args=(first,))
-    waiting.start()
-    waiting.join(4 * SHORT_SECONDS)
-    assert joined == []
-    join(second)
-    waiting.join(20)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(Group, first, "cpu", SHORT_SECONDS)
+        with pytest.raises(TimeoutError):
+            waiting.result(4 * SHORT_SECONDS)
+        assert joined == []
+        Group(second, "cpu", SHORT_SECONDS)
+        waiting.result(20)
     assert sorted(joined) == [0, 1]
 
 

@@ -1,4 +1,4 @@
-"""How ranks are started, and how one takes the others with it."""
+"""How a worker and its ranks are started, and how one takes the others with it."""
 
 import os
 import signal
@@ -11,24 +11,35 @@ import pytest
 
 from optimist_common.columns import from_bytes
 from optimist_worker.runner.runner import Runner
-from tests.stack import free_port
-from tests.worker.call import PROMPT, plan, read
-from tests.worker.parallel.ranked_worker import SMALL, WORKER, RankedWorker
+from tests.stack import free_port, read_metrics
+from tests.worker.call import PROMPT, first_plan, read
+from tests.worker.parallel.started_worker import SMALL, WORKER, StartedWorker
 from tests.worker.step import generate
 
 PAIR = ("--dtype", "float64", "--tensor-parallel-size", "2")
 
 
+def test_serves_until_sigterm(llama_path: Path) -> None:
+    metrics_port = free_port()
+    options = ["--num-kv-blocks", "0", "--kv-memory-mib", "1", "--metrics-port", str(metrics_port)]
+    worker = StartedWorker(llama_path, *options)
+    metrics = read_metrics(f"http://127.0.0.1:{metrics_port}/metrics")
+    assert "optimist_worker_step_seconds_sum" in metrics
+    worker.end()
+    assert worker.process.returncode == 0, worker.log
+    assert "0.2 million parameters in float32 on cpu, 64 blocks of 16 tokens" in worker.log
+    assert "a pass of 1 token takes" in worker.log
+    assert f"serving on {worker.address}" in worker.log
+
+
 def start(words: list[str], **variables: str) -> subprocess.Popen[bytes]:
-    """Starts the second pod of a group."""
-    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1", "LWS_WORKER_INDEX": "1"}
-    return subprocess.Popen(words, env=environment, stderr=subprocess.PIPE)
+    return subprocess.Popen(words, env={**os.environ, **variables, "OMP_NUM_THREADS": "1"})
 
 
-async def first_token(worker: RankedWorker) -> int:
+async def first_token(worker: StartedWorker) -> int:
     async with worker.stub() as stub:
         call = stub.Execute()
-        await call.write(plan(1, 0, admit=True))
+        await call.write(first_plan(1, 0))
         (token,) = from_bytes((await read(call)).token_ids).tolist()
         call.cancel()
     return int(token)
@@ -39,7 +50,7 @@ async def test_torchrun_starts_ranks_and_a_signal_to_any_ends_all(
 ) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     torchrun += ["--master-port", str(free_port()), "-m", "optimist_worker"]
-    worker = RankedWorker(llama_path, *PAIR, command=torchrun)
+    worker = StartedWorker(llama_path, *PAIR, command=torchrun)
     try:
         assert await first_token(worker) == generate(llama, PROMPT, 1)[0]
         os.kill(worker.ranks()[1], signal.SIGTERM)
@@ -53,8 +64,9 @@ async def test_pods_of_a_group_find_each_other_and_end_together(
 ) -> None:
     pods = {"LWS_LEADER_ADDRESS": "127.0.0.1", "LWS_GROUP_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
     port = ["--master-port", str(free_port())]
-    second = start([*WORKER, "--model", str(llama_path), *SMALL, *PAIR, *port], **pods)
-    first = RankedWorker(llama_path, *PAIR, *port, **pods, LWS_WORKER_INDEX="0")
+    words = [*WORKER, "--model", str(llama_path), *SMALL, *PAIR, *port]
+    second = start(words, **pods, LWS_WORKER_INDEX="1")
+    first = StartedWorker(llama_path, *PAIR, *port, **pods, LWS_WORKER_INDEX="0")
     try:
         assert await first_token(first) == generate(llama, PROMPT, 1)[0]
         second.kill()
@@ -63,7 +75,7 @@ async def test_pods_of_a_group_find_each_other_and_end_together(
     finally:
         first.process.kill()
         second.kill()
-        second.communicate()
+        second.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

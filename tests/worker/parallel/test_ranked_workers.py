@@ -5,11 +5,9 @@ import json
 import os
 import random
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -22,15 +20,14 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
-from tests.worker.call import PROMPT, plan, read, serve
+from tests.worker.call import PROMPT, first_plan, plan, read, serve, until
 from tests.worker.drafters.drafting import drafting_runner, save_blurred
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
-from tests.worker.parallel.ranked_worker import RankedWorker
+from tests.worker.parallel.started_worker import StartedWorker
 from tests.worker.step import NUM_BLOCKS, generate
 
 FLOAT64 = ("--dtype", "float64")
 KINDS = {"ranks": "--tensor-parallel-size", "stages": "--pipeline-parallel-size"}
-POLL_SECONDS = 0.05
 GRAMMAR = 'start: "{" /[a-z]{2,4}/ (":" /[0-9]{1,3}/)* "}" /[A-Z ]{4,}/'
 SAMPLINGS = [
     SamplingParams(),
@@ -52,15 +49,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_alone(path: Path) -> Runner:
+def alone(path: Path) -> Runner:
+    """The model held by this process alone."""
     return drafting_runner(path, "ngram", DraftShape(5, 5))
-
-
-@pytest.fixture
-def alone(shared_alone: Runner) -> Runner:
-    """The model held by this process alone, whose slots are all free."""
-    shared_alone.release_all()
-    return shared_alone
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +60,17 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[RankedWorker]:
+def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[StartedWorker]:
     """Two ranks that share each layer, or two stages."""
     options = ["--drafter", "ngram", KINDS[request.param], "2"]
     traced = ["--stage-trace", str(trace)] if request.param == "stages" else []
-    worker = RankedWorker(path, *FLOAT64, *options, *traced)
+    worker = StartedWorker(path, *FLOAT64, *options, *traced)
     yield worker
     worker.end()
 
 
 @pytest.fixture
-async def lockstep(alone: Runner, worker: RankedWorker) -> AsyncIterator[Lockstep]:
+async def lockstep(alone: Runner, worker: StartedWorker) -> AsyncIterator[Lockstep]:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(serve(alone))
         lockstep = Lockstep([first, await stack.enter_async_context(worker.stub())])
@@ -93,7 +84,6 @@ def make_requests(alone: Runner, seed: int) -> list[Wanted]:
         prompt = [rng.randrange(3, 250) for _ in range(rng.randrange(3, 40))]
         truth = generate(alone, prompt, 30, sampling=sampling)
         requests.append(Wanted(prompt, sampling, truth))
-    alone.release_all()
     return requests
 
 
@@ -111,19 +101,18 @@ async def test_texts_are_those_of_one_process_though_plans_overlap(
 # Stages have other plans to go on with.
 @pytest.mark.parametrize("worker", ["ranks"], indirect=True)
 async def test_plans_run_again_by_themselves(lockstep: Lockstep) -> None:
-    await lockstep.send(plan(lockstep.next_sequence(), 0, admit=True, num_repeats=3))
+    await lockstep.send(first_plan(0, 0, num_repeats=3))
     answers = [await lockstep.read() for _ in range(4)]
     assert [answer.repeat for answer in answers] == [0, 1, 2, 3]
     assert from_bytes(answers[3].lengths).tolist() == [len(PROMPT) + 4]
 
 
 async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> None:
-    await lockstep.send(plan(lockstep.next_sequence(), 0, admit=True))
-    for _ in range(4):
-        await lockstep.send(plan(lockstep.next_sequence(), 0))
     # The slot is given to another request while its last one is on its way.
-    again = plan(lockstep.next_sequence(), 0, admit=True, released_slots=to_bytes([0]))
-    await lockstep.send(again)
+    again = first_plan(0, 0)
+    again.released_slots = to_bytes([0])
+    for request in [first_plan(0, 0), *(plan(0, 0) for _ in range(4)), again]:
+        await lockstep.send(request)
     answers = [await lockstep.read() for _ in range(6)]
     lengths = [from_bytes(answer.lengths).tolist() for answer in answers]
     assert lengths[0] == lengths[5]
@@ -131,20 +120,19 @@ async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> N
 
 
 async def test_what_is_wrong_with_requests_is_found_alike(lockstep: Lockstep) -> None:
-    wrong: list[dict[str, Any]] = [{"tokens": [1, 2, 3, 4, 5000]}]
-    for slot, fields in enumerate([*wrong, {"sampling": {"grammar": "start: ("}}]):
-        answer = await lockstep.execute(plan(lockstep.next_sequence(), slot, admit=True, **fields))
-        assert [error.slot for error in answer.errors] == [slot]
+    bad_grammar = first_plan(0, 1, sampling=SamplingParams(grammar="start: ("))
+    for slot, request in enumerate([first_plan(0, 0, tokens=[1, 2, 3, 4, 5000]), bad_grammar]):
+        await lockstep.send(request)
+        assert [error.slot for error in (await lockstep.read()).errors] == [slot]
     # A plan without a pass, right after one with a pass.
-    await lockstep.send(plan(lockstep.next_sequence(), 2, admit=True))
-    number, released = lockstep.next_sequence(), to_bytes([0, 1])
-    await lockstep.send(worker_pb2.ExecuteRequest(sequence=number, released_slots=released))
+    await lockstep.send(first_plan(0, 2))
+    await lockstep.send(worker_pb2.ExecuteRequest(released_slots=to_bytes([0, 1])))
     assert not (await lockstep.read()).errors
     assert not (await lockstep.read()).errors
 
 
 async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
-    worker: RankedWorker, alone: Runner, request: pytest.FixtureRequest
+    worker: StartedWorker, alone: Runner, request: pytest.FixtureRequest
 ) -> None:
     async with worker.stub() as stub:
         description = await stub.Describe(worker_pb2.DescribeRequest())
@@ -156,18 +144,18 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
         assert len(from_bytes(description.cost_us)) > 0
         call = stub.Execute()
         for sequence, slot in ((1, 1), (2, 0), (3, 0)):
-            await call.write(plan(sequence, slot, admit=True))
+            await call.write(first_plan(sequence, slot))
         assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
         assert "admissions.slot: 0 is held" in await call.details()
         again = stub.Execute()
-        await again.write(plan(1, 0, admit=True))
+        await again.write(first_plan(1, 0))
         assert len(from_bytes((await read(again)).token_ids)) == 1
         again.cancel()
 
 
 @pytest.mark.parametrize("worker", ["stages"], indirect=True)
 async def test_the_first_stage_goes_on_while_the_second_is_at_work(
-    worker: RankedWorker, trace: Path
+    worker: StartedWorker, trace: Path
 ) -> None:
     _, second = worker.ranks()
     async with worker.stub() as stub:
@@ -176,9 +164,9 @@ async def test_the_first_stage_goes_on_while_the_second_is_at_work(
         os.kill(second, signal.SIGSTOP)
         try:
             before = passes_of(trace, 0)
-            await call.write(plan(1, 0, admit=True))
-            await call.write(plan(2, 1, admit=True))
-            await asyncio.to_thread(wait_for_passes, trace, len(before) + 2)
+            await call.write(first_plan(1, 0))
+            await call.write(first_plan(2, 1))
+            await until(lambda: len(passes_of(trace, 0)) >= len(before) + 2)
         finally:
             os.kill(second, signal.SIGCONT)
         assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
@@ -190,10 +178,10 @@ async def test_the_first_stage_goes_on_while_the_second_is_at_work(
 
 
 # The last test, because it ends the worker that others share.
-async def test_a_rank_that_dies_takes_the_worker_with_it(worker: RankedWorker) -> None:
+async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) -> None:
     async with worker.stub() as stub:
         call = stub.Execute()
-        await call.write(plan(1, 0, admit=True))
+        await call.write(first_plan(1, 0))
         await read(call)
         os.kill(worker.ranks()[1], signal.SIGKILL)
         await call.write(plan(2, 0))
@@ -212,7 +200,7 @@ async def test_three_stages_with_a_draft_model_end_in_good_order(
     requests = make_requests(alone, 3)
     save_blurred(load_model(str(path), "float64", "cpu"), tmp_path)
     drafter = ("--drafter", "draft_model", "--drafter-model", str(tmp_path))
-    worker = RankedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
+    worker = StartedWorker(path, *FLOAT64, KINDS["stages"], "3", *drafter)
     try:
         async with worker.stub() as stub:
             # A process alone has another drafter here, so only texts are compared.
@@ -223,14 +211,6 @@ async def test_three_stages_with_a_draft_model_end_in_good_order(
     finally:
         worker.end()
     assert worker.process.returncode == 0, worker.log
-
-
-def wait_for_passes(trace: Path, number: int) -> None:
-    """Waits until the first stage has done so many."""
-    deadline = time.monotonic() + 20
-    while len(passes_of(trace, 0)) < number:
-        assert time.monotonic() < deadline
-        time.sleep(POLL_SECONDS)
 
 
 def passes_of(trace: Path, stage: int) -> list[dict[str, int]]:

@@ -1,25 +1,40 @@
-"""Two stages in this process, joined by queues in place of torch.distributed."""
+"""Stages in this process, joined by queues in place of torch.distributed or led one by one."""
 
+import functools
 from collections import deque
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_common.errors import SetupError
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
+from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.core.plan import Plan, PlannedRow, StepResult, WindowUpdate
 from optimist_worker.execution.commands import digest
 from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
-from optimist_worker.execution.stage_pass import StagePass, StageTrace, write_verdict
+from optimist_worker.execution.stage_pass import (
+    StagePass,
+    StageTrace,
+    StageVerdict,
+    read_verdict,
+    write_verdict,
+)
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
-from optimist_worker.model.model import load_model
+from optimist_worker.model.model import Model, load_model
 from optimist_worker.runner.runner import Engine, LaunchedPlan, Runner
+from tests.checkpoints import ATTENTION_FAMILIES
 from tests.worker.step import SIZES, admit, blocks_of, generate, plan_rows, rows_of
 
 PROMPT = [5, 6, 7, 8, 9]
@@ -124,19 +139,6 @@ def test_what_fails_at_one_stage_fails_its_rows_at_all(
     assert rows_of(pair.execute(decode(3, 0)))[0].token_ids == truth[1:]
 
 
-def test_a_window_for_a_row_on_its_way_takes_effect_after_it(pair: Pair, llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 8)
-    pair.execute(begin(1, 0))
-    on_its_way = pair.launch(decode(2, 0, 4))
-    # It comes with a plan of other rows.
-    other = pair.launch(plan_rows(3, windows=[WindowUpdate(0, 1, truth[1:])]))
-    (row,) = rows_of(pair.collect(*on_its_way))
-    assert (row.token_ids, row.num_drafted_tokens) == (truth[1:2], 0)
-    pair.collect(*other)
-    (row,) = rows_of(pair.execute(decode(4, 0, 4)))
-    assert (row.token_ids, row.num_accepted_tokens) == (truth[2:7], 4)
-
-
 def test_a_verdict_on_other_drafts_is_refused(pair: Pair, llama: Runner) -> None:
     truth = generate(llama, PROMPT, 4)
     pair.execute(begin(1, 0))
@@ -156,3 +158,94 @@ def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
     pair.launch(begin(2, 1))
     with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
         pair.first.collect(launched)
+
+
+NUM_TOKENS = 40
+
+
+def make_batch(model: Model) -> FlatBatch:
+    """A prompt of some tokens, on blocks of its own."""
+    indices = torch.arange(NUM_TOKENS)
+    attention = AttentionBatch(
+        pool=KVPool(model.layers, 4, 16, model.dtype, model.device),
+        slot_mapping=indices,
+        query_starts=torch.tensor([0, NUM_TOKENS]),
+        num_computed_tokens=torch.tensor([0]),
+        tree_starts=torch.tensor([NUM_TOKENS]),
+        positions=indices,
+        ancestors=None,
+        block_tables=torch.arange(4, dtype=torch.int32)[None],
+        max_num_queries=NUM_TOKENS,
+        max_num_keys=NUM_TOKENS,
+    )
+    return FlatBatch(5 + indices, indices, indices, attention)
+
+
+def load_stage(path: Path, index: int, number: int, *, dummy_weights: bool = False) -> Model:
+    position = StagePosition(index, number)
+    return load_model(str(path), "float32", "cpu", stage=position, dummy_weights=dummy_weights)
+
+
+def run_stages(stages: list[Model]) -> torch.Tensor:
+    hidden = None
+    for stage in stages:
+        assert stage.cut is not None
+        hidden = StagePass(stage, stage.cut).run(make_batch(stage), hidden)
+    assert hidden is not None
+    return hidden
+
+
+@pytest.mark.parametrize(
+    ("family", "dummy_weights"), [*((each, False) for each in ATTENTION_FAMILIES), ("llama", True)]
+)
+def test_stages_compute_what_the_model_computes(
+    checkpoint: Callable[[str], Path], family: str, dummy_weights: bool
+) -> None:
+    path = checkpoint(family)
+    whole = load_model(str(path), "float32", "cpu", dummy_weights=dummy_weights)
+    expected = whole.forward(make_batch(whole))
+    for number in (2, 3):
+        stages = [load_stage(path, i, number, dummy_weights=dummy_weights) for i in range(number)]
+        assert torch.equal(run_stages(stages), expected)
+        # A stage has weights and keys and values of its own layers only.
+        assert all(stage.num_parameters < 0.8 * whole.num_parameters for stage in stages)
+        kept = [spec for stage in stages for spec in stage.layers if spec.num_kv_heads]
+        assert kept == whole.layers
+        assert all(stage.vocab_size == whole.vocab_size for stage in stages)
+
+
+def test_more_stages_than_layers_are_refused(llama_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"--pipeline-parallel-size: .* has 4 layers; choose at"):
+        load_stage(llama_path, 0, 5)
+
+
+@settings(max_examples=30)
+@given(
+    st.none() | st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans()),
+    st.none() | st.tuples(st.integers(0, 3), st.integers(1, 5)),
+    st.dictionaries(st.integers(0, 9), st.text(max_size=20)),
+    st.text(max_size=20),
+)
+def test_a_verdict_is_read_as_it_was_written(
+    shape: tuple[int, int, bool] | None,
+    scored_shape: tuple[int, int] | None,
+    faults: dict[int, str],
+    failure: str,
+) -> None:
+    generator = torch.Generator().manual_seed(len(failure))
+    draw = functools.partial(torch.randint, 0, 2**31 - 1, generator=generator)
+    scored = None if scored_shape is None else draw(scored_shape).int()
+    written = StageVerdict(7, None, scored, failure, faults, 2**32 - 1)
+    if shape is not None:
+        num_rows, depth, has_path = shape
+        path = draw((num_rows, depth)) if has_path else None
+        columns = draw((num_rows, 1 + depth)), draw((num_rows,)), path, draw((num_rows,)) % 2 == 0
+        written.verdict = Verdict(*columns)
+    read = read_verdict(write_verdict(written))
+    assert replace(read, verdict=None, scored=None) == replace(written, verdict=None, scored=None)
+    names = [field.name for field in fields(Verdict)]
+    pairs: list[tuple[Any, Any]] = [
+        (getattr(read.verdict, n, None), getattr(written.verdict, n, None)) for n in names
+    ]
+    for one, other in [(read.scored, scored), *pairs]:
+        assert one is other is None or torch.equal(one, other)

@@ -1,43 +1,60 @@
-"""Plans in flight and repeats, over real gRPC, with passes that the test lets through."""
+"""Plans in flight and repeats, over real gRPC, with steps that the test lets end."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist.common.v1 import sampling_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import from_bytes
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.plan import PlannedRow, WindowUpdate
+from optimist_worker.execution.codec import write_plan
 from optimist_worker.execution.executor import Executor, FinishedStep, RunningStep
 from optimist_worker.runner.runner import Runner
-from optimist_worker.service.plan_stream import PlanStream, run_plans
-from tests.worker.call import PROMPT, Stub, plan, read
-from tests.worker.step import generate
+from tests.worker.call import PROMPT, Stub, first_plan, plan, read, said, until
+from tests.worker.step import plain_text, plan_rows
 
 SAMPLED = SamplingParams(temperature=0.8, seed=21)
-SAMPLING = sampling_pb2.SamplingParams(temperature=0.8, seed=21)
 
 
-class Gate:
-    """Lets forward passes through one by one, and counts those that came."""
+class Device:
+    """The executor of a device that runs by itself: steps end when the test lets them.
 
-    def __init__(self) -> None:
-        self.num_passes = 0
-        self.wake: Callable[[], None] | None = None
+    What a step does to the state is there at once, as it is for all that is launched after it.
+    """
+
+    most_plans = 2
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self.num_started = self.num_awaited = 0
         self._permits = threading.Semaphore(0)
+        self._wake: Callable[[], None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def on_step_end(self, wake: Callable[[], None] | None) -> bool:
+        self._wake = wake
+        return True
+
+    def launch(self, *arguments: Any) -> Any:
+        step = SlowStep(self._executor.launch(*arguments), self)
+        self.num_started += 1
+        return step
 
     def allow(self, number: int = 1) -> None:
         self._permits.release(number)
-        if self.wake is not None:
-            self.wake()
+        if self._wake is not None:
+            self._wake()
 
     def wait(self) -> None:
-        self.num_passes += 1
+        self.num_awaited += 1
         assert self._permits.acquire(timeout=20)
 
     @property
@@ -47,27 +64,42 @@ class Gate:
         return is_open
 
 
+class SlowStep:
+    """A step that has not ended yet."""
+
+    def __init__(self, step: RunningStep, device: Device) -> None:
+        self._step, self._device = step, device
+
+    @property
+    def is_over(self) -> bool:
+        return self._device.is_open
+
+    def wait(self) -> FinishedStep:
+        self._device.wait()
+        return self._step.wait()
+
+
 @pytest.fixture
-def gate(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    gate, module = Gate(), llama.engine.model.module
-    forward = module.forward
+def truth(llama: Runner) -> list[int]:
+    return plain_text(llama, PROMPT, 40, SAMPLED)
 
-    def wait_and_compute(**inputs: Any) -> Any:
-        gate.wait()
-        return forward(**inputs)
 
-    monkeypatch.setattr(module, "forward", wait_and_compute)
-    yield gate
+@pytest.fixture
+def device(llama: Runner, truth: list[int], monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    device = Device(llama.engine.executor)
+    monkeypatch.setattr(llama.engine, "executor", device)
+    yield device
     # Whatever a test left behind must not hold the model's thread.
-    gate.allow(1000)
+    device.allow(1000)
 
 
-def start(slot: int = 0, **options: Any) -> Any:
-    return plan(1, slot, admit=True, sampling=SAMPLING, blocks=8, **options)
+def start(slot: int = 0, **options: Any) -> worker_pb2.ExecuteRequest:
+    return first_plan(1, slot, **{"sampling": SAMPLED, **options})
 
 
 def tokens(response: worker_pb2.ExecuteResponse) -> list[int]:
-    return [int(token) for token in from_bytes(response.token_ids)]
+    found: list[int] = from_bytes(response.token_ids).tolist()
+    return found
 
 
 def number(response: worker_pb2.ExecuteResponse) -> tuple[int, int]:
@@ -85,9 +117,8 @@ def counter(name: str) -> float:
     return REGISTRY.get_sample_value(f"optimist_worker_{name}_total") or 0.0
 
 
-async def test_repeats_go_on_to_the_limit_and_no_further(stub: Stub, llama: Runner) -> None:
-    truth, before = generate(llama, PROMPT, 9, sampling=SAMPLED), counter("repeats")
-    call = stub.Execute()
+async def test_repeats_go_on_to_the_limit_and_no_further(truth: list[int], stub: Stub) -> None:
+    before, call = counter("repeats"), stub.Execute()
     await call.write(start(num_repeats=4))
     await call.done_writing()
     responses = await read_all(call)
@@ -99,11 +130,10 @@ async def test_repeats_go_on_to_the_limit_and_no_further(stub: Stub, llama: Runn
     assert counter("repeats") - before == 4
 
 
-async def test_repeats_end_at_a_stop_token(stub: Stub, llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 9, sampling=SAMPLED)
+async def test_repeats_end_at_a_stop_token(truth: list[int], stub: Stub) -> None:
     assert truth[3] not in truth[:3]
     call = stub.Execute()
-    await call.write(start(num_repeats=63, stop_token_ids=to_bytes([truth[3]])))
+    await call.write(start(num_repeats=63, stop_token_ids=[truth[3]]))
     await call.write(plan(2, 0, num_repeats=63))
     await call.done_writing()
     responses = await read_all(call)
@@ -112,29 +142,6 @@ async def test_repeats_end_at_a_stop_token(stub: Stub, llama: Runner) -> None:
     last = responses[-1]
     assert from_bytes(last.lengths).tolist() == [len(PROMPT) + 4]
     assert not any(response.errors for response in responses)
-
-
-async def test_plans_that_wait_are_run_without_repeats_and_without_idling(llama: Runner) -> None:
-    truth = generate(llama, PROMPT, 4, sampling=SAMPLED)
-    later = [plan(sequence, 0, num_repeats=63 if sequence < 4 else 0) for sequence in (2, 3, 4)]
-
-    async def requests() -> AsyncIterator[worker_pb2.ExecuteRequest]:
-        for each in (start(), *later):
-            yield each
-
-    # The plans are all there before the first one is taken.
-    stream = PlanStream(requests())
-    for _ in range(20):
-        await asyncio.sleep(0)
-    work = asyncio.ensure_future(asyncio.to_thread(run_plans, llama, stream))
-    responses = []
-    while (response := await stream.next_answer()) is not None:
-        responses.append(response)
-        stream.sent(response)
-    await work
-    assert [number(response) for response in responses] == [(i, 0) for i in (1, 2, 3, 4)]
-    assert [tokens(response) for response in responses] == [[t] for t in truth]
-    assert [response.idle_ns for response in responses] == [0] * 4
 
 
 async def test_waiting_for_a_plan_counts_as_idle_time(stub: Stub) -> None:
@@ -152,27 +159,28 @@ async def test_waiting_for_a_plan_counts_as_idle_time(stub: Stub) -> None:
 
 
 async def test_rows_of_a_request_that_has_ended_are_answered_with_nothing(
-    stub: Stub, llama: Runner, gate: Gate
+    stub: Stub, llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = stub.Execute()
-    gate.allow(1)
     await call.write(start(max_length=len(PROMPT) + 1))
+    responses = [await read(call)]
+    # A pass would fail.
+    monkeypatch.setattr(llama.engine.model.module, "forward", None)
     await call.write(plan(2, 0, num_repeats=9))
     await call.write(plan(3, 0))
     await call.done_writing()
-    responses = await read_all(call)
+    responses += await read_all(call)
     assert [number(response) for response in responses] == [(1, 0), (2, 0), (3, 0)]
     for response in responses[1:]:
         assert tokens(response) == []
         assert from_bytes(response.lengths).tolist() == [len(PROMPT) + 1]
         assert (response.num_tokens, len(response.errors)) == (0, 0)
-    assert gate.num_passes == 1
 
 
-async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, gate: Gate) -> None:
+async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, device: Device) -> None:
     old = stub.Execute()
     await old.write(start(num_repeats=63))
-    gate.allow(1)
+    device.allow()
     await read(old)
     new = stub.Execute()
     await new.write(plan(1, 0))
@@ -180,7 +188,7 @@ async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, gate: Ga
 
     async def read_on() -> None:
         while True:
-            gate.allow(1)
+            device.allow()
             responses.append(await read(old))
             await asyncio.sleep(0.01)
 
@@ -189,94 +197,37 @@ async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, gate: Ga
     assert error.value.code() == grpc.StatusCode.ABORTED
     assert len(responses) < 12
     # The new stream finds all slots free.
+    device.allow(9)
     response = await read(new)
     assert [error.message for error in response.errors] == ["slot 0 holds no request"]
     await new.write(start())
-    gate.allow(1)
     assert not (await read(new)).errors
     new.cancel()
 
 
-class Device:
-    """The executor of a device that runs by itself: steps end when the test lets them.
-
-    What a step does to the state is there at once, as it is for all that is launched after it.
-    """
-
-    most_plans = 2
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self.num_started = 0
-        self.gate = Gate()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executor, name)
-
-    def on_step_end(self, wake: Callable[[], None] | None) -> bool:
-        self.gate.wake = wake
-        return True
-
-    def launch(self, *arguments: Any) -> Any:
-        step = SlowStep(self._executor.launch(*arguments), self.gate)
-        self.num_started += 1
-        return step
-
-
-class SlowStep:
-    """A step that has not ended yet."""
-
-    def __init__(self, step: RunningStep, gate: Gate) -> None:
-        self._step, self._gate = step, gate
-
-    @property
-    def is_over(self) -> bool:
-        return self._gate.is_open
-
-    def wait(self) -> FinishedStep:
-        self._gate.wait()
-        return self._step.wait()
-
-
-@pytest.fixture
-def device(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    device = Device(llama.engine.executor)
-    monkeypatch.setattr(llama.engine, "executor", device)
-    yield device
-    device.gate.allow(1000)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 20
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.001)
-
-
 async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
-    stub: Stub, device: Device, llama: Runner
+    truth: list[int], stub: Stub, device: Device
 ) -> None:
-    device.gate.allow(9)
-    truth = generate(llama, PROMPT, 3, sampling=SAMPLED)
-    device.num_started, device.gate = 0, Gate()
     call = stub.Execute()
-    await call.write(start())
+    await call.write(start(num_repeats=63))
     await until(lambda: device.num_started == 1)
     # The model's thread waits for a plan by now.
     await asyncio.sleep(0.02)
-    await call.write(plan(2, 0))
+    await call.write(plan(2, 0, num_repeats=63))
     await until(lambda: device.num_started == 2)
     # With two plans the device is full: the third is launched when the first has ended.
     await call.write(plan(3, 0))
-    await until(lambda: device.gate.num_passes == 1)
+    await until(lambda: device.num_awaited == 1)
     await asyncio.sleep(0.02)
     assert device.num_started == 2
-    device.gate.allow()
+    device.allow()
     responses = [await read(call)]
     await until(lambda: device.num_started == 3)
-    device.gate.allow(2)
+    device.allow(2)
     responses += [await read(call), await read(call)]
-    assert [tokens(response) for response in responses] == [[token] for token in truth]
+    # None is repeated where a newer one waits.
+    assert [number(response) for response in responses] == [(1, 0), (2, 0), (3, 0)]
+    assert [tokens(response) for response in responses] == [[token] for token in truth[:3]]
     assert [response.idle_ns for response in responses] == [0, 0, 0]
     call.cancel()
 
@@ -289,17 +240,17 @@ async def test_rows_with_a_grammar_hold_up_the_next_plan(
     monkeypatch.setattr(masks, "open", lambda admission: None)
     monkeypatch.setattr(masks, "commit", lambda slot, token_ids: committed.extend(token_ids))
     call = stub.Execute()
-    sampling = sampling_pb2.SamplingParams(temperature=0.8, seed=21, grammar="start: /a*/")
-    await call.write(plan(1, 0, admit=True, sampling=sampling))
+    sampling = SamplingParams(temperature=0.8, seed=21, grammar="start: /a*/")
+    await call.write(start(sampling=sampling))
     await call.write(plan(2, 0))
-    await until(lambda: device.gate.num_passes == 1)
+    await until(lambda: device.num_awaited == 1)
     await asyncio.sleep(0.02)
     assert (device.num_started, committed) == (1, [])
-    device.gate.allow()
+    device.allow()
     first = tokens(await read(call))
     await until(lambda: device.num_started == 2)
     assert committed == first
-    device.gate.allow()
+    device.allow()
     assert committed[:1] + tokens(await read(call)) == committed
     call.cancel()
 
@@ -310,9 +261,11 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
     call = stub.Execute()
     await call.write(start())
     await call.write(plan(2, 0, num_repeats=9))
-    await call.write(plan(3, 0, num_known_tokens=b"abc"))
+    malformed = plan(3, 0)
+    malformed.num_known_tokens = b"abc"
+    await call.write(malformed)
     await until(lambda: device.num_started == 2)
-    device.gate.allow(50)
+    device.allow(50)
     # The second plan is not run again: a newer one has come, whatever it is worth.
     assert [number(await read(call)) for _ in range(2)] == [(1, 0), (2, 0)]
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -326,76 +279,42 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
     again.cancel()
 
 
-async def test_a_step_that_fails_on_a_device_ends_its_rows(
-    stub: Stub, device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(step: SlowStep) -> None:
-        raise RuntimeError("the device has failed")
-
-    device.gate.allow(9)
-    call = stub.Execute()
-    with monkeypatch.context() as patch:
-        patch.setattr(SlowStep, "wait", fail)
-        await call.write(start())
-        response = await read(call)
-    assert [error.slot for error in response.errors] == [0]
-    assert "the device has failed" in response.errors[0].message
-    assert tokens(response) == []
-    await call.write(start(1))
-    assert not (await read(call)).errors
-    call.cancel()
-
-
 @pytest.mark.parametrize("where", ["stub", "device"])
 @pytest.mark.parametrize(("in_flight", "num_repeats"), [(1, 0), (1, 3), (2, 1), (3, 0), (3, 3)])
 async def test_plans_ahead_and_repeats_give_the_same_tokens(
     where: str,
     in_flight: int,
     num_repeats: int,
+    truth: list[int],
     stub: Stub,
-    llama: Runner,
     request: pytest.FixtureRequest,
 ) -> None:
     """Two requests, windows that are partly wrong, plans sent on until both have ended."""
     if where == "device":
-        request.getfixturevalue("device").gate.allow(1000)
-    truth = generate(llama, PROMPT, 40, sampling=SAMPLED)
+        request.getfixturevalue("device").allow(1000)
     guess = [3 if i % 7 == 4 else token for i, token in enumerate(truth)]
     call = stub.Execute()
     for slot in (0, 1):
-        length = len(PROMPT) + 40 - 10 * slot
-        await call.write(start(slot, max_length=length, num_draft_tokens=to_bytes([0])))
+        await call.write(start(slot, max_length=len(PROMPT) + 40 - 10 * slot))
         await read(call)
     outputs: dict[int, list[int]] = dict.fromkeys((0, 1), truth[:1])
     sequence, unanswered = 1, set[int]()
+    rows = [PlannedRow(1, 1, 4, []), PlannedRow(0, 1, 2, [])]
     while min(len(outputs[0]), len(outputs[1]) + 10) < 40:
         while len(unanswered) < in_flight:
             sequence += 1
             unanswered.add(sequence)
             # Made on what is known now, which plans in flight may have moved.
             windows = [
-                worker_pb2.Window(
-                    slot=slot, base=len(output), token_ids=to_bytes(guess[len(output) :])
-                )
+                WindowUpdate(slot, len(output), guess[len(output) :])
                 for slot, output in outputs.items()
             ]
-            await call.write(
-                worker_pb2.ExecuteRequest(
-                    sequence=sequence,
-                    windows=windows,
-                    slots=to_bytes([1, 0]),
-                    num_known_tokens=to_bytes([1, 1]),
-                    num_draft_tokens=to_bytes([4, 2]),
-                    num_new_blocks=to_bytes([0, 0]),
-                    num_repeats=num_repeats,
-                )
-            )
+            ahead = plan_rows(sequence, rows, windows=windows, num_repeats=num_repeats)
+            await call.write(write_plan(ahead))
         response = await read(call)
         unanswered.discard(response.sequence)
         assert not response.errors
-        first, emitted = 0, from_bytes(response.num_emitted_tokens)
-        for slot, size in zip(from_bytes(response.slots).tolist(), emitted, strict=True):
-            outputs[slot] = outputs[slot] + tokens(response)[first : first + size]
-            first += size
+        for slot, text in said(response).items():
+            outputs[slot] = outputs[slot] + text
     assert outputs == {0: truth, 1: truth[:30]}
     call.cancel()

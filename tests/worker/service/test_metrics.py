@@ -15,20 +15,20 @@ from optimist_worker.service.observing import RequestSpans, observe_step
 from tests.tracing.collector import CollectedSpan, running_collector
 from tests.worker.step import make_result
 
+EAGLE, TARGET = DraftSource.EAGLE, DraftSource.TARGET
 Read = Callable[..., float]
 
 
-def result_of(*rows: tuple[int, int, int], draft_ns: int = 0) -> StepResult:
-    """Rows of source, drafts and accepted drafts; each emits one token more than it accepts."""
-    sources, drafted, accepted = (list(column) for column in zip(*rows, strict=True))
+def result_of(*rows: tuple[int, int, int, int], draft_ns: int = 0) -> StepResult:
+    """Rows of slot, source, drafts and accepted ones; each emits one token more than it accepts."""
+    slots, sources, drafted, accepted = (list(column) for column in zip(*rows, strict=True))
     return make_result(
-        range(len(rows)),
+        slots,
         num_emitted_tokens=[number + 1 for number in accepted],
         token_ids=[7] * (sum(accepted) + len(rows)),
         num_drafted_tokens=drafted,
         num_accepted_tokens=accepted,
         draft_sources=sources,
-        num_tokens=sum(drafted) + len(rows),
         draft_ns=draft_ns,
     )
 
@@ -51,13 +51,9 @@ def added() -> Read:
 
 
 def test_drafts_are_counted_by_source(added: Read) -> None:
-    rows = [
-        (DraftSource.PREDICTION, 8, 8),
-        (DraftSource.EAGLE, 5, 2),
-        (DraftSource.EAGLE, 3, 0),
-        (DraftSource.TARGET, 0, 0),
-    ]
-    observe_step(result_of(*rows, draft_ns=2_000_000), 0.01, 0.0)
+    rows = [(3, EAGLE, 5, 2), (1, EAGLE, 3, 0), (2, TARGET, 0, 0)]
+    result = result_of((0, DraftSource.PREDICTION, 8, 8), *rows, draft_ns=2_000_000)
+    observe_step(result, 0.01, 0.0)
     for source, drafted, accepted, number in (("prediction", 8, 8, 1), ("eagle", 8, 2, 2)):
         assert added("drafted_tokens_total", source=source) == drafted
         assert added("accepted_tokens_total", source=source) == accepted
@@ -75,15 +71,13 @@ def test_drafts_are_counted_by_source(added: Read) -> None:
 
 
 def test_the_time_of_a_pass_is_split(added: Read) -> None:
-    observe_step(result_of((DraftSource.EAGLE, 5, 2), draft_ns=2_000_000), 0.01, 0.0)
+    observe_step(result_of((0, EAGLE, 5, 2), draft_ns=2_000_000), 0.01, 0.0)
     assert added("draft_seconds_sum", source="eagle") == pytest.approx(0.002)
     assert added("verify_seconds_sum", source="eagle") == pytest.approx(0.008)
     assert added("step_seconds_sum") == pytest.approx(0.01)
-
-
-def test_passes_without_drafts_are_no_drafting(added: Read) -> None:
-    observe_step(result_of((DraftSource.TARGET, 0, 0)), 0.01, 0.0)
-    assert added("step_seconds_count") == 1
+    # A pass without drafts is none of drafting.
+    observe_step(result_of((0, TARGET, 0, 0)), 0.01, 0.0)
+    assert added("step_seconds_count") == 2
     for source in ("target", "mixed"):
         assert added("verify_seconds_count", source=source) == 0
         assert added("acceptance_rate_count", source=source) == 0
@@ -95,13 +89,6 @@ TRACE_PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 def admit(slot: int, trace_parent: str = TRACE_PARENT) -> worker_pb2.ExecuteRequest:
     admission = worker_pb2.Admission(slot=slot, request_id=f"r{slot}", trace_parent=trace_parent)
     return worker_pb2.ExecuteRequest(admissions=[admission])
-
-
-def result(*rows: tuple[int, int, int, int]) -> StepResult:
-    """A result with slot, drafted, accepted and emitted tokens of each row."""
-    slots, drafted, accepted, emitted = (list(column) for column in zip(*rows, strict=True))
-    numbers = {"num_drafted_tokens": drafted, "num_accepted_tokens": accepted}
-    return make_result(slots, num_emitted_tokens=emitted, draft_sources=drafted, **numbers)
 
 
 @contextmanager
@@ -122,10 +109,10 @@ def test_a_span_adds_up_the_passes_of_its_request(*, of_passes: bool) -> None:
     with tracing(of_passes=of_passes) as (spans, found):
         spans.begin(admit(3))
         spans.begin(admit(4, trace_parent=""))
-        spans.note(result((3, 8, 5, 6), (4, 1, 1, 2)), step_ns=1_000_000)
-        spans.note(result((4, 0, 0, 1), (3, 2, 0, 1)), step_ns=500_000)
+        spans.note(result_of((3, EAGLE, 8, 5), (4, EAGLE, 1, 1)), step_ns=1_000_000)
+        spans.note(result_of((4, TARGET, 0, 0), (3, EAGLE, 2, 0)), step_ns=500_000)
         spans.begin(worker_pb2.ExecuteRequest(released_slots=to_bytes([3, 4])))
-        spans.note(result((3, 9, 9, 9)), step_ns=1)
+        spans.note(result_of((3, EAGLE, 9, 9)), step_ns=1)
     passes = [span for span in found if span.name == "worker pass"]
     (whole,) = [span for span in found if span not in passes]
     assert whole.attributes["optimist.request_id"] == "r3"
@@ -144,5 +131,5 @@ def test_a_slot_that_is_taken_again_begins_another_span() -> None:
     with tracing() as (spans, found):
         for _ in range(2):
             spans.begin(admit(3))
-            spans.note(result((3, 0, 0, 1)), step_ns=1)
+            spans.note(result_of((3, TARGET, 0, 0)), step_ns=1)
     assert [span.attributes["optimist.num_passes"] for span in found] == [1, 1]

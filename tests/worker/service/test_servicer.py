@@ -18,7 +18,7 @@ from optimist_worker.runner.runner import Runner
 from optimist_worker.service.plan_stream import MOST_PLANS, PlanStream
 from optimist_worker.service.servicer import WorkerServicer
 from tests.checkpoints import VOCAB_SIZE
-from tests.worker.call import COSTS, Stub, plan, read
+from tests.worker.call import COSTS, Stub, first_plan, read
 from tests.worker.step import BLOCK_SIZE, MAX_MODEL_LEN, NUM_BLOCKS
 
 
@@ -40,10 +40,10 @@ async def test_describe(stub: Stub, llama: Runner) -> None:
 async def test_a_client_that_goes_away_leaves_the_worker_usable(stub: Stub) -> None:
     for _ in range(3):
         call = stub.Execute()
-        await call.write(plan(1, 0, admit=True))
+        await call.write(first_plan(1, 0))
         call.cancel()
     call = stub.Execute()
-    await call.write(plan(1, 0, admit=True))
+    await call.write(first_plan(1, 0))
     assert not (await read(call)).errors
     call.cancel()
 
@@ -69,7 +69,7 @@ def stuck(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[StuckStep]
 
 
 async def one_plan() -> AsyncIterator[worker_pb2.ExecuteRequest]:
-    yield plan(1, 0, admit=True)
+    yield first_plan(1, 0)
     await asyncio.Event().wait()
 
 
@@ -139,64 +139,30 @@ async def test_a_lost_device_is_noticed_outside_steps_too(
     assert signals == [signal.SIGTERM]
 
 
-class Sender:
-    """Sends plans as fast as they are read, and counts them."""
-
-    def __init__(self, number: int, *, ends: bool = True) -> None:
-        self.num_read, self._number, self._ends = 0, number, ends
-
-    async def requests(self) -> AsyncIterator[worker_pb2.ExecuteRequest]:
-        for sequence in range(self._number):
-            self.num_read += 1
-            yield worker_pb2.ExecuteRequest(sequence=sequence)
-        if not self._ends:
-            await asyncio.Event().wait()
-
-
 async def settle() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-def answer(sequence: int, repeat: int = 0) -> worker_pb2.ExecuteResponse:
-    return worker_pb2.ExecuteResponse(sequence=sequence, repeat=repeat)
-
-
-def take(stream: PlanStream) -> int:
-    request = stream.take()
-    assert isinstance(request, worker_pb2.ExecuteRequest)
-    return request.sequence
-
-
 async def test_few_plans_are_read_ahead_of_their_answers() -> None:
-    sender = Sender(100)
-    stream = PlanStream(sender.requests())
-    await settle()
-    assert sender.num_read == MOST_PLANS
-    assert [take(stream) for _ in range(MOST_PLANS)] == list(range(MOST_PLANS))
-    stream.sent(answer(0, repeat=1))
-    await settle()
-    assert sender.num_read == MOST_PLANS
-    stream.sent(answer(0))
-    await settle()
-    assert sender.num_read == MOST_PLANS + 1
-    stream.close()
+    num_read = 0
 
+    async def requests() -> AsyncIterator[worker_pb2.ExecuteRequest]:
+        nonlocal num_read
+        for sequence in range(100):
+            num_read += 1
+            yield worker_pb2.ExecuteRequest(sequence=sequence)
 
-async def test_a_step_counts_as_long_as_it_has_no_answer() -> None:
-    stream = PlanStream(Sender(3, ends=False).requests())
+    stream = PlanStream(requests())
     await settle()
-    assert stream.seconds_at_work() == 0.0
-    assert take(stream) == 0
-    await asyncio.sleep(0.001)
-    assert stream.seconds_at_work() > 0.0
+    assert num_read == MOST_PLANS
+    taken = [stream.take() for _ in range(MOST_PLANS)]
+    assert taken == [worker_pb2.ExecuteRequest(sequence=i) for i in range(MOST_PLANS)]
+    for repeat, expected in ((1, MOST_PLANS), (0, MOST_PLANS + 1)):
+        stream.sent(worker_pb2.ExecuteResponse(sequence=0, repeat=repeat))
+        await settle()
+        assert num_read == expected
     stream.close()
-    # A device has the first plan and is to be given the second one after it.
-    assert stream.take() is None
-    await asyncio.sleep(0.001)
-    assert stream.seconds_at_work() > 0.0
-    stream.finish()
-    assert stream.seconds_at_work() == 0.0
 
 
 async def test_a_failure_to_read_is_not_lost() -> None:
@@ -206,7 +172,7 @@ async def test_a_failure_to_read_is_not_lost() -> None:
 
     stream = PlanStream(broken())
     await settle()
-    assert take(stream) == 7
+    assert stream.take() == worker_pb2.ExecuteRequest(sequence=7)
     assert stream.take() is None
     with pytest.raises(ConnectionError, match="gone"):
         stream.raise_read_error()
