@@ -1,0 +1,114 @@
+"""What happens to answers when services die, or when what replicas share does not answer."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import pytest
+from openai import OpenAI
+
+from optimist_bench.replicas.redis_server import RedisServer
+from optimist_training.data.edits import Edit
+from tests.integration.edit import ask, connect, edits
+from tests.stack import (
+    MODEL_FLAG,
+    START_SECONDS,
+    Service,
+    Services,
+    Stack,
+    start,
+    start_services,
+    wait_until,
+)
+
+
+@pytest.mark.parametrize("service", ["proposer", "worker"])
+def test_the_answer_completes_with_the_same_text(
+    stack: Stack, client: OpenAI, service: str
+) -> None:
+    edit = max(edits(20), key=lambda one: len(one.after))
+    whole = ask(client, edit, edit.before)
+    plain = ask(client, edit, None)
+    pids = stack.service_pids(service)
+
+    def kill_once(number: int) -> None:
+        if number == 2:
+            stack.kill_service(service)
+
+    prediction = edit.before if service == "proposer" else None
+    disturbed = ask(client, edit, prediction, on_chunk=kill_once)
+    assert disturbed.token_ids == whole.token_ids == plain.token_ids
+
+    def is_of_use() -> bool:
+        afterwards = ask(client, edit, edit.before)
+        assert afterwards.token_ids == whole.token_ids
+        return afterwards.accepted >= len(whole.token_ids) / 2
+
+    # What died was started again.
+    wait_until(is_of_use, f"a {service} that is of use", START_SECONDS)
+    assert stack.service_pids(service) != pids
+
+
+class Replicas(NamedTuple):
+    """Three proposers that share requests through a real Redis, which the tests may kill."""
+
+    store: RedisServer
+    proposers: list[Service]
+    services: Services
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    with RedisServer(tmp_path_factory.mktemp("store")) as store, ExitStack() as stack:
+        options = (*MODEL_FLAG, "--store", store.url)
+        proposers = [start(stack, "proposer", *options) for _ in range(3)]
+        # Float64, so that every token is the same however wide a pass is.
+        services = start_services(stack, proposers, ("--dtype", "float64"))
+        yield Replicas(store, proposers, services)
+
+
+@pytest.mark.parametrize("affinity", ["true", "false"])
+def test_replicas_take_turns_and_may_die(replicas: Replicas, affinity: str) -> None:
+    store, proposers, services = replicas
+    services.scheduler.restart("--proposer-affinity", affinity)
+    services.gateway.wait_until_healthy()
+    with connect(services.url) as client:
+
+        def is_of_use(edit: Edit) -> bool:
+            """Checks that a prediction changes nothing; returns whether most of it was accepted."""
+            plain, predicted = ask(client, edit, None), ask(client, edit, edit.before)
+            assert predicted.token_ids == plain.token_ids
+            return predicted.accepted > len(plain.token_ids) / 2
+
+        chosen = edits(8, seed=23)
+        assert is_of_use(chosen[0])
+        assert is_of_use(chosen[1])
+
+        proposers[0].kill()
+        assert is_of_use(chosen[2])
+
+        # What lives in a replica goes on when Redis answers nothing, and when it is gone.
+        store.freeze()
+        is_of_use(chosen[3])
+        store.thaw()
+        store.kill()
+        is_of_use(chosen[4])
+
+        # It comes back empty, and is used again as soon as it is tried again.
+        store.start()
+        assert any(is_of_use(edit) for edit in chosen[5:] * 4)
+    proposers[0].restart()
+
+
+def test_redis_that_freezes_in_the_middle_of_an_answer(replicas: Replicas) -> None:
+    edit = max(edits(20), key=lambda one: len(one.after))
+    with connect(replicas.services.url) as client:
+        plain = ask(client, edit, None)
+
+        def freeze_once(number: int) -> None:
+            if number == 2:
+                replicas.store.freeze()
+
+        disturbed = ask(client, edit, edit.before, on_chunk=freeze_once)
+        replicas.store.thaw()
+        assert disturbed.token_ids == plain.token_ids
