@@ -7,22 +7,9 @@ from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes
-from optimist_gateway.core.answer.output import (
-    SMALLEST,
-    TokenLogprob,
-    TokenLogprobs,
-    token_logprob,
-)
+from optimist_gateway.core.answer.output import SMALLEST, TokenLogprob, TokenLogprobs, token_logprob
 from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
-from tests.gateway.fake_scheduler import (
-    EOS,
-    Script,
-    Step,
-    candidates,
-    logprob,
-    step_of,
-    tokens,
-)
+from tests.gateway.fake_scheduler import EOS, Script, Step, candidates, logprob, step_of, tokens
 from tests.gateway.harness import COMPLETIONS, Gateway, script_of
 
 TEXT = "The quick 東京 \N{ROCKET} fox"

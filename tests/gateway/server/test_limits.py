@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import cache_salt
 from tests.gateway.fake_scheduler import Script
-from tests.gateway.harness import (
-    BODIES,
-    CHAT,
-    Gateway,
-    Start,
-    bearer,
-    error_of,
-    until,
-)
+from tests.gateway.harness import BODIES, CHAT, Gateway, Start, bearer, error_of, until
 
 KEYS = ["ann:key-a", "bob:key-b"]
 

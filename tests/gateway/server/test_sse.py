@@ -126,9 +126,7 @@ async def test_what_comes_too_soon_waits_and_what_comes_first_or_last_does_not()
 
 
 @pytest.mark.parametrize("interval", [0.0, 0.02])
-async def test_what_waits_is_written_when_due_if_the_connection_is_open(
-    interval: float,
-) -> None:
+async def test_what_waits_is_written_when_due_if_the_connection_is_open(interval: float) -> None:
     connections, bodies = connected(3, interval)
     for part in (b"a", b"b", b"c"):
         for body in bodies:
