@@ -75,12 +75,6 @@ def test_the_answer_does_not_depend_on_the_width(text: str, width: int, stop: li
     assert wide.usage().completion_tokens == narrow.usage().completion_tokens
 
 
-def test_the_stop_token_is_counted_and_not_shown() -> None:
-    (piece,) = play(answer(), "ab", 3)
-    assert (piece.text, piece.token_ids) == ("ab", [*letters("ab"), END])
-    assert piece.finish_reason is FinishReason.STOP
-
-
 def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     state = answer(["cd"])
     (piece,) = play(state, "abcdefgh", 6)
@@ -196,12 +190,6 @@ def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usag
     known = [count for count in rejected if count is not None]
     expected = sum(known) if len(known) == len(several) else None
     assert merged.rejected_prediction_tokens == expected
-
-
-def test_answers_to_different_prompts_have_no_common_account() -> None:
-    for several in ([Usage(1, 0, 0, 0, 0), Usage(2, 0, 0, 0, 0)], []):
-        with pytest.raises(ValueError, match="one prompt"):
-            merge_usages(several)
 
 
 LENGTHS = st.lists(st.integers(0, MAX_COUNTED + 9), max_size=8)

@@ -52,15 +52,6 @@ async def test_a_completion(gateway: Gateway) -> None:
     assert last.usage == answer.usage
 
 
-@pytest.mark.parametrize("prompt", ["The quick", ["The quick"], [7, 8, 9], [[7, 8, 9]]])
-async def test_prompts_as_text_and_as_tokens(gateway: Gateway, prompt: Any) -> None:
-    gateway.say("x")
-    await gateway.complete(prompt=prompt)
-    is_text = "The quick" in prompt
-    expected = gateway.backend.encode("The quick").ids if is_text else [7, 8, 9]
-    assert tokens(gateway.adds[0].prompt_token_ids) == expected
-
-
 async def test_special_tokens_are_not_added_to_a_chat(gateway: Gateway) -> None:
     gateway.say("x")
     parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]

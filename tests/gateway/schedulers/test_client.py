@@ -260,15 +260,6 @@ def positions_of(positions: bytes, in_prompt: bytes = b"") -> dict[int, StepOutp
     return outputs_of(prediction_positions=[message])
 
 
-@pytest.mark.parametrize(("position", "in_prompt"), [(12, None), (-1, 7)])
-def test_accepted_drafts_get_their_positions(position: int, in_prompt: int | None) -> None:
-    prompt_positions = None if in_prompt is None else [in_prompt]
-    outputs = positions_of(to_bytes([position]), to_bytes(prompt_positions or []))
-    assert outputs[5].prediction_positions == [position]
-    assert outputs[5].prompt_positions == prompt_positions
-    assert outputs[4].prediction_positions is outputs[4].prompt_positions is None
-
-
 WRONG_LOGPROBS: dict[str, list[Any]] = {
     "logprobs": [floats_to_bytes([-1.0, -2.0, -3.0]), floats_to_bytes([-1.0]), b"\0\0\0"],
     "num_prompt_tokens": [-1, 3],

@@ -56,10 +56,6 @@ async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> Non
         await with_limits.render_messages([{"role": "user", "content": "Hello"}])
 
 
-def test_special_tokens_have_no_text(tokenizer: Tokenizer, backend: Backend) -> None:
-    assert tokenizer.detokenizer().push([EOS, *backend.encode("fox").ids]) == "fox"
-
-
 def test_no_token_is_longer_than_the_longest(tokenizer: Tokenizer, backend: Backend) -> None:
     longest = max(len(backend.decode([i])) for i in range(backend.get_vocab_size()))
     assert tokenizer.longest_token >= longest
