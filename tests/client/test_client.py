@@ -88,20 +88,17 @@ async def ended(server: ScriptedServer) -> bool:
     return await asyncio.to_thread(server.ended.wait, 10)
 
 
-def segment(source: Any, **fields: Any) -> inference_pb2.Segment:
-    return inference_pb2.Segment(source=source, **fields)
-
-
 async def test_steps_and_the_whole_answer(server: ScriptedServer, client: Any) -> None:
     usage = inference_pb2.Usage(
         prompt_tokens=2, completion_tokens=3, tokens_by_source={"target": 3}, num_passes=2
     )
+    segment = inference_pb2.Segment
     predicted = inference_pb2.PredictionPlace(index=1, start=4, end=7)
     prompted = inference_pb2.PromptPlace(message=0, start=4, end=7)
     of_template = inference_pb2.PromptPlace(start=2, end=3, is_in_tokens=True)
     segments = [
-        segment(DRAFT_SOURCE_PREDICTION, text="Hel", num_tokens=2, prediction=predicted),
-        *(segment(DRAFT_SOURCE_NGRAM, prompt=place) for place in (prompted, of_template)),
+        segment(source=DRAFT_SOURCE_PREDICTION, text="Hel", num_tokens=2, prediction=predicted),
+        *(segment(source=DRAFT_SOURCE_NGRAM, prompt=place) for place in (prompted, of_template)),
     ]
     drafted: Any = {"num_accepted_tokens": 2, "source": DRAFT_SOURCE_PREDICTION}
     server.behaviours = [

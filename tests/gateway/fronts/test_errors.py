@@ -66,7 +66,6 @@ def predicted(*contents: Any, **fields: Any) -> Fields:
 IMAGE = {"type": "image_url", "image_url": "a"}
 LONG = "a" * 30_000
 WRONG: list[tuple[str, Fields, str]] = [
-    (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
     (CHAT, said("a\ud800"), "messages[0].content"),
     (CHAT, said([IMAGE]), "messages[0].content[0]"),
@@ -74,10 +73,8 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, said("a", "assistant"), "messages"),
     (CHAT, {"model": None}, "model"),
     (CHAT, {"temperature": "0"}, "temperature"),
-    (CHAT, {"seed": 1.5}, "seed"),
     (CHAT, {"logit_bias": {"7": 101}}, "logit_bias.7"),
     (CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
-    (CHAT, {"max_tokens": True}, "max_tokens"),
     (CHAT, {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     (CHAT, {"cache_salt": "ä" * 129}, "cache_salt"),
@@ -101,9 +98,7 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"predicted_token_ids": [[5] * MAX_MODEL_LEN] * 5}, "predicted_token_ids[4]"),
     (CHAT, predicted("a") | {"predicted_token_ids": [[1]]}, "predicted_token_ids"),
     (CHAT, {"predicted_token_ids": [1, 100000]}, "predicted_token_ids"),
-    (CHAT, {"n": 5}, "n"),
     (CHAT, {"n": 2, "best_of": 3}, "best_of"),
-    (CHAT, {"surprise": 1}, "surprise"),
     (CHAT, {"prompt": "a"}, "prompt"),
     (CHAT, {"echo": True}, "echo"),
     (CHAT, {"metadata": {"a" * 65: "b"}}, "metadata"),
