@@ -26,7 +26,7 @@ from optimist_gateway.core.answer.output import (
 from optimist_gateway.fronts.openai.answer_parts import usage_answer
 from tests.gateway.core.test_detokenize import first_stop
 from tests.gateway.fake_scheduler import Script, Step
-from tests.gateway.harness import COMPLETIONS, Gateway
+from tests.gateway.harness import COMPLETIONS, Fields, Gateway
 
 END = 1000
 PREDICTION = DraftSource.PREDICTION
@@ -235,14 +235,9 @@ def test_without_an_account_the_rate_is_unknown() -> None:
 async def test_the_final_usage_has_it(gateway: Gateway) -> None:
     steps = [Step([20, 21, 22], 2), Step([23]), Step([24, 1], 1)]
     gateway.scheduler.script = Script(steps, num_drafted_tokens=6)
-    expected = {
-        "num_passes": 6,
-        "num_drafted_tokens": 12,
-        "num_accepted_tokens": 6,
-        "acceptance_rate": 0.5,
-        "mean_accepted_length": 2.0,
-        "accepted_length_histogram": [2, 2, 2],
-    }
+    expected: Fields = {"num_passes": 6, "num_drafted_tokens": 12, "num_accepted_tokens": 6}
+    expected |= {"acceptance_rate": 0.5, "mean_accepted_length": 2.0}
+    expected["accepted_length_histogram"] = [2, 2, 2]
     fields: dict[str, Any] = {"n": 2, "include_speculation": True}
     assert (await gateway.answer(COMPLETIONS, **fields))["usage"]["speculation"] == expected
     options = {"include_usage": True, "continuous_usage_stats": True}

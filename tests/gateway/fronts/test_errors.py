@@ -213,19 +213,11 @@ HONOURED = {
     CHAT: {*COMMON, *TOOLS, "max_completion_tokens", "messages", "prediction", "top_logprobs"},
     COMPLETIONS: {*COMMON, "best_of", "echo", "prompt"},
 }
-IGNORED: dict[str, Fields] = {
-    CHAT: {
-        "metadata": {"task": "a test"},
-        "prompt_cache_key": "key",
-        "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
-        "prompt_cache_retention": "24h",
-        "safety_identifier": "ann",
-        "service_tier": "flex",
-        "store": True,
-        "user": "ann",
-    },
-    COMPLETIONS: {"user": "ann"},
-}
+IGNORED: dict[str, Fields] = {CHAT: {"user": "ann"}, COMPLETIONS: {"user": "ann"}}
+IGNORED[CHAT] |= {"metadata": {"task": "a test"}, "service_tier": "flex", "store": True}
+IGNORED[CHAT] |= {"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}
+IGNORED[CHAT] |= {"prompt_cache_key": "key", "prompt_cache_retention": "24h"}
+IGNORED[CHAT] |= {"safety_identifier": "ann"}
 # Each with a value that is refused, and those that ask for nothing.
 REFUSED: dict[str, dict[str, tuple[Any, list[Any]]]] = {
     CHAT: {

@@ -124,18 +124,10 @@ async def test_the_event_loop_is_watched(gateway: Gateway) -> None:
     assert figures["tasks"] > 0
 
 
-STATS = scheduler_pb2.Stats(
-    num_running=3,
-    num_waiting=2,
-    num_free_blocks=30,
-    num_blocks=40,
-    num_prefix_queries=100,
-    num_prefix_hits=60,
-    num_drafts=10,
-    num_drafted_tokens=80,
-    num_accepted_tokens=52,
-    num_accepted_at_positions=[9, 8, 7],
-)
+COUNTS: Any = {"num_running": 3, "num_waiting": 2, "num_free_blocks": 30, "num_blocks": 40}
+COUNTS |= {"num_prefix_queries": 100, "num_prefix_hits": 60, "num_drafts": 10}
+COUNTS |= {"num_drafted_tokens": 80, "num_accepted_tokens": 52}
+STATS = scheduler_pb2.Stats(num_accepted_at_positions=[9, 8, 7], **COUNTS)
 LABELS = 'engine="0",model_name="tiny"'
 
 

@@ -209,19 +209,12 @@ def outputs_of(**fields: Any) -> dict[int, StepOutput]:
 
 def some_logprobs(**fields: object) -> scheduler_pb2.Logprobs:
     """Returns those of two prompt tokens and of the two new tokens of request 5."""
-    message = scheduler_pb2.Logprobs(
-        handle=5,
-        first_prompt_position=3,
-        num_prompt_tokens=2,
-        num_prompt_candidates=1,
-        num_candidates=2,
-        logprobs=floats_to_bytes([-1.0, -2.0, -3.0, -4.0]),
-        candidate_token_ids=to_bytes([10, 20, 30, 31, 40, 41]),
-        candidate_logprobs=floats_to_bytes([-0.5, -1.5, -2.5, -2.75, -3.5, -3.75]),
-    )
-    for name, value in fields.items():
-        setattr(message, name, value)
-    return message
+    usual: Any = {"handle": 5, "first_prompt_position": 3, "num_prompt_tokens": 2}
+    usual |= {"num_prompt_candidates": 1, "num_candidates": 2}
+    usual["logprobs"] = floats_to_bytes([-1.0, -2.0, -3.0, -4.0])
+    usual["candidate_token_ids"] = to_bytes([10, 20, 30, 31, 40, 41])
+    usual["candidate_logprobs"] = floats_to_bytes([-0.5, -1.5, -2.5, -2.75, -3.5, -3.75])
+    return scheduler_pb2.Logprobs(**usual | fields)
 
 
 PROMPT = [TokenLogprobs(-1.0, [10], [-0.5]), TokenLogprobs(-2.0, [20], [-1.5])]

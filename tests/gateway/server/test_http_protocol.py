@@ -17,8 +17,6 @@ from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.harness import Gateway, Start, a_client
 
 MAX_BODY, MAX_HEADERS = 5_000, 4_096
-
-
 JSON = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
 
 

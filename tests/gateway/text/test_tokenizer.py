@@ -205,12 +205,9 @@ def conversation() -> list[dict[str, Any]]:
         {"role": "tool", "content": content, "tool_call_id": call_id, "name": "f"}
         for content, call_id in zip("12", call_ids, strict=True)
     ]
-    return [
-        {"role": "user", "content": "Go"},
-        {"role": "assistant", "content": "", "tool_calls": calls},
-        *results,
-        {"role": "assistant", "content": "Done"},
-    ]
+    asked = [{"role": "user", "content": "Go"}]
+    called = [{"role": "assistant", "content": "", "tool_calls": calls}]
+    return [*asked, *called, *results, {"role": "assistant", "content": "Done"}]
 
 
 def test_mistral_s_templates_get_ids_of_nine_letters() -> None:
