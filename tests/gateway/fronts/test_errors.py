@@ -140,10 +140,8 @@ async def test_messages_of_errors(gateway: Gateway) -> None:
     assert "gpt-9" in error["message"]
     assert "tiny" in error["message"]
     error = await gateway.refused(CHAT, n=5)
-    assert (error["code"], error["message"]) == (
-        "invalid_value",
-        "n: must be at most 4 on this server",
-    )
+    message = "n: must be at most 4 on this server"
+    assert (error["code"], error["message"]) == ("invalid_value", message)
 
 
 NUMBER = b'{"model": "tiny", "messages": [], "temperature": %s}'
