@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -52,16 +53,9 @@ async def test_whatever_is_not_named_needs_a_key(guarded: Gateway) -> None:
 
 async def messages_to(app: Any, scope: dict[str, Any], message: dict[str, Any]) -> list[Any]:
     """Returns what an application sends."""
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return message
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    return sent
+    send = AsyncMock()
+    await app(scope, AsyncMock(return_value=message), send)
+    return [call.args[0] for call in send.await_args_list]
 
 
 @pytest.mark.parametrize("path", ["//health", "/v1/../health", "/./health", "", "health", "*"])
