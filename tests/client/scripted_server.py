@@ -2,8 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -92,17 +90,3 @@ class ScriptedServer(inference_pb2_grpc.InferenceServicer):
             context.set_trailing_metadata((("optimist-error-field", "request_id"),))
             context.abort(grpc.StatusCode.NOT_FOUND, "no such request")
         return inference_pb2.SetPriorityResponse(num_choices=2)
-
-
-@contextmanager
-def serving() -> Iterator[ScriptedServer]:
-    """Serves for the time of the block."""
-    scripted = ScriptedServer()
-    server = grpc.server(ThreadPoolExecutor(4))
-    inference_pb2_grpc.add_InferenceServicer_to_server(scripted, server)
-    scripted.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    server.start()
-    try:
-        yield scripted
-    finally:
-        server.stop(0).wait()

@@ -39,12 +39,6 @@ def test_a_failure_loses_no_other_result(server: ScriptedServer, client: Client)
     assert error.status == "INVALID_ARGUMENT"
 
 
-def test_a_full_server_is_asked_again(server: ScriptedServer, client: Client) -> None:
-    server.behaviours = [failing(grpc.StatusCode.RESOURCE_EXHAUSTED), GOOD]
-    assert [each.text for each in run_batch(client, [("x", {})] * 2, running)] == ["a", "a"]
-    assert len(server.requests) == 3
-
-
 def test_nothing_is_sent_if_an_option_is_wrong(server: ScriptedServer, client: Client) -> None:
     wrong: Options = {"top_n": 3}  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match="prompt 1: there is no option top_n"):

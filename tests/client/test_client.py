@@ -88,29 +88,23 @@ async def ended(server: ScriptedServer) -> bool:
     return await asyncio.to_thread(server.ended.wait, 10)
 
 
-def segment(source: Any, **fields: Any) -> inference_pb2.Segment:
-    return inference_pb2.Segment(source=source, **fields)
-
-
 async def test_steps_and_the_whole_answer(server: ScriptedServer, client: Any) -> None:
     usage = inference_pb2.Usage(
         prompt_tokens=2, completion_tokens=3, tokens_by_source={"target": 3}, num_passes=2
     )
+    segment = inference_pb2.Segment
     predicted = inference_pb2.PredictionPlace(index=1, start=4, end=7)
     prompted = inference_pb2.PromptPlace(message=0, start=4, end=7)
     of_template = inference_pb2.PromptPlace(start=2, end=3, is_in_tokens=True)
     segments = [
-        segment(DRAFT_SOURCE_PREDICTION, text="Hel", num_tokens=2, prediction=predicted),
-        *(segment(DRAFT_SOURCE_NGRAM, prompt=place) for place in (prompted, of_template)),
+        segment(source=DRAFT_SOURCE_PREDICTION, text="Hel", num_tokens=2, prediction=predicted),
+        *(segment(source=DRAFT_SOURCE_NGRAM, prompt=place) for place in (prompted, of_template)),
     ]
     drafted: Any = {"num_accepted_tokens": 2, "source": DRAFT_SOURCE_PREDICTION}
-    server.behaviours = [
-        answering(
-            step("Hel", token_ids=[4, 5], segments=segments, **drafted),
-            step("lo", token_ids=[6], finish_reason=STOP),
-            summary(request_id="r", model="tiny", usage=usage),
-        )
-    ]
+    begin = step("Hel", token_ids=[4, 5], segments=segments, **drafted)
+    end = step("lo", token_ids=[6], finish_reason=STOP)
+    whole = summary(request_id="r", model="tiny", usage=usage)
+    server.behaviours = [answering(begin, end, whole)]
     stream = client.generate("Say hello", n=1)
     first, second = [one async for one in stream]
     assert (first.text, first.source, first.finish_reason) == ("Hel", "prediction", None)
@@ -131,15 +125,10 @@ async def test_steps_and_the_whole_answer(server: ScriptedServer, client: Any) -
 
 
 async def test_several_answers_are_put_in_order(server: ScriptedServer, client: Any) -> None:
-    server.behaviours = [
-        answering(
-            step("b", index=1),
-            step("a", index=0, source=DRAFT_SOURCE_NGRAM),
-            step("d", index=1, finish_reason=inference_pb2.FINISH_REASON_LENGTH),
-            step("c", index=0, finish_reason=STOP),
-            summary(),
-        )
-    ]
+    first = step("b", index=1), step("a", index=0, source=DRAFT_SOURCE_NGRAM)
+    cut_off = step("d", index=1, finish_reason=inference_pb2.FINISH_REASON_LENGTH)
+    last = cut_off, step("c", index=0, finish_reason=STOP)
+    server.behaviours = [answering(*first, *last, summary())]
     answers = (await client.generate("x", n=2).result()).answers
     assert [one.text for one in answers] == ["ac", "bd"]
     assert [one.finish_reason for one in answers] == ["stop", "length"]
@@ -246,14 +235,6 @@ def test_another_thread_may_cancel_a_call_and_a_wait_for_a_retry(server: Scripte
         with pytest.raises(OptimistError, match="as the test wants"):
             next(stream)
     assert len(server.requests) == 2
-
-
-def test_nobody_there() -> None:
-    with (
-        Client("127.0.0.1:1", retries=RetryPolicy(max_retries=0)) as client,
-        pytest.raises(OptimistError, match="UNAVAILABLE"),
-    ):
-        client.models()
 
 
 @by_asyncio

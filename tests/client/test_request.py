@@ -5,17 +5,8 @@ from typing import Any
 
 import pytest
 
-from optimist_client import Message, OptimistError, Options, RetryPolicy
+from optimist_client import OptimistError, Options, RetryPolicy
 from optimist_client.request import generate_request
-
-
-def test_prompts_of_all_kinds() -> None:
-    assert generate_request("Hello", {}).text == "Hello"
-    assert list(generate_request([1, 2], {}).token_ids.ids) == [1, 2]
-    said = [("user", "Hello"), ("assistant", "Hi")]
-    chat = generate_request([Message(*each) for each in said], {}).chat
-    assert [(one.role, one.content) for one in chat.messages] == said
-    assert generate_request([], {}).WhichOneof("prompt") == "token_ids"
 
 
 def test_predictions_of_all_kinds() -> None:
@@ -81,10 +72,3 @@ def test_the_server_is_given_the_time_it_asks_for() -> None:
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "INTERNAL", "CANCELLED", "UNAUTHENTICATED"])
 def test_other_errors_are_final(status: str) -> None:
     assert RetryPolicy().wait_seconds(error(status), 0, None) is None
-
-
-def test_there_is_an_end() -> None:
-    policy = RetryPolicy(max_retries=1)
-    assert policy.wait_seconds(error("UNAVAILABLE"), 0, None) is not None
-    assert policy.wait_seconds(error("UNAVAILABLE"), 1, None) is None
-    assert RetryPolicy(max_retries=0).wait_seconds(error("UNAVAILABLE"), 0, None) is None

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -36,15 +37,9 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.train_from_iterator(
-        CORPUS,
-        trainers.BpeTrainer(
-            vocab_size=512,
-            special_tokens=["<|pad|>", "<|end|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
+    options: Any = {"special_tokens": ["<|pad|>", "<|end|>"], "show_progress": False}
+    options["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=512, **options))
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>"
     )

@@ -67,17 +67,15 @@ class Gateway:
         return [token for step in self.scheduler.script.steps for token in step.token_ids]
 
     async def chat(self, extra: Fields | None = None, **options: Any) -> Any:
-        """Asks by the official client."""
+        """Asks by the official client, as `complete` and `respond` do."""
         asked = BODIES[CHAT] | options
         return await self.client.chat.completions.create(**asked, extra_body=extra)
 
     async def complete(self, extra: Fields | None = None, **options: Any) -> Any:
-        """Asks by the official client."""
         asked = BODIES[COMPLETIONS] | options
         return await self.client.completions.create(**asked, extra_body=extra)
 
     async def respond(self, extra: Fields | None = None, **options: Any) -> Any:
-        """Asks by the official client."""
         return await self.client.responses.create(**BODIES[RESPONSES] | options, extra_body=extra)
 
     async def post(self, path: str, *, key: str = "", **fields: Any) -> httpx.Response:
@@ -212,12 +210,8 @@ async def starting(
         app = create_app(made := GatewaySettings(**values | settings), tokenizer)
         url = await stack.enter_async_context(_serving(app, made))
         http = await stack.enter_async_context(a_client(url))
-        client = AsyncOpenAI(
-            base_url=f"{url}/v1",
-            api_key="none",
-            max_retries=0,
-            http_client=DefaultAsyncHttpxClient(verify=False),
-        )
+        transport: Any = {"http_client": DefaultAsyncHttpxClient(verify=False), "max_retries": 0}
+        client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", **transport)
         gateway = Gateway(app, http, await stack.enter_async_context(client), backend)
         gateway.grpc_address = f"127.0.0.1:{made.grpc_port}"
         gateway.schedulers, gateway.servers = list(started), servers

@@ -43,10 +43,12 @@ def test_files_for_tls_are_given_together(number: int) -> None:
         load_settings(SchedulerSettings, TLS[:number])
 
 
-def test_a_certificate_alone_admits_no_clients_to_the_gateway() -> None:
-    files = ["--https-cert", "a", "--https-key", "b"]
-    with pytest.raises(SetupError, match="--api-keys-file"):
-        load_settings(GatewaySettings, ["--model", "m", "--host", "0.0.0.0", *files])
+def test_a_certificate_or_an_admin_key_alone_admits_no_clients_to_the_gateway() -> None:
+    exposed = ["--model", "m", "--host", "0.0.0.0"]
+    for others in (["--https-cert", "a", "--https-key", "b"], ["--admin-keys", "k"]):
+        with pytest.raises(SetupError, match="--api-keys-file"):
+            load_settings(GatewaySettings, [*exposed, *others])
+    load_settings(GatewaySettings, [*exposed, "--api-keys", "k"])
 
 
 def test_addresses_of_this_machine_alone_are_loopback() -> None:

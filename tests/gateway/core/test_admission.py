@@ -39,17 +39,6 @@ def refused(
     return refusal.limit, refusal.retry_seconds
 
 
-def test_a_client_alone_leaves_places_for_another() -> None:
-    admits = control()
-    while admitted(admits, "a"):
-        pass
-    assert admits.num_choices == 7
-    assert refused(admits, "a")[0] is Limit.SHARE
-    assert admitted(admits, "b")
-    # Whoever has no rival gets all.
-    assert admitted(control(), "a", 8, competes=False)
-
-
 def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
     admits = control()
     assert admitted(admits, "b")
@@ -91,15 +80,6 @@ def test_requests_in_a_minute_are_bounded_and_come_again() -> None:
     assert seconds == pytest.approx(20)
     assert admitted(admits, "b")
     assert admitted(admits, "a", now=20.0)
-
-
-def test_tokens_are_counted_when_they_were_used() -> None:
-    admits = control(tokens_per_minute=100)
-    assert admitted(admits, "a")
-    admits.charge("a", 150, 0.0)
-    admits.release("a", 1, 0.0)
-    assert refused(admits, "a")[0] is Limit.TOKENS
-    assert admitted(admits, "a", now=31.0)
 
 
 def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,8 +161,3 @@ def test_text_ends_before_the_first_complete_stop_string(text: str, stop: list[s
         held = text[len(shown) :]
         assert held == "" or any(one.startswith(held) and one != held for one in stop)
     assert shown + state.flush() == (text if expected is None else text[: expected[0]])
-
-
-def test_an_empty_stop_string_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        StopStrings(["a", ""])

@@ -52,24 +52,12 @@ async def test_a_completion(gateway: Gateway) -> None:
     assert last.usage == answer.usage
 
 
-@pytest.mark.parametrize("prompt", ["The quick", ["The quick"], [7, 8, 9], [[7, 8, 9]]])
-async def test_prompts_as_text_and_as_tokens(gateway: Gateway, prompt: Any) -> None:
-    gateway.say("x")
-    await gateway.complete(prompt=prompt)
-    is_text = "The quick" in prompt
-    expected = gateway.backend.encode("The quick").ids if is_text else [7, 8, 9]
-    assert tokens(gateway.adds[0].prompt_token_ids) == expected
-
-
 async def test_special_tokens_are_not_added_to_a_chat(gateway: Gateway) -> None:
     gateway.say("x")
     parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "y"}]
-    messages = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": parts},
-        {"role": "assistant", "content": "Yes?"},
-        {"role": "user", "content": "Go", "name": "ann"},
-    ]
+    said = [("developer", "Be brief."), ("user", parts), ("assistant", "Yes?")]
+    messages: list[Any] = [{"role": role, "content": content} for role, content in said]
+    messages.append({"role": "user", "content": "Go", "name": "ann"})
     await gateway.chat(messages=messages)
     prompt = "<|system|>Be brief.\n<|user|>Hey\n<|assistant|>Yes?\n<|user|>Go\n<|assistant|>"
     assert gateway.backend.decode(tokens(gateway.adds[0].prompt_token_ids)) == prompt
@@ -112,14 +100,9 @@ async def test_a_stop_string_ends_text_and_request(gateway: Gateway, width: int)
 
 async def test_parameters_reach_the_scheduler(gateway: Gateway) -> None:
     gateway.say("x")
-    same: dict[str, Any] = {
-        "temperature": 0.5,
-        "top_p": 0.75,
-        "top_k": 5,
-        "min_p": 0.25,
-        "seed": -7,
-    }
+    same: dict[str, Any] = {"temperature": 0.5, "top_p": 0.75, "top_k": 5, "min_p": 0.25}
     same |= {"presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.5}
+    same["seed"] = -7
     options: dict[str, Any] = same | {"logit_bias": {"12": -100, "13": 1.5}}
     options |= {"stop_token_ids": [9, 8, 9], "min_tokens": 3, "num_speculative_tokens": 0}
     options |= {"cache_salt": "tenant", "priority": -2}

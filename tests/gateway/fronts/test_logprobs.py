@@ -7,22 +7,8 @@ from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes
-from optimist_gateway.core.answer.output import (
-    SMALLEST,
-    TokenLogprob,
-    TokenLogprobs,
-    token_logprob,
-)
-from optimist_gateway.fronts.openai.answer_parts import completion_logprobs
-from tests.gateway.fake_scheduler import (
-    EOS,
-    Script,
-    Step,
-    candidates,
-    logprob,
-    step_of,
-    tokens,
-)
+from optimist_gateway.core.answer.output import SMALLEST, TokenLogprobs, token_logprob
+from tests.gateway.fake_scheduler import EOS, Script, Step, candidates, logprob, step_of, tokens
 from tests.gateway.harness import COMPLETIONS, Gateway, script_of
 
 TEXT = "The quick 東京 \N{ROCKET} fox"
@@ -198,11 +184,3 @@ def test_what_is_impossible_has_a_number_in_json() -> None:
     impossible = float("-inf")
     given = token_logprob(5, TokenLogprobs(impossible, [6], [impossible]), 3, lambda _: ("x", b"x"))
     assert given.logprob == given.top[0].logprob == SMALLEST
-
-
-def test_of_tokens_with_the_same_text_the_likeliest_counts() -> None:
-    half = "\ufffd"
-    top = (TokenLogprob(1, half, b"\xe6", -0.5), TokenLogprob(2, half, b"\xe7", -1.5))
-    given = completion_logprobs([TokenLogprob(3, half, b"\xe8", -2.5, 0, top)])
-    assert given is not None
-    assert given["top_logprobs"] == [{half: -0.5}]

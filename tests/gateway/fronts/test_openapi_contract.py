@@ -60,14 +60,3 @@ async def test_every_operation_with_a_body_has_examples_that_are_served(gateway:
             jsonschema.Draft202012Validator(schema).validate(example["value"])
             response = await gateway.http.post(path, json=example["value"])
             assert response.status_code == 200, (path, name, response.text)
-
-
-async def test_limits_of_the_server_are_in_the_document(gateway: Gateway) -> None:
-    schemas = (await gateway.http.get("/openapi.json")).json()["components"]["schemas"]
-    chat = schemas["ChatCompletionBody"]["properties"]
-    assert chat["model"]["enum"] == ["tiny"]
-    most = [chat[name]["anyOf"][0]["maximum"] for name in ("n", "max_completion_tokens")]
-    tokens = schemas["DetokenizeBody"]["properties"]["tokens"]["items"]
-    assert (most, tokens["minimum"]) == ([4, 4095], 0)
-    await gateway.answer("/detokenize", tokens=[tokens["maximum"]])
-    await gateway.refused("/detokenize", tokens=[tokens["maximum"] + 1])

@@ -29,8 +29,6 @@ from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
 END = 1
 FOX = [{"role": "user", "content": "The fox"}]
 TEXT = "The quick bröwn 東京 \N{ROCKET} ÄÖ fox\n"
-
-
 NO_PROMPT = PromptSpans(9)
 
 
@@ -102,20 +100,11 @@ def test_segments_join_to_the_text(backend: Backend, data: st.DataObject, stop: 
     assert plain.usage() == detailed.usage()
 
 
-SPANS = PredictionSpans(
-    [
-        SentPrediction(0, [5, 6, 7, 8], [(0, 2), (2, 3), (3, 7), (7, 8)]),
-        SentPrediction(3, [5, 6, 7]),
-    ]
-)
-
-
+OF_TEXT = SentPrediction(0, [5, 6, 7, 8], [(0, 2), (2, 3), (3, 7), (7, 8)])
+SPANS = PredictionSpans([OF_TEXT, SentPrediction(3, [5, 6, 7])])
 # "<" "ab" "cd" ">" "<" " ef" ">": two messages, the second without the space that it begins with.
-PROMPT = PromptSpans(
-    7,
-    [(0, 1), (1, 3), (3, 5), (5, 6), (6, 7), (7, 10), (10, 11)],
-    [SentText(0, 1, 5), SentText(3, 8, 10, 2)],
-)
+OF_TOKENS = [(0, 1), (1, 3), (3, 5), (5, 6), (6, 7), (7, 10), (10, 11)]
+PROMPT = PromptSpans(7, OF_TOKENS, [SentText(0, 1, 5), SentText(3, 8, 10, 2)])
 
 
 def in_message(message: int | None, start: int, end: int) -> SourceSpan:

@@ -24,12 +24,9 @@ async def test_a_text_there_and_back(gateway: Gateway, text: str, with_strings: 
     token_ids = gateway.backend.encode(text).ids
     strings = [gateway.backend.decode([token], False) for token in token_ids]
     fields = {"model": "tiny", "prompt": text, "return_token_strs": with_strings}
-    assert await gateway.answer("/tokenize", **fields) == {
-        "count": len(token_ids),
-        "max_model_len": MAX_MODEL_LEN,
-        "tokens": token_ids,
-        "token_strs": strings if with_strings else None,
-    }
+    expected: Fields = {"tokens": token_ids, "token_strs": strings if with_strings else None}
+    expected |= {"count": len(token_ids), "max_model_len": MAX_MODEL_LEN}
+    assert await gateway.answer("/tokenize", **fields) == expected
     assert await gateway.answer("/detokenize", tokens=token_ids) == {"prompt": text}
 
 

@@ -124,18 +124,10 @@ async def test_the_event_loop_is_watched(gateway: Gateway) -> None:
     assert figures["tasks"] > 0
 
 
-STATS = scheduler_pb2.Stats(
-    num_running=3,
-    num_waiting=2,
-    num_free_blocks=30,
-    num_blocks=40,
-    num_prefix_queries=100,
-    num_prefix_hits=60,
-    num_drafts=10,
-    num_drafted_tokens=80,
-    num_accepted_tokens=52,
-    num_accepted_at_positions=[9, 8, 7],
-)
+COUNTS: Any = {"num_running": 3, "num_waiting": 2, "num_free_blocks": 30, "num_blocks": 40}
+COUNTS |= {"num_prefix_queries": 100, "num_prefix_hits": 60, "num_drafts": 10}
+COUNTS |= {"num_drafted_tokens": 80, "num_accepted_tokens": 52}
+STATS = scheduler_pb2.Stats(num_accepted_at_positions=[9, 8, 7], **COUNTS)
 LABELS = 'engine="0",model_name="tiny"'
 
 
@@ -145,18 +137,12 @@ async def test_figures_of_schedulers_and_requests(start: Start) -> None:
         await gateway.answer(COMPLETIONS, max_tokens=99)
         await gateway.until_shown("vllm:num_requests_running")
         figures = await gateway.figures()
-        expected = {
-            "num_requests_running": 3,
-            "num_requests_waiting": 2,
-            "kv_cache_usage_perc": 0.25,
-            "prefix_cache_queries_total": 100,
-            "prefix_cache_hits_total": 60,
-            "generation_tokens_total": len(token_ids),
-            "time_to_first_token_seconds_count": 1,
-            "e2e_request_latency_seconds_count": 1,
-            "inter_token_latency_seconds_count": len(token_ids) - 2,
-            "request_time_per_output_token_seconds_count": 1,
-        }
+        expected: dict[str, float] = {"num_requests_running": 3, "num_requests_waiting": 2}
+        expected |= {"prefix_cache_queries_total": 100, "prefix_cache_hits_total": 60}
+        expected |= {"kv_cache_usage_perc": 0.25, "generation_tokens_total": len(token_ids)}
+        seconds = ("time_to_first_token", "e2e_request_latency", "request_time_per_output_token")
+        expected |= {f"{name}_seconds_count": 1 for name in seconds}
+        expected["inter_token_latency_seconds_count"] = len(token_ids) - 2
         assert {name: figures[f"vllm:{name}{{{LABELS}}}"] for name in expected} == expected
         success = 'request_success_total{engine="0",finished_reason="stop",model_name="tiny"}'
         bucket = 'e2e_request_latency_seconds_bucket{engine="0",le="+Inf",model_name="tiny"}'
@@ -193,84 +179,79 @@ SECRET = "The secret brown fox"
 
 
 @pytest.fixture
-async def logged(start: Start, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Gateway]:
-    """A gateway with an access log."""
+def lines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> list[dict[str, Any]]:
+    """The lines of the access log; what they are about is known where they are written."""
+    written: list[dict[str, Any]] = []
     caplog.set_level(logging.INFO, "optimist_gateway.access")
+    monkeypatch.setattr(
+        "optimist_gateway.observing.request_record.logger.handle",
+        lambda record: written.append(json.loads(JsonFormatter("gateway").format(record))),
+    )
+    return written
+
+
+@pytest.fixture
+async def logged(start: Start) -> AsyncIterator[Gateway]:
+    """A gateway with an access log."""
     async with start(access_log=True) as gateway:
         gateway.say("jumps over the lazy dog", accepted=[1])
         yield gateway
 
 
-def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    records = [record for record in caplog.records if record.name == "optimist_gateway.access"]
-    return [json.loads(JsonFormatter("gateway").format(record)) for record in records]
-
-
-async def access_line(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
+async def access_line(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the one line; it may come a little after the answer."""
-    await until(lambda: bool(access_lines(caplog)))
-    (line,) = access_lines(caplog)
-    caplog.clear()
+    await until(lambda: bool(lines))
+    (line,) = lines
+    lines.clear()
     return line
 
 
-async def test_a_request_has_one_line(logged: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_has_one_line(logged: Gateway, lines: list[dict[str, Any]]) -> None:
     num_tokens = sum(len(step.token_ids) for step in logged.scheduler.script.steps)
+    logged.http.headers["x-request-id"] = "team-a/7"
     for stream in (False, True):
         fields = {"model": "tiny", "prompt": SECRET, "max_tokens": 99, "stream": stream}
         response = await logged.post(f"{COMPLETIONS}?key=hidden", key="sk-hidden", **fields)
         assert response.status_code == 200
-        line = await access_line(caplog)
+        line = await access_line(lines)
         assert (line["message"], line["outcome"]) == ("POST /v1/completions", "200")
         assert (line["completion_tokens"], line["accepted_prediction_tokens"]) == (num_tokens, 1)
         assert line["prompt_tokens"] > 0
         assert 0 <= line["first_token_seconds"] <= line["seconds"]
         assert not any(word in json.dumps(line) for word in ("secret", "hidden", "lazy"))
+        assert response.headers["x-request-id"] == line["client_request_id"] == "team-a/7"
+        assert line["request_id"] == logged.adds[-1].request_id
 
 
-async def test_a_line_has_both_names(logged: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[dict[str, Any]] = []
-    formatter = JsonFormatter("gateway")
-    # What a line is about is known where it is written.
-    monkeypatch.setattr(
-        "optimist_gateway.observing.request_record.logger.handle",
-        lambda record: lines.append(json.loads(formatter.format(record))),
-    )
-    headers = {"x-request-id": "team-a/7"}
-    response = await logged.http.post(COMPLETIONS, json=BODIES[COMPLETIONS], headers=headers)
-    await until(lambda: bool(lines))
-    assert response.headers["x-request-id"] == lines[0]["client_request_id"] == "team-a/7"
-    assert lines[0]["request_id"] == response.json()["id"]
-
-
-async def test_lines_of_what_fails(logged: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_of_what_fails(logged: Gateway, lines: list[dict[str, Any]]) -> None:
     await logged.refused(COMPLETIONS, 404, model="other")
-    line = await access_line(caplog)
+    line = await access_line(lines)
     assert (line["outcome"], line["error"]) == ("404", "model_not_found")
     assert "prompt_tokens" not in line
     logged.scheduler.script = Script(steps=[Step([5])], break_stream=True)
     await logged.post(COMPLETIONS, stream=True)
-    line = await access_line(caplog)
+    line = await access_line(lines)
     assert (line["outcome"], line["error"]) == ("broken_stream", "scheduler_unavailable")
     # A path cannot forge a line.
     await logged.http.get("/v1/%0aINFO%20forged" + "x" * 500)
-    line = await access_line(caplog)
+    line = await access_line(lines)
     assert line["message"].startswith("GET /v1/%0aINFO%20forged")
     assert len(line["message"]) < 250
     # Health and metrics are not logged.
     await logged.http.get("/health")
     await logged.http.get("/metrics")
-    assert access_lines(caplog) == []
+    assert lines == []
 
 
 async def test_without_the_flags_there_are_no_lines_spans_or_names_of_vllm(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture
+    gateway: Gateway, lines: list[dict[str, Any]]
 ) -> None:
-    caplog.set_level(logging.INFO)
     gateway.say("jumps")
     headers = {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
     response = await gateway.http.post(COMPLETIONS, json=BODIES[COMPLETIONS], headers=headers)
     assert response.status_code == 200
-    assert access_lines(caplog) == []
+    assert lines == []
     assert gateway.adds[0].trace_parent == ""
     assert "vllm:" not in await gateway.metrics()

@@ -25,7 +25,7 @@ from optimist_gateway.schedulers.requests import (
     SlowReaderError,
 )
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
-from tests.gateway.harness import CHAT, USER, Fields, Start, error_of, script_of
+from tests.gateway.harness import CHAT, USER, Start, error_of, script_of
 from tests.gateway.schedulers.fleet import VOCAB_SIZE, Fleet
 from tests.stack import free_port
 
@@ -209,64 +209,30 @@ def outputs_of(**fields: Any) -> dict[int, StepOutput]:
 
 def some_logprobs(**fields: object) -> scheduler_pb2.Logprobs:
     """Returns those of two prompt tokens and of the two new tokens of request 5."""
-    message = scheduler_pb2.Logprobs(
-        handle=5,
-        first_prompt_position=3,
-        num_prompt_tokens=2,
-        num_prompt_candidates=1,
-        num_candidates=2,
-        logprobs=floats_to_bytes([-1.0, -2.0, -3.0, -4.0]),
-        candidate_token_ids=to_bytes([10, 20, 30, 31, 40, 41]),
-        candidate_logprobs=floats_to_bytes([-0.5, -1.5, -2.5, -2.75, -3.5, -3.75]),
-    )
-    for name, value in fields.items():
-        setattr(message, name, value)
-    return message
+    usual: Any = {"handle": 5, "first_prompt_position": 3, "num_prompt_tokens": 2}
+    usual |= {"num_prompt_candidates": 1, "num_candidates": 2}
+    usual["logprobs"] = floats_to_bytes([-1.0, -2.0, -3.0, -4.0])
+    usual["candidate_token_ids"] = to_bytes([10, 20, 30, 31, 40, 41])
+    usual["candidate_logprobs"] = floats_to_bytes([-0.5, -1.5, -2.5, -2.75, -3.5, -3.75])
+    return scheduler_pb2.Logprobs(**usual | fields)
 
 
-# Without those of new tokens.
-OF_PROMPT = {"logprobs": floats_to_bytes([-1.0, -2.0]), "candidate_token_ids": to_bytes([10, 20])}
-OF_PROMPT |= {"candidate_logprobs": floats_to_bytes([-0.5, -1.5])}
 PROMPT = [TokenLogprobs(-1.0, [10], [-0.5]), TokenLogprobs(-2.0, [20], [-1.5])]
 TOKENS = [TokenLogprobs(-3.0, [30, 31], [-2.5, -2.75])]
 TOKENS += [TokenLogprobs(-4.0, [40, 41], [-3.5, -3.75])]
-PLAIN = {"logprobs": floats_to_bytes([-3.0, -4.0]), "num_prompt_tokens": 0, "num_candidates": 0}
-PLAIN |= {"candidate_token_ids": b"", "candidate_logprobs": b""}
-PLAIN_TOKENS = [TokenLogprobs(-3.0, [], []), TokenLogprobs(-4.0, [], [])]
 
 
-@pytest.mark.parametrize(
-    ("fields", "token_ids", "expected"),
-    [
-        ({}, [8, 9], (PROMPT, TOKENS)),
-        # Those of a prompt come without new tokens, or alone beside them.
-        (OF_PROMPT | {"handle": 6, "num_candidates": 4}, [], (PROMPT, [])),
-        (OF_PROMPT | {"num_candidates": 0}, [8, 9], (PROMPT, [])),
-        # Tokens may come without candidates.
-        (PLAIN, [8, 9], ([], PLAIN_TOKENS)),
-    ],
-)
-def test_each_token_gets_its_own(fields: Fields, token_ids: list[int], expected: Any) -> None:
-    outputs = outputs_of(logprobs=[some_logprobs(**fields)])
+def test_each_token_gets_its_own() -> None:
+    outputs = outputs_of(logprobs=[some_logprobs()])
     assert outputs[4].logprobs is None
-    output = outputs[fields.get("handle", 5)]
-    assert (output.token_ids, output.finished) == (token_ids, None)
-    assert output.logprobs == StepLogprobs(3, *expected)
+    assert (outputs[5].token_ids, outputs[5].finished) == ([8, 9], None)
+    assert outputs[5].logprobs == StepLogprobs(3, PROMPT, TOKENS)
 
 
 def positions_of(positions: bytes, in_prompt: bytes = b"") -> dict[int, StepOutput]:
     message = scheduler_pb2.PredictionPositions(handle=5, positions=positions)
     message.prompt_positions = in_prompt
     return outputs_of(prediction_positions=[message])
-
-
-@pytest.mark.parametrize(("position", "in_prompt"), [(12, None), (-1, 7)])
-def test_accepted_drafts_get_their_positions(position: int, in_prompt: int | None) -> None:
-    prompt_positions = None if in_prompt is None else [in_prompt]
-    outputs = positions_of(to_bytes([position]), to_bytes(prompt_positions or []))
-    assert outputs[5].prediction_positions == [position]
-    assert outputs[5].prompt_positions == prompt_positions
-    assert outputs[4].prediction_positions is outputs[4].prompt_positions is None
 
 
 WRONG_LOGPROBS: dict[str, list[Any]] = {

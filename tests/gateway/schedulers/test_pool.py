@@ -11,7 +11,7 @@ from optimist_common.network import endpoints
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
 from tests.gateway.harness import until
 from tests.gateway.schedulers.fleet import ANSWER, SCRIPT, VOCAB_SIZE, Fleet, Reading, add
 
@@ -50,6 +50,10 @@ async def test_a_request_waits_for_its_only_scheduler() -> None:
         fleet.fakes[0].hold_after = None
         await fleet.restart(0)
         assert await stream.tokens() == ANSWER
+        assert not stream.finished.is_whole
+        first, second = fleet.fakes[0].adds
+        assert (first.request_id, second.request_id) == ("one", "one~2")
+        assert tokens(second.output_token_ids) == ANSWER[:1]
         assert fleet.pool.num_waiting == 0
 
 

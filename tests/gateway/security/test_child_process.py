@@ -12,7 +12,6 @@ from optimist_gateway.security import child_process
 from optimist_gateway.security.child_process import (
     ChildError,
     ChildProcess,
-    ChildTimeoutError,
     ChildUnavailableError,
 )
 
@@ -25,8 +24,6 @@ def load(argument: str) -> Callable[[Any], str]:
             case "hang":
                 while True:
                     pass
-            case "raise":
-                raise ValueError("begin with a user")
             case "memory":
                 return "x" * 2**40
             case "wait":
@@ -63,21 +60,11 @@ async def test_renders_in_another_process(process: ChildProcess) -> None:
     assert await process.ask(say("b")) == "model:b"
 
 
-async def test_a_refusal_says_why_and_the_process_goes_on(process: ChildProcess) -> None:
+async def test_too_much_memory_is_refused_and_the_process_goes_on(process: ChildProcess) -> None:
     pid = await process.ask(say("", "pid"))
-    for deed, reason in (("raise", "begin with a user"), ("memory", "memory")):
-        with pytest.raises(ChildError, match=reason):
-            await process.ask(say("a", deed))
+    with pytest.raises(ChildError, match="memory"):
+        await process.ask(say("a", "memory"))
     assert await process.ask(say("", "pid")) == pid
-
-
-async def test_what_hangs_is_ended_and_the_next_one_is_rendered(process: ChildProcess) -> None:
-    hanging = asyncio.create_task(process.ask(say("a", "hang")))
-    await asyncio.sleep(0)
-    behind = asyncio.create_task(process.ask(say("b")))
-    with pytest.raises(ChildTimeoutError, match="longer than 2 seconds"):
-        await hanging
-    assert await behind == "model:b"
 
 
 async def test_a_process_that_dies_is_started_again(process: ChildProcess) -> None:

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.request import cache_salt
 from tests.gateway.fake_scheduler import Script
-from tests.gateway.harness import (
-    BODIES,
-    CHAT,
-    Gateway,
-    Start,
-    bearer,
-    error_of,
-    until,
-)
+from tests.gateway.harness import BODIES, CHAT, Gateway, Start, bearer, error_of, until
 
 KEYS = ["ann:key-a", "bob:key-b"]
 
@@ -124,21 +116,20 @@ class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Reads the next answer: status, headers, body."""
+    async def answer(self) -> httpx.Response:
+        """Reads the next answer."""
         head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode()
         line, *lines = head.strip().split("\r\n")
         headers = dict(one.lower().split(": ", 1) for one in lines)
         body = await self.reader.readexactly(int(headers["content-length"]))
-        return int(line.split()[1]), headers, body
+        return httpx.Response(int(line.split()[1]), headers=headers, content=body)
 
-    async def refusal(self) -> dict[str, str]:
+    async def refusal(self) -> httpx.Headers:
         """Reads the next answer, which is a refusal; returns its headers."""
-        status, headers, body = await self.answer()
-        response = httpx.Response(status, headers=headers, content=body)
+        response = await self.answer()
         assert error_of(response, 429)["code"] == "overloaded"
         retry_seconds(response)
-        return headers
+        return response.headers
 
     async def require_closed(self) -> None:
         assert await asyncio.wait_for(self.reader.read(), 10) == b""
@@ -162,7 +153,7 @@ async def test_a_refusal_does_not_wait_for_the_body(connection: Connection) -> N
     connection.writer.write(CHUNKED)
     await connection.refusal()
     connection.writer.write(b"3\r\nabc\r\n" * 20 + b"0\r\n\r\n" + LIVE)
-    assert (await connection.answer())[0] == 200
+    assert (await connection.answer()).status_code == 200
 
 
 async def send_chunks(writer: asyncio.StreamWriter, num_bytes: int) -> None:

@@ -81,6 +81,7 @@ BOTH = OBJECT | {"allOf": [{"required": ["a"]}, {"properties": {"a": INTEGER}}]}
 CHILDREN = {"type": "array", "items": {"$ref": "#/$defs/tree"}}
 TREE = OBJECT | {"properties": {"value": INTEGER, "children": CHILDREN}}
 TREE |= {"required": ["value"], "additionalProperties": False}
+RECURSIVE = {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}}
 LEAVES = [{"value": 2, "children": []}, {"value": 3}]
 UUID = "123e4567-e89b-12d3-a456-426614174000"
 SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
@@ -105,11 +106,7 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     (OBJECT | {"additionalProperties": INTEGER}, [{"x": 1}], [{"x": "y"}]),
     (OBJECT | {"patternProperties": {"^s_": {"type": "string"}}}, [{"s_a": "x"}], [{"s_a": 1}]),
     (OBJECT | {"minProperties": 1}, [{"a": 1}], [{}]),
-    (
-        {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}},
-        [{"value": 1, "children": LEAVES}],
-        [{"value": 1, "children": [{"value": "x"}]}],
-    ),
+    (RECURSIVE, [{"value": 1, "children": LEAVES}], [{"value": 1, "children": [{"value": "x"}]}]),
 ]
 
 

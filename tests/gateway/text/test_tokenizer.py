@@ -11,7 +11,6 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
-from optimist_gateway.core.answer.detokenize import byte_fallback_bytes, byte_level_bytes
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
@@ -56,10 +55,6 @@ async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> Non
         await with_limits.render_messages([{"role": "user", "content": "Hello"}])
 
 
-def test_special_tokens_have_no_text(tokenizer: Tokenizer, backend: Backend) -> None:
-    assert tokenizer.detokenizer().push([EOS, *backend.encode("fox").ids]) == "fox"
-
-
 def test_no_token_is_longer_than_the_longest(tokenizer: Tokenizer, backend: Backend) -> None:
     longest = max(len(backend.decode([i])) for i in range(backend.get_vocab_size()))
     assert tokenizer.longest_token >= longest
@@ -100,19 +95,15 @@ def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:
     assert vocabulary.describe(10**6) == ("", b"")
 
 
-def test_what_stands_for_no_byte_is_text() -> None:
-    assert byte_fallback_bytes("<0xE6") == b"<0xE6"
-    assert byte_fallback_bytes("東") == "東".encode()
-    assert byte_level_bytes("東") == "東".encode()
-    assert byte_level_bytes("\u0120fox") == b" fox"
-
-
 def test_vocabularies_of_other_kinds() -> None:
-    fallback = Backend(models.BPE({"\N{LOWER ONE EIGHTH BLOCK}fox": 0, "<0xE6>": 1}, []))
+    tokens = ["\N{LOWER ONE EIGHTH BLOCK}fox", "<0xE6>", "<0xE6", "東"]
+    fallback = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, []))
     fallback.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
     fallback.add_tokens([AddedToken("<0xE7>", special=True)])
-    described = [Vocabulary(fallback).describe(token) for token in range(3)]
-    assert described == [(" fox", b" fox"), ("\ufffd", b"\xe6"), ("<0xE7>", b"<0xE7>")]
+    described = [Vocabulary(fallback).describe(token) for token in range(5)]
+    assert described[:2] == [(" fox", b" fox"), ("\ufffd", b"\xe6")]
+    # What stands for no byte is text.
+    assert described[2:] == [(one, one.encode()) for one in ("<0xE6", "東", "<0xE7>")]
     words = Backend(models.WordPiece({"[UNK]": 0, "fox": 1, "##es": 2}, unk_token="[UNK]"))
     words.decoder = decoders.WordPiece()
     assert Vocabulary(words).describe(1) == ("fox", b"fox")
@@ -209,12 +200,9 @@ def conversation() -> list[dict[str, Any]]:
         {"role": "tool", "content": content, "tool_call_id": call_id, "name": "f"}
         for content, call_id in zip("12", call_ids, strict=True)
     ]
-    return [
-        {"role": "user", "content": "Go"},
-        {"role": "assistant", "content": "", "tool_calls": calls},
-        *results,
-        {"role": "assistant", "content": "Done"},
-    ]
+    asked = [{"role": "user", "content": "Go"}]
+    called = [{"role": "assistant", "content": "", "tool_calls": calls}]
+    return [*asked, *called, *results, {"role": "assistant", "content": "Done"}]
 
 
 def test_mistral_s_templates_get_ids_of_nine_letters() -> None:

@@ -69,20 +69,6 @@ async def test_prompts_of_all_kinds(inference: AsyncClient, gateway: Gateway) ->
     assert len(third) > len(first)
 
 
-async def test_where_text_came_from_and_its_worth(inference: AsyncClient, gateway: Gateway) -> None:
-    gateway.say("The quick brown fox", width=3, accepted=[2, 1])
-    options: Any = {"include_provenance": True, "include_speculation": True, "stop": "never"}
-    call = inference.generate("Hello", prediction="The quick red fox", **options)
-    result = await call.result()
-    (answer,), worth = result.answers, result.speculation
-    assert "".join(segment.text for segment in answer.segments) == answer.text
-    assert sum(segment.num_tokens for segment in answer.segments) == len(answer.token_ids)
-    assert (answer.segments[0].source, answer.segments[0].num_tokens) == ("prediction", 2)
-    assert worth is not None
-    assert worth.num_accepted_tokens == 3
-    assert sum(worth.accepted_length_histogram) == worth.num_passes
-
-
 async def test_where_in_the_prompt_text_came_from(inference: AsyncClient, gateway: Gateway) -> None:
     ids = list(gateway.backend.encode("The fox").ids)
     size, positions = len(ids), range(len(ids), 0, -1)

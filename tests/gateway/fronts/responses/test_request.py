@@ -33,16 +33,11 @@ def conversation(**fields: Any) -> Conversation:
 
 CALL = {"type": "function_call", "call_id": "a", "name": "look", "arguments": ""}
 SAID = {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}
+STORED = {"type": "message", "id": "msg_1", "status": "completed"}
 PARTS = [{"type": "input_text", "text": part} for part in ("ra", "in")]
 ITEMS = [
     {"role": "user", "content": [{"type": "input_text", "text": "Weather"}]},
-    {
-        "type": "message",
-        "role": "assistant",
-        "id": "msg_1",
-        "status": "completed",
-        "content": [SAID],
-    },
+    {"role": "assistant", "content": [SAID]} | STORED,
     CALL | {"id": "fc_1"},
     CALL | {"call_id": "b", "arguments": '{"x":1}'},
     {"type": "function_call_output", "call_id": "a", "output": "sun"},
