@@ -369,6 +369,14 @@ def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
     assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
 
 
+def test_what_follows_a_window_that_is_used_up_is_no_jump(tmp_path: Path) -> None:
+    logs = opened(tmp_path, PREDICTION)
+    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
+    # The model itself says what is predicted after the window.
+    logs.step("a", PREDICTION[1:4], 4, predicted(4, 6), 0.0, 0)
+    assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
+
+
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
     logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, 64 * MIB, "\x1b]0;x\x07")
