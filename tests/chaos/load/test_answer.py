@@ -2,9 +2,16 @@
 
 import pytest
 
-from tests.chaos.load.answer import Answer, Choice, difference, has_duplicates, is_beginning
+from tests.chaos.load.answer import (
+    Answer,
+    Choice,
+    Logprob,
+    difference,
+    has_duplicates,
+    is_beginning,
+)
 
-LOGPROBS = [("a", -0.5), ("b", -0.5)]
+LOGPROBS: list[Logprob] = [("a", -0.5), ("b", -0.5)]
 
 
 def answer(**changes: object) -> Answer:
