@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from optimist_bench.crossover.load import StepCosts
 from optimist_bench.crossover.report import Point, describe, expect, summarise
-from optimist_bench.crossover.virtual_time import Situation, Times, VirtualRun, throughput_ratio
+from optimist_bench.crossover.virtual_time import Situation, Times, throughput_ratio
 from tests.bench.conftest import ReportOf
 
 FLAT = Situation(
@@ -59,13 +59,6 @@ def test_speculation_is_used_where_it_pays_and_would_be_slower_where_not() -> No
     useless = replace(FLAT, acceptance=0.0, pass_us=lambda tokens: 200.0 * tokens)
     ratio = throughput_ratio(useless, warm_up_tokens=100, num_tokens=200, policy="fixed")
     assert ratio < 0.5
-
-
-def test_without_speculation_virtual_time_is_that_of_plain_passes() -> None:
-    run = VirtualRun(replace(FLAT, output_tokens=100), speculates=False)
-    run.run_until(200)
-    assert run.num_tokens == 200
-    assert run.seconds == pytest.approx(100 * 1000e-6)
 
 
 COSTS = StepCosts(num_tokens=(1, 2, 4, 8), pass_us=(1000, 1000, 1000, 4000), drafter_us=(100, 200))

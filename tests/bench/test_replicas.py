@@ -2,11 +2,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
+from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_bench.replicas.client import FleetClient
 from optimist_bench.replicas.command import ReplicasSettings
-from optimist_bench.replicas.target import SimulatedRequest, Window
-from optimist_common.columns import to_bytes
+from optimist_bench.replicas.target import SimulatedRequest
 from optimist_common.network.server import GrpcServer
 from optimist_common.settings import load_settings
 from optimist_proposer.batch import BatchProposer
@@ -17,42 +16,8 @@ from tests.proposer.text import tokens
 POEM = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\n"
 
 
-def request(predicted: str = POEM, truth: str = POEM, name: str = "a") -> SimulatedRequest:
-    return SimulatedRequest(name, tokens(predicted), tokens(truth))
-
-
-def window(base: int, text: str, parents: list[int]) -> Window:
-    message = proposer_pb2.Window(
-        base=base, token_ids=to_bytes(list(map(ord, text))), parents=to_bytes(parents)
-    )
-    return Window.read(message)
-
-
-def test_pass_accepts_the_longest_path_and_adds_a_token() -> None:
-    target = request(truth="abcdef")
-    # a-b-x and a-b-c-d, the wrong branch first.
-    target.take_window(window(0, "abxcd", [-1, 0, 1, 1, 3]))
-    target.run_pass()
-    assert target.output == tokens("abcde")
-    assert target.num_passes == 1
-    target.run_pass()
-    assert target.is_done
-    assert target.output == target.truth
-
-
-def test_only_what_is_behind_the_output_is_drafted() -> None:
-    tree = window(2, "abxyb", [-1, 0, -1, 2, 2])
-    assert tree.draft(tokens("..a")) == [1]
-    assert tree.draft(tokens("..x")) == [3, 4]
-    assert tree.draft(tokens("..z")) == []
-    assert tree.draft(tokens("..")) == [0, 1, 2, 3, 4]
-
-
-def test_older_window_replaces_no_newer() -> None:
-    target = request()
-    for base in (4, 2, 4):
-        target.take_window(window(base, "a", []))
-    assert target.window.base == 4
+def request(name: str = "a") -> SimulatedRequest:
+    return SimulatedRequest(name, tokens(POEM), tokens(POEM.replace("four", "FOUR")))
 
 
 @asynccontextmanager
@@ -87,9 +52,9 @@ async def drive(addresses: list[str], target: SimulatedRequest, *, stays: bool) 
 async def test_replicas_that_share_nothing_get_what_they_lack() -> None:
     proposers = [BatchProposer(following(window_tokens=8)) for _ in range(3)]
     async with serving(proposers) as addresses:
-        alone = request(truth=POEM.replace("four", "FOUR"))
+        alone = request()
         await drive(addresses, alone, stays=True)
-        target = request(truth=POEM.replace("four", "FOUR"), name="b")
+        target = request("b")
         client = await drive(addresses, target, stays=False)
     assert target.output == target.truth == alone.output
     assert target.num_passes == alone.num_passes
@@ -103,7 +68,7 @@ async def test_replicas_that_share_a_store_know_what_the_others_got() -> None:
     replicas = [Replica(store, following(window_tokens=8)) for _ in range(3)]
     writers = [asyncio.create_task(replica.writer.run()) for replica in replicas]
     async with serving([replica.proposer for replica in replicas]) as addresses:
-        target = request(truth=POEM.replace("four", "FOUR"))
+        target = request()
         client = await drive(addresses, target, stays=False)
     for writer in writers:
         writer.cancel()

@@ -1,30 +1,19 @@
 """Benchmarks of all services: their figures, and small runs of real services."""
 
 import json
-import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from optimist.worker.v1 import worker_pb2
-from optimist_bench.harness.process_time import find_stolen_share
-from optimist_bench.harness.simulated_service import Emissions, read_emissions
 from optimist_bench.overhead.command import PACED_MS, find_latencies
 from optimist_bench.overhead.load import Arrivals
 from optimist_bench.overload.load import (
-    CHAT_TEXT,
     Behaviour,
-    LoadTask,
     Outcome,
-    make_request,
-    read_reply,
-    read_text,
 )
-from optimist_bench.overload.report import is_right, report_memory, report_outcomes
+from optimist_bench.overload.report import is_right, report_outcomes
 from optimist_bench.windows import _find_quantile
-from optimist_common.columns import to_bytes
 from tests.bench.conftest import ReportOf
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -82,25 +71,6 @@ def test_the_latency_of_a_token_ends_when_all_of_its_text_is_there() -> None:
         find_latencies([5], [1], [])
 
 
-def test_the_share_that_a_host_took_is_of_what_was_asked_for() -> None:
-    assert find_stolen_share((10.0, 2.0), (16.0, 4.0)) == 0.25
-    assert find_stolen_share((10.0, 2.0), (10.0, 2.0)) == 0
-
-
-def test_emissions_are_by_seed_also_when_a_slot_is_taken_again(tmp_path: Path) -> None:
-    emissions = Emissions()
-    for now_ns, seed in enumerate((7, 8), 1):
-        plan = worker_pb2.ExecuteRequest()
-        plan.admissions.add(slot=3).sampling.seed = seed
-        response = worker_pb2.ExecuteResponse(
-            slots=to_bytes([3]), num_emitted_tokens=to_bytes([now_ns])
-        )
-        emissions.note(plan, response, 10 * now_ns)
-    emissions.note(None, response, 30)
-    emissions.write(tmp_path / "emissions")
-    assert read_emissions(tmp_path / "emissions") == {7: [10], 8: [20, 20, 30, 30]}
-
-
 SMALL = ("overhead", "--streams", "4", "--tokens", "60", "--ramp-seconds", "0.1")
 
 
@@ -137,29 +107,6 @@ def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf)
     assert report["all_right"]
 
 
-def test_an_answer_counts_when_all_of_it_is_there() -> None:
-    refusal = b"HTTP/1.1 429 Too Many\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\n{}"
-    reply = read_reply(refusal)
-    assert reply is not None
-    assert (reply.status, reply.headers[b"retry-after"], reply.body) == (429, b"3", b"{}")
-    assert read_reply(refusal[:-1]) is None
-    assert read_reply(refusal[:20]) is None
-    chunked = read_reply(HEAD + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
-    assert chunked is not None
-    assert chunked.body == b"abcde"
-    assert read_reply(HEAD + b"3\r\nabc\r\n") is None
-
-
-def test_texts_of_both_endpoints_are_read_whole_and_streamed() -> None:
-    chat = event(delta={"role": "assistant", "content": ""}) + event(delta={"content": "ab"})
-    assert read_text(chat + b": keep-alive\n\n" + event(delta={}) + DONE) == "ab"
-    assert read_text(event(text="a") + event(text="b") + DONE) == "ab"
-    assert read_text(json.dumps({"choices": [{"message": {"content": "ab"}}]}).encode()) == "ab"
-    assert read_text(json.dumps({"choices": [{"text": "ab"}]}).encode()) == "ab"
-    assert read_text(event(text="a")) is None
-    assert read_text(event(text="a") + b'data: {"error": {"message": "no"}}\n\n' + DONE) is None
-
-
 def test_what_is_wrong_is_counted() -> None:
     good = [RIGHT, REFUSED, LEFT]
     counts = report_outcomes(good)
@@ -177,29 +124,6 @@ def test_what_is_wrong_is_counted() -> None:
         replace(REFUSED, status=400),
     ):
         assert not is_right(report_outcomes([*good, bad]))
-
-
-def test_memory_grows_from_the_middle_to_the_end() -> None:
-    samples = [{"gateway": size << 20} for size in (100, 130, 140, 150, 142)]
-    (memory,) = report_memory(samples).values()
-    assert memory == {"start": 100, "middle": 140, "end": 142, "peak": 150, "growth": 2}
-
-
-def test_requests_are_of_all_kinds() -> None:
-    task = LoadTask(0, "m", ["a", "b", "c"], 8, ["x", "y"], 1, slow_share=0.2, leaving_share=0.2)
-    rng = random.Random(3)
-    requests = [make_request(task, rng) for _ in range(300)]
-    assert {request.behaviour for request in requests} == set(Behaviour)
-    assert {request.key for request in requests} == {"x", "y"}
-    kinds = {
-        (request.path, request.body["stream"], "prediction" in request.body) for request in requests
-    }
-    assert len(kinds) == 8
-    for request in requests:
-        if "messages" in request.body:
-            assert request.text == task.texts[CHAT_TEXT]
-        else:
-            assert request.text == task.texts[request.body["prompt"][0]]
 
 
 def test_overload_is_refused_and_what_is_accepted_completes(report_of: ReportOf) -> None:

@@ -18,10 +18,10 @@ from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, choose_style, page, summarise
-from optimist_cli.explain.log import Header, LogError, Proposal
+from optimist_cli.explain.log import Header, LogError
 from optimist_cli.explain.story import Summary
 from optimist_cli.explain.text import Style, fit, visible, width_of
-from optimist_cli.explain.window import LineIndex, Origin, Window
+from optimist_cli.explain.window import LineIndex, Origin
 from optimist_proposer.observing.request_log import RequestLogs
 from tests.proposer.text import draft_of
 
@@ -369,6 +369,14 @@ def test_a_learned_rename_is_no_jump(tmp_path: Path) -> None:
     assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
 
 
+def test_what_follows_a_window_that_is_used_up_is_no_jump(tmp_path: Path) -> None:
+    logs = opened(tmp_path, PREDICTION)
+    logs.step("a", tokens("def "), 1, predicted(1, 3), 0.0, 0)
+    # The model itself says what is predicted after the window.
+    logs.step("a", PREDICTION[1:4], 4, predicted(4, 6), 0.0, 0)
+    assert sum(summary_of(tmp_path / "a.jsonl").jumps.values()) == 0
+
+
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
     logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, 64 * MIB, "\x1b]0;x\x07")
@@ -448,41 +456,6 @@ def test_no_values_in_a_log_make_it_fail(steps: list[object]) -> None:
     data = "".join(f"{json.dumps(record)}\n" for record in [HEADER, *steps]).encode()
     assert "summary" in list(page(BytesIO(data), PLAIN))
     assert summarise(BytesIO(data)).steps <= len(steps)
-
-
-def proposal(token_ids: list[int], parents: list[int], positions: list[int]) -> Proposal:
-    texts, values = ["x"] * len(token_ids), [0.5] * len(token_ids)
-    return Proposal(
-        token_ids=token_ids, texts=texts, parents=parents, positions=positions, values=values
-    )
-
-
-def test_a_window_follows_the_output() -> None:
-    window = Window(proposal([1, 2, 3, 4, 5, 6], [-1, 0, 1, 0, 3, -1], [10, -1, 11, 20, 21, -1]))
-    assert (window.num_nodes, window.num_left, window.start) == (6, 6, 10)
-    assert window.take(1) is Origin.PREDICTION
-    assert (window.num_contradicted, window.expected_position, window.num_left) == (1, 11, 4)
-    assert window.take(4) is Origin.PREDICTION
-    assert (window.num_contradicted, window.expected_position, window.num_turns) == (3, 21, 1)
-    assert window.take(5) is Origin.PREDICTION
-    assert window.take(9) is Origin.MODEL
-    # The window is used up, but what was predicted was right.
-    assert (window.is_left, window.num_contradicted, window.expected_position) == (False, 3, 23)
-
-
-def test_a_window_is_left_at_the_first_other_token() -> None:
-    window = Window(proposal([1, 2, 3], [-1, 0, 1], [-1, 7, 8]))
-    assert (window.start, window.num_before_start) == (7, 1)
-    assert window.take(1) is Origin.OWN_TEXT
-    assert window.take(3) is Origin.MODEL
-    assert (window.is_left, window.num_contradicted, window.num_left) == (True, 2, 0)
-    assert window.take(2) is Origin.MODEL
-
-
-def test_a_tree_is_a_path_and_branches() -> None:
-    tree = proposal([0] * 7, [-1, 0, 0, 1, -1, 2, 4], [5, 6, -1, 7, 9, -1, 10])
-    assert tree.chains() == [[0, 1, 3], [2, 5], [4, 6]]
-    assert proposal([], [], []).chains() == [[]]
 
 
 def test_lines_that_a_log_has_left_out_are_unknown() -> None:

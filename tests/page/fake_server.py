@@ -63,8 +63,6 @@ FROM_PROMPT = [
     chunk(segment("ngram", "adth")),
     chunk(repeated(" * height\n", 53), finish_reason="stop"),
 ]
-BREAK = "break"
-"""Ends the connection in the middle of the answer."""
 HANG = "hang"
 """Says nothing more."""
 
@@ -74,8 +72,6 @@ class FakeServer:
     """Answers every request with `events`; wants `api_key` if it is set."""
 
     events: list[Any] = field(default_factory=lambda: list(EDIT))
-    may_break: threading.Event = field(default_factory=threading.Event)
-    """What `BREAK` waits for."""
     api_key: str = ""
     refusal: tuple[int, dict[str, Any]] | None = None
     may_list: threading.Event = field(default_factory=threading.Event)
@@ -105,7 +101,8 @@ class FakeServer:
 
         @app.get("/v1/models")
         async def models(request: Request) -> Response:
-            await has_been_set(self.may_list)
+            while not self.may_list.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             model = {"id": "fake", "object": "model", "max_model_len": 2048}
             return self._locked(request) or JSONResponse({"object": "list", "data": [model]})
 
@@ -132,18 +129,8 @@ class FakeServer:
         # A comment, as proxies are kept awake with.
         yield b": keep-alive\n\n"
         for event in self.events:
-            if event == BREAK:
-                # Chromium drops what it has not read yet when a connection breaks.
-                await has_been_set(self.may_break)
-                raise ConnectionError("the test wants it so")
             if event == HANG:
                 await asyncio.sleep(60)
             yield b"data: " + json.dumps(event).encode() + b"\n\n"
             await asyncio.sleep(0.005)
         yield b"data: [DONE]\n\n"
-
-
-async def has_been_set(event: threading.Event) -> None:
-    """Waits for an event of another thread."""
-    while not event.is_set():  # noqa: ASYNC110
-        await asyncio.sleep(0.01)

@@ -98,16 +98,6 @@ def test_the_program_for_python_runs(visit: Visit, stack: Stack) -> None:
     assert run_command(sys.executable, "-c", str(program)).startswith(answer(page))
 
 
-def test_a_request_that_is_too_long_is_explained(visit: Visit, stack: Stack) -> None:
-    visit.allow_failed_requests()
-    page = visit.open(stack.url)
-    too_long = "Repeat the code unchanged.\n\n" + "x = 1\n" * 999
-    page.get_by_role("textbox", name="You ask").fill(too_long)
-    run(page)
-    expect(page.get_by_role("alert")).to_contain_text("status 400")
-    expect(page.get_by_role("alert")).to_contain_text("2048")
-
-
 def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
     visit.allow_failed_requests()
     page = visit.open(stack.url)
@@ -115,7 +105,8 @@ def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
     page.get_by_role("button", name="Run").click()
     expect(page.locator(".answer-text")).to_contain_text("def __init__")
     stack.kill_service("gateway")
-    expect(page.get_by_role("alert")).to_contain_text("The connection broke")
+    broke = "The connection broke before the answer was complete."
+    expect(page.get_by_role("alert")).to_contain_text(broke)
     expect(outcome(page)).to_have_text("broke off")
     assert "def __init__" in answer(page)
     gateway = Process("gateway", [], urlsplit(stack.url).netloc, {})

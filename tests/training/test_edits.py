@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from optimist_training.circuit import initial
-from optimist_training.circuit.basis import harmonic_code, next_count, spherical_code
-from optimist_training.data.corpus import MAX_LINES, MIN_LINES, snippets, split_of
+from optimist_training.circuit.basis import spherical_code
+from optimist_training.data.corpus import MAX_LINES, MIN_LINES, snippets
 from optimist_training.data.edits import KINDS, Edit, unseen_edits
 from optimist_training.data.tokenizer import train_tokenizer
 from optimist_training.evaluate import answers
@@ -48,11 +48,6 @@ def test_edits_are_of_python_and_do_what_their_kinds_say(some: list[Edit]) -> No
             assert words.count(new) == re.findall(r"\w+", edit.before).count(old)
 
 
-def test_a_message_is_the_instruction_and_the_code(some: list[Edit]) -> None:
-    content = f"{some[0].instruction}\n\n{some[0].before}"
-    assert some[0].messages() == [{"role": "user", "content": content}]
-
-
 def test_a_snippet_is_one_definition_of_the_documented_size() -> None:
     for snippet in snippets("unseen")[:200]:
         assert MIN_LINES <= snippet.code.count("\n") + 1 <= MAX_LINES
@@ -65,26 +60,6 @@ def test_no_file_and_no_code_is_in_both_splits() -> None:
     assert unseen
     assert not {snippet.path for snippet in train} & {snippet.path for snippet in unseen}
     assert not {snippet.code for snippet in train} & {snippet.code for snippet in unseen}
-
-
-def test_the_split_of_a_file_depends_on_nothing_but_its_path() -> None:
-    assert split_of("json/decoder.py") == split_of("json/decoder.py")
-    paths = [f"package/module_{number}.py" for number in range(1000)]
-    share = sum(split_of(path) == "unseen" for path in paths) / len(paths)
-    assert 0.05 < share < 0.15
-
-
-def test_codes_of_counts_have_length_one_and_are_turned_into_the_next() -> None:
-    for number in (10, 12):
-        code = harmonic_code(number)
-        assert (code[:-1] @ next_count(number).T - code[1:]).abs().max() < 1e-2
-        assert (code.norm(dim=1) - 1).abs().max() < 2e-4
-
-
-def test_codes_of_tokens_are_far_apart() -> None:
-    code = spherical_code(300, 16, seed=0)
-    products = code @ code.T - 2 * code.new_ones(300).diag()
-    assert products.max() < 0.6
 
 
 @pytest.mark.slow

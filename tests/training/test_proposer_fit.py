@@ -20,7 +20,6 @@ from optimist_training.proposer.fit import (
     ExampleBuilder,
     Examples,
     fit,
-    join,
     loss_gradient,
 )
 
@@ -122,15 +121,6 @@ def test_weights_of_what_does_not_occur_stay() -> None:
     changed = np.flatnonzero(weights != before)
     assert len(changed)
     assert changed.max() < 2 * FEATURES
-
-
-def test_joined_examples_are_fitted_as_one() -> None:
-    parts = [sampled(random_weights(10), count, count) for count in (7, 0, 5)]
-    whole, weights = join(parts), random_weights(11)
-    assert whole.num_groups == 12
-    losses = [loss_gradient(weights, each, 0, each.num_groups, is_step=False)[1] for each in parts]
-    _, loss = loss_gradient(weights, whole, 0, 12, is_step=False)
-    assert loss == pytest.approx(sum(losses))
 
 
 NOTHING = Continuations([], [], [], [])

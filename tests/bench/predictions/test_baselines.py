@@ -1,25 +1,19 @@
 """The baselines `exact`, `ngram`, `myers` and `suffix`."""
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rapidfuzz.distance import Indel
 
-from optimist_aligner.drafting.draft import Draft
-from optimist_aligner.text.sources import INT32, LAST_OF_PROMPT, NO_POSITION, SEPARATOR, Sources
+from optimist_aligner.text.sources import SEPARATOR, Sources
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.baselines.myers import MyersAlgorithm, MyersFollower, MyersReference
-from optimist_bench.predictions.baselines.ngram import MAX_EVIDENCE, NgramAlgorithm
+from optimist_bench.predictions.baselines.ngram import NgramAlgorithm
 from optimist_bench.predictions.baselines.suffix import (
-    FACTOR,
-    MAX_OCCURRENCES,
     GrowingText,
     SourceIndex,
     SuffixAlgorithm,
 )
-from optimist_proposer.core.line import START_EVIDENCE
 from tests.proposer.text import as_text, expected_text, followed, texts, tokens
 
 EXACT, NGRAM, SUFFIX = ExactAlgorithm(), NgramAlgorithm(), SuffixAlgorithm()
@@ -33,14 +27,6 @@ def test_exact_follows_the_first_prediction_that_the_output_has_not_left(
         output = predictions[-1][:cut]
     rests = [text[len(output) :] for text in predictions if text.startswith(output)]
     assert expected_text(EXACT, predictions, output) == (rests or [""])[0]
-
-
-def test_exact_trusts_the_start_of_the_prediction_nearly_fully() -> None:
-    follower = followed(EXACT, "a" * 100, "")
-    expected = START_EVIDENCE / (START_EVIDENCE + 64)
-    assert follower.propose(100, 0.0).values[63] == pytest.approx(expected)
-    assert len(follower.propose(100, 0.9)) == 28
-    assert len(follower.propose(100, 1.0)) == 0
 
 
 @pytest.mark.parametrize(
@@ -71,25 +57,6 @@ def test_ngram_follows_the_longest_ngram(
     assert expected_text(NGRAM, predictions, output, 1) == expected
 
 
-def test_ngram_looks_into_predictions_before_prompt_and_output() -> None:
-    follower = NGRAM.prepare(Sources([tokens("ab2")], tokens("ab3cd4"))).follow()
-    follower.observe(tokens("ab5cd6ab"))
-    assert as_text(follower.propose(1, 0.0).token_ids) == "2"
-    follower.observe(tokens("cd"))
-    draft = follower.propose(9, 0.0)
-    assert (as_text(draft.token_ids), list(draft.positions)) == ("4", [LAST_OF_PROMPT])
-    draft = followed(NGRAM, "", "xyz!xy").propose(9, 0.0)
-    assert (as_text(draft.token_ids), list(draft.positions)) == ("z!xy", [NO_POSITION] * 4)
-
-
-def test_ngram_takes_all_that_matches_for_evidence() -> None:
-    values = followed(NGRAM, "0123456789", "x12345").propose(2, 0.0).values
-    assert list(values) == pytest.approx([5 / 6, 5 / 7])
-    long = "".join(chr(200 + n) for n in range(200))
-    values = followed(NGRAM, long, long[:150]).propose(1, 0.0).values
-    assert list(values) == pytest.approx([MAX_EVIDENCE / (MAX_EVIDENCE + 1)])
-
-
 def aligned(predicted: str, *parts: str) -> MyersFollower:
     reference: MyersReference = MyersAlgorithm().prepare(Sources([tokens(predicted)]))
     follower = reference.follow()
@@ -113,18 +80,6 @@ def test_myers_is_the_shortest_script_however_the_output_is_divided(
     assert all(getattr(whole, name) == getattr(follower, name) for name in names)
 
 
-def test_suffix_without_output_begins_as_the_first_prediction() -> None:
-    assert expected_text(SUFFIX, ["abc", "xyz"], "") == "abc"
-
-
-def test_suffix_proposes_as_many_nodes_as_the_match_is_worth() -> None:
-    predicted = "".join(chr(200 + n) for n in range(200))
-    draft = followed(SUFFIX, predicted, "x" + predicted[5:8]).propose(100, 0.0)
-    assert as_text(draft.token_ids) == predicted[8 : 8 + 3 * FACTOR]
-    assert list(draft.positions) == list(range(8, 8 + 3 * FACTOR))
-    assert len(followed(SUFFIX, predicted, "x" + predicted[5:8]).propose(7, 0.0)) == 7
-
-
 def test_frequent_branch_comes_first_and_the_other_is_proposed_too() -> None:
     draft = followed(SUFFIX, "ab1.ab2.ab2.", "ab").propose(3, 0.0)
     assert as_text(draft.token_ids) == "2.1"
@@ -132,30 +87,11 @@ def test_frequent_branch_comes_first_and_the_other_is_proposed_too() -> None:
     assert list(draft.values) == pytest.approx([2 / 3 * 2 / 3, 2 / 3 * 2 / 4, 1 / 3 * 2 / 3])
 
 
-def test_equally_frequent_branches_come_in_the_order_of_the_text() -> None:
-    draft = followed(SUFFIX, ["ab2", "ab1"], "ab").propose(2, 0.0)
-    assert (as_text(draft.token_ids), list(draft.positions)) == ("21", [2, 5])
-
-
 def test_a_chain_is_the_likeliest_path() -> None:
     draft = followed(SuffixAlgorithm(is_chain=True), "ab1.ab2.ab2!ab2!", "ab").propose(9, 0.0)
     assert as_text(draft.token_ids) == "2!ab2!"
     assert list(draft.parents) == [-1, 0, 1, 2, 3, 4]
     assert list(draft.values[:2]) == pytest.approx([3 / 4 * 2 / 3, 2 / 4 * 2 / 4])
-
-
-def test_suffix_copies_from_prompt_and_output() -> None:
-    follower = SUFFIX.prepare(Sources([tokens("q")], tokens("abc"))).follow()
-    follower.observe(tokens("xyz!ab"))
-    draft = follower.propose(9, 0.0)
-    assert (as_text(draft.token_ids), list(draft.positions)) == ("c", [LAST_OF_PROMPT])
-    follower.observe(tokens("xy"))
-    assert as_text(follower.propose(3, 0.0).token_ids) == "z!a"
-
-
-def test_suffix_proposes_nothing_where_nothing_is_known() -> None:
-    for predicted, output in (("abc", "z"), ("abc", "c"), ([], "")):
-        assert followed(SUFFIX, predicted, output).propose(9, 0.0) == Draft()
 
 
 @given(texts, texts)
@@ -178,15 +114,3 @@ def test_matches_are_all_occurrences_of_each_suffix(predicted: str, output: str)
         longest = max(other for other in expected if expected[other] == indices)
         assert found[longest] == indices, length
     assert len(found) == len({tuple(indices) for indices in expected.values()})
-
-
-def test_of_many_places_the_last_count() -> None:
-    many = 3 * MAX_OCCURRENCES
-    text = GrowingText(SourceIndex(Sources([array(INT32, [7]) * many])))
-    text.extend(array(INT32, [7]) * 2)
-    assert [(match.length, len(match.indices)) for match in text.matches(2)] == [
-        (1, MAX_OCCURRENCES),
-        (2, MAX_OCCURRENCES),
-    ]
-    # The last occurrence is the first output token, with the second after it.
-    assert text.matches(1)[0].indices[-1] == many + 3

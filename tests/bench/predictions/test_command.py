@@ -8,7 +8,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from optimist_bench.__main__ import main
-from optimist_bench.harness.pair import Pair, bucket_of, edit_ratio
+from optimist_bench.harness.pair import Pair
 from optimist_bench.predictions import command
 from optimist_bench.predictions.baselines.exact import ExactAlgorithm
 from optimist_bench.predictions.cases import small_cases
@@ -148,15 +148,6 @@ def test_figures_of_one_request() -> None:
     assert report["speedup"] == round(12 / (4 + 0.12), 4)
     assert report["oracle_speedup"] == round(12 / (4 + 0.08), 4)
     assert "exact" in describe([report])
-
-
-def test_edit_ratio_and_its_ranges() -> None:
-    assert edit_ratio("", "") == edit_ratio("a b", "a b") == 0
-    assert edit_ratio("a b", "") == 1
-    assert edit_ratio("foo(bar)", "foo(baz)") == pytest.approx(0.25)
-    assert bucket_of(0.0) == bucket_of(0.0099) == "under 1 %"
-    assert (bucket_of(0.01), bucket_of(0.2499)) == ("1-3 %", "10-25 %")
-    assert bucket_of(0.6) == bucket_of(1.0) == "60 % and more"
 
 
 @pytest.mark.parametrize(

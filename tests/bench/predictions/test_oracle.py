@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_bench.predictions.oracle import (
-    Course,
     greedy_course,
     span_lengths,
     span_lengths_with_own,
@@ -60,12 +59,3 @@ def test_taking_the_longest_is_optimal(predicted: list[int], truth: list[int], w
         course = greedy_course(lengths, window)
         assert course.num_passes == fewest_passes(list(lengths), window)
         assert course.num_accepted + course.num_passes - len(truth) in (0, 1)
-
-
-def test_courses() -> None:
-    text = list(range(130))
-    assert greedy_course(span_lengths(text, text), 64) == Course(2, 128)
-    assert greedy_course(span_lengths([], text), 64) == Course(130, 0)
-    assert greedy_course(span_lengths(text, []), 64) == Course(0, 0)
-    # Own output: 1, 2 and 3 are new, the second half comes at once, up to the end.
-    assert greedy_course(span_lengths_with_own([], [1, 2, 3, 1, 2, 3]), 64) == Course(4, 3)

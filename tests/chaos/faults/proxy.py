@@ -63,11 +63,6 @@ class FaultProxy:
         self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
         """Both ends of each, the client's first."""
 
-    @property
-    def num_connections(self) -> int:
-        """Connections of clients that have not ended."""
-        return len(self._connections)
-
     async def start(self) -> None:
         """Listens on a free port of the loopback."""
         await self._listen(_bind(0))
