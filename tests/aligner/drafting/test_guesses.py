@@ -1,3 +1,5 @@
+import pytest
+
 from optimist_aligner.drafting.candidates import View
 from optimist_aligner.drafting.guesses import (
     guess_ahead,
@@ -26,20 +28,20 @@ def test_beginning_is_the_first_token_of_each_prediction() -> None:
     assert [(chr(each.token_id), each.offset) for each in guessed] == [("a", 0), ("x", 5)]
 
 
-def test_nothing_is_ahead_unless_the_offset_is_lost() -> None:
-    assert ahead(look(LETTERS, "abcd")) == ""
-    assert ahead(look(LETTERS, "abcd!")) == LETTERS[4 : 4 + MOST_AHEAD]
-
-
-def test_ahead_ends_with_the_prediction_and_after_some_tokens() -> None:
-    assert ahead(look("abcdef", "abcd!")) == "ef"
-    longer = LETTERS + LETTERS.upper()
-    assert ahead(look(longer, "abcd!")) == longer[4 : 4 + MOST_AHEAD]
-
-
-def test_each_token_is_ahead_once_and_not_where_it_is_a_candidate_already() -> None:
-    assert ahead(look("abcdeefef", "abcd!")) == "ef"
-    assert ahead(look("abcdefgh", "abcd!"), 5) == "egh"
+@pytest.mark.parametrize(
+    ("predicted", "output", "taken", "expected"),
+    [
+        pytest.param(LETTERS, "abcd", (), "", id="not lost"),
+        pytest.param(LETTERS, "abcd!", (), LETTERS[4 : 4 + MOST_AHEAD], id="some tokens"),
+        pytest.param("abcdef", "abcd!", (), "ef", id="to the end"),
+        pytest.param("abcdeefef", "abcd!", (), "ef", id="each once"),
+        pytest.param("abcdefgh", "abcd!", (5,), "egh", id="one is a candidate already"),
+    ],
+)
+def test_what_is_ahead_where_the_offset_was_lost_is_guessed(
+    predicted: str, output: str, taken: tuple[int, ...], expected: str
+) -> None:
+    assert ahead(look(predicted, output), *taken) == expected
 
 
 def test_line_beginnings_are_guessed_behind_a_line_end() -> None:
@@ -57,11 +59,7 @@ def test_template_goes_on_where_it_was_lost() -> None:
     assert guessed.startswith("gh-a")
     assert len(set(guessed)) == len(guessed)
     assert all(each.offset >= view.start for each in candidates)
-
-
-def test_template_that_was_not_lost_guesses_nothing() -> None:
     assert not list(guess_template(look("", "abcdefgh-abcdef")))
-    assert not list(guess_template(look("", "abcdefg")))
 
 
 def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:

@@ -14,15 +14,6 @@ def test_beginning_alone_is_not_what_is_replaced() -> None:
     assert not rules.find(TEXT, 3)
 
 
-def test_rule_seen_again_is_counted() -> None:
-    text = [*TEXT, 20, 21]
-    rules = Rules()
-    rules.learn(text, 0, 2, 6, 8)
-    rules.learn(text, 3, 5, 11, 13)
-    (rule,) = rules.find(text, 0)
-    assert (rule.num_sightings, rule.offset) == (2, 6)
-
-
 def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones_stay() -> None:
     text = [10, -1, *range(20, 20 + MOST_RULES_PER_TOKEN + 1)]
     rules = Rules()

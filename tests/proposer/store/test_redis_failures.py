@@ -37,15 +37,10 @@ NAMES = [f"request-{number}" for number in range(48)]
 
 @dataclass(frozen=True)
 class Watched:
-    """A master, its replica, and the Sentinel that watches them."""
+    """A master that has a replica, and the URL of the Sentinel that watches them."""
 
     master: RedisServer
-    replica: RedisServer
-    sentinel: RedisServer
-
-    @property
-    def url(self) -> str:
-        return f"redis+sentinel://:{PASSWORD}@{self.sentinel.address}/{SERVICE}/0"
+    url: str
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +66,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         sentinel = _start(stack, directory / "sentinel", str(configuration), "--sentinel")
         with Redis(port=sentinel.port) as client:
             wait_until(lambda: client.sentinel_master(SERVICE)["num-slaves"] == 1, "a Sentinel")
-        yield Watched(master, replica, sentinel)
+        yield Watched(master, f"redis+sentinel://:{PASSWORD}@{sentinel.address}/{SERVICE}/0")
 
 
 @pytest.fixture
