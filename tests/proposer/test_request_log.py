@@ -352,16 +352,6 @@ def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
     assert "the directory holds as much as it may" in record.getMessage()
 
 
-def test_a_log_that_is_left_goes_on_later(tmp_path: Path, logs: RequestLogs) -> None:
-    sources = Sources([tokens("one\n")])
-    for token in "ab":
-        logs.open("a", sources)
-        logs.step("a", tokens(token), 1, None, 0.0, 0)
-        logs.leave("a")
-        assert len(logs) == 0
-    assert [each["step"] for each in read(tmp_path / "a.jsonl") if "step" in each] == [0, 1]
-
-
 def test_a_request_that_is_forgotten_keeps_no_file_open(tmp_path: Path, logs: RequestLogs) -> None:
     held, answer = following(max_requests=2, logs=logs), Answer()
     for name in "abcd":

@@ -1,12 +1,7 @@
 import pytest
 
 from optimist_aligner.drafting.candidates import View
-from optimist_aligner.drafting.guesses import (
-    guess_ahead,
-    guess_beginning,
-    guess_frequent,
-    guess_template,
-)
+from optimist_aligner.drafting.guesses import guess_ahead, guess_frequent, guess_template
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import EXPECTED, FREQUENT, MOST_AHEAD, TEMPLATE
 from tests.aligner.drafting.test_matches import look
@@ -19,13 +14,6 @@ def ahead(view: View, *taken: int) -> str:
     assert all(each.kind == EXPECTED for each in candidates)
     assert all(view.text[each.offset] == each.token_id for each in candidates)
     return "".join(chr(each.token_id) for each in candidates)
-
-
-def test_beginning_is_the_first_token_of_each_prediction() -> None:
-    view = look("abc", "")
-    view.text[:] = [*map(ord, "abc"), -1, -1, ord("x"), -1]
-    guessed = guess_beginning(view, [0, 4, 5])
-    assert [(chr(each.token_id), each.offset) for each in guessed] == [("a", 0), ("x", 5)]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +57,3 @@ def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
     assert all(each.kind == FREQUENT for each in frequent)
     assert frequent[0].offset == view.start + 3
     assert frequent[-1].offset == NOWHERE
-
-
-def test_counts_and_ages_are_distinguished() -> None:
-    view = look("", "ab" + "c" * 12)
-    few, many = (
-        {each.token_id: each for each in guess_frequent(view, (ord("z"),), {ord("z"): count})}
-        for count in (1, 100)
-    )
-    assert few[ord("z")].features[0] < many[ord("z")].features[0]
-    latest, *_, oldest = guess_frequent(view, (), {})
-    assert latest.features[1] < oldest.features[1]

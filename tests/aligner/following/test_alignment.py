@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.following.alignment import CERTAIN_RUN, Alignment
-from optimist_aligner.model.layout import NUM_RUNS
 from optimist_aligner.text.context_index import ContextIndex
 from optimist_aligner.text.sources import INT32, SEPARATOR
 from tests.aligner.words import codes
@@ -117,15 +116,6 @@ def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     assert rule.replaced == letters("(")
     assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
     assert alignment.offset == predicted.index("o, say (six")
-
-
-def test_rate_and_runs_tell_losses_from_none() -> None:
-    assert aligned("the").rate == 0
-    without = aligned(PREDICTED[:30])
-    assert without.runs == NUM_RUNS - 1
-    often = aligned("t!e q!ick br!wn f!x j!mps")
-    assert 0 < often.rate < without.rate
-    assert often.runs < without.runs
 
 
 def test_it_counts_what_goes_on_as_predicted_and_has_no_rule() -> None:
