@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from optimist_aligner.text.sources import INT32
 from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import LiveRequest, SentWindow
+from optimist_proposer.core.output_log import encode_output
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
 from tests.proposer.holding import live, prepared
 from tests.proposer.text import as_text, draft_of, texts, tokens
@@ -54,6 +55,26 @@ def test_nothing_to_expect_is_said_once() -> None:
     found = request.next_window(64, 0.0)
     assert found is not None
     assert as_text(found.draft.token_ids) == "two\n"
+
+
+def logged(request: LiveRequest, parts: list[str]) -> bytes:
+    """Returns the log of an output that was written part by part."""
+    log, position = b"", 0
+    for part in parts:
+        runs, _ = encode_output(request.prepared.sources, position, tokens(part), 0)
+        log += runs
+        position += len(part)
+    return log
+
+
+def test_log_that_was_written_again_is_read_anew() -> None:
+    request = live(sources=TWO)
+    request.catch_up(6, logged(request, ["on", "e\n", "tw"]))
+    again = logged(request, ["one\ntwo\n"])
+    assert as_text(request.catch_up(8, again)) == "o\n"
+    fold(request, 8, "X")
+    assert request.catch_up(4, logged(request, ["one\n"])) == tokens("")
+    assert (request.num_known, request.num_logged) == (9, 4)
 
 
 @given(texts, texts, st.lists(st.integers(0, 40), max_size=4))
