@@ -1,4 +1,5 @@
 import math
+import random
 from importlib.resources import files
 
 import pytest
@@ -39,3 +40,12 @@ def test_huge_weights_make_finite_factors() -> None:
     weights = Weights([1e4] * NUM_WEIGHTS)
     assert all(map(math.isfinite, weights.cursor.lengths))
     assert all(map(math.isfinite, weights.next_rule))
+
+
+def test_factors_of_rules_are_their_own() -> None:
+    generator = random.Random(3)
+    logits = [generator.uniform(-2, 2) for _ in range(NUM_WEIGHTS)]
+    weights = Weights(logits)
+    for name in ("next_rule", "next_rule_passed"):
+        own = logits[START[name] :][: BLOCKS[name].num_weights]
+        assert getattr(weights, name) == pytest.approx([math.exp(logit) for logit in own])
