@@ -58,6 +58,7 @@ def aligner_of(package: Any, *, is_chain: bool) -> Any:
 
 
 PURE = import_sources()
+assert not PURE.IS_COMPILED
 
 
 @cache
@@ -140,11 +141,6 @@ def test_compiled_and_pure_drafts_are_the_same(
         drafts(each, request, answer, window, least) for each in implementations(is_chain)
     )
     assert compiled == pure
-
-
-def test_the_sources_are_pure_python() -> None:
-    assert PURE.IS_COMPILED is False
-    assert PURE.Aligner is not optimist_aligner.Aligner
 
 
 EXAMPLE = """

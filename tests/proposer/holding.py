@@ -109,8 +109,11 @@ def prepared(*predictions: str, tenant: str = "") -> Prepared:
     return Prepared(name, sources, LINE.prepare(sources))
 
 
-def opening(request_id: str, *predictions: str, prompt: str = "", tenant: str = "") -> Open:
-    return Open(request_id, [tokens(text) for text in predictions], tokens(prompt), tenant)
+def opening(
+    request_id: str, *predictions: str, prompt: str = "", tenant: str = "", trace_parent: str = ""
+) -> Open:
+    said = [tokens(text) for text in predictions]
+    return Open(request_id, said, tokens(prompt), tenant, trace_parent)
 
 
 def observation(position: int, text: str, request_id: str = "a") -> Observation:

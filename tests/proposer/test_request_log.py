@@ -154,24 +154,13 @@ def test_whatever_the_tokens_are_the_log_is_json_and_has_them(
         assert step["proposal"]["token_ids"] == step["token_ids"]
 
 
-def test_output_lines_do_not_depend_on_how_the_output_was_divided() -> None:
-    text = "ab\n\nc" + "d" * 2 * MAX_LINE_CHARACTERS + "\ne"
-    at_once, one_by_one = OutputLines(VOCABULARY), OutputLines(VOCABULARY)
-    expected = at_once.take(tokens(text), 0)
-    completed = []
-    for position, character in enumerate(text):
-        completed += one_by_one.take(tokens(character), position)
-    assert completed == expected
-    assert expected[:2] == [(1, "ab\n"), (2, "\n")]
-    assert expected[2][0] == 3
-    assert len(expected[2][1]) == MAX_LINE_CHARACTERS + 1
-    assert at_once.prefix == one_by_one.prefix == "e"
-
-
-def test_lines_have_no_number_after_a_gap() -> None:
+def test_of_a_long_line_the_end_is_shown_and_lines_have_no_number_after_a_gap() -> None:
     lines = OutputLines(VOCABULARY)
-    assert lines.take(tokens("ab"), 7) == []
-    assert lines.take(tokens("\nc\n"), 9) == [(None, "ab\n"), (None, "c\n")]
+    ((number, text),) = lines.take(tokens("c" + "d" * 2 * MAX_LINE_CHARACTERS + "\ne"), 0)
+    assert (number, lines.prefix) == (1, "e")
+    assert text == "\N{HORIZONTAL ELLIPSIS}" + "d" * (MAX_LINE_CHARACTERS - 1) + "\n"
+    assert lines.take(tokens("ab"), 5000) == []
+    assert lines.take(tokens("\nc\n"), 5002) == [(None, "ab\n"), (None, "c\n")]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +253,7 @@ def test_without_room_nothing_fails_and_one_warning_is_given(
     assert "Not a directory" in caplog.text
 
 
-@pytest.mark.parametrize("failure", ["error", "short"])
+@pytest.mark.parametrize("failure", ["error", "short", "short at the end"])
 def test_a_full_disk_ends_all_logs_with_one_warning(
     tmp_path: Path,
     logs: RequestLogs,
@@ -283,7 +272,10 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
         return write(file, content[:10])
 
     monkeypatch.setattr(os, "write", fail)
-    logs.step("a", tokens("a"), 1, None, 0.0, 0)
+    if failure == "short at the end":
+        logs.close("a")
+    else:
+        logs.step("a", tokens("a"), 1, None, 0.0, 0)
     monkeypatch.undo()
     assert len(logs) == 0
     assert count_open_files() == num_files - 2
@@ -292,16 +284,6 @@ def test_a_full_disk_ends_all_logs_with_one_warning(
     logs.close("a")
     assert caplog.text.count("No space left on device") == 1
     assert not (tmp_path / "c.jsonl").exists()
-
-
-def test_a_failure_at_the_end_of_a_log_harms_nothing(
-    logs: RequestLogs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logs.open("a", Sources([]))
-    monkeypatch.setattr(os, "write", lambda *_: 0)
-    logs.close("a")
-    logs.close("a")
-    assert caplog.text.count("No space left on device") == 1
 
 
 @pytest.mark.parametrize("max_bytes", [500, 3000, 20_000])
@@ -368,16 +350,6 @@ def test_a_directory_that_holds_as_much_as_it_may_takes_no_more(
     assert len(logs) == 0
     (record,) = caplog.records
     assert "the directory holds as much as it may" in record.getMessage()
-
-
-def test_a_log_that_is_left_goes_on_later(tmp_path: Path, logs: RequestLogs) -> None:
-    sources = Sources([tokens("one\n")])
-    for token in "ab":
-        logs.open("a", sources)
-        logs.step("a", tokens(token), 1, None, 0.0, 0)
-        logs.leave("a")
-        assert len(logs) == 0
-    assert [each["step"] for each in read(tmp_path / "a.jsonl") if "step" in each] == [0, 1]
 
 
 def test_a_request_that_is_forgotten_keeps_no_file_open(tmp_path: Path, logs: RequestLogs) -> None:

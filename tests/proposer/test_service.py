@@ -39,14 +39,6 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
     assert [step["num_alignments"] for step in steps] == [0, 0, 1]
 
 
-def test_defaults() -> None:
-    settings = load_settings(ProposerSettings, ["--model", "here"])
-    assert (settings.host, settings.port, settings.store) == ("127.0.0.1", 50053, "memory")
-    assert (settings.algorithm, settings.window_tokens) == ("auto", 128)
-    assert (settings.min_value, settings.request_log) == (0.02, False)
-    assert (settings.redis_timeout_ms, settings.state_ttl_seconds) == (50, 600)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

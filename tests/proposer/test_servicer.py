@@ -1,4 +1,3 @@
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -93,19 +92,6 @@ async def test_life_of_a_request(stub: "Stub") -> None:
     assert from_bytes(anchored.windows[0].prediction_positions).tolist() == [15, 16, 17, 18]
     assert not closed.windows
     assert [(gap.request_id, gap.num_known_tokens) for gap in unknown.gaps] == [("a", -1)]
-
-
-async def test_requests_at_once_do_not_mix(stub: "Stub") -> None:
-    async def follow(name: str) -> str:
-        responses = await propose(
-            stub,
-            ProposeRequest(opens=[opened(name, f"{name}\nnext {name}\n")]),
-            ProposeRequest(observations=[observation(name, 0, f"!\n{name}\n")]),
-        )
-        return window_text(responses[-1].windows[0])
-
-    names = ["a", "b", "c", "d"]
-    assert await asyncio.gather(*map(follow, names)) == [f"next {name}\n" for name in names]
 
 
 @pytest.mark.parametrize(

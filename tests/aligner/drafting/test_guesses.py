@@ -1,10 +1,7 @@
+import pytest
+
 from optimist_aligner.drafting.candidates import View
-from optimist_aligner.drafting.guesses import (
-    guess_ahead,
-    guess_beginning,
-    guess_frequent,
-    guess_template,
-)
+from optimist_aligner.drafting.guesses import guess_ahead, guess_frequent, guess_template
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import EXPECTED, FREQUENT, MOST_AHEAD, TEMPLATE
 from tests.aligner.drafting.test_matches import look
@@ -19,27 +16,20 @@ def ahead(view: View, *taken: int) -> str:
     return "".join(chr(each.token_id) for each in candidates)
 
 
-def test_beginning_is_the_first_token_of_each_prediction() -> None:
-    view = look("abc", "")
-    view.text[:] = [*map(ord, "abc"), -1, -1, ord("x"), -1]
-    guessed = guess_beginning(view, [0, 4, 5])
-    assert [(chr(each.token_id), each.offset) for each in guessed] == [("a", 0), ("x", 5)]
-
-
-def test_nothing_is_ahead_unless_the_offset_is_lost() -> None:
-    assert ahead(look(LETTERS, "abcd")) == ""
-    assert ahead(look(LETTERS, "abcd!")) == LETTERS[4 : 4 + MOST_AHEAD]
-
-
-def test_ahead_ends_with_the_prediction_and_after_some_tokens() -> None:
-    assert ahead(look("abcdef", "abcd!")) == "ef"
-    longer = LETTERS + LETTERS.upper()
-    assert ahead(look(longer, "abcd!")) == longer[4 : 4 + MOST_AHEAD]
-
-
-def test_each_token_is_ahead_once_and_not_where_it_is_a_candidate_already() -> None:
-    assert ahead(look("abcdeefef", "abcd!")) == "ef"
-    assert ahead(look("abcdefgh", "abcd!"), 5) == "egh"
+@pytest.mark.parametrize(
+    ("predicted", "output", "taken", "expected"),
+    [
+        pytest.param(LETTERS, "abcd", (), "", id="not lost"),
+        pytest.param(LETTERS, "abcd!", (), LETTERS[4 : 4 + MOST_AHEAD], id="some tokens"),
+        pytest.param("abcdef", "abcd!", (), "ef", id="to the end"),
+        pytest.param("abcdeefef", "abcd!", (), "ef", id="each once"),
+        pytest.param("abcdefgh", "abcd!", (5,), "egh", id="one is a candidate already"),
+    ],
+)
+def test_what_is_ahead_where_the_offset_was_lost_is_guessed(
+    predicted: str, output: str, taken: tuple[int, ...], expected: str
+) -> None:
+    assert ahead(look(predicted, output), *taken) == expected
 
 
 def test_line_beginnings_are_guessed_behind_a_line_end() -> None:
@@ -57,11 +47,7 @@ def test_template_goes_on_where_it_was_lost() -> None:
     assert guessed.startswith("gh-a")
     assert len(set(guessed)) == len(guessed)
     assert all(each.offset >= view.start for each in candidates)
-
-
-def test_template_that_was_not_lost_guesses_nothing() -> None:
     assert not list(guess_template(look("", "abcdefgh-abcdef")))
-    assert not list(guess_template(look("", "abcdefg")))
 
 
 def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
@@ -71,14 +57,3 @@ def test_frequent_tokens_are_the_latest_first_and_each_once() -> None:
     assert all(each.kind == FREQUENT for each in frequent)
     assert frequent[0].offset == view.start + 3
     assert frequent[-1].offset == NOWHERE
-
-
-def test_counts_and_ages_are_distinguished() -> None:
-    view = look("", "ab" + "c" * 12)
-    few, many = (
-        {each.token_id: each for each in guess_frequent(view, (ord("z"),), {ord("z"): count})}
-        for count in (1, 100)
-    )
-    assert few[ord("z")].features[0] < many[ord("z")].features[0]
-    latest, *_, oldest = guess_frequent(view, (), {})
-    assert latest.features[1] < oldest.features[1]

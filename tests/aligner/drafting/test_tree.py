@@ -11,7 +11,7 @@ from optimist_aligner.drafting.tree import LEAST_OPEN
 from optimist_aligner.follower import Aligner, AutoFollower
 from optimist_aligner.model.layout import BLOCKS, MOST_STEPS, NUM_WEIGHTS, START
 from optimist_aligner.model.weights import Weights, load_weights
-from optimist_aligner.text.sources import INT32, NO_POSITION
+from optimist_aligner.text.sources import INT32
 from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.enumeration import Enumeration
 from tests.aligner.words import edits, observed
@@ -84,16 +84,6 @@ def near_bound(values: dict[tuple[int, ...], float], bound: float) -> bool:
     return any(abs(value / each - 1) < 1e-6 for value in values.values() for each in bounds)
 
 
-@given(edit=requests, logits=weights, sizes=st.tuples(st.integers(1, 30), st.integers(1, 30)))
-def test_smaller_tree_is_the_beginning_of_a_larger_one(
-    edit: Request, logits: list[float], sizes: tuple[int, int]
-) -> None:
-    follower = follow(edit, logits)
-    small, large = (follower.propose(size, 0.0) for size in sorted(sizes))
-    for name in ("token_ids", "parents", "positions", "values"):
-        assert getattr(small, name) == getattr(large, name)[: len(small)]
-
-
 def followed(predicted: Sequence[int], output: Sequence[int]) -> AutoFollower:
     return observed(Aligner(VOCABULARY), [predicted], output)
 
@@ -110,12 +100,6 @@ def test_path_is_no_longer_than_the_weights_know_steps() -> None:
     predicted = [offset * offset % 6 for offset in range(2 * MOST_STEPS)]
     draft = followed(predicted, predicted[:50]).propose(3 * MOST_STEPS, 0.0)
     assert max(map(len, paths(draft))) == MOST_STEPS
-
-
-def test_what_is_read_from_the_output_has_no_position() -> None:
-    draft = followed([], [0, 1, 2, 3, 4, 5, 0, 1, 2]).propose(8, 0.0)
-    assert draft.token_ids[0] == 3
-    assert set(draft.positions) == {NO_POSITION}
 
 
 def test_nothing_is_worth_more_than_certainty() -> None:

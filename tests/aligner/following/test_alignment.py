@@ -1,11 +1,11 @@
 from array import array
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.following.alignment import CERTAIN_RUN, SURE_RUN, Alignment
-from optimist_aligner.model.layout import NUM_RUNS
+from optimist_aligner.following.alignment import CERTAIN_RUN, Alignment
 from optimist_aligner.text.context_index import ContextIndex
 from optimist_aligner.text.sources import INT32, SEPARATOR
 from tests.aligner.words import codes
@@ -49,40 +49,35 @@ def test_nothing_is_found_before_the_first_token_and_none_at_the_end() -> None:
     assert aligned("ab", "a").run == 0
 
 
-def test_lost_offset_is_kept_until_tokens_speak_for_another() -> None:
-    alignment = aligned(PREDICTED[:9] + "!%")
-    assert (alignment.lost_at, alignment.num_lost, alignment.run) == (9, 2, 0)
-    assert alignment.offset == 9
+FAR = PREDICTED + "." * 400 + "XY?#"
+EQUAL = "XY abcd 1. ABC abcd 2."
 
 
-def test_two_tokens_as_predicted_are_an_offset() -> None:
-    alignment = aligned(PREDICTED[:9] + "!br")
-    assert (alignment.offset, alignment.run) == (PREDICTED.index("own"), 2)
-    assert alignment.num_lost > 0
+@pytest.mark.parametrize(
+    ("predicted", "output", "behind", "num_lost"),
+    [
+        pytest.param(PREDICTED, "the quick!%", "the quick", 2, id="a lost offset is kept"),
+        pytest.param(PREDICTED, "the quick!br", "the quick br", 3, id="two tokens are an offset"),
+        pytest.param(PREDICTED, "the quick!brow", "the quick brow", 0, id="sure again"),
+        pytest.param(PREDICTED, "the q!c", "the quic", 2, id="a single token near the offset"),
+        pytest.param(PREDICTED, "the q!z", "the q", 2, id="a single token far from it"),
+        pytest.param(FAR, "the quXY", "the qu", 2, id="no far jump for two tokens"),
+        pytest.param(FAR, "the quXY?", FAR[:-1], 3, id="but for three"),
+        pytest.param(EQUAL, "C abcd", EQUAL[:-3], 0, id="the longest agreement is the second"),
+        pytest.param(EQUAL, "Y abcd", EQUAL[:7], 0, id="the longest agreement is the first"),
+    ],
+)
+def test_where_the_output_is_in_the_prediction(
+    predicted: str, output: str, behind: str, num_lost: int
+) -> None:
+    alignment = aligned(output, predicted)
+    assert (alignment.offset, alignment.num_lost) == (len(behind), num_lost)
 
 
 def test_an_offset_is_searched_for_only_where_the_output_is_not_as_predicted() -> None:
-    assert aligned(PREDICTED[:9]).num_searches == 0
-    found, gone_on = aligned("the quick red f"), aligned("the quick red fox jumps")
-    assert found.num_searches == gone_on.num_searches
-    assert aligned("the quick !").num_searches == 1
-
-
-def test_it_is_sure_again_after_some_tokens() -> None:
-    alignment = aligned(PREDICTED[:9] + "!" + "brown"[: SURE_RUN + 1])
-    assert alignment.num_lost == 0
-    assert alignment.lost_at == alignment.offset
-
-
-def test_single_token_is_looked_for_near_the_offset_only() -> None:
-    assert aligned("the q!c").offset == PREDICTED.index("k brown")
-    assert aligned("the q!z").offset == 5
-
-
-def test_it_does_not_jump_far_for_two_tokens() -> None:
-    far = PREDICTED + "." * 400 + "XY" + "?"
-    assert aligned("the quXY", far).offset < len(PREDICTED)
-    assert aligned("the quXY?", far[:-1] + "?#").offset == far.index("XY") + 3
+    outputs = ("the quick", "the quick !", "the quick red f", "the quick red fox jumps")
+    none, once, found, gone_on = (aligned(output).num_searches for output in outputs)
+    assert (none, once, gone_on) == (0, 1, found)
 
 
 def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() -> None:
@@ -121,21 +116,6 @@ def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     assert rule.replaced == letters("(")
     assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
     assert alignment.offset == predicted.index("o, say (six")
-
-
-def test_among_offsets_behind_the_same_tokens_the_longest_agreement_is_taken() -> None:
-    predicted = "XY abcd 1. ABC abcd 2."
-    assert aligned("C abcd", predicted).offset == predicted.index(" 2.")
-    assert aligned("Y abcd", predicted).offset == predicted.index(" 1.")
-
-
-def test_rate_and_runs_tell_losses_from_none() -> None:
-    assert aligned("the").rate == 0
-    without = aligned(PREDICTED[:30])
-    assert without.runs == NUM_RUNS - 1
-    often = aligned("t!e q!ick br!wn f!x j!mps")
-    assert 0 < often.rate < without.rate
-    assert often.runs < without.runs
 
 
 def test_it_counts_what_goes_on_as_predicted_and_has_no_rule() -> None:

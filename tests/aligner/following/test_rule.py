@@ -5,6 +5,7 @@ from optimist_aligner.model.layout import NUM_SIGHTINGS
 
 # Predicted 10 11 12 10 11, separator; said 20 21 22 20 23.
 TEXT = [10, 11, 12, 10, 11, -1, 20, 21, 22, 20, 23]
+LONG = [*range(50), -1, *range(50, 100)]
 
 
 def test_beginning_alone_is_not_what_is_replaced() -> None:
@@ -12,15 +13,6 @@ def test_beginning_alone_is_not_what_is_replaced() -> None:
     rules.learn(TEXT, 0, 3, 6, 7)
     assert rules.find(TEXT, 0)
     assert not rules.find(TEXT, 3)
-
-
-def test_rule_seen_again_is_counted() -> None:
-    text = [*TEXT, 20, 21]
-    rules = Rules()
-    rules.learn(text, 0, 2, 6, 8)
-    rules.learn(text, 3, 5, 11, 13)
-    (rule,) = rules.find(text, 0)
-    assert (rule.num_sightings, rule.offset) == (2, 6)
 
 
 def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones_stay() -> None:
@@ -41,32 +33,22 @@ def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "offset", "offset_end"),
+    ("text", "replaced", "said", "is_learned"),
     [
-        (3, 5, 0, 2),  # the same
-        (4, 6, 6, 7),  # across the end of a text
-        (5, 5, 6, 8),  # before the end of a text
+        pytest.param(TEXT, (3, 5), (0, 2), False, id="the same"),
+        pytest.param(TEXT, (4, 6), (6, 7), False, id="across the end of a text"),
+        pytest.param(TEXT, (5, 5), (6, 8), False, id="before the end of a text"),
+        pytest.param(LONG, (0, MOST_TOKENS), (51, 51 + MOST_TOKENS), True, id="as long as it may"),
+        pytest.param(LONG, (0, MOST_TOKENS + 1), (51, 52), False, id="too many are replaced"),
+        pytest.param(LONG, (0, 1), (51, 52 + MOST_TOKENS), False, id="too many are said"),
     ],
 )
-def test_what_is_no_substitution_is_not_learned(
-    start: int, end: int, offset: int, offset_end: int
+def test_what_is_no_short_substitution_is_not_learned(
+    text: list[int], replaced: tuple[int, int], said: tuple[int, int], is_learned: bool
 ) -> None:
     rules = Rules()
-    rules.learn(TEXT, start, end, offset, offset_end)
-    assert not rules.by_token
-
-
-@pytest.mark.parametrize(
-    ("num_replaced", "num_said", "is_learned"),
-    [(MOST_TOKENS, MOST_TOKENS, True), (MOST_TOKENS + 1, 1, False), (1, MOST_TOKENS + 1, False)],
-)
-def test_long_substitutions_are_not_learned(
-    num_replaced: int, num_said: int, is_learned: bool
-) -> None:
-    text = [*range(num_replaced), -1, *range(50, 50 + num_said)]
-    rules = Rules()
-    rules.learn(text, 0, num_replaced, num_replaced + 1, len(text))
-    assert bool(rules.find(text, 0)) == is_learned
+    rules.learn(text, *replaced, *said)
+    assert bool(rules.by_token) == is_learned
 
 
 def test_sightings_have_a_bucket_for_each_pair_of_counts() -> None:

@@ -1,3 +1,5 @@
+import pytest
+
 from optimist_aligner.following.template import NOWHERE, Template
 from optimist_aligner.text.output_index import OutputIndex
 from tests.aligner.words import codes
@@ -16,38 +18,32 @@ def placed(output: str) -> Template:
     return template
 
 
-def test_it_is_nowhere_before_anything_is_said_again() -> None:
-    template = placed("abcdefgh")
+@pytest.mark.parametrize("output", ["abcdefgh", "sources", "abcdef-ab"])
+def test_it_is_nowhere_before_three_tokens_are_said_again(output: str) -> None:
+    template = placed(output)
     assert (template.offset, template.lost_at) == (NOWHERE, NOWHERE)
-    assert placed("sources").offset == NOWHERE
 
 
-def test_three_tokens_said_before_are_an_offset() -> None:
-    assert placed("abcdef-ab").offset == NOWHERE
+@pytest.mark.parametrize(
+    ("output", "offset", "lost_at", "num_lost"),
+    [
+        pytest.param("abcdef-abcdef", 6, 6, 0, id="sure after going along"),
+        pytest.param("abcdefgh-abcde!", 5, 5, 1, id="a lost offset is kept"),
+        pytest.param("abcdefgh-abcde!?", 5, 5, 2, id="lost for longer"),
+        pytest.param("abcdefgh-abcde!g", 7, 5, 2, id="a single token near the lost offset"),
+    ],
+)
+def test_where_the_output_is_in_what_was_said_before(
+    output: str, offset: int, lost_at: int, num_lost: int
+) -> None:
+    template, start = placed(output), len(SOURCES)
+    assert (template.offset - start, template.lost_at - start) == (offset, lost_at)
+    assert template.num_lost == num_lost
+
+
+def test_three_tokens_are_an_offset_and_the_latest_is_taken() -> None:
     assert placed("abcdef-abc").offset == len(SOURCES) + 3
-
-
-def test_it_is_sure_after_going_along() -> None:
-    template = placed("abcdef-abcdef")
-    assert template.offset == template.lost_at == len(SOURCES) + 6
-    assert template.num_lost == 0
-
-
-def test_latest_offset_is_taken() -> None:
     assert placed("abc1abc2abc").offset == len(SOURCES) + 7
-
-
-def test_lost_offset_is_kept() -> None:
-    template = placed("abcdefgh-abcde!")
-    assert (template.lost_at, template.offset) == (len(SOURCES) + 5, len(SOURCES) + 5)
-    assert template.num_lost == 1
-    assert placed("abcdefgh-abcde!?").num_lost == 2
-
-
-def test_single_token_near_the_lost_offset_is_found() -> None:
-    template = placed("abcdefgh-abcde!g")
-    assert template.offset == len(SOURCES) + 7
-    assert template.num_lost == 2
     assert placed("abcdefgh-abcde!ghx").lost_at == len(SOURCES) + 5
 
 

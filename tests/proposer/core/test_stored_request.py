@@ -51,35 +51,24 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
     assert (second.kind, second.num_before, second.num_after) == (WriteKind.APPEND, 4, 8)
     output = decode_output(request.prepared.sources, 0, stored.log + second.data)
     assert as_text(output) == "one\nTWO\n"
-
-
-def test_shorter_log_is_written_from_where_it_ends() -> None:
-    request = live(output="one\ntwo\n")
-    request.num_logged = 8
-    request.fold(8, tokens("three\n"))
-    assert settle_write(written(request), 3) is Settled.AGAIN
-    again = written(request)
-    assert (again.num_before, again.num_after) == (3, 14)
-
-
-def test_longer_log_needs_nothing() -> None:
-    request = live(output="one\n")
-    request.num_logged = 0
-    assert settle_write(written(request), 9) is Settled.DONE
-    assert next_write(request) is None
-
-
-def test_lost_request_is_created_whole() -> None:
-    request = live(output="one\nX")
-    request.num_logged = 4
-    assert settle_write(written(request), UNKNOWN) is Settled.CREATE
     whole = written(request, is_lost=True)
-    assert whole.kind is WriteKind.CREATE
-    assert StoredRequest.unpack(whole.data).num_known == 5
+    assert (whole.kind, StoredRequest.unpack(whole.data).num_known) == (WriteKind.CREATE, 8)
 
 
-def test_other_opening_supersedes() -> None:
-    assert settle_write(written(live()), OTHER_OPENING) is Settled.SUPERSEDED
+@pytest.mark.parametrize(
+    ("answer", "settled", "num_logged"),
+    [
+        (3, Settled.AGAIN, 3),
+        (9, Settled.DONE, 9),
+        (UNKNOWN, Settled.CREATE, 4),
+        (OTHER_OPENING, Settled.SUPERSEDED, 4),
+    ],
+)
+def test_answer_says_what_is_left_to_write(answer: int, settled: Settled, num_logged: int) -> None:
+    request = live(output="one\nTWO\n")
+    request.num_logged = 4
+    assert settle_write(written(request), answer) is settled
+    assert request.num_logged == num_logged
 
 
 @given(st.lists(texts, max_size=4), texts)
@@ -98,13 +87,14 @@ def test_name_tells_owners_and_texts_apart() -> None:
     assert name_sources("A", one) in names
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01\x00\x00", b"\x09" + bytes(8), bytes(5) + b"123"])
-def test_another_format_of_sources_is_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match="packed sources"):
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        *((data, "packed sources") for data in (b"", b"\x01\0\0", b"\x09" + bytes(8))),
+        (bytes(5) + b"123", "packed sources"),
+        (pack_sources(Sources([tokens("ab")]))[:-4], "has no end"),
+    ],
+)
+def test_another_format_of_sources_is_an_error(data: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         unpack_sources(data)
-
-
-def test_source_without_an_end_is_an_error() -> None:
-    packed = pack_sources(Sources([tokens("ab")]))
-    with pytest.raises(ValueError, match="has no end"):
-        unpack_sources(packed[:-4])

@@ -68,18 +68,14 @@ def test_pauses_double_up_to_the_longest_and_end_with_a_success() -> None:
     assert breaker.pause_seconds == 0.25
 
 
-def connection(url: str) -> dict[str, object]:
-    client = open_redis(url, 0.05).client
-    assert isinstance(client, Redis)
-    return dict(client.connection_pool.connection_kwargs)
-
-
 def test_plain_url_is_one_redis_with_short_patience_and_no_retries() -> None:
-    options = connection("redis://user:secret@host:7000/3")
+    client = open_redis("redis://user:secret@host:7000/3", 0.05).client
+    assert isinstance(client, Redis)
+    options = client.connection_pool.connection_kwargs
     assert (options["host"], options["port"], options["db"]) == ("host", 7000, 3)
     assert (options["username"], options["password"]) == ("user", "secret")
     assert options["socket_timeout"] == options["socket_connect_timeout"] == 0.05
-    assert options["retry"].get_retries() == 0  # type: ignore[attr-defined]
+    assert options["retry"].get_retries() == 0
 
 
 def test_sentinel_url_names_sentinels_service_and_database() -> None:
@@ -89,13 +85,8 @@ def test_sentinel_url_names_sentinels_service_and_database() -> None:
         0.05,
     )
     assert target.sentinel is not None
-    hosts = [
-        (
-            one.connection_pool.connection_kwargs["host"],
-            one.connection_pool.connection_kwargs["port"],
-        )
-        for one in target.sentinel.sentinels
-    ]
+    pools = [one.connection_pool.connection_kwargs for one in target.sentinel.sentinels]
+    hosts = [(each["host"], each["port"]) for each in pools]
     assert hosts == [("one", 26000), ("two", 26379), ("::1", 5)]
     assert isinstance(target.client, Redis)
     pool = target.client.connection_pool

@@ -1,7 +1,9 @@
-"""A Redis that dies, hangs or comes back empty: requests that live in a replica go on."""
+"""A Redis that dies, hangs or comes back empty, alone, with a Sentinel or as a cluster."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,13 +16,107 @@ from optimist_common.errors import SetupError
 from optimist_proposer.core.messages import UNKNOWN, Answer
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
-from tests.proposer.holding import POEM, Replica, follow_until_shared, observation, opening
-from tests.proposer.store.redis_fleet import Watched, cluster, cluster_url, watched
+from tests.proposer.holding import (
+    POEM,
+    Replica,
+    follow_until_shared,
+    observation,
+    opening,
+    redis_store,
+)
 from tests.proposer.text import as_text
+from tests.stack import free_port, wait_until
 
 OpenStore = Callable[..., RedisStore]
 
+SERVICE = "mymaster"
+PASSWORD = "secret"
+NUM_SLOTS, NUM_NODES = 16384, 3
 NAMES = [f"request-{number}" for number in range(48)]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A master that has a replica, and the URL of the Sentinel that watches them."""
+
+    master: RedisServer
+    url: str
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """Runs a master with a password, a replica and a Sentinel that is quick to fail over."""
+    directory = tmp_path_factory.mktemp("fleet")
+    password = ("--requirepass", PASSWORD, "--masterauth", PASSWORD)
+    with ExitStack() as stack:
+        master = _start(stack, directory / "master", *password)
+        replica = _start(
+            stack, directory / "replica", *password, "--replicaof", f"127.0.0.1 {master.port}"
+        )
+        with Redis(port=replica.port, password=PASSWORD) as client:
+            wait_until(lambda: client.info()["master_link_status"] == "up", "a replica")
+        configuration = directory / "sentinel.conf"
+        configuration.write_text(
+            f"sentinel monitor {SERVICE} 127.0.0.1 {master.port} 1\n"
+            f"sentinel auth-pass {SERVICE} {PASSWORD}\n"
+            f"sentinel down-after-milliseconds {SERVICE} 300\n"
+            f"sentinel failover-timeout {SERVICE} 3000\n",
+            encoding="utf-8",
+        )
+        sentinel = _start(stack, directory / "sentinel", str(configuration), "--sentinel")
+        with Redis(port=sentinel.port) as client:
+            wait_until(lambda: client.sentinel_master(SERVICE)["num-slaves"] == 1, "a Sentinel")
+        yield Watched(master, f"redis+sentinel://:{PASSWORD}@{sentinel.address}/{SERVICE}/0")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[RedisServer]]:
+    """Runs a cluster of masters that goes on serving while one is away."""
+    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no")
+    with ExitStack() as stack:
+        nodes = [
+            _start(stack, tmp_path / f"node{n}", *options, "--cluster-port", str(free_port()))
+            for n in range(NUM_NODES)
+        ]
+        clients = [stack.enter_context(Redis(port=node.port)) for node in nodes]
+        for number, client in enumerate(clients):
+            first, end = (NUM_SLOTS * n // NUM_NODES for n in (number, number + 1))
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, end - 1)
+            bus = client.config_get("cluster-port")["cluster-port"]
+            clients[0].execute_command("CLUSTER MEET", "127.0.0.1", nodes[number].port, bus)
+        wait_until(lambda: {*map(_num_masters, clients)} == {NUM_NODES}, "a cluster")
+        yield nodes
+
+
+def cluster_url(nodes: list[RedisServer]) -> str:
+    return f"redis+cluster://{','.join(node.address for node in nodes)}"
+
+
+def _num_masters(client: "Redis") -> int:
+    """Returns how many masters a node knows to serve all slots together; 0 if not all."""
+    info = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
+    if info["cluster_state"] != "ok" or int(info["cluster_slots_ok"]) != NUM_SLOTS:
+        return 0
+    return int(info["cluster_size"])
+
+
+def _start(stack: ExitStack, directory: Path, *arguments: str) -> RedisServer:
+    directory.mkdir()
+    return stack.enter_context(RedisServer(directory, *arguments))
+
+
+@pytest.fixture
+async def open_store() -> AsyncIterator[OpenStore]:
+    """Opens stores as `redis_store` does, and closes them when the test is over."""
+    stores: list[RedisStore] = []
+
+    def open_one(url: str, timeout_ms: int = 2000) -> RedisStore:
+        stores.append(redis_store(url, timeout_ms=timeout_ms))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        await store.stop()
 
 
 @pytest.fixture
@@ -29,18 +125,6 @@ async def proxy(own_redis_server: RedisServer) -> AsyncIterator[TcpProxy]:
     await proxy.start()
     yield proxy
     await proxy.stop()
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[RedisServer]]:
-    with cluster(tmp_path) as nodes:
-        yield nodes
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    with watched(tmp_path_factory.mktemp("fleet")) as fleet:
-        yield fleet
 
 
 async def opened(store: RedisStore, *names: str, output: str = "") -> Replica:
@@ -90,28 +174,6 @@ async def test_partition_costs_no_request_that_lives_here(
     assert answer.gaps == {"a": UNKNOWN}
     proxy.mend()
     assert await follow_until_shared(replica, reader, 14) == {"two\nthree\nfour\n"}
-
-
-async def test_frozen_redis_costs_no_request_that_lives_here(
-    own_redis_server: RedisServer, open_store: OpenStore
-) -> None:
-    replica = await opened(open_store(own_redis_server.url, timeout_ms=100), "a")
-    own_redis_server.freeze()
-    answer = await replica.proposer.apply([], [observation(0, "ONE\ntwo\n")], [])
-    assert window_text(answer) == "three\nfour\n"
-    own_redis_server.thaw()
-
-
-async def test_redis_that_comes_back_empty_gets_everything_again(
-    own_redis_server: RedisServer, open_store: OpenStore
-) -> None:
-    store, reader = (open_store(own_redis_server.url) for _ in range(2))
-    replica = await opened(store, "a", output="one\n")
-    own_redis_server.kill()
-    await replica.proposer.apply([], [observation(4, "two\n")], [])
-    await replica.writer.stop()
-    own_redis_server.start()
-    assert await follow_until_shared(replica, reader, 8) == {"two\nthree\nfour\n"}
 
 
 async def test_batch_over_all_nodes_of_a_cluster_is_shared(

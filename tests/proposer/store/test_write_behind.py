@@ -34,20 +34,21 @@ def dropped() -> float:
     return REGISTRY.get_sample_value("optimist_proposer_writes_dropped_total") or 0
 
 
-class NotifyingStore(MemoryStore):
-    def __init__(self) -> None:
+class Store(MemoryStore):
+    def __init__(self, failure: Exception | None = None) -> None:
         super().__init__()
-        self.written, self.num_writes = asyncio.Event(), 0
+        self.failure, self.num_writes, self.was_tried = failure, 0, asyncio.Event()
 
     async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
-        answers = await super().write(writes, closed)
         self.num_writes += len(writes)
-        self.written.set()
-        return answers
+        self.was_tried.set()
+        if self.failure:
+            raise self.failure
+        return await super().write(writes, closed)
 
 
 async def test_several_steps_are_one_write() -> None:
-    store = NotifyingStore()
+    store = Store()
     behind, request = writer(store), live("a")
     for position, text in enumerate("one\n"):
         request.fold(position, tokens(text))
@@ -79,25 +80,16 @@ async def test_close_replaces_a_waiting_write_and_opening_a_waiting_close() -> N
     assert store.requests["b"] is not None
 
 
-class FailingStore(MemoryStore):
-    is_away = True
-
-    async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
-        if self.is_away:
-            raise StoreError("gone")
-        return await super().write(writes, closed)
-
-
 async def test_failed_writes_are_dropped_and_made_up_for_by_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store, request, before = FailingStore(), live("a"), dropped()
+    store, request, before = Store(StoreError("gone")), live("a"), dropped()
     behind = writer(store)
     for text in "one":
         await write(behind, request, text)
     assert dropped() - before == 3
     assert caplog.text.count("outputs are not shared for now: gone") == 1
-    store.is_away = False
+    store.failure = None
     await write(behind, request, "\n")
     assert stored_text(store, "a", request.prepared) == "one\n"
 
@@ -114,23 +106,15 @@ async def test_store_that_hangs_does_not_keep_it_from_stopping() -> None:
 
 
 async def test_fault_in_a_write_does_not_end_writing(caplog: pytest.LogCaptureFixture) -> None:
-    class FaultyStore(NotifyingStore):
-        num_faults = 1
-
-        async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
-            if self.num_faults:
-                self.num_faults -= 1
-                raise IndexError("broken")
-            return await super().write(writes, closed)
-
-    store = FaultyStore()
+    store = Store(IndexError("broken"))
     behind = writer(store)
     task = asyncio.create_task(behind.run())
     behind.note(live("a"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await store.was_tried.wait()
+    store.was_tried.clear()
+    store.failure = None
     behind.note(live("b"))
-    await store.written.wait()
+    await store.was_tried.wait()
     task.cancel()
     assert set(store.requests) == {"b"}
     assert "IndexError: broken" in caplog.text
