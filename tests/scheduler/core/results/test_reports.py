@@ -35,8 +35,8 @@ PROMPT = [7, 3, 9, 1] * 4
 
 def test_what_was_reported_may_be_cached_when_it_is_computed_again() -> None:
     situation = Situation(enable_prefix_caching=True, max_num_batched_tokens=64)
-    telling = SamplingParams(num_logprobs=2, num_prompt_logprobs=3)
-    situation.add(1, PROMPT, 8, sampling=telling)
+    wanting = SamplingParams(num_logprobs=2, num_prompt_logprobs=3)
+    situation.add(1, PROMPT, 8, sampling=wanting)
     situation.step()
     situation.scheduler._state.preempt(situation.slot(1))
     plan = situation.send()
