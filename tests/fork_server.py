@@ -44,7 +44,7 @@ _SLOW_TO_START = (
     "torch.distributed.run",
 )
 _OURS = ("optimist_", "tests.worker.", "torch.distributed.run")
-# A forked process writes its command line over the server's.
+# A forked process writes its command line and environment over the server's.
 _ROOM = "-" * 8000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -107,7 +107,7 @@ class _Server:
         with other_end:
             other_end.set_inheritable(True)
             command = [sys.executable, "-m", "tests.fork_server", str(other_end.fileno()), _ROOM]
-            os.posix_spawn(sys.executable, command, self._environment)
+            os.posix_spawn(sys.executable, command, self._environment | {"ROOM": _ROOM})
 
     def _fork(self, start: Start, files: Sequence[int]) -> int:
         assert self._socket is not None
@@ -217,7 +217,7 @@ def _become(start: Start, files: Sequence[int]) -> None:
     # Python has found out at its start whether the server's own can seek.
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         setattr(sys, name, _reopen(descriptor, getattr(sys, name)))
-    _show([sys.executable, "-m", *start.arguments])
+    _show([sys.executable, "-m", *start.arguments], start.environment)
 
 
 def _reopen(descriptor: int, stream: TextIO) -> TextIO:
@@ -232,13 +232,15 @@ def _reopen(descriptor: int, stream: TextIO) -> TextIO:
     )
 
 
-def _show(command: Sequence[str]) -> None:
-    """Overwrites the command line that others see of this process."""
+def _show(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Overwrites the command line and the environment that others see of this process."""
     fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    begin, end = int(fields[45]), int(fields[46])
-    shown = "".join(f"{text}\0" for text in command).encode()
-    ctypes.memset(begin, 0, end - begin)
-    ctypes.memmove(begin, shown, min(len(shown), end - begin - 1))
+    variables = [f"{name}={text}" for name, text in environment.items()]
+    for index, texts in ((45, command), (47, variables)):
+        begin, end = int(fields[index]), int(fields[index + 1])
+        shown = "".join(f"{text}\0" for text in texts).encode()
+        ctypes.memset(begin, 0, end - begin)
+        ctypes.memmove(begin, shown, min(len(shown), end - begin - 1))
 
 
 def _run(start: Start) -> None:

@@ -50,10 +50,11 @@ def test_verified_tokens_are_fed_from_any_index_on(
     at = 0
     for index, (slot, _, first, fed) in enumerate(rows):
         text, blocks = [*texts[slot], 0], tables.blocks(slot, 10)
-        for index in range(first, first + fed):
-            assert batch.input_ids[at] == text[index + shift]
-            assert batch.positions[at] == index
-            assert batch.attention.slot_mapping[at] == blocks[index // SIZE] * SIZE + index % SIZE
+        for position in range(first, first + fed):
+            assert batch.input_ids[at] == text[position + shift]
+            assert batch.positions[at] == position
+            in_pool = blocks[position // SIZE] * SIZE + position % SIZE
+            assert batch.attention.slot_mapping[at] == in_pool
             at += 1
         if fed:
             assert batch.logits_indices[index] == at - 1
