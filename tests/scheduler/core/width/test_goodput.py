@@ -16,7 +16,7 @@ from optimist_scheduler.core.width.acceptance import (
     DrafterRows,
     expected_accepted,
 )
-from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput
+from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput, choose_worth
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
@@ -247,32 +247,62 @@ def test_a_row_whose_window_breaks_joins_those_that_draft_with_the_drafter() -> 
 # By what windows say of their chances, and how far that is believed.
 
 
-@given(
-    st.lists(
-        st.lists(st.floats(0.125, 6, width=32), min_size=1, max_size=5), min_size=1, max_size=4
-    ),
-    st.integers(1, 800),
+hazard_rows = st.lists(
+    st.lists(st.floats(0.125, 6, width=32), min_size=1, max_size=5), min_size=1, max_size=4
 )
-def test_no_other_thresholds_bring_more(rows: list[list[float]], us_per_token: int) -> None:
-    most = 5
-    hazards = np.full((len(rows), most), np.inf, np.float32)
+
+
+def hazards_of(rows: list[list[float]]) -> Float32Array:
+    """Returns cumulated hazards, infinite beyond the end of a row [num_rows, 5]."""
+    hazards = np.full((len(rows), 5), np.inf, np.float32)
     for row, steps in enumerate(rows):
         hazards[row, : len(steps)] = np.cumsum(steps)
-    curve = CostCurve(*zip(*[(2**i, 1000 + us_per_token * 2**i) for i in range(8)], strict=True))
-    num_rows = len(rows)
-    limits = np.full(num_rows, most, np.int32)
+    return hazards
+
+
+@given(hazard_rows, st.integers(1, 800))
+def test_no_other_number_of_drafts_of_windows_with_values_brings_more(
+    rows: list[list[float]], us_per_token: int
+) -> None:
+    hazards, num_rows = hazards_of(rows), len(rows)
+    curve = line(1000, us_per_token)
+    limits = np.full(num_rows, 5, np.int32)
     choice = choose_goodput(
         np.full(num_rows, 0.5), limits, np.ones(num_rows, np.bool_), num_rows, curve, None, hazards
     )
     order = np.sort(hazards[np.isfinite(hazards)])
     tokens = num_rows + np.concatenate([[0], np.cumsum(np.exp(-order.astype(np.float64)))])
     goodputs = tokens / curve.cost(num_rows + np.arange(len(tokens)))
-    chosen = int(choice.widths.sum())
-    assert goodputs[chosen] >= goodputs.max() / 1.0201
-    if chosen:
-        # Between two choices, drafts are those up to this depth.
-        assert ((hazards <= choice.depths[:, None]).sum(axis=1) >= choice.widths).all()
-    assert (choice.depths > 0).all() == (chosen > 0)
+    assert goodputs[int(choice.widths.sum())] >= goodputs.max() / 1.0201
+
+
+@given(hazard_rows, st.integers(1, 40), curves, st.floats(1e-8, 1e-5))
+def test_drafts_are_worth_what_is_brought_on_the_average_in_their_time(
+    rows: list[list[float]], num_tokens: int, curve: CostCurve, rate: float
+) -> None:
+    hazards = hazards_of(rows)
+    most = np.isfinite(hazards).sum(axis=1, dtype=np.int32)
+    worth = choose_worth(
+        rate, curve, num_tokens, most, lambda depth: (hazards <= depth).sum(axis=1, dtype=np.int32)
+    )
+    assert worth.dtype == np.int32
+    assert ((worth >= 0) & (worth <= most)).all()
+    chances = np.sort(np.exp(-hazards[np.isfinite(hazards)].astype(np.float64)))[::-1]
+    sizes = num_tokens + np.arange(len(chances) + 1)
+    # Of the lowest line from each size to each other, which is the hull of the curve.
+    costs = curve.cost(sizes)
+    hull = np.array(
+        [
+            min(
+                np.interp(size, [left, right], costs[[left - num_tokens, right - num_tokens]])
+                for left in sizes[sizes <= size]
+                for right in sizes[sizes >= size]
+            )
+            for size in sizes
+        ]
+    )
+    gains = np.concatenate([[0], np.cumsum(chances)]) - rate * hull
+    assert gains[int(worth.sum())] >= gains.max() - 1e-3
 
 
 @given(st.lists(st.tuples(st.integers(0, 64), st.booleans()), max_size=60))

@@ -231,8 +231,6 @@ class SchedulerState:
         width = self.widths.take_window(slot, has_values=bool(windows.is_valued[slot]))
         if width is not None:
             self.table.draft_width[slot] = width
-        if windows.is_tree[slot]:
-            windows.weigh_tree(slot, float(self.widths.depths[slot]))
 
     def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
         """Chooses anew how much some rows may draft.
@@ -259,7 +257,6 @@ class SchedulerState:
             is_valued & drafting,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
-        windows.weigh_trees(self.widths.depths)
         self.widths.remember(slots, widths, drafting)
 
     def promote_starved(self, now: float) -> None:

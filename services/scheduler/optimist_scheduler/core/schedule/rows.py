@@ -118,7 +118,12 @@ def _share_budget(
     if windows.trees:
         drafts = _take_trees(view, slots, rows, drafts)
     if view.widths.goes_by_value and windows.num_valued:
-        drafts = windows.limit_by_value(slots, assumed, drafts, view.widths.depths[slots])
+        drafts = view.widths.choose_worth(
+            slots,
+            int(left.sum()),
+            drafts,
+            lambda depths: windows.count_worth(slots, assumed, drafts, depths),
+        )
     if view.config.drafter is not None:
         # It drafts from where the row really is, whatever is in flight.
         room = np.maximum(rows.max_length - 1 - assumed, 0)
@@ -230,7 +235,8 @@ def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> l
             break
         known = min(num_tokens - len(cached) * config.block_size, budget)
         # A prompt that is not computed to its end has used the budget up: no drafts.
-        drafts = _count_drafts(view, request, budget - known, num_spare)
+        num_before = config.max_num_batched_tokens - budget
+        drafts = _count_drafts(view, request, num_before + known, budget - known, num_spare)
         num_new = config.num_blocks_for(num_tokens + drafts) - len(cached)
         admitted.append(Admission(request, request.token_ids, cached, known, drafts, num_new))
         budget -= known + drafts
@@ -278,11 +284,13 @@ def _gives_way(request: Request, other: Request) -> bool:
     return (other.is_promoted, -other.priority) > (request.is_promoted, -request.priority)
 
 
-def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
+def _count_drafts(
+    view: ScheduleView, request: Request, num_before: int, budget: int, num_spare: int
+) -> int:
     num_tokens = len(request.token_ids)
     window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
     if window is not None and window.num_nodes:
-        width = view.widths.first(request.max_draft_tokens, window)
+        width = view.widths.first(request.max_draft_tokens, window, num_before)
     else:
         width = view.widths.first_of_drafter(
             request.max_draft_tokens, is_followed=request.is_followed

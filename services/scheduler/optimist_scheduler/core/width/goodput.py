@@ -10,12 +10,18 @@ For a given largest level, drafts of a row fall in value, so the best ones of an
 with the highest values per token: all above one threshold that the rows share. What is left is a
 search over thresholds, here over all drafts in the order of their worth, and over largest levels.
 
+Where windows say how likely each node is, no search is needed: in the long run, tokens over time
+are the most if each draft brings more than is brought on the average in the time that it takes
+(Dinkelbach 1967). What it takes goes by the size of the pass, so each piece of the cost curve has a
+threshold, and a pass takes the drafts above that of the piece in which it ends.
+
 Goodput as the objective: SmartSpec / TurboSpec (arXiv 2406.14066). Off without gain, and probes to
 find out when that changes: Cascade (arXiv 2506.20675).
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +39,7 @@ from optimist_scheduler.core.width.acceptance import MIN_HAZARD, DrafterRows
 
 MAX_DEPTH = 9.0
 """Deepest threshold that is tried: a draft with less than exp(-9) to bring is never worth it."""
+LEAST_WORTH = math.exp(-MAX_DEPTH)
 LEAST_SAVED = 0.001
 """Share of the drafter's time that a smaller largest level has to save to be tried."""
 
@@ -40,10 +47,63 @@ LEAST_SAVED = 0.001
 MIN_GAIN = 1.02
 """Drafts have to raise the goodput of a pass without drafts by this factor."""
 
-_NEW_RATES: Float32Array = np.ones(1, np.float32)
-_NEW_LIMITS: Int32Array = np.full(1, 8, np.int32)
-"""Over how many drafts a new row's cost is taken."""
 _NO_LEVELS: Float32Array = np.empty((0, 0), np.float32)
+
+
+def choose_worth(
+    rate: float,
+    curve: CostCurve,
+    num_tokens: int,
+    most: Int32Array,
+    count: Callable[[float], Int32Array],
+) -> Int32Array:
+    """Returns how many drafts of each row are worth their cost in a pass [num_rows].
+
+    The curve counts as its lower convex hull from `num_tokens` on as far as there are drafts: to
+    stop where tokens are dear is no good if they are cheap again after that.
+
+    Args:
+        rate: Tokens per nanosecond that are brought on the average.
+        curve: Time of a pass by its tokens.
+        num_tokens: Tokens of the pass without drafts.
+        most: Drafts that each row has [num_rows].
+        count: Returns how many of them are above a threshold, given its depth: minus the logarithm
+            of the least chance [num_rows].
+    """
+    total = int(most.sum())
+    if total == 0:
+        return most
+    pieces = _find_hull(curve, num_tokens, num_tokens + total)
+    worth, start = most, num_tokens
+    for end, slope in pieces:
+        before, worth = worth, count(-math.log(max(rate * slope, LEAST_WORTH)))
+        num_worth = int(worth.sum())
+        room = start - num_tokens - num_worth
+        if room >= 0:
+            # What fills the cheaper tokens before this piece pays, and nothing in it.
+            more = before - worth
+            worth = worth + np.clip(room - (np.cumsum(more) - more), 0, more).astype(np.int32)
+            break
+        if num_tokens + num_worth <= end:
+            break
+        start = end
+    return worth
+
+
+def _find_hull(curve: CostCurve, first: int, last: int) -> list[tuple[int, float]]:
+    """Returns the pieces of a curve's lower convex hull: their ends, and nanoseconds per token."""
+    knots = [int(knot) for knot in curve.knots.tolist() if first < knot < last]
+    tokens = [first, *knots, last]
+    hull: list[tuple[int, float]] = []
+    for point in zip(tokens, curve.cost(tokens).tolist(), strict=True):
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return [(end[0], _slope(start, end)) for start, end in pairwise(hull)]
+
+
+def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:
+    return (second[1] - first[1]) / (second[0] - first[0])
 
 
 class DraftRows(NamedTuple):
@@ -107,10 +167,6 @@ class Best(NamedTuple):
     deepest: int
     """Largest level of the drafter."""
     goodput: float
-    least: float
-    """Depth of the last item that is in it."""
-    next: float
-    """Depth of the first one that is not; infinite if all are."""
 
 
 def make_items(windows: Float32Array, levels: Float32Array, weight: float) -> Items:
@@ -172,8 +228,6 @@ def find_best(
             float(num_tokens[taken]),
             int(counts[num_windows:].max(initial=0)),
             float(goodputs[taken]),
-            float(items.depths[taken - 1]) if taken else 0.0,
-            float(items.depths[taken]) if taken < len(items.depths) else math.inf,
         )
 
     if drafter is None or not num_served:
@@ -204,11 +258,6 @@ class GoodputChoice(NamedTuple):
     """Drafts of the window."""
     levels: Int32Array
     """Levels of the drafter."""
-    depths: Float32Array
-    """Minus the logarithm of the least chance of a draft of the window that is worth its cost; 0
-    where none is."""
-    entry: float
-    """The same for a row that comes to the pass and of which nothing is known yet; no column."""
 
 
 def choose_goodput(
@@ -241,7 +290,6 @@ def choose_goodput(
     """
     num_rows = len(rates)
     widths, levels = np.zeros_like(limits), np.zeros_like(limits)
-    depths = np.zeros(num_rows, np.float32)
     best = _nothing(base_tokens, num_rows, curve)
     able = np.flatnonzero(drafting & (limits > 0))
     served = np.flatnonzero(~drafting & (drafter.limits > 0)) if drafter else able[:0]
@@ -258,23 +306,21 @@ def choose_goodput(
         if found.goodput >= MIN_GAIN * best.goodput:
             best = found
             widths[able], levels[served] = np.split(found.counts, [len(able)])
-            depths[able] = _find_threshold(found, curve)
     absent = np.flatnonzero(~drafting & (limits > 0))
     if len(absent):
         joining = make_rows(rates[absent], limits[absent], 1.0)
-        depths[absent], widths[absent] = _join(joining, best, curve)
+        widths[absent] = _join(joining, best, curve)
     if drafter is not None:
         absent = np.flatnonzero(drafting & (drafter.limits > 0))
         if len(absent):
             levels[absent] = _join_drafter(absent, best, curve, drafter)
-    (entry,), _ = _join(make_rows(_NEW_RATES, _NEW_LIMITS, 1.0), best, curve)
-    return GoodputChoice(widths, levels, depths, float(entry))
+    return GoodputChoice(widths, levels)
 
 
 def _nothing(base_tokens: int, num_rows: int, curve: CostCurve) -> Best:
     """Returns the pass without drafts."""
     goodput = num_rows / float(curve.cost(base_tokens))
-    return Best(np.empty(0, np.int64), base_tokens, 0, goodput, 0.0, math.inf)
+    return Best(np.empty(0, np.int64), base_tokens, 0, goodput)
 
 
 def _find_depths(
@@ -293,28 +339,16 @@ def _find_depths(
     return np.where(is_known[:, None] & ~beyond, own, depths)
 
 
-def _find_threshold(best: Best, curve: CostCurve) -> float:
-    """Returns the depth up to which drafts pay, between the last that was taken and the next.
-
-    There a draft brings what the pass would have brought in the time that it takes.
-    """
-    added = float(curve.cost(best.num_tokens + 1) - curve.cost(best.num_tokens))
-    worth = max(best.goodput * added, math.exp(-MAX_DEPTH))
-    most = max(best.least, min(best.next * (1 - 1e-6), MAX_DEPTH))
-    return min(max(-math.log(worth), best.least), most)
-
-
-def _join(
-    rows: DraftRows, best: Best, curve: CostCurve
-) -> tuple[npt.NDArray[np.floating], Int32Array]:
-    """Returns up to which depth drafts would pay if one of the rows came to a pass, and widths.
+def _join(rows: DraftRows, best: Best, curve: CostCurve) -> Int32Array:
+    """Returns how many drafts would pay if one of the rows came to a pass.
 
     A draft pays if it brings more than the pass would have brought in the time that it takes.
     """
     added = curve.cost(best.num_tokens + rows.limits) - curve.cost(best.num_tokens)
     worth = np.maximum(best.goodput * added / rows.limits, math.exp(-MAX_DEPTH))
     depths = np.maximum(-np.log(worth), 0)
-    return depths, np.minimum(depths / rows.hazards, rows.limits).astype(np.int32)
+    widths: Int32Array = np.minimum(depths / rows.hazards, rows.limits).astype(np.int32)
+    return widths
 
 
 def _join_drafter(

@@ -1,6 +1,7 @@
 """How many drafts each row may have: one object that learns from results and chooses widths."""
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,11 +18,13 @@ from optimist_scheduler.core.width.acceptance import (
     DrafterRows,
 )
 from optimist_scheduler.core.width.crossover import choose_crossover
-from optimist_scheduler.core.width.goodput import MAX_DEPTH, choose_goodput
+from optimist_scheduler.core.width.goodput import choose_goodput, choose_worth
 from optimist_scheduler.core.windows.window import Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
 
+RATE_MEMORY = 1 / 16
+"""Weight of a pass in the mean of what passes bring."""
 PROBE_PERIOD = 64
 """A row whose drafts are off gets one with every so many choices."""
 PROBE_SHARE = 8
@@ -34,7 +37,7 @@ class Widths(NamedTuple):
     """Most drafts of the next passes [num_rows]."""
 
     windows: Int32Array
-    """From the window; of one that says values, those above `DraftWidths.depths`."""
+    """From the window; of one that says values, what `DraftWidths.choose_worth` leaves of it."""
     drafter: Int32Array
     """From the worker's drafter, all branches of a tree together."""
 
@@ -59,11 +62,9 @@ class DraftWidths:
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
         self._calibration = Calibration(max_num_seqs)
-        self._entry = MAX_DEPTH
-        """Minus the logarithm of the least chance of a new row's drafts that are worth it."""
-        self.depths = np.full(max_num_seqs, np.inf, np.float32)
-        """Largest estimated hazard, cumulated, of a draft of the window that is worth its cost; it
-        counts for windows that say values [max_num_seqs]."""
+        self._num_emitted, self._ns = 0.0, 0.0
+        """Tokens and time of a pass without what prompts take, in the mean of the last ones."""
+        self._curve = CostCurve()
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
         self.goes_by_share = policy == "adaptive"
@@ -93,8 +94,6 @@ class DraftWidths:
         self._limits[slot] = limit
         self._calibration.reset(slot)
         self.scales[slot] = self._calibration.common_scale
-        if self.goes_by_value:
-            self.depths[slot] = self._first_depth
         self._adaptive.reset(slot, limit)
         if self._drafter is not None:
             self._level_limits[slot] = most = self._most_levels(limit, is_followed=is_followed)
@@ -102,17 +101,25 @@ class DraftWidths:
             self._adaptive_levels.reset(slot, most)
         return self._first_width(limit), self.first_of_drafter(limit, is_followed=is_followed)
 
-    def first(self, limit: int, window: Window) -> int:
-        """Returns how much of its window such a request begins with; changes nothing."""
+    def first(self, limit: int, window: Window, num_tokens: int) -> int:
+        """Returns how much of its window such a request begins with; changes nothing.
+
+        Args:
+            limit: Its limit.
+            window: Its window.
+            num_tokens: Tokens of the pass without these drafts.
+        """
         width = min(self._first_width(limit), window.num_nodes)
         if not (self.goes_by_value and window.has_values):
             return width
-        hazards = np.maximum.accumulate(window.find_hazards())
-        return min(width, int(hazards.searchsorted(self._first_depth, side="right")))
+        hazards = np.maximum.accumulate(window.find_hazards()[:width])
+        hazards *= np.float32(self._calibration.common_scale)
 
-    @property
-    def _first_depth(self) -> np.float32:
-        return np.float32(self._entry / self._calibration.common_scale)
+        def count(depth: float) -> Int32Array:
+            return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
+
+        most = np.array([width], np.int32)
+        return int(choose_worth(self._rate, self._curve, num_tokens, most, count)[0])
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
@@ -130,9 +137,7 @@ class DraftWidths:
 
     def take_window(self, slot: int, *, has_values: bool) -> int | None:
         """Returns the width that a new window is given, None for the one that the row has."""
-        if not (has_values and self.goes_by_value) or math.isinf(self.depths[slot]):
-            return None
-        return int(self._limits[slot])
+        return int(self._limits[slot]) if has_values and self.goes_by_value else None
 
     def observe(
         self,
@@ -162,9 +167,50 @@ class DraftWidths:
         if missed.any():
             # Doubts count at once, not only with the next choice.
             slots = slots[missed]
-            scales = self._calibration.scale(slots)
-            self.depths[slots] *= self.scales[slots] / scales
-            self.scales[slots] = scales
+            self.scales[slots] = self._calibration.scale(slots)
+
+    def choose_worth(
+        self,
+        slots: SlotArray,
+        num_tokens: int,
+        most: Int32Array,
+        count: Callable[[Float32Array], Int32Array],
+    ) -> Int32Array:
+        """Returns how many drafts of windows that say values are worth their cost [num_rows].
+
+        Args:
+            slots: The rows' [num_rows].
+            num_tokens: Tokens of the pass without drafts.
+            most: Drafts that each row has [num_rows].
+            count: Returns how many of them have at most a hazard that is given for each row, by
+                what the windows say [num_rows].
+        """
+        scales = self.scales[slots]
+        return choose_worth(
+            self._rate,
+            self._curve,
+            num_tokens,
+            most,
+            lambda depth: count(np.float32(depth) / scales),
+        )
+
+    @property
+    def _rate(self) -> float:
+        """Tokens per nanosecond; before the first pass, of one row that decodes without drafts."""
+        return self._num_emitted / self._ns if self._ns else 1 / float(self._curve.cost(1))
+
+    def observe_pass(self, num_emitted: int, ns: float) -> None:
+        """Learns what a pass brings.
+
+        Args:
+            num_emitted: New tokens of all rows.
+            ns: Time of the pass in nanoseconds, without what prompts take.
+        """
+        if num_emitted == 0:
+            return
+        memory = RATE_MEMORY if self._num_emitted else 1.0
+        self._num_emitted += memory * (num_emitted - self._num_emitted)
+        self._ns += memory * (ns - self._ns)
 
     def observe_drafts(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Moves widths that go by the share of accepted drafts.
@@ -207,7 +253,7 @@ class DraftWidths:
         hazards: Float32Array | None = None,
         is_valued: BoolArray | None = None,
     ) -> Widths:
-        """Returns the most drafts per row, 0 to the request's limit, and sets `depths`.
+        """Returns the most drafts per row, 0 to the request's limit.
 
         Args:
             slots: The rows that emit a token in a pass [num_rows].
@@ -223,7 +269,7 @@ class DraftWidths:
                 ends; by default no window says any [num_rows, most drafts].
             is_valued: Whether a row goes by them [num_rows].
         """
-        limits = self._limits[slots]
+        limits, self._curve = self._limits[slots], curve
         if self._policy not in ("goodput", "crossover"):
             return self._choose_without_costs(slots, limits)
         rates, rows = self._calibration.rate(slots), self._find_drafter_rows(slots, drafter_curve)
@@ -235,9 +281,9 @@ class DraftWidths:
                 hazards[~is_valued, :1] = np.nan
             else:
                 is_valued, hazards = np.zeros(len(slots), np.bool_), None
-            widths, levels, depths, self._entry = choose_goodput(*arguments, hazards)
+            widths, levels = choose_goodput(*arguments, hazards)
             # Where the window itself says how many are worth it, nothing else limits them.
-            widths = np.where(is_valued & (depths > 0), limits, widths)
+            widths = np.where(is_valued, limits, widths)
         else:
             widths, levels = choose_crossover(*arguments)
         if rows is not None:
@@ -245,9 +291,6 @@ class DraftWidths:
             levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
         is_probed = (slots + choice) % PROBE_PERIOD == 0
         probed: Int32Array = np.maximum(widths, np.minimum(limits, is_probed))
-        if self.goes_by_value:
-            is_off = is_probed & (widths == 0)
-            self.depths[slots] = np.where(is_off, np.float32(np.inf), depths / scales)
         return Widths(probed, self._count_tokens(levels, limits))
 
     def _find_drafter_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows | None:

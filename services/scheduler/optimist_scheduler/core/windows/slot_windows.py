@@ -6,7 +6,7 @@ import numpy as np
 
 from optimist_common.drafts import NodeColumn, TokenTree
 from optimist_scheduler.core.base.values import Float32Array, Int32Array, Int64Array, SlotArray
-from optimist_scheduler.core.windows.window import MAX_NODES, Window
+from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS, Window
 
 _NO_NODE = -(2**31)
 """Position of what is no node of a window: less than any other."""
@@ -44,8 +44,8 @@ class WindowPlanes:
         """Whether there is more than the likeliest path [max_num_seqs]."""
         self.num_side_nodes = np.zeros(max_num_seqs, np.int32)
         """Nodes that are not on the likeliest path [max_num_seqs]."""
-        self.num_worth = np.zeros(max_num_seqs, np.int32)
-        """Nodes of a tree that are worth their cost [max_num_seqs]."""
+        self._node_hazards = np.full((max_num_seqs, MAX_TREE_DRAFTS), np.inf, np.float32)
+        """Cumulated hazards of the nodes of trees [max_num_seqs, MAX_TREE_DRAFTS]."""
         self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
         self.trees: dict[int, WeighedTree] = {}
         """By slot."""
@@ -86,6 +86,9 @@ class WindowPlanes:
         if window is not None and window.tree.parents is not None:
             hazards = np.maximum.accumulate(window.find_hazards())
             self.trees[slot] = WeighedTree(window, hazards)
+            hazards = hazards[:MAX_TREE_DRAFTS]
+            self._node_hazards[slot, : len(hazards)] = hazards
+            self._node_hazards[slot, len(hazards) :] = np.inf
             self.is_tree[slot] = True
             num_path_nodes = len(window.tree.find_likeliest_path())
             self.num_side_nodes[slot] = window.num_nodes - num_path_nodes
@@ -118,16 +121,16 @@ class WindowPlanes:
             hazards[row, len(own) :] = np.inf
         return hazards
 
-    def limit_by_value(
+    def count_worth(
         self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """Returns how many drafts are worth their cost, none if the window says no values.
+        """Returns how many drafts have at most a given hazard, all if the window says no values.
 
         Args:
             slots: Each at most once [num_rows].
             lengths: Length of each sequence before the drafts [num_rows].
             drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
-            depths: Largest cumulated hazard of a draft that is worth its cost [num_rows].
+            depths: The hazards, cumulated [num_rows].
         """
         before = self.cells(slots, lengths - 1)
         hazards = self.hazards.reshape(-1)
@@ -139,17 +142,19 @@ class WindowPlanes:
             return drafts
         is_tree, is_valued = self.is_tree[slots], self.is_valued[slots]
         worth = drafts.copy()
-        if is_tree.any():
-            worth = np.where(is_tree & is_valued, np.minimum(drafts, self.num_worth[slots]), drafts)
+        rows = np.flatnonzero(is_tree & is_valued)
+        if len(rows):
+            is_above = self._node_hazards[slots[rows]] <= depths[rows, None]
+            worth[rows] = np.minimum(drafts[rows], np.count_nonzero(is_above, axis=1))
         rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
         if len(rows):
-            worth[rows] = self._count_worth(before[rows], drafts[rows], depths[rows])
+            worth[rows] = self._count_of_chains(before[rows], drafts[rows], depths[rows])
         return worth
 
-    def _count_worth(
+    def _count_of_chains(
         self, before: Int64Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """Returns how many drafts after cells are worth their cost [num_rows]."""
+        """Returns how many drafts after cells have at most a given hazard [num_rows]."""
         offsets = np.arange(1, int(drafts.max()) + 1)
         hazards = self.hazards.reshape(-1)
         most = hazards[before] + depths
@@ -157,20 +162,6 @@ class WindowPlanes:
         is_worth &= offsets <= drafts[:, None]
         worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
         return worth
-
-    def weigh_trees(self, depths: Float32Array) -> None:
-        """Counts the nodes of trees that are worth their cost.
-
-        Args:
-            depths: Largest cumulated hazard of a draft that is worth its cost [max_num_seqs].
-        """
-        for slot in self.trees:
-            self.weigh_tree(slot, float(depths[slot]))
-
-    def weigh_tree(self, slot: int, depth: float) -> None:
-        """Does the same for the tree of one slot."""
-        hazards = self.trees[slot].hazards
-        self.num_worth[slot] = hazards.searchsorted(np.float32(depth), side="right")
 
     def _set_valued(self, slot: int, *, is_valued: bool) -> None:
         self.num_valued += is_valued - int(self.is_valued[slot])
