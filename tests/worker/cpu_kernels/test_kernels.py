@@ -9,6 +9,7 @@ import torch
 from optimist_worker.core.operation import Operation
 from optimist_worker.cpu_kernels import build
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
+from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.model import load_model
 from tests.worker.attention import test_attention
 from tests.worker.attention.attention_case import BatchRow, Case, Shape, make_case
@@ -65,6 +66,44 @@ def test_tokens_are_bit_for_bit_the_same_in_chunks_of_any_size(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("depth", "width"), [(2, 1), (64, 32), (578, 97), (130, 640)])
+def test_products_are_right_and_the_same_beside_any_rows(
+    depth: int, width: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(depth)
+    inputs, weight, residual = (
+        torch.randn(shape, generator=generator).to(dtype)
+        for shape in ((31, depth), (width, depth), (31, width))
+    )
+    bias = torch.randn(width, generator=generator)
+    linear = PanelLinear(weight, bias)
+    exact = inputs.double() @ weight.double().T + bias
+    for found, wanted in (
+        (linear(inputs), exact),
+        (linear.add(inputs, residual.clone()), exact + residual),
+        (PanelLinear(weight, None)(inputs), exact - bias),
+    ):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found.double(), wanted, rtol=0.01, atol=2e-4 * depth**0.5)
+    together = linear(inputs)
+    for start, end in ((0, 1), (3, 15), (11, 31), (30, 31)):
+        assert torch.equal(linear(inputs[start:end]), together[start:end])
+
+
+def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Path]) -> None:
+    """Whatever is verified together, each token is computed as if it were decoded alone."""
+    runner = build_runner(checkpoint("llama"), "bfloat16")
+    truth = generate(runner, PROMPT, 40)
+    for width, right in ((2, 5), (12, 9), (30, 40)):
+
+        def predict(output: list[int], right: int = right) -> list[int]:
+            expected = truth[: len(output) + right]
+            return [*expected, *([1] * (60 - len(expected)))]
+
+        assert generate(runner, PROMPT, 40, predict=predict, width=width, chunk=4) == truth
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2"])
 def test_no_kernel_is_replaced(
@@ -80,7 +119,7 @@ def test_kernels_of_the_cpu() -> None:
         dtype: {each.name for each in OPERATIONS if each.kernel_for(sample) is not None}
         for dtype, sample in numbers.items()
     }
-    expected = {"attention", "norm", "rotate_and_write", "gate"}
+    expected = {"attention", "multiply", "norm", "rotate_and_write", "gate"}
     assert found == {torch.bfloat16: expected, torch.float64: set()}
 
 

@@ -14,6 +14,7 @@ from optimist_worker.model import linear
 from optimist_worker.model.fused import LlamaLayer, fuse
 from optimist_worker.model.linear import PackedLinear, PlainLinear, can_pack
 from optimist_worker.model.model import load_model
+from optimist_worker.model.operations import MULTIPLY
 from optimist_worker.model.quantise import quantise
 from optimist_worker.model.rounding import Bits
 from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, VOCAB_SIZE
@@ -90,6 +91,7 @@ def test_a_kernel_that_multiplies_wrong_is_not_used(
     llama_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
+    monkeypatch.setattr(MULTIPLY, "is_replaced", True)
     monkeypatch.setattr(PackedLinear, "forward", lambda self, inputs: inputs @ torch.ones(64, 64))
     can_pack.cache_clear()
     try:

@@ -18,14 +18,17 @@ class Operation:
     the whole process.
     """
 
-    def __init__(self, name: str, plain: Function, cuda: str, cpu: str | None = None) -> None:
+    def __init__(
+        self, name: str, plain: Function, cuda: str | None, cpu: str | None = None
+    ) -> None:
         """Makes an operation.
 
         Args:
             name: Shown in logs and metrics.
             plain: In PyTorch, for any device; the first argument of all is a tensor.
             cuda: What launches the kernel for CUDA, as `module:function`. Triton is not installed
-                with a worker for the CPU, so the module is imported when it is first needed.
+                with a worker for the CPU, so the module is imported when it is first needed. None
+                if there is none.
             cpu: The same for the CPU, where the module needs a C++ compiler once.
         """
         self.name, self.plain, self.is_replaced = name, plain, False
@@ -40,15 +43,16 @@ class Operation:
         if self.is_replaced:
             return None
         if inputs.is_cuda:
-            return self.cuda_kernel if _has_triton(inputs.device, inputs.dtype) else None
+            has_kernel = self._cuda is not None and _has_triton(inputs.device, inputs.dtype)
+            return self.cuda_kernel if has_kernel else None
         if self._cpu is not None and inputs.is_cpu and inputs.dtype in _CPU_DTYPES:
             return _load_cpu(self._cpu)
         return None
 
     @property
     def cuda_kernel(self) -> Function:
-        """What launches the kernel on CUDA."""
-        return _load(self._cuda)
+        """What launches the kernel on CUDA; there must be one."""
+        return _load(str(self._cuda))
 
 
 _CPU_DTYPES = frozenset({torch.bfloat16, torch.float32})

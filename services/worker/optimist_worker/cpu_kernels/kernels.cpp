@@ -1,11 +1,12 @@
-// Kernels for the CPU: attention over keys and values in blocks, and what a decoder layer computes
-// besides products. What they compute is described at the functions of the same names in
+// Kernels for the CPU: what a decoder layer computes, with attention over keys and values in blocks.
+// What they compute is described at the functions of the same names in
 // `core/attention/paged_attention.py` and `model/operations.py`; sums are in float32.
 //
 // Attention: a head of keys, a row and a tile of its tokens are one share of the work. Keys and
 // values are packed into panels 64 at a time, from a multiple of 64 on, and what each query
 // computes with them does not depend on the other queries: a token's result is the same to the last
-// bit alone, in a longer chunk, and in any batch.
+// bit alone, in a longer chunk, and in any batch. So it is with products: weights lie in panels of
+// 32 outputs, and each sum runs over the inputs in their order.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -27,6 +28,7 @@ namespace {
 
 constexpr int64_t MOST_QUERIES = 128;  // Of a tile, heads of a group counted.
 constexpr int64_t MOST_DIM = 1024;     // Of a head that is normed.
+constexpr int64_t PANEL = 32;          // Outputs side by side in the weights of a product.
 constexpr int64_t SERIAL_SIZE = 32768;  // A shorter call is over before another thread is awake.
 
 struct Attention {
@@ -74,7 +76,16 @@ struct Rotation {
   bool is_bfloat16;
 };
 
-// For float32 and for bfloat16. A call is done share by share, or row by row.
+struct Product {
+  const void *inputs, *weights;
+  const float* bias;
+  const void* residual;
+  void* output;
+  int64_t num_rows, depth, width;
+  bool is_bfloat16;
+};
+
+// For float32 and for bfloat16. A call is done share by share, row by row, or panel by panel.
 template <class Call, class Part>
 using Kernel = void (*)(const Call&, Part);
 struct Kernels {
@@ -82,6 +93,7 @@ struct Kernels {
   Kernel<Norm, int64_t> norm[2];
   Kernel<Gate, int64_t> gate[2];
   Kernel<Rotation, int64_t> rotate[2];
+  Kernel<Product, int64_t> multiply[2];
 };
 
 #pragma GCC push_options
@@ -171,6 +183,13 @@ void by_row(const Call& call, Kernel<Call, int64_t> const (&kernels)[2], int64_t
   for (int64_t row = 0; row < call.num_rows; ++row) kernels[call.is_bfloat16](call, row);
 }
 
+void multiply(const Product& call) {
+  int64_t num_panels = (call.width + PANEL - 1) / PANEL;
+#pragma omp parallel for schedule(static) if (call.depth * call.width > SERIAL_SIZE)
+  for (int64_t panel = 0; panel < num_panels; ++panel)
+    chosen->multiply[call.is_bfloat16](call, panel);
+}
+
 template <class Pointer>
 bool take(PyObject* object, Pointer*& to) {
   to = static_cast<Pointer*>(PyLong_AsVoidPtr(object));
@@ -256,6 +275,18 @@ PyObject* rotate(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
   Py_RETURN_NONE;
 }
 
+PyObject* multiply(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Product call = {};
+  if (!take_all(arguments, num_arguments, call.inputs, call.weights, call.bias, call.residual,
+                call.output, call.num_rows, call.depth, call.width, call.is_bfloat16) ||
+      !check(true))
+    return nullptr;
+  Py_BEGIN_ALLOW_THREADS;
+  multiply(call);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
 PyObject* use(PyObject*, PyObject* name) {
   const char* wanted = PyUnicode_AsUTF8(name);
   if (wanted == nullptr) return nullptr;
@@ -280,6 +311,7 @@ PyMethodDef METHODS[] = {
     method("norm", norm, "Norms rows."),
     method("gate", gate, "Multiplies activated halves of rows by their other halves."),
     method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
+    method("multiply", multiply, "Multiplies rows by weights."),
     {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "compiled", nullptr, -1, METHODS,

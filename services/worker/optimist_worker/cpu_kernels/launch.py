@@ -61,6 +61,31 @@ def attend(
     return output
 
 
+def multiply(
+    inputs: torch.Tensor,
+    panels: torch.Tensor,
+    width: int,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """Is `operations.multiply`."""
+    inputs = inputs.contiguous()
+    depth = inputs.shape[-1]
+    output = inputs.new_empty((*inputs.shape[:-1], width))
+    _kernels.multiply(
+        inputs.data_ptr(),
+        panels.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        0 if residual is None else residual.data_ptr(),
+        output.data_ptr(),
+        inputs.numel() // depth,
+        depth,
+        width,
+        inputs.dtype == _BFLOAT16,
+    )
+    return output
+
+
 def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
     """Is `operations.norm`."""
     states = states.contiguous()

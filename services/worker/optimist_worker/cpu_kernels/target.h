@@ -140,11 +140,15 @@ INLINE Floats product(Floats sum, float unit, Floats panel) {
   return multiply_add(sum, fill(unit), panel);
 }
 
-#if HAS_PAIRS
 INLINE Floats product(Floats sum, int32_t unit, Floats panel) {
+#if HAS_PAIRS
   return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(unit), (__m512bh)panel);
-}
+#else
+  Ints units = Ints{} + unit, pairs = (Ints)panel;
+  sum = multiply_add(sum, (Floats)(units << 16), (Floats)(pairs << 16));
+  return multiply_add(sum, (Floats)(units & -65536), (Floats)(pairs & -65536));
 #endif
+}
 
 // Adds the products of ROWS rows of units with VECTORS vectors of a panel.
 template <int ROWS, int VECTORS, class Unit>
@@ -152,24 +156,33 @@ INLINE void add_products(Floats (&sums)[ROWS][VECTORS], const Unit* rows, int64_
                          const float* panel, int64_t panel_stride, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     Floats vectors[VECTORS];
+#pragma GCC unroll 4
     for (int j = 0; j < VECTORS; ++j) vectors[j] = load(panel + k * panel_stride + j * LANES);
+#pragma GCC unroll 16
     for (int i = 0; i < ROWS; ++i) {
       Unit unit = rows[i * row_stride + k];
+#pragma GCC unroll 4
       for (int j = 0; j < VECTORS; ++j) sums[i][j] = product(sums[i][j], unit, vectors[j]);
     }
   }
 }
 
-// Calls `run` with the number of rows as a constant, and the first of them.
-template <class Run>
+template <int NUMBER, class Run>
+INLINE void run_rest(int64_t num_rows, int64_t row, Run run) {
+  if constexpr (NUMBER > 0) {
+    if (num_rows == NUMBER)
+      run(std::integral_constant<int, NUMBER>(), row);
+    else
+      run_rest<NUMBER - 1>(num_rows, row, run);
+  }
+}
+
+// Calls `run` with the number of rows, `MOST` at a time, as a constant, and the first of them.
+template <int MOST, class Run>
 INLINE void by_rows(int64_t num_rows, Run run) {
   int64_t row = 0;
-  for (; row + 4 <= num_rows; row += 4) run(std::integral_constant<int, 4>(), row);
-  switch (num_rows - row) {
-    case 3: run(std::integral_constant<int, 3>(), row); break;
-    case 2: run(std::integral_constant<int, 2>(), row); break;
-    case 1: run(std::integral_constant<int, 1>(), row); break;
-  }
+  for (; row + MOST <= num_rows; row += MOST) run(std::integral_constant<int, MOST>(), row);
+  run_rest<MOST - 1>(num_rows - row, row, run);
 }
 
 // Reads numbers, or the last few of a row with zeros after them.
@@ -402,7 +415,7 @@ struct Tile {
   }
 
   void score() {
-    by_rows(num_queries, [&](auto rows, int64_t query) {
+    by_rows<4>(num_queries, [&](auto rows, int64_t query) {
       constexpr int ROWS = decltype(rows)::value;
       for (int64_t key = 0; key < BLOCK; key += WIDE * LANES) {
         Floats products[ROWS][WIDE] = {};
@@ -493,7 +506,7 @@ struct Tile {
   }
 
   void add_values() {
-    by_rows(num_queries, [&](auto rows, int64_t query) {
+    by_rows<4>(num_queries, [&](auto rows, int64_t query) {
       int64_t v = 0;
       for (; v + WIDE * LANES <= width; v += WIDE * LANES)
         add_tile<decltype(rows)::value, WIDE>(query, v);
@@ -534,6 +547,33 @@ template <class Format>
 void attend(const Attention& call, const Share& share) {
   static thread_local Scratch scratch;
   Tile<Format>(call, share, scratch).run();
+}
+
+// Multiplies all rows by a panel of weights; no sum depends on the other rows.
+template <class Format, class Unit>
+void multiply(const Product& call, int64_t panel) {
+  using Element = typename Format::Element;
+  constexpr int VECTORS = PANEL / LANES;
+  constexpr int MOST_ROWS = LANES == 16 ? 12 : 2;  // As many as there are registers for.
+  const int64_t depth = call.depth * int64_t(sizeof(Element)) / int64_t(sizeof(Unit));
+  const Unit* inputs = static_cast<const Unit*>(call.inputs);
+  const float* weights = static_cast<const float*>(call.weights) + panel * depth * PANEL;
+  const Element* residual = static_cast<const Element*>(call.residual);
+  by_rows<MOST_ROWS>(call.num_rows, [&](auto rows, int64_t row) {
+    constexpr int ROWS = decltype(rows)::value;
+    Floats sums[ROWS][VECTORS] = {};
+    add_products(sums, inputs + row * depth, depth, weights, PANEL, depth);
+    for (int i = 0; i < ROWS; ++i)
+      for (int j = 0; j < VECTORS; ++j) {
+        int64_t column = panel * PANEL + j * LANES, left = call.width - column;
+        if (left <= 0) continue;
+        int64_t at = (row + i) * call.width + column;
+        Floats sum = sums[i][j];
+        if (call.bias != nullptr) sum += read<FromFloats>(call.bias + column, left);
+        if (residual != nullptr) sum += read<Format>(residual + at, left);
+        write<Format>(static_cast<Element*>(call.output) + at, sum, left);
+      }
+  });
 }
 
 // Norms a vector (RMSNorm).
@@ -616,4 +656,5 @@ void rotate(const Rotation& call, int64_t token) {
 constexpr Kernels KERNELS = {{attend<FromFloats>, attend<FromPairs>},
                              {norm<FromFloats>, norm<FromHalves>},
                              {gate<FromFloats>, gate<FromHalves>},
-                             {rotate<FromFloats>, rotate<FromHalves>}};
+                             {rotate<FromFloats>, rotate<FromHalves>},
+                             {multiply<FromFloats, float>, multiply<FromHalves, int32_t>}};

@@ -29,21 +29,25 @@ from optimist_worker.model.operations import (
     ADD,
     ADD_NORM,
     GATE,
+    MULTIPLY,
     NORM,
     ROTATE_AND_WRITE,
     Heads,
     Norm,
+    make_panels,
 )
 
 logger = logging.getLogger(__name__)
 
-OPERATIONS = (WRITE, ATTEND, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE)
+OPERATIONS = (WRITE, ATTEND, MULTIPLY, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE)
 Case = Callable[[Function], list[torch.Tensor]]
 """Calls an implementation with inputs that are always the same, and returns what it computed."""
 
 _MOST_DIFFERENT = {torch.bfloat16: 0.04, torch.float16: 0.01}
 """Difference of two vectors as a share of the longest one; 1e-3 in float32."""
 _NUM_TOKENS = 5
+_NUM_ROWS = 17
+"""Of a product."""
 
 
 class BatchRow(NamedTuple):
@@ -166,6 +170,8 @@ def _cases(model: Model, block_size: int) -> Iterator[tuple[Operation, Case]]:
             for has_norms in (False, True):
                 yield ROTATE_AND_WRITE, partial(_rotate_and_write, draw, spec, heads, has_norms)
     size = config.hidden_size
+    for width, is_added in ((size, True), (3 * size + 2, False)):
+        yield MULTIPLY, partial(_multiply, draw, size + size % 2, width, is_added)
     for dtype in {model.dtype, torch.float32}:
         outer = Norm(1 + 0.1 * draw(size, seed=7).to(dtype), 1e-6)
         yield NORM, partial(_norm, draw, outer)
@@ -189,6 +195,15 @@ class _Draw:
 
     def index(self, values: Iterable[int]) -> torch.Tensor:
         return torch.tensor(list(values), dtype=torch.int64, device=self.device)
+
+
+def _multiply(
+    draw: _Draw, depth: int, width: int, is_added: bool, run: Function
+) -> list[torch.Tensor]:
+    panels = make_panels(draw(width, depth, seed=1) / depth**0.5)
+    # As many rows as are multiplied at a time, and some more.
+    residual = draw(_NUM_ROWS, width, seed=2) if is_added else None
+    return [run(draw(_NUM_ROWS, depth), panels, width, draw(width, seed=3).float(), residual)]
 
 
 def _norm(draw: _Draw, outer: Norm, run: Function) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What a decoder layer computes besides products and attention, in plain PyTorch.
+"""What a decoder layer computes besides attention, in plain PyTorch.
 
 On CUDA each is one kernel of `kernels.py`, and on the CPU some are kernels of `cpu_kernels`;
 arguments and results are the same.
@@ -46,6 +46,47 @@ class Heads(NamedTuple):
     query_norm: Norm | None
     """Of each head of queries; the keys have one too, or neither has."""
     key_norm: Norm | None
+
+
+PANEL_WIDTH = 32
+"""Outputs whose weights lie side by side."""
+
+
+def make_panels(weight: torch.Tensor) -> torch.Tensor:
+    """Returns weights `[out_features, in_features]` as `multiply` takes them.
+
+    They are `[num_panels, in_features, 32]` in float32. In bfloat16, of which processors multiply
+    pairs, they are `[num_panels, in_features / 2, 32, 2]`. Zeros fill up the last panel.
+    """
+    step = 4 // weight.element_size()
+    num_panels = -(-len(weight) // PANEL_WIDTH)
+    padded = functional.pad(weight, (0, 0, 0, num_panels * PANEL_WIDTH - len(weight)))
+    panels = padded.view(num_panels, PANEL_WIDTH, -1, step).transpose(1, 2)
+    return panels.contiguous() if step > 1 else panels[..., 0].contiguous()
+
+
+def multiply(
+    inputs: torch.Tensor,
+    panels: torch.Tensor,
+    width: int,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+) -> torch.Tensor:
+    """Multiplies by the weights of a linear layer.
+
+    Args:
+        inputs: `[..., in_features]`.
+        panels: The weights, see `make_panels`.
+        width: Number of outputs.
+        bias: In float32 `[width]`, if there is one.
+        residual: What is added, `[..., width]`, if anything is.
+
+    Returns:
+        `[..., width]`.
+    """
+    weight = panels.transpose(1, 2).reshape(-1, inputs.shape[-1])[:width]
+    product = functional.linear(inputs, weight, None if bias is None else bias.to(inputs.dtype))
+    return product if residual is None else product + residual
 
 
 def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
@@ -139,6 +180,7 @@ ACTIVATIONS = {"SiLUActivation": "silu", "SiLU": "silu", "GELUTanh": "gelu_tanh"
 """Those that the kernels compute, by the name of transformers' or PyTorch's class."""
 
 _KERNELS, _CPU = "optimist_worker.model.kernels", "optimist_worker.cpu_kernels.launch"
+MULTIPLY = Operation("multiply", multiply, None, f"{_CPU}:multiply")
 NORM = Operation("norm", norm, f"{_KERNELS}:norm", f"{_CPU}:norm")
 ADD_NORM = Operation("add_norm", add_norm, f"{_KERNELS}:add_norm")
 ADD = Operation("add", add, f"{_KERNELS}:add")
