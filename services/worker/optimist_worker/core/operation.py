@@ -43,16 +43,15 @@ class Operation:
         if self.is_replaced:
             return None
         if inputs.is_cuda:
-            has_kernel = self._cuda is not None and _has_triton(inputs.device, inputs.dtype)
-            return self.cuda_kernel if has_kernel else None
+            return self.cuda_kernel if _has_triton(inputs.device, inputs.dtype) else None
         if self._cpu is not None and inputs.is_cpu and inputs.dtype in _CPU_DTYPES:
             return _load_cpu(self._cpu)
         return None
 
     @property
-    def cuda_kernel(self) -> Function:
-        """What launches the kernel on CUDA; there must be one."""
-        return _load(str(self._cuda))
+    def cuda_kernel(self) -> Function | None:
+        """What launches the kernel on CUDA, if there is one."""
+        return None if self._cuda is None else _load(self._cuda)
 
 
 _CPU_DTYPES = frozenset({torch.bfloat16, torch.float32})

@@ -85,6 +85,18 @@ struct Product {
   bool is_bfloat16;
 };
 
+// A decoder layer; what its operations hand to each other is not set.
+struct Layer {
+  Norm before_attention, before_mlp;
+  Product qkv, output, gate_up, down;
+  Rotation rotation;
+  Attention attention;
+  Gate gate;
+  const void* states;
+  void* result;
+  int64_t num_tokens;
+};
+
 // For float32 and for bfloat16. A call is done share by share, row by row, or panel by panel.
 template <class Call, class Part>
 using Kernel = void (*)(const Call&, Part);
@@ -183,11 +195,62 @@ void by_row(const Call& call, Kernel<Call, int64_t> const (&kernels)[2], int64_t
   for (int64_t row = 0; row < call.num_rows; ++row) kernels[call.is_bfloat16](call, row);
 }
 
+void rotate(const Rotation& call) {
+  by_row(call, chosen->rotate, (call.num_queries + 2 * call.num_keys) * call.dim);
+}
+
 void multiply(const Product& call) {
   int64_t num_panels = (call.width + PANEL - 1) / PANEL;
 #pragma omp parallel for schedule(static) if (call.depth * call.width > SERIAL_SIZE)
   for (int64_t panel = 0; panel < num_panels; ++panel)
     chosen->multiply[call.is_bfloat16](call, panel);
+}
+
+void run(Layer& layer) {
+  const int64_t tokens = layer.num_tokens, hidden = layer.qkv.depth, gated = layer.down.depth;
+  const int64_t attended = layer.output.depth;
+  const int64_t sizes[] = {hidden, layer.qkv.width, attended, attended, hidden, 2 * gated, gated};
+  static thread_local std::vector<float> memory;
+  int64_t total = 0;
+  for (int64_t size : sizes) total += size * tokens;
+  if (int64_t(memory.size()) < total) memory.resize(total);
+  void* parts[7];
+  float* next = memory.data();
+  for (int i = 0; i < 7; ++i) {
+    parts[i] = next;
+    next += sizes[i] * tokens;
+  }
+  auto [normed, projected, queries, attention, sum, both, product] = parts;
+  auto norm = [&](Norm& call, const void* inputs) {
+    call.inputs = inputs;
+    call.output = normed;
+    call.num_rows = tokens;
+    by_row(call, chosen->norm, call.size);
+  };
+  auto multiply_by = [&](Product& call, const void* inputs, const void* residual, void* output) {
+    call.inputs = inputs;
+    call.residual = residual;
+    call.output = output;
+    call.num_rows = tokens;
+    multiply(call);
+  };
+  norm(layer.before_attention, layer.states);
+  multiply_by(layer.qkv, normed, nullptr, projected);
+  layer.rotation.projected = projected;
+  layer.rotation.queries = queries;
+  layer.rotation.num_rows = tokens;
+  rotate(layer.rotation);
+  layer.attention.query = queries;
+  layer.attention.output = attention;
+  attend(layer.attention);
+  multiply_by(layer.output, attention, layer.states, sum);
+  norm(layer.before_mlp, sum);
+  multiply_by(layer.gate_up, normed, nullptr, both);
+  layer.gate.inputs = both;
+  layer.gate.output = product;
+  layer.gate.num_rows = tokens;
+  by_row(layer.gate, chosen->gate, 4 * gated);
+  multiply_by(layer.down, product, sum, layer.result);
 }
 
 template <class Pointer>
@@ -271,7 +334,7 @@ PyObject* rotate(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
                 call.num_keys, call.dim, call.is_bfloat16) ||
       !check(call.dim <= MOST_DIM))
     return nullptr;
-  by_row(call, chosen->rotate, (call.num_queries + 2 * call.num_keys) * call.dim);
+  rotate(call);
   Py_RETURN_NONE;
 }
 
@@ -283,6 +346,49 @@ PyObject* multiply(PyObject*, PyObject* const* arguments, Py_ssize_t num_argumen
     return nullptr;
   Py_BEGIN_ALLOW_THREADS;
   multiply(call);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
+PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Layer call = {};
+  Attention& attention = call.attention;
+  Rotation& rotation = call.rotation;
+  bool is_bfloat16;
+  if (!take_all(arguments, num_arguments, call.before_attention.weight,
+                call.before_attention.epsilon, call.before_mlp.weight, call.before_mlp.epsilon,
+                call.qkv.weights, call.qkv.bias, call.qkv.depth, call.qkv.width,
+                call.output.weights, call.output.bias, call.output.depth, call.output.width,
+                call.gate_up.weights, call.gate_up.bias, call.gate_up.depth, call.gate_up.width,
+                call.down.weights, call.down.bias, call.down.depth, call.down.width,
+                rotation.query_weight, rotation.query_epsilon, rotation.key_weight,
+                rotation.key_epsilon, rotation.num_queries, rotation.num_keys, rotation.dim,
+                attention.window, attention.scale, attention.softcap, call.gate.is_gelu,
+                is_bfloat16, call.states, call.result, call.num_tokens, rotation.cosine,
+                rotation.sine, rotation.keys, rotation.values, rotation.slots,
+                attention.query_starts, attention.num_computed, attention.tree_starts,
+                attention.positions, attention.ancestors, attention.block_tables,
+                attention.table_stride, attention.block_size, attention.num_rows) ||
+      !check(rotation.dim <= MOST_DIM && rotation.num_keys > 0 &&
+             rotation.num_queries / rotation.num_keys <= MOST_QUERIES))
+    return nullptr;
+  for (Norm* norm : {&call.before_attention, &call.before_mlp}) {
+    norm->size = call.qkv.depth;
+    norm->is_bfloat16 = is_bfloat16;
+  }
+  for (Product* product : {&call.qkv, &call.output, &call.gate_up, &call.down})
+    product->is_bfloat16 = is_bfloat16;
+  rotation.is_bfloat16 = attention.is_bfloat16 = call.gate.is_bfloat16 = is_bfloat16;
+  call.gate.size = call.down.depth;
+  attention.head_stride = attention.key_dim = attention.value_dim = rotation.dim;
+  attention.token_stride = rotation.num_queries * rotation.dim;
+  attention.keys = rotation.keys;
+  attention.values = rotation.values;
+  attention.num_tokens = call.num_tokens;
+  attention.num_heads = rotation.num_queries;
+  attention.num_kv_heads = rotation.num_keys;
+  Py_BEGIN_ALLOW_THREADS;
+  run(call);
   Py_END_ALLOW_THREADS;
   Py_RETURN_NONE;
 }
@@ -305,13 +411,14 @@ PyMethodDef method(const char* name, Fast function, const char* about) {
           METH_FASTCALL, about};
 }
 
-// Arguments are addresses and sizes in the order of the structs above.
+// Arguments are addresses and sizes, in the order in which each function takes them.
 PyMethodDef METHODS[] = {
     method("attend", attend, "Attends."),
     method("norm", norm, "Norms rows."),
     method("gate", gate, "Multiplies activated halves of rows by their other halves."),
     method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
     method("multiply", multiply, "Multiplies rows by weights."),
+    method("layer", layer, "Computes a decoder layer."),
     {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "compiled", nullptr, -1, METHODS,

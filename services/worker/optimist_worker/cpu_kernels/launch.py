@@ -86,6 +86,43 @@ def multiply(
     return output
 
 
+def layer(
+    states: torch.Tensor,
+    own: Any,
+    position_embeddings: tuple[torch.Tensor, torch.Tensor],
+    batch: AttentionBatch,
+) -> torch.Tensor:
+    """Is `LlamaLayer.compute`, for layers that have `addresses`."""
+    if own.addresses is None:
+        computed: torch.Tensor = own.compute(states, position_embeddings, batch)
+        return computed
+    states = states.contiguous()
+    cosine, sine = (each.to(states.dtype).contiguous() for each in position_embeddings)
+    pool, index = batch.pool, own.layer_idx
+    result = torch.empty_like(states)
+    _kernels.layer(
+        *own.addresses,
+        states.data_ptr(),
+        result.data_ptr(),
+        len(states),
+        cosine.data_ptr(),
+        sine.data_ptr(),
+        pool.keys[index].data_ptr(),
+        pool.values[index].data_ptr(),
+        batch.slot_mapping.data_ptr(),
+        batch.query_starts.data_ptr(),
+        batch.num_computed_tokens.data_ptr(),
+        batch.tree_starts.data_ptr(),
+        batch.positions.data_ptr(),
+        0 if batch.ancestors is None else batch.ancestors.data_ptr(),
+        batch.block_tables.data_ptr(),
+        batch.block_tables.stride(0),
+        pool.block_size,
+        len(batch.num_computed_tokens),
+    )
+    return result
+
+
 def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
     """Is `operations.norm`."""
     states = states.contiguous()

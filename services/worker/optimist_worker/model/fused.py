@@ -23,12 +23,15 @@ from optimist_worker.core.attention.paged_attention import (
     KVPool,
     paged_attention,
 )
-from optimist_worker.model.linear import check_rounding, join
+from optimist_worker.core.operation import Operation
+from optimist_worker.model.linear import PanelLinear, check_rounding, join
 from optimist_worker.model.model import Model
 from optimist_worker.model.operations import (
+    ACTIVATIONS,
     ADD,
     ADD_NORM,
     GATE,
+    MULTIPLY,
     NORM,
     ROTATE_AND_WRITE,
     Heads,
@@ -104,6 +107,9 @@ class LlamaLayer(nn.Module):
         self.after_attention = _norm(after_attention, is_shifted=is_shifted)
         self.before_mlp = _norm(before_mlp, is_shifted=is_shifted)
         self.after_mlp = _norm(after_mlp, is_shifted=is_shifted)
+        self._addresses: tuple[Any, ...] | None = None
+        self._address = 0
+        """Of the first weights when the addresses were found: a copy has others."""
 
     def forward(
         self,
@@ -123,9 +129,18 @@ class LlamaLayer(nn.Module):
         Returns:
             `[1, num_tokens, hidden_size]`.
         """
+        total: torch.Tensor = LAYER(hidden_states[0], self, position_embeddings, paged)
+        return total[None]
+
+    def compute(
+        self,
+        states: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        paged: AttentionBatch,
+    ) -> torch.Tensor:
+        """Is `forward`, from one operation to the next, for states `[num_tokens, hidden_size]`."""
         pool, index = paged.pool, self.layer_idx
         keys, values = pool.keys[index], pool.values[index]
-        states = hidden_states[0]
         projected = self.qkv(NORM(states, self.before_attention))
         queries = ROTATE_AND_WRITE(
             projected.view(len(states), -1, self._head_dim),
@@ -142,7 +157,53 @@ class LlamaLayer(nn.Module):
         )
         gated = GATE(self.gate_up(normed), self._activate)
         total: torch.Tensor = ADD(gated, self.down, states, self.after_mlp)
-        return total[None]
+        return total
+
+    @property
+    def addresses(self) -> tuple[Any, ...] | None:
+        """What the kernel for whole layers takes; None if it is not for this one."""
+        linear = self.qkv
+        address = linear.panels.data_ptr() if isinstance(linear, PanelLinear) else 0
+        if address != self._address:
+            self._address, self._addresses = address, self._find_addresses()
+        return self._addresses
+
+    def _find_addresses(self) -> tuple[Any, ...] | None:
+        linears = self.qkv, self.output, self.gate_up, self.down
+        activation = ACTIVATIONS.get(type(self._activate).__name__)
+        if self.after_attention is not None or self.after_mlp is not None or activation is None:
+            return None
+        if any(part.is_replaced for part in _PARTS):
+            return None
+        addresses: list[Any] = []
+        for norm in (self.before_attention, self.before_mlp):
+            addresses += _address(norm)
+        for linear in linears:
+            if not isinstance(linear, PanelLinear):
+                return None
+            bias = 0 if linear.bias is None else linear.bias.data_ptr()
+            addresses += [linear.panels.data_ptr(), bias, linear.depth, linear.width]
+        for norm in (self.query_norm, self.key_norm):
+            addresses += _address(norm)
+        options = self._options
+        addresses += [self._heads.num_queries, self._heads.num_keys, self._head_dim]
+        addresses += [options["window"] or 0, options["scale"], options["softcap"] or 0.0]
+        addresses += [activation == "gelu_tanh", self.qkv.panels.dtype == torch.bfloat16]
+        return tuple(addresses)
+
+
+_PARTS = (ATTEND, MULTIPLY, NORM, ROTATE_AND_WRITE, GATE)
+LAYER = Operation(
+    "layer",
+    lambda states, layer, *others: layer.compute(states, *others),
+    None,
+    "optimist_worker.cpu_kernels.launch:layer",
+)
+"""A whole layer in one call: between short operations, Python takes as long as they do."""
+
+
+def _address(norm: Norm | None) -> list[Any]:
+    return [0, 0.0] if norm is None else [norm.wide_weight.data_ptr(), norm.epsilon]
 
 
 def _norm(norm: Any, *, is_shifted: bool) -> Norm | None:

@@ -47,7 +47,7 @@ class PanelLinear(nn.Module):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.width = len(weight)
+        self.width, self.depth = weight.shape
         self.register_buffer("panels", make_panels(weight))
         self.register_buffer("bias", None if bias is None else bias.float())
 
