@@ -11,6 +11,8 @@ from optimist_worker.cpu_kernels import build
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.model import load_model
+from optimist_worker.model.operations import make_panels
+from optimist_worker.model.rounding import Bits, round_weight
 from tests.worker.attention import test_attention
 from tests.worker.attention.attention_case import BatchRow, Case, Shape, make_case
 from tests.worker.attention.test_attention import (  # noqa: F401
@@ -77,18 +79,41 @@ def test_products_are_right_and_the_same_beside_any_rows(
         for shape in ((31, depth), (width, depth), (31, width))
     )
     bias = torch.randn(width, generator=generator)
-    linear = PanelLinear(weight, bias)
+    panels = make_panels(weight)
+    linear = PanelLinear(panels, bias)
     exact = inputs.double() @ weight.double().T + bias
     for found, wanted in (
         (linear(inputs), exact),
         (linear.add(inputs, residual.clone()), exact + residual),
-        (PanelLinear(weight, None)(inputs), exact - bias),
+        (PanelLinear(panels, None)(inputs), exact - bias),
     ):
         assert found.dtype == dtype
         torch.testing.assert_close(found.double(), wanted, rtol=0.01, atol=2e-4 * depth**0.5)
+    assert_the_same_beside_any_rows(linear, inputs)
+
+
+def assert_the_same_beside_any_rows(linear: PanelLinear, inputs: torch.Tensor) -> None:
     together = linear(inputs)
-    for start, end in ((0, 1), (3, 15), (11, 31), (30, 31)):
+    for start, end in ((0, 1), (3, 7), (3, 15), (11, 31), (30, 31)):
         assert torch.equal(linear(inputs[start:end]), together[start:end])
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("depth", "width"), [(32, 1), (64, 32), (576, 97), (96, 640)])
+def test_rounded_products_are_right_and_the_same_beside_any_rows(
+    depth: int, width: int, bits: Bits
+) -> None:
+    generator = torch.Generator().manual_seed(depth)
+    inputs, weight = (
+        torch.randn(shape, generator=generator).bfloat16()
+        for shape in ((31, depth), (width, depth))
+    )
+    rounded, bias = round_weight(weight, bits), torch.randn(width, generator=generator)
+    linear = PanelLinear(rounded.panels, bias)
+    assert (linear.bits, rounded.panels.group) == (bits, 32 if bits == 4 else depth)
+    exact = inputs.double() @ rounded.weight.double().T + bias
+    torch.testing.assert_close(linear(inputs).double(), exact, rtol=0.02, atol=0.02 * depth**0.5)
+    assert_the_same_beside_any_rows(linear, inputs)
 
 
 def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Path]) -> None:

@@ -11,13 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from optimist_common.errors import SetupError
-from optimist_worker.conversion.quantization import run_tokens
-from optimist_worker.core.attention.paged_attention import KVPool
-from optimist_worker.model import linear
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import LlamaLayer, fuse
-from optimist_worker.model.linear import PlainLinear, RoundedLinear, check_rounding, join
+from optimist_worker.model.linear import PanelLinear, join
 from optimist_worker.model.model import load_model
+from optimist_worker.model.operations import MULTIPLY
 from optimist_worker.model.rounding import Bits, round_weight
 from optimist_worker.runner.runner import Runner
 from optimist_worker.service import process
@@ -52,7 +50,7 @@ def test_every_width_multiplies_by_the_rounded_weights(
 ) -> None:
     rounded = round_weight(matrix(*shape), bits)
     bias = matrix(1, shape[0], 1)[0] if has_bias else None
-    layer = RoundedLinear(rounded, bias)
+    layer = PanelLinear(rounded.panels, bias)
     wide_bias = None if bias is None else bias.double()
     for num_rows in ROWS:
         inputs, residual = matrix(num_rows, shape[1], 2), matrix(num_rows, shape[0], 3)
@@ -69,23 +67,24 @@ def test_every_width_multiplies_by_the_rounded_weights(
 def test_rounding_is_to_the_nearest(bits: Bits, error: float) -> None:
     weight = matrix(64, 96)
     rounded = round_weight(weight, bits)
-    assert rounded.bits == bits
+    assert rounded.panels.bits == bits
     assert 0 < (rounded.weight - weight).norm() < error * weight.norm()
     # Of every group of 32, or every output, no more values than the bits tell apart.
     for values in rounded.weight.view(-1, 32 if bits == 4 else 96):
         assert len(values.unique()) <= 2**bits
 
 
-@pytest.mark.parametrize(("columns", "has_kernel"), [(64, True), (70, False)])
-def test_joined_layers_get_the_rounded_weights(columns: int, *, has_kernel: bool) -> None:
+@pytest.mark.parametrize(("columns", "bits"), [(64, 4), (70, 8)])
+def test_joined_layers_get_the_rounded_weights(columns: int, bits: Bits) -> None:
     parts = [nn.Linear(columns, size, bias=False).bfloat16() for size in (32, 16)]
     rounded = round_weight(torch.cat([part.weight.detach() for part in parts]), 4).weight
     joined = join(parts, 4)
-    assert isinstance(joined, RoundedLinear) == has_kernel
+    assert isinstance(joined, PanelLinear)
+    assert joined.bits == bits
     assert torch.equal(torch.cat([part.weight for part in parts]), rounded)
-    if not has_kernel:
-        inputs = matrix(1, columns)
-        torch.testing.assert_close(joined(inputs), functional.linear(inputs, rounded))
+    inputs = matrix(1, columns)
+    product = functional.linear(inputs, rounded)
+    torch.testing.assert_close(joined(inputs), product, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("quantization", KINDS)
@@ -110,7 +109,7 @@ def test_logits_of_one_token_passes_are_those_of_a_prompt(
 
 @pytest.mark.parametrize("quantization", KINDS)
 @pytest.mark.parametrize("width", [1, 3, 7, 12])
-def test_greedy_text_with_predictions_differs_in_near_ties_alone(
+def test_greedy_text_is_the_same_with_predictions(
     quantization: str, width: int, llama_path: Path
 ) -> None:
     runner = build(llama_path, quantization)
@@ -122,17 +121,8 @@ def test_greedy_text_with_predictions_differs_in_near_ties_alone(
         return plain[len(output) : len(output) + 5] + wrong
 
     note = lambda result: accepted.extend(result.num_accepted_tokens)  # noqa: E731
-    text = generate(runner, PROMPT, 32, predict=predict, width=width, note=note)
-    same = next((index for index in range(32) if text[index] != plain[index]), 32)
-    if same < 32:
-        model, token_ids = runner.engine.model, PROMPT + plain[:same]
-        pool = KVPool(model.layers, 1, len(token_ids), model.dtype, model.device)
-        with torch.inference_mode():
-            logits = run_tokens(model, pool, token_ids, 0)[-1].float()
-        rounding = 0.02 * float(logits.max() - logits.min())
-        assert abs(float(logits[text[same]] - logits[plain[same]])) < rounding
-        assert float(logits.max() - logits[plain[same]]) < rounding
-    assert sum(accepted) > same // 3
+    assert generate(runner, PROMPT, 32, predict=predict, width=width, note=note) == plain
+    assert sum(accepted) > 10
 
 
 @pytest.mark.parametrize("quantization", KINDS)
@@ -172,23 +162,10 @@ def test_tensor_parallel_ranks_are_refused() -> None:
         check_ranks(settings, "127.0.0.1")
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-def test_kernels_that_fail_or_multiply_wrong_are_noticed(
-    bits: Bits, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_rounding(bits)
-    with monkeypatch.context() as patch:
-        patch.setattr(PlainLinear, "add", lambda self, inputs, residual: residual)
-        patch.setattr(RoundedLinear, "add", lambda self, inputs, residual: residual)
-        with pytest.raises(SetupError, match=r"--quantization: .*product .* is wrong.*choose none"):
-            check_rounding(bits)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(linear, "round_weight", fail)
-    with pytest.raises(SetupError, match=r"--quantization: .*no such kernel.*choose none"):
-        check_rounding(bits)
+def test_without_kernels_it_is_refused(llama_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MULTIPLY, "is_replaced", True)
+    with pytest.raises(SetupError, match=r"--quantization: the CPU kernels .*choose none"):
+        build(llama_path, "int8")
 
 
 @pytest.mark.parametrize("stage", [0, 1])
@@ -198,4 +175,4 @@ def test_a_pipeline_stage_rounds_its_own_layers(stage: int, llama_path: Path) ->
     layers = [part for part in model.module.modules() if isinstance(part, LlamaLayer)]
     assert [part.qkv.bits for part in layers] == [4] * (len(model.layers) // 2)
     output = model.module.get_output_embeddings()
-    assert isinstance(output, RoundedLinear) == (stage == 1)
+    assert isinstance(output, PanelLinear) == (stage == 1)

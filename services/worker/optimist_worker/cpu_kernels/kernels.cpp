@@ -78,10 +78,12 @@ struct Rotation {
 
 struct Product {
   const void *inputs, *weights;
+  const uint16_t *scales, *zeros;  // Of weights of 8 or 4 bits, for `group` inputs each.
+  const float* totals;             // Of each row's groups of inputs.
   const float* bias;
   const void* residual;
   void* output;
-  int64_t num_rows, depth, width;
+  int64_t num_rows, depth, width, bits, group;
   bool is_bfloat16;
 };
 
@@ -106,6 +108,7 @@ struct Kernels {
   Kernel<Gate, int64_t> gate[2];
   Kernel<Rotation, int64_t> rotate[2];
   Kernel<Product, int64_t> multiply[2];
+  Kernel<Product, int64_t> multiply_integers[2];  // Of 8 and of 4 bits.
 };
 
 #pragma GCC push_options
@@ -199,11 +202,32 @@ void rotate(const Rotation& call) {
   by_row(call, chosen->rotate, (call.num_queries + 2 * call.num_keys) * call.dim);
 }
 
-void multiply(const Product& call) {
+void total(Product& call) {
+  static thread_local std::vector<float> totals;
+  const int64_t num_groups = call.depth / call.group;
+  if (int64_t(totals.size()) < call.num_rows * num_groups) totals.resize(call.num_rows * num_groups);
+  float* to = totals.data();
+  const uint16_t* inputs = static_cast<const uint16_t*>(call.inputs);
+#pragma omp parallel for if (call.num_rows * call.depth > SERIAL_SIZE)
+  for (int64_t i = 0; i < call.num_rows * num_groups; ++i) {
+    to[i] = 0.0f;
+    for (const uint16_t* each = inputs + i * call.group; each < inputs + (i + 1) * call.group; ++each) {
+      uint32_t bits = uint32_t(*each) << 16;
+      float number;
+      memcpy(&number, &bits, 4);
+      to[i] += number;
+    }
+  }
+  call.totals = to;
+}
+
+void multiply(Product& call) {
   int64_t num_panels = (call.width + PANEL - 1) / PANEL;
+  if (call.bits == 4) total(call);
+  auto kernel = call.bits == 0 ? chosen->multiply[call.is_bfloat16]
+                               : chosen->multiply_integers[call.bits == 4];
 #pragma omp parallel for schedule(static) if (call.depth * call.width > SERIAL_SIZE)
-  for (int64_t panel = 0; panel < num_panels; ++panel)
-    chosen->multiply[call.is_bfloat16](call, panel);
+  for (int64_t panel = 0; panel < num_panels; ++panel) kernel(call, panel);
 }
 
 void run(Layer& layer) {
@@ -340,8 +364,9 @@ PyObject* rotate(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
 
 PyObject* multiply(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
   Product call = {};
-  if (!take_all(arguments, num_arguments, call.inputs, call.weights, call.bias, call.residual,
-                call.output, call.num_rows, call.depth, call.width, call.is_bfloat16) ||
+  if (!take_all(arguments, num_arguments, call.weights, call.scales, call.zeros, call.bias,
+                call.depth, call.width, call.bits, call.group, call.inputs, call.residual,
+                call.output, call.num_rows, call.is_bfloat16) ||
       !check(true))
     return nullptr;
   Py_BEGIN_ALLOW_THREADS;
@@ -357,10 +382,14 @@ PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments)
   bool is_bfloat16;
   if (!take_all(arguments, num_arguments, call.before_attention.weight,
                 call.before_attention.epsilon, call.before_mlp.weight, call.before_mlp.epsilon,
-                call.qkv.weights, call.qkv.bias, call.qkv.depth, call.qkv.width,
-                call.output.weights, call.output.bias, call.output.depth, call.output.width,
-                call.gate_up.weights, call.gate_up.bias, call.gate_up.depth, call.gate_up.width,
-                call.down.weights, call.down.bias, call.down.depth, call.down.width,
+                call.qkv.weights, call.qkv.scales, call.qkv.zeros, call.qkv.bias,
+                call.qkv.depth, call.qkv.width, call.qkv.bits, call.qkv.group,
+                call.output.weights, call.output.scales, call.output.zeros, call.output.bias,
+                call.output.depth, call.output.width, call.output.bits, call.output.group,
+                call.gate_up.weights, call.gate_up.scales, call.gate_up.zeros, call.gate_up.bias,
+                call.gate_up.depth, call.gate_up.width, call.gate_up.bits, call.gate_up.group,
+                call.down.weights, call.down.scales, call.down.zeros, call.down.bias,
+                call.down.depth, call.down.width, call.down.bits, call.down.group,
                 rotation.query_weight, rotation.query_epsilon, rotation.key_weight,
                 rotation.key_epsilon, rotation.num_queries, rotation.num_keys, rotation.dim,
                 attention.window, attention.scale, attention.softcap, call.gate.is_gelu,

@@ -7,7 +7,7 @@ import torch
 from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.cpu_kernels.build import load
 from optimist_worker.model import operations
-from optimist_worker.model.operations import ACTIVATIONS, Heads, Norm
+from optimist_worker.model.operations import ACTIVATIONS, Heads, Norm, Panels, product_addresses
 
 _kernels: Any = load()
 _BFLOAT16 = torch.bfloat16
@@ -63,24 +63,19 @@ def attend(
 
 def multiply(
     inputs: torch.Tensor,
-    panels: torch.Tensor,
-    width: int,
+    panels: Panels,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """Is `operations.multiply`."""
     inputs = inputs.contiguous()
-    depth = inputs.shape[-1]
-    output = inputs.new_empty((*inputs.shape[:-1], width))
+    output = inputs.new_empty((*inputs.shape[:-1], panels.width))
     _kernels.multiply(
+        *product_addresses(panels, bias),
         inputs.data_ptr(),
-        panels.data_ptr(),
-        0 if bias is None else bias.data_ptr(),
         0 if residual is None else residual.data_ptr(),
         output.data_ptr(),
-        inputs.numel() // depth,
-        depth,
-        width,
+        inputs.numel() // panels.depth,
         inputs.dtype == _BFLOAT16,
     )
     return output

@@ -36,6 +36,7 @@ from optimist_worker.model.operations import (
     ROTATE_AND_WRITE,
     Heads,
     Norm,
+    product_addresses,
 )
 from optimist_worker.model.rounding import Bits
 
@@ -163,7 +164,7 @@ class LlamaLayer(nn.Module):
     def addresses(self) -> tuple[Any, ...] | None:
         """What the kernel for whole layers takes; None if it is not for this one."""
         linear = self.qkv
-        address = linear.panels.data_ptr() if isinstance(linear, PanelLinear) else 0
+        address = linear.values.data_ptr() if isinstance(linear, PanelLinear) else 0
         if address != self._address:
             self._address, self._addresses = address, self._find_addresses()
         return self._addresses
@@ -181,14 +182,13 @@ class LlamaLayer(nn.Module):
         for linear in linears:
             if not isinstance(linear, PanelLinear):
                 return None
-            bias = 0 if linear.bias is None else linear.bias.data_ptr()
-            addresses += [linear.panels.data_ptr(), bias, linear.depth, linear.width]
+            addresses += product_addresses(linear.panels, linear.bias)
         for norm in (self.query_norm, self.key_norm):
             addresses += _address(norm)
         options = self._options
         addresses += [self._heads.num_queries, self._heads.num_keys, self._head_dim]
         addresses += [options["window"] or 0, options["scale"], options["softcap"] or 0.0]
-        addresses += [activation == "gelu_tanh", self.qkv.panels.dtype == torch.bfloat16]
+        addresses += [activation == "gelu_tanh", self.qkv.values.dtype != torch.float32]
         return tuple(addresses)
 
 
@@ -231,7 +231,7 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
         SetupError: There are bits, and no layer to round or no kernel for it.
     """
     if bits is not None:
-        check_rounding(bits)
+        check_rounding()
     module = model.module
     found = [
         layers

@@ -8,6 +8,7 @@ error names the kernel and the setting that leaves all of them out.
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,7 @@ from optimist_worker.model.operations import (
     Norm,
     make_panels,
 )
+from optimist_worker.model.rounding import Bits, round_weight
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,6 @@ Case = Callable[[Function], list[torch.Tensor]]
 _MOST_DIFFERENT = {torch.bfloat16: 0.04, torch.float16: 0.01}
 """Difference of two vectors as a share of the longest one; 1e-3 in float32."""
 _NUM_TOKENS = 5
-_NUM_ROWS = 17
-"""Of a product."""
 
 
 class BatchRow(NamedTuple):
@@ -170,8 +170,10 @@ def _cases(model: Model, block_size: int) -> Iterator[tuple[Operation, Case]]:
             for has_norms in (False, True):
                 yield ROTATE_AND_WRITE, partial(_rotate_and_write, draw, spec, heads, has_norms)
     size = config.hidden_size
-    for width, is_added in ((size, True), (3 * size + 2, False)):
-        yield MULTIPLY, partial(_multiply, draw, size + size % 2, width, is_added)
+    all_bits: list[Bits | None] = [None, 8, 4] if model.dtype == torch.bfloat16 else [None]
+    for bits, num_rows in product(all_bits, (_NUM_TOKENS, 40)):
+        sizes = -(-size // 32) * 32, 3 * size + 2, num_rows
+        yield MULTIPLY, partial(_multiply, draw, *sizes, bits)
     for dtype in {model.dtype, torch.float32}:
         outer = Norm(1 + 0.1 * draw(size, seed=7).to(dtype), 1e-6)
         yield NORM, partial(_norm, draw, outer)
@@ -198,12 +200,12 @@ class _Draw:
 
 
 def _multiply(
-    draw: _Draw, depth: int, width: int, is_added: bool, run: Function
+    draw: _Draw, depth: int, width: int, num_rows: int, bits: Bits | None, run: Function
 ) -> list[torch.Tensor]:
-    panels = make_panels(draw(width, depth, seed=1) / depth**0.5)
-    # As many rows as are multiplied at a time, and some more.
-    residual = draw(_NUM_ROWS, width, seed=2) if is_added else None
-    return [run(draw(_NUM_ROWS, depth), panels, width, draw(width, seed=3).float(), residual)]
+    weight = draw(width, depth, seed=1) / depth**0.5
+    panels = make_panels(weight) if bits is None else round_weight(weight, bits).panels
+    residual = draw(num_rows, width, seed=2)
+    return [run(draw(num_rows, depth), panels, draw(width, seed=3).float(), residual)]
 
 
 def _norm(draw: _Draw, outer: Norm, run: Function) -> list[torch.Tensor]:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from optimist_common.errors import SetupError, one_line
-from optimist_worker.model.operations import MULTIPLY, make_panels
-from optimist_worker.model.rounding import GROUP_SIZE, Bits, RoundedWeight, round_weight
+from optimist_worker.model.operations import MULTIPLY, Panels, make_panels
+from optimist_worker.model.rounding import Bits, round_weight
 
 logger = logging.getLogger(__name__)
 
@@ -36,29 +36,38 @@ class PlainLinear(nn.Module):
 
 
 class PanelLinear(nn.Module):
-    """A product by our kernel for the CPU, with the weights in panels.
+    """A product by our kernel for the CPU; the weights lie in panels, and may have 8 or 4 bits.
 
     An output is the same to the last bit alone and beside any other rows. Few rows take half of the
     time that oneDNN takes (two cores with AVX512_BF16).
     """
 
-    panels: torch.Tensor
+    values: torch.Tensor
+    scales: torch.Tensor | None
+    zeros: torch.Tensor | None
     bias: torch.Tensor | None
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, panels: Panels, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.width, self.depth = weight.shape
-        self.register_buffer("panels", make_panels(weight))
+        self.bits, self._width, self._depth = panels.bits, panels.width, panels.depth
+        self.register_buffer("values", panels.values)
+        self.register_buffer("scales", panels.scales)
+        self.register_buffer("zeros", panels.zeros)
         self.register_buffer("bias", None if bias is None else bias.float())
+
+    @property
+    def panels(self) -> Panels:
+        """The weights."""
+        return Panels(self.values, self._width, self._depth, self.scales, self.zeros)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Maps `[..., in_features]` to `[..., out_features]`."""
-        product: torch.Tensor = MULTIPLY(inputs, self.panels, self.width, self.bias, None)
+        product: torch.Tensor = MULTIPLY(inputs, self.panels, self.bias, None)
         return product
 
     def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Returns the product and a residual."""
-        total: torch.Tensor = MULTIPLY(inputs, self.panels, self.width, self.bias, residual)
+        total: torch.Tensor = MULTIPLY(inputs, self.panels, self.bias, residual)
         return total
 
 
@@ -90,54 +99,7 @@ class PackedLinear(nn.Module):
         return total
 
 
-class RoundedLinear(nn.Module):
-    """A product with weights of 8 or 4 bits, in bfloat16 on the CPU.
-
-    Few rows are multiplied by PyTorch's weight-only integer kernels, which read half or a quarter
-    of the bytes; more rows by the same rounded weights in bfloat16, which is faster for them. Both
-    compute one function but for the rounding of bfloat16. The kernels are private, so see
-    `check_rounding`.
-    """
-
-    values: torch.Tensor
-    scales: torch.Tensor
-    bias: torch.Tensor | None
-
-    def __init__(self, rounded: RoundedWeight, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.bits = rounded.bits
-        self.register_buffer("values", rounded.values)
-        self.register_buffer("scales", rounded.scales)
-        self.register_buffer("bias", bias)
-        self.wide = lay_out(rounded.weight, bias)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Maps `[..., in_features]` to `[..., out_features]`."""
-        rows = inputs if inputs.dim() == 2 else inputs.reshape(-1, inputs.shape[-1])
-        rows = rows.contiguous()
-        if not 0 < len(rows) <= MOST_NARROW_ROWS[self.bits]:
-            wide: torch.Tensor = self.wide(inputs)
-            return wide
-        if self.bits == 4:
-            multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
-            products: torch.Tensor = multiply(rows, self.values, GROUP_SIZE, self.scales)
-        else:
-            products = torch.ops.aten._weight_int8pack_mm(rows, self.values, self.scales)
-        if self.bias is not None:
-            products += self.bias
-        return products if rows is inputs else products.view(*inputs.shape[:-1], -1)
-
-    def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Returns the product and a residual, which may be overwritten."""
-        if len(inputs) > MOST_NARROW_ROWS[self.bits]:
-            return self.wide.add(inputs, residual)
-        return self(inputs).add_(residual)
-
-
-MOST_NARROW_ROWS = {8: 4, 4: 8}
-"""By bits: with more rows the integer kernel is slower than oneDNN (AVX-512, two cores)."""
-
-Linear = PlainLinear | PanelLinear | PackedLinear | RoundedLinear
+Linear = PlainLinear | PanelLinear | PackedLinear
 
 
 def join(linears: Sequence[nn.Linear], bits: Bits | None = None) -> Linear:
@@ -157,10 +119,7 @@ def join(linears: Sequence[nn.Linear], bits: Bits | None = None) -> Linear:
     parts = torch.split(rounded.weight, [len(part) for part in weights])
     for linear, part in zip(linears, parts, strict=True):
         linear.weight = nn.Parameter(part, requires_grad=False)
-    if weight.shape[1] % 16:
-        # With such rows the kernel for 8 bits ends the process.
-        return lay_out(rounded.weight, bias)
-    return RoundedLinear(rounded, bias)
+    return PanelLinear(rounded.panels, bias)
 
 
 def lay_out(
@@ -168,26 +127,19 @@ def lay_out(
 ) -> PlainLinear | PanelLinear | PackedLinear:
     """Returns the layer for weights as they are, of the layout that is fastest on their device."""
     if weight.shape[1] % 2 == 0 and _prefers_panels(weight):
-        return PanelLinear(weight, bias)
+        return PanelLinear(make_panels(weight), bias)
     if weight.device.type == "cpu" and can_pack(weight.dtype):
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)
 
 
-def check_rounding(bits: Bits) -> None:
-    """Raises SetupError if this CPU and this PyTorch do not multiply right by rounded weights."""
-    weight = _sample(64, torch.bfloat16)
-    reason = "the product of a small matrix is wrong"
-    try:
-        for number in {bits, 8}:
-            rounded = round_weight(weight, number)
-            if not _is_right(RoundedLinear(rounded, weight[0]), rounded.weight, weight[0], 0.1):
-                raise RuntimeError(reason)
-    except (RuntimeError, AttributeError, TypeError) as error:
+def check_rounding() -> None:
+    """Raises SetupError if there is no kernel for rounded weights."""
+    if MULTIPLY.kernel_for(torch.empty(0, dtype=torch.bfloat16)) is None:
         raise SetupError(
-            f"--quantization: PyTorch {torch.__version__} has no integer kernels that work on "
-            f"this CPU ({one_line(error)}); choose none"
-        ) from None
+            "--quantization: the CPU kernels do not work here, or --kernels leaves them out (see "
+            "the log); choose none"
+        )
 
 
 def _prefers_panels(weight: torch.Tensor) -> bool:

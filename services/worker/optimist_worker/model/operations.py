@@ -52,40 +52,113 @@ PANEL_WIDTH = 32
 """Outputs whose weights lie side by side."""
 
 
-def make_panels(weight: torch.Tensor) -> torch.Tensor:
-    """Returns weights `[out_features, in_features]` as `multiply` takes them.
+class Panels(NamedTuple):
+    """The weights of a linear layer, 32 outputs side by side; zeros fill up the last panel."""
 
-    They are `[num_panels, in_features, 32]` in float32. In bfloat16, of which processors multiply
-    pairs, they are `[num_panels, in_features / 2, 32, 2]`. Zeros fill up the last panel.
+    values: torch.Tensor
+    """`[num_panels, in_features, 32]` in float32. Otherwise, since processors multiply pairs of
+    bfloat16, `[num_panels, in_features / 2, 32, 2]` in bfloat16 or int8. With 4 bits, the numbers
+    of the last 16 outputs are the high bits of those of the first, `[.., 32]` in uint8.
     """
-    step = 4 // weight.element_size()
-    num_panels = -(-len(weight) // PANEL_WIDTH)
-    padded = functional.pad(weight, (0, 0, 0, num_panels * PANEL_WIDTH - len(weight)))
-    panels = padded.view(num_panels, PANEL_WIDTH, -1, step).transpose(1, 2)
-    return panels.contiguous() if step > 1 else panels[..., 0].contiguous()
+    width: int
+    """Outputs."""
+    depth: int
+    """Inputs."""
+    scales: torch.Tensor | None = None
+    """What integers are multiplied by, bfloat16 `[num_panels, num_groups, 32]`."""
+    zeros: torch.Tensor | None = None
+    """What number 8 of 4 bits stands for, of the same shape."""
+
+    @property
+    def bits(self) -> int:
+        """8 or 4; 0 for floating-point numbers."""
+        return {torch.int8: 8, torch.uint8: 4}.get(self.values.dtype, 0)
+
+    @property
+    def group(self) -> int:
+        """Inputs that share a scale."""
+        return self.depth if self.scales is None else self.depth // self.scales.shape[1]
+
+
+def make_panels(weight: torch.Tensor) -> Panels:
+    """Lays weights `[out_features, in_features]` out, of an even number of inputs in bfloat16."""
+    step = 1 if weight.dtype == torch.float32 else 2
+    filled = _fill_up(weight)
+    shape = len(filled) // PANEL_WIDTH, PANEL_WIDTH, weight.shape[1] // step, step
+    values = filled.reshape(shape).transpose(1, 2).contiguous()
+    return Panels(values[..., 0] if step == 1 else values, *weight.shape)
+
+
+def make_rounded_panels(
+    numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None
+) -> Panels:
+    """Lays rounded weights out.
+
+    Args:
+        numbers: int8 `[out_features, in_features]`, from 0 to 15 if there are zeros.
+        scales: bfloat16 `[num_groups, out_features]`.
+        zeros: The same.
+    """
+    panels = make_panels(numbers)
+    if zeros is not None:
+        low, high = panels.values.flatten(2).to(torch.uint8).chunk(2, 2)
+        panels = panels._replace(values=low | high << 4)
+    columns = (
+        None if each is None else _fill_up(each.t()).reshape(-1, PANEL_WIDTH, len(each)).mT
+        for each in (scales, zeros)
+    )
+    return Panels(*panels[:3], *(None if each is None else each.contiguous() for each in columns))
+
+
+def _fill_up(rows: torch.Tensor) -> torch.Tensor:
+    return functional.pad(rows, (0, 0, 0, -len(rows) % PANEL_WIDTH))
+
+
+def _read_panels(panels: Panels) -> torch.Tensor:
+    """Returns the weights `[out_features, in_features]`; of integers in bfloat16."""
+    values = panels.values
+    if panels.bits == 4:
+        values = torch.cat([values & 15, values >> 4], 2).unsqueeze(3).view(*values.shape, 2)
+    if values.dim() == 4:
+        values = values.transpose(2, 3).flatten(1, 2)
+    if panels.scales is not None:
+        shape = len(values), -1, panels.group, PANEL_WIDTH
+        wide = values.float().reshape(shape)
+        scales = panels.scales.float()[:, :, None]
+        if panels.zeros is None:
+            wide = wide * scales
+        else:
+            wide = (wide - 8.0) * scales + panels.zeros.float()[:, :, None]
+        values = wide.flatten(1, 2).to(torch.bfloat16)
+    return values.transpose(1, 2).flatten(0, 1)[: panels.width]
+
+
+def product_addresses(panels: Panels, bias: torch.Tensor | None) -> list[int]:
+    """Returns what the CPU kernels take of a linear layer."""
+    tensors = panels.values, panels.scales, panels.zeros, bias
+    addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+    return [*addresses, panels.depth, panels.width, panels.bits, panels.group]
 
 
 def multiply(
     inputs: torch.Tensor,
-    panels: torch.Tensor,
-    width: int,
+    panels: Panels,
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
     """Multiplies by the weights of a linear layer.
 
     Args:
-        inputs: `[..., in_features]`.
-        panels: The weights, see `make_panels`.
-        width: Number of outputs.
-        bias: In float32 `[width]`, if there is one.
-        residual: What is added, `[..., width]`, if anything is.
+        inputs: `[..., in_features]`; in bfloat16 if the weights are integers.
+        panels: The weights.
+        bias: In float32 `[out_features]`, if there is one.
+        residual: What is added, `[..., out_features]`, if anything is.
 
     Returns:
-        `[..., width]`.
+        `[..., out_features]`.
     """
-    weight = panels.transpose(1, 2).reshape(-1, inputs.shape[-1])[:width]
-    product = functional.linear(inputs, weight, None if bias is None else bias.to(inputs.dtype))
+    wide_bias = None if bias is None else bias.to(inputs.dtype)
+    product = functional.linear(inputs, _read_panels(panels), wide_bias)
     return product if residual is None else product + residual
 
 

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from optimist_common.errors import SetupError
+from optimist_worker.model.operations import Panels, make_rounded_panels
 
 Bits = Literal[4, 8]
 
@@ -63,25 +64,24 @@ def pack_int4(steps: torch.Tensor) -> torch.Tensor:
 
 
 class RoundedWeight(NamedTuple):
-    """A matrix of 8 or 4 bits on the CPU, as its kernel takes it and as it is."""
+    """A matrix of 8 or 4 bits on the CPU, as the kernel takes it and as it is."""
 
-    bits: Bits
-    values: torch.Tensor
-    scales: torch.Tensor
-    """Of 8 bits per output, of 4 bits those of `round_groups`; bfloat16."""
+    panels: Panels
     weight: torch.Tensor
-    """What values and scales stand for, bfloat16 `[out_features, in_features]`."""
+    """What it stands for, bfloat16 `[out_features, in_features]`."""
 
 
 def round_weight(weight: torch.Tensor, bits: Bits) -> RoundedWeight:
-    """Rounds a matrix; one whose shape the kernel for 4 bits does not take gets 8."""
-    if bits == 8 or not takes_int4(weight):
+    """Rounds a matrix to 8 bits, by output, or to 4, by groups of inputs if 32 divides them."""
+    if bits == 8 or weight.shape[1] % GROUP_SIZE:
         values, wide_scales = round_outputs(weight)
         scales = wide_scales.to(torch.bfloat16)
         restored = values.float() * scales.float()[:, None]
-        return RoundedWeight(8, values, scales, restored.to(torch.bfloat16))
+        panels = make_rounded_panels(values, scales[None], None)
+        return RoundedWeight(panels, restored.to(torch.bfloat16))
     steps, both = round_groups(weight)
     groups = steps.reshape(len(steps), -1, GROUP_SIZE).float() - 8.0
     widths, zeros = both.float().transpose(0, 1)[..., None].unbind(2)
     restored = (groups * widths + zeros).flatten(1)
-    return RoundedWeight(4, pack_int4(steps), both, restored.to(torch.bfloat16))
+    panels = make_rounded_panels(steps.to(torch.int8), *both.unbind(2))
+    return RoundedWeight(panels, restored.to(torch.bfloat16))
