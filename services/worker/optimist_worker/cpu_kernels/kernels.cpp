@@ -232,19 +232,22 @@ void multiply(Product& call) {
 
 void run(Layer& layer) {
   const int64_t tokens = layer.num_tokens, hidden = layer.qkv.depth, gated = layer.down.depth;
-  const int64_t attended = layer.output.depth;
-  const int64_t sizes[] = {hidden, layer.qkv.width, attended, attended, hidden, 2 * gated, gated};
-  static thread_local std::vector<float> memory;
-  int64_t total = 0;
-  for (int64_t size : sizes) total += size * tokens;
-  if (int64_t(memory.size()) < total) memory.resize(total);
-  void* parts[7];
-  float* next = memory.data();
-  for (int i = 0; i < 7; ++i) {
-    parts[i] = next;
-    next += sizes[i] * tokens;
+  const int64_t attended = layer.output.depth, element = layer.qkv.is_bfloat16 ? 2 : 4;
+  // What is not needed any more makes room for what comes later.
+  const int64_t sizes[] = {hidden, std::max(layer.qkv.width, 2 * gated), std::max(attended, gated),
+                           attended, hidden};
+  static thread_local std::vector<char> memory;
+  void* parts[5];
+  int64_t total = 0, offset = 0;
+  for (int64_t size : sizes) total += (size * tokens * element + 63) / 64 * 64;
+  if (int64_t(memory.size()) < total + 64) memory.resize(total + 64);
+  char* aligned = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+  for (int i = 0; i < 5; ++i) {
+    parts[i] = aligned + offset;
+    offset += (sizes[i] * tokens * element + 63) / 64 * 64;
   }
-  auto [normed, projected, queries, attention, sum, both, product] = parts;
+  auto [normed, projected, queries, attention, sum] = parts;
+  void *both = projected, *product = queries;
   auto norm = [&](Norm& call, const void* inputs) {
     call.inputs = inputs;
     call.output = normed;

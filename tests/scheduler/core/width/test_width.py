@@ -25,7 +25,7 @@ from optimist_scheduler.core.width.widths import (
     DraftWidths,
 )
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
-from tests.scheduler.situation import ints
+from tests.scheduler.situation import ints, window_of
 
 MEASURING = pytest.mark.parametrize("policy", ["goodput", "crossover"])
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
@@ -73,7 +73,8 @@ def observe(
 ) -> None:
     """Lets widths learn from windows without values."""
     estimated = np.minimum(accepted + 1, drafted) * np.float32(PRIOR_HAZARD)
-    widths.observe(slots, drafted, accepted, estimated, np.zeros(len(slots), np.bool_))
+    nowhere = np.zeros(len(slots), np.bool_)
+    widths.observe(slots, drafted, accepted, estimated, nowhere, nowhere)
 
 
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
@@ -96,6 +97,20 @@ def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -
     assert [widths.admit(1, limit) for limit in (40, 0)] == [(width, 12), (0, 0)]
     # Smaller limits get smaller trees.
     assert [widths.admit(1, limit)[1] for limit in (1, 5)] == [1, 5]
+
+
+def test_a_new_request_is_judged_by_how_answers_began() -> None:
+    widths = make_widths("goodput", 64)
+    choose(widths, [True])
+    window = window_of(0, [(7, node - 1, node) for node in range(64)], np.full(64, 0.9).tolist())
+    before = widths.first(64, window, 400)
+    estimated, yes = np.full(1, 0.1, np.float32), np.ones(1, np.bool_)
+    for agreed in (0, 0, 3, 0, 0, 0, 2, 0):
+        # What comes later in the same answers is right.
+        widths.observe(ints(0), ints(4), ints(agreed), estimated, yes, yes)
+        widths.observe(ints(0), ints(40), ints(40), estimated, yes, ~yes)
+    assert before == 64
+    assert 0 < widths.first(64, window, 400) < 32
 
 
 @MEASURING

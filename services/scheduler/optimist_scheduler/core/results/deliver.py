@@ -113,7 +113,9 @@ def _learn_windows(
     hazards, before = windows.hazards.reshape(-1), windows.cells(slots, starts - 1)
     examined = np.minimum(num_agreed + 1, inside)
     estimated = hazards.take(before + examined) - hazards.take(before)
-    state.widths.observe(slots, inside, num_agreed, estimated, windows.is_valued[slots])
+    is_valued = windows.is_valued[slots]
+    is_first = starts == state.table.num_prompt_tokens[slots]
+    state.widths.observe(slots, inside, num_agreed, estimated, is_valued, is_first)
 
 
 def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:

@@ -207,11 +207,25 @@ class Calibration:
         agreed, estimated = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * PRIOR_HAZARD
         self._all_counts = np.array([PRIOR_TOKENS, agreed, estimated])
         """The first three of all rows with windows that say values [3]."""
+        self._first_counts = self._all_counts.copy()
+        """The same of windows at the beginning of outputs alone [3]."""
 
     @property
     def common_scale(self) -> float:
         """Scale of all rows with windows that say values, of late: what new rows begin with."""
-        examined, agreed, estimated = map(float, self._all_counts)
+        return self._find_scale(self._all_counts)
+
+    @property
+    def first_scale(self) -> float:
+        """The same of windows at the beginning of outputs, which are doubted at least like others.
+
+        How answers begin says more of the model than of what they repeat.
+        """
+        return max(self._find_scale(self._first_counts), self.common_scale)
+
+    @staticmethod
+    def _find_scale(counts: FloatArray) -> float:
+        examined, agreed, estimated = map(float, counts)
         hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
         scale = hazard * examined / estimated
         return min(max(scale, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
@@ -229,6 +243,7 @@ class Calibration:
         examined: Int32Array,
         estimated: Float32Array,
         is_valued: BoolArray,
+        is_first: BoolArray,
     ) -> None:
         """Counts tokens.
 
@@ -239,6 +254,7 @@ class Calibration:
                 not, for what comes after it says nothing [num_rows].
             estimated: Hazard of the examined tokens together [num_rows].
             is_valued: Whether the window said so itself [num_rows].
+            is_first: Whether it was at the beginning of the output [num_rows].
         """
         new = np.zeros((4, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, estimated
@@ -246,11 +262,9 @@ class Calibration:
         counts *= np.exp(new[0] * np.float32(-1 / MEMORY_TOKENS))
         counts += new
         self._counts[:, slots] = counts
-        if not is_valued.all():
-            new = new[:, is_valued]
-        total = new[:3].sum(axis=1)
-        if total[0]:
-            self._all_counts = self._all_counts * math.exp(-total[0] / COMMON_TOKENS) + total
+        self._all_counts = _add(self._all_counts, new[:3, is_valued])
+        if is_first.any():
+            self._first_counts = _add(self._first_counts, new[:3, is_valued & is_first])
 
     def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a token agrees, in the mean of those examined [num_rows]."""
@@ -274,3 +288,10 @@ class Calibration:
         trusted = trust * np.exp(-means * self._first_scales[slots])
         rates: Float32Array = ((agreed + trusted) / (examined + trust)).astype(np.float32)
         return rates, means.astype(np.float32)
+
+
+def _add(counts: FloatArray, new: Float32Array) -> FloatArray:
+    """Returns what all rows have in common after some more `[3, num_rows]`."""
+    total = new.sum(axis=1)
+    added: FloatArray = counts * math.exp(-total[0] / COMMON_TOKENS) + total
+    return added

@@ -113,7 +113,7 @@ class DraftWidths:
         if not (self.goes_by_value and window.has_values):
             return width
         hazards = np.maximum.accumulate(window.find_hazards()[:width])
-        hazards *= np.float32(self._calibration.common_scale)
+        hazards *= np.float32(self._calibration.first_scale)
 
         def count(depth: float) -> Int32Array:
             return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
@@ -146,6 +146,7 @@ class DraftWidths:
         accepted: Int32Array,
         estimated: Float32Array,
         is_valued: BoolArray,
+        is_first: BoolArray,
     ) -> None:
         """Learns from the windows of the rows of a settled step.
 
@@ -160,9 +161,10 @@ class DraftWidths:
             estimated: Hazard of those that agreed and the first that did not, by what the windows
                 say [num_rows].
             is_valued: Whether they say it, and it is not what is taken for it [num_rows].
+            is_first: Whether they are at the beginning of the output [num_rows].
         """
         examined = np.minimum(accepted + 1, drafted)
-        self._calibration.observe(slots, accepted, examined, estimated, is_valued)
+        self._calibration.observe(slots, accepted, examined, estimated, is_valued, is_first)
         missed = accepted < examined
         if missed.any():
             # Doubts count at once, not only with the next choice.
