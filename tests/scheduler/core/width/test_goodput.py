@@ -16,7 +16,7 @@ from optimist_scheduler.core.width.acceptance import (
     DrafterRows,
     expected_accepted,
 )
-from optimist_scheduler.core.width.goodput import MIN_GAIN, choose_goodput, choose_worth
+from optimist_scheduler.core.width.goodput import MIN_GAIN, Prices, choose_goodput
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
@@ -282,8 +282,8 @@ def test_drafts_are_worth_what_is_brought_on_the_average_in_their_time(
 ) -> None:
     hazards = hazards_of(rows)
     most = np.isfinite(hazards).sum(axis=1, dtype=np.int32)
-    worth = choose_worth(
-        rate, curve, num_tokens, most, lambda depth: (hazards <= depth).sum(axis=1, dtype=np.int32)
+    worth = Prices(rate, curve).choose_worth(
+        num_tokens, most, lambda depth: (hazards <= depth).sum(axis=1, dtype=np.int32)
     )
     assert worth.dtype == np.int32
     assert ((worth >= 0) & (worth <= most)).all()

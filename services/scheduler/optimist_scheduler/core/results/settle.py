@@ -181,13 +181,15 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
 
 def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
-    pass_ns = float(result.step_ns - result.draft_ns)
+    pass_ns = result.step_ns - result.draft_ns
     num_prompt_tokens = int((step.num_known_tokens - step.emits).sum())
-    without_prompts = result.num_tokens - num_prompt_tokens
-    if num_prompt_tokens and without_prompts > 0:
-        pass_ns *= float(state.costs.cost(without_prompts) / state.costs.cost(result.num_tokens))
-    state.widths.observe_pass(int(result.num_emitted_tokens.sum()), pass_ns)
-    state.costs.observe(result.num_tokens, result.step_ns - result.draft_ns)
+    share = 1.0
+    if 0 < num_prompt_tokens < result.num_tokens:
+        sizes = result.num_tokens - num_prompt_tokens, result.num_tokens
+        without_prompts, whole = state.costs.cost(sizes).tolist()
+        share = without_prompts / whole
+    state.widths.observe_pass(int(result.num_emitted_tokens.sum()), pass_ns * share)
+    state.costs.observe(result.num_tokens, pass_ns)
     if state.config.drafter is not None:
         is_drafters = result.draft_sources == state.config.drafter.source
         drafted = result.num_drafted_tokens[is_drafters]

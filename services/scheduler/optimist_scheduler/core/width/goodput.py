@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from optimist_aligner.cost import CostCurve
+from optimist_aligner.cost import HORIZON, CostCurve
 from optimist_scheduler.core.base.values import (
     BoolArray,
     Float32Array,
@@ -50,56 +50,72 @@ MIN_GAIN = 1.02
 _NO_LEVELS: Float32Array = np.empty((0, 0), np.float32)
 
 
-def choose_worth(
-    rate: float,
-    curve: CostCurve,
-    num_tokens: int,
-    most: Int32Array,
-    count: Callable[[float], Int32Array],
-) -> Int32Array:
-    """Returns how many drafts of each row are worth their cost in a pass [num_rows].
+class Prices:
+    """What drafts cost: the tokens that passes bring on the average in the time that they take."""
 
-    The curve counts as its lower convex hull from `num_tokens` on as far as there are drafts: to
-    stop where tokens are dear is no good if they are cheap again after that.
+    def __init__(self, rate: float, curve: CostCurve) -> None:
+        """Takes what is known at present.
 
-    Args:
-        rate: Tokens per nanosecond that are brought on the average.
-        curve: Time of a pass by its tokens.
-        num_tokens: Tokens of the pass without drafts.
-        most: Drafts that each row has [num_rows].
-        count: Returns how many of them are above a threshold, given its depth: minus the logarithm
-            of the least chance [num_rows].
-    """
-    total = int(most.sum())
-    if total == 0:
-        return most
-    pieces = _find_hull(curve, num_tokens, num_tokens + total)
-    worth, start = most, num_tokens
-    for end, slope in pieces:
-        before, worth = worth, count(-math.log(max(rate * slope, LEAST_WORTH)))
-        num_worth = int(worth.sum())
-        room = start - num_tokens - num_worth
-        if room >= 0:
-            # What fills the cheaper tokens before this piece pays, and nothing in it.
-            more = before - worth
-            worth = worth + np.clip(room - (np.cumsum(more) - more), 0, more).astype(np.int32)
-            break
-        if num_tokens + num_worth <= end:
-            break
-        start = end
-    return worth
+        Args:
+            rate: Tokens per nanosecond that passes bring on the average.
+            curve: Time of a pass by its tokens.
+        """
+        self._tokens = [*map(int, curve.knots.tolist()), HORIZON]
+        self._costs = (curve.cost(self._tokens) * rate).tolist()
+        points = zip(self._tokens, self._costs, strict=True)
+        slopes = [_slope(*piece) for piece in pairwise(points)]
+        self._least_depth = _find_depth(max(slopes, default=0.0))
+        """Of a draft that is worth its cost wherever in the curve it is."""
+
+    def choose_worth(
+        self, num_tokens: int, most: Int32Array, count: Callable[[float], Int32Array]
+    ) -> Int32Array:
+        """Returns how many drafts of each row are worth their cost in a pass [num_rows].
+
+        The curve counts as its lower convex hull from `num_tokens` on as far as there are drafts:
+        to stop where tokens are dear is no good if they are cheap again after that.
+
+        Args:
+            num_tokens: Tokens of the pass without drafts.
+            most: Drafts that each row has [num_rows].
+            count: Returns how many of them are above a threshold, given its depth: minus the
+                logarithm of the least chance [num_rows].
+        """
+        total = int(most.sum())
+        if total == 0:
+            return most
+        worth = count(self._least_depth)
+        if int(worth.sum()) == total:
+            return worth
+        worth, start = most, num_tokens
+        for end, slope in self._find_hull(num_tokens, num_tokens + total):
+            before, worth = worth, count(_find_depth(slope))
+            num_worth = int(worth.sum())
+            room = start - num_tokens - num_worth
+            if room >= 0:
+                # What fills the cheaper tokens before this piece pays, and nothing in it.
+                more = before - worth
+                worth = worth + np.clip(room - (np.cumsum(more) - more), 0, more).astype(np.int32)
+                break
+            if num_tokens + num_worth <= end:
+                break
+            start = end
+        return worth
+
+    def _find_hull(self, first: int, last: int) -> list[tuple[int, float]]:
+        """Returns the pieces of the lower convex hull: their ends, and the cost of a token."""
+        tokens = [first, *(knot for knot in self._tokens if first < knot < last), last]
+        costs = np.interp(tokens, self._tokens, self._costs).tolist()
+        hull: list[tuple[int, float]] = []
+        for point in zip(tokens, costs, strict=True):
+            while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+                hull.pop()
+            hull.append(point)
+        return [(end[0], _slope(start, end)) for start, end in pairwise(hull)]
 
 
-def _find_hull(curve: CostCurve, first: int, last: int) -> list[tuple[int, float]]:
-    """Returns the pieces of a curve's lower convex hull: their ends, and nanoseconds per token."""
-    knots = [int(knot) for knot in curve.knots.tolist() if first < knot < last]
-    tokens = [first, *knots, last]
-    hull: list[tuple[int, float]] = []
-    for point in zip(tokens, curve.cost(tokens).tolist(), strict=True):
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    return [(end[0], _slope(start, end)) for start, end in pairwise(hull)]
+def _find_depth(worth: float) -> float:
+    return -math.log(max(worth, LEAST_WORTH))
 
 
 def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:
@@ -345,7 +361,7 @@ def _join(rows: DraftRows, best: Best, curve: CostCurve) -> Int32Array:
     A draft pays if it brings more than the pass would have brought in the time that it takes.
     """
     added = curve.cost(best.num_tokens + rows.limits) - curve.cost(best.num_tokens)
-    worth = np.maximum(best.goodput * added / rows.limits, math.exp(-MAX_DEPTH))
+    worth = np.maximum(best.goodput * added / rows.limits, LEAST_WORTH)
     depths = np.maximum(-np.log(worth), 0)
     widths: Int32Array = np.minimum(depths / rows.hazards, rows.limits).astype(np.int32)
     return widths

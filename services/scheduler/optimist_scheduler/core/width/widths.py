@@ -18,7 +18,7 @@ from optimist_scheduler.core.width.acceptance import (
     DrafterRows,
 )
 from optimist_scheduler.core.width.crossover import choose_crossover
-from optimist_scheduler.core.width.goodput import choose_goodput, choose_worth
+from optimist_scheduler.core.width.goodput import Prices, choose_goodput
 from optimist_scheduler.core.windows.window import Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -64,7 +64,8 @@ class DraftWidths:
         self._calibration = Calibration(max_num_seqs)
         self._num_emitted, self._ns = 0.0, 0.0
         """Tokens and time of a pass without what prompts take, in the mean of the last ones."""
-        self._curve = CostCurve()
+        self._prices = Prices(0.0, CostCurve())
+        """Since the last choice."""
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
         self.goes_by_share = policy == "adaptive"
@@ -119,7 +120,7 @@ class DraftWidths:
             return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
 
         most = np.array([width], np.int32)
-        return int(choose_worth(self._rate, self._curve, num_tokens, most, count)[0])
+        return int(self._prices.choose_worth(num_tokens, most, count)[0])
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
@@ -188,18 +189,9 @@ class DraftWidths:
                 what the windows say [num_rows].
         """
         scales = self.scales[slots]
-        return choose_worth(
-            self._rate,
-            self._curve,
-            num_tokens,
-            most,
-            lambda depth: count(np.float32(depth) / scales),
+        return self._prices.choose_worth(
+            num_tokens, most, lambda depth: count(np.float32(depth) / scales)
         )
-
-    @property
-    def _rate(self) -> float:
-        """Tokens per nanosecond; before the first pass, of one row that decodes without drafts."""
-        return self._num_emitted / self._ns if self._ns else 1 / float(self._curve.cost(1))
 
     def observe_pass(self, num_emitted: int, ns: float) -> None:
         """Learns what a pass brings.
@@ -271,13 +263,16 @@ class DraftWidths:
                 ends; by default no window says any [num_rows, most drafts].
             is_valued: Whether a row goes by them [num_rows].
         """
-        limits, self._curve = self._limits[slots], curve
+        limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
             return self._choose_without_costs(slots, limits)
         rates, rows = self._calibration.rate(slots), self._find_drafter_rows(slots, drafter_curve)
         arguments = rates, limits, drafting, base_tokens, curve, rows
         if self.goes_by_value:
             self.scales[slots] = scales = self._calibration.scale(slots)
+            # Before the first pass, as if one row decoded without drafts.
+            rate = self._num_emitted / self._ns if self._ns else 1 / float(curve.cost(1))
+            self._prices = Prices(rate, curve)
             if hazards is not None and is_valued is not None:
                 hazards = hazards * scales[:, None]
                 hazards[~is_valued, :1] = np.nan
