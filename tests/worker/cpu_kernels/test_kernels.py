@@ -8,6 +8,8 @@ import torch
 
 from optimist_worker.core.operation import Operation
 from optimist_worker.cpu_kernels import build
+from optimist_worker.model import linear
+from optimist_worker.model.fused import LAYER, LlamaLayer
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.model import load_model
@@ -80,22 +82,22 @@ def test_products_are_right_and_the_same_beside_any_rows(
     )
     bias = torch.randn(width, generator=generator)
     panels = make_panels(weight)
-    linear = PanelLinear(panels, bias)
+    layer = PanelLinear(panels, bias)
     exact = inputs.double() @ weight.double().T + bias
     for found, wanted in (
-        (linear(inputs), exact),
-        (linear.add(inputs, residual.clone()), exact + residual),
+        (layer(inputs), exact),
+        (layer.add(inputs, residual.clone()), exact + residual),
         (PanelLinear(panels, None)(inputs), exact - bias),
     ):
         assert found.dtype == dtype
         torch.testing.assert_close(found.double(), wanted, rtol=0.01, atol=2e-4 * depth**0.5)
-    assert_the_same_beside_any_rows(linear, inputs)
+    assert_the_same_beside_any_rows(layer, inputs)
 
 
-def assert_the_same_beside_any_rows(linear: PanelLinear, inputs: torch.Tensor) -> None:
-    together = linear(inputs)
+def assert_the_same_beside_any_rows(layer: PanelLinear, inputs: torch.Tensor) -> None:
+    together = layer(inputs)
     for start, end in ((0, 1), (3, 7), (3, 15), (11, 31), (30, 31)):
-        assert torch.equal(linear(inputs[start:end]), together[start:end])
+        assert torch.equal(layer(inputs[start:end]), together[start:end])
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -109,13 +111,45 @@ def test_rounded_products_are_right_and_the_same_beside_any_rows(
         for shape in ((31, depth), (width, depth))
     )
     rounded, bias = round_weight(weight, bits), torch.randn(width, generator=generator)
-    linear = PanelLinear(rounded.panels, bias)
-    assert (linear.bits, rounded.panels.group) == (bits, 32 if bits == 4 else depth)
+    layer = PanelLinear(rounded.panels, bias)
+    assert (layer.bits, rounded.panels.group) == (bits, 32 if bits == 4 else depth)
     exact = inputs.double() @ rounded.weight.double().T + bias
-    torch.testing.assert_close(linear(inputs).double(), exact, rtol=0.02, atol=0.02 * depth**0.5)
-    assert_the_same_beside_any_rows(linear, inputs)
+    torch.testing.assert_close(layer(inputs).double(), exact, rtol=0.02, atol=0.02 * depth**0.5)
+    assert_the_same_beside_any_rows(layer, inputs)
 
 
+@pytest.fixture
+def _panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has weights laid out for our kernel, whatever is the fastest on this machine."""
+    monkeypatch.setattr(linear, "_prefers_panels", lambda weight: True)
+
+
+@pytest.mark.usefixtures("_panels")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("family", "is_one_call"),
+    [("llama", True), ("mistral", True), ("qwen2", True), ("qwen3", True), ("gemma2", False)],
+)
+def test_a_layer_in_one_call_is_its_operations(
+    family: str,
+    is_one_call: bool,
+    dtype: str,
+    checkpoint: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write() -> list[int]:
+        runner = build_runner(checkpoint(family), dtype)
+        parts = runner.engine.model.module.modules()
+        layers = [part for part in parts if isinstance(part, LlamaLayer)]
+        assert {layer.addresses is not None for layer in layers} == {is_one_call}
+        return generate(runner, PROMPT, 20, chunk=4)
+
+    text = write()
+    monkeypatch.setattr(LAYER, "is_replaced", True)
+    assert write() == text
+
+
+@pytest.mark.usefixtures("_panels")
 def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Path]) -> None:
     """Whatever is verified together, each token is computed as if it were decoded alone."""
     runner = build_runner(checkpoint("llama"), "bfloat16")

@@ -55,7 +55,7 @@ def compile_kernels() -> Path:
     """
     if platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux":
         raise ImportError(f"no CPU kernels for {platform.machine()} and {sys.platform}")
-    sources = [FOLDER / "kernels.cpp", FOLDER / "target.h"]
+    sources = [FOLDER / "kernels.cpp", *sorted(FOLDER.glob("*.h"))]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
     key.update(repr((_OPTIONS, sysconfig.get_config_var("EXT_SUFFIX"))).encode())
     name = f"compiled-{key.hexdigest()[:16]}.so"

@@ -1,5 +1,5 @@
-// Kernels for the CPU: what a decoder layer computes, with attention over keys and values in blocks.
-// What they compute is described at the functions of the same names in
+// Kernels for the CPU: what a decoder layer computes, with attention over keys and values in
+// blocks. What they compute is described at the functions of the same names in
 // `core/attention/paged_attention.py` and `model/operations.py`; sums are in float32.
 //
 // Attention: a head of keys, a row and a tile of its tokens are one share of the work. Keys and
@@ -30,6 +30,31 @@ constexpr int64_t MOST_QUERIES = 128;  // Of a tile, heads of a group counted.
 constexpr int64_t MOST_DIM = 1024;     // Of a head that is normed.
 constexpr int64_t PANEL = 32;          // Outputs side by side in the weights of a product.
 constexpr int64_t SERIAL_SIZE = 32768;  // A shorter call is over before another thread is awake.
+
+// Memory of one thread, in parts that begin at cache lines.
+struct Scratch {
+  std::vector<char> memory;
+  char* next = nullptr;
+
+  static int64_t fill_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+  // Gives up what was taken, and makes room for parts of some sizes in bytes.
+  template <class Sizes>
+  void begin(const Sizes& sizes) {
+    int64_t total = 64;
+    for (int64_t size : sizes) total += fill_up(size);
+    if (int64_t(memory.size()) < total) memory.resize(total);
+    next = memory.data() + fill_up(reinterpret_cast<intptr_t>(memory.data())) -
+           reinterpret_cast<intptr_t>(memory.data());
+  }
+
+  template <class Unit = void>
+  Unit* take(int64_t size) {
+    void* part = next;
+    next += fill_up(size);
+    return static_cast<Unit*>(part);
+  }
+};
 
 struct Attention {
   const void* query;
@@ -177,7 +202,7 @@ std::vector<Share> cut(const Attention& call, int64_t num_threads) {
   return shares;
 }
 
-void attend(const Attention& call) {
+void attend(Attention& call) {
   int64_t num_threads = omp_get_max_threads();
   std::vector<Share> shares = cut(call, num_threads);
   int64_t work = 0;
@@ -202,28 +227,30 @@ void rotate(const Rotation& call) {
   by_row(call, chosen->rotate, (call.num_queries + 2 * call.num_keys) * call.dim);
 }
 
-void total(Product& call) {
-  static thread_local std::vector<float> totals;
-  const int64_t num_groups = call.depth / call.group;
-  if (int64_t(totals.size()) < call.num_rows * num_groups) totals.resize(call.num_rows * num_groups);
-  float* to = totals.data();
+// Adds up each row's groups of inputs.
+void add_up(Product& call) {
+  const int64_t num_totals = call.num_rows * (call.depth / call.group);
+  static thread_local Scratch scratch;
+  const int64_t sizes[] = {num_totals * 4};
+  scratch.begin(sizes);
+  float* totals = scratch.take<float>(sizes[0]);
   const uint16_t* inputs = static_cast<const uint16_t*>(call.inputs);
 #pragma omp parallel for if (call.num_rows * call.depth > SERIAL_SIZE)
-  for (int64_t i = 0; i < call.num_rows * num_groups; ++i) {
-    to[i] = 0.0f;
-    for (const uint16_t* each = inputs + i * call.group; each < inputs + (i + 1) * call.group; ++each) {
-      uint32_t bits = uint32_t(*each) << 16;
+  for (int64_t i = 0; i < num_totals; ++i) {
+    totals[i] = 0.0f;
+    for (int64_t j = i * call.group; j < (i + 1) * call.group; ++j) {
+      uint32_t bits = uint32_t(inputs[j]) << 16;
       float number;
       memcpy(&number, &bits, 4);
-      to[i] += number;
+      totals[i] += number;
     }
   }
-  call.totals = to;
+  call.totals = totals;
 }
 
 void multiply(Product& call) {
   int64_t num_panels = (call.width + PANEL - 1) / PANEL;
-  if (call.bits == 4) total(call);
+  if (call.bits == 4) add_up(call);
   auto kernel = call.bits == 0 ? chosen->multiply[call.is_bfloat16]
                                : chosen->multiply_integers[call.bits == 4];
 #pragma omp parallel for schedule(static) if (call.depth * call.width > SERIAL_SIZE)
@@ -234,19 +261,14 @@ void run(Layer& layer) {
   const int64_t tokens = layer.num_tokens, hidden = layer.qkv.depth, gated = layer.down.depth;
   const int64_t attended = layer.output.depth, element = layer.qkv.is_bfloat16 ? 2 : 4;
   // What is not needed any more makes room for what comes later.
-  const int64_t sizes[] = {hidden, std::max(layer.qkv.width, 2 * gated), std::max(attended, gated),
-                           attended, hidden};
-  static thread_local std::vector<char> memory;
-  void* parts[5];
-  int64_t total = 0, offset = 0;
-  for (int64_t size : sizes) total += (size * tokens * element + 63) / 64 * 64;
-  if (int64_t(memory.size()) < total + 64) memory.resize(total + 64);
-  char* aligned = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
-  for (int i = 0; i < 5; ++i) {
-    parts[i] = aligned + offset;
-    offset += (sizes[i] * tokens * element + 63) / 64 * 64;
-  }
-  auto [normed, projected, queries, attention, sum] = parts;
+  int64_t sizes[] = {hidden, std::max(layer.qkv.width, 2 * gated), std::max(attended, gated),
+                     attended, hidden};
+  for (int64_t& size : sizes) size *= tokens * element;
+  static thread_local Scratch scratch;
+  scratch.begin(sizes);
+  void *normed = scratch.take(sizes[0]), *projected = scratch.take(sizes[1]);
+  void *queries = scratch.take(sizes[2]), *attention = scratch.take(sizes[3]);
+  void* sum = scratch.take(sizes[4]);
   void *both = projected, *product = queries;
   auto norm = [&](Norm& call, const void* inputs) {
     call.inputs = inputs;
@@ -316,6 +338,15 @@ bool check(bool has_fitting_sizes) {
   return false;
 }
 
+// Runs a call while other Python threads run.
+template <class Call>
+PyObject* release(Call& call, void (*run)(Call&)) {
+  Py_BEGIN_ALLOW_THREADS;
+  run(call);
+  Py_END_ALLOW_THREADS;
+  Py_RETURN_NONE;
+}
+
 PyObject* attend(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
   Attention call = {};
   if (!take_all(arguments, num_arguments, call.query, call.head_stride, call.token_stride,
@@ -327,10 +358,7 @@ PyObject* attend(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
     return nullptr;
   if (!check(call.num_kv_heads > 0 && call.num_heads / call.num_kv_heads <= MOST_QUERIES))
     return nullptr;
-  Py_BEGIN_ALLOW_THREADS;
-  attend(call);
-  Py_END_ALLOW_THREADS;
-  Py_RETURN_NONE;
+  return release(call, attend);
 }
 
 PyObject* norm(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
@@ -372,10 +400,7 @@ PyObject* multiply(PyObject*, PyObject* const* arguments, Py_ssize_t num_argumen
                 call.output, call.num_rows, call.is_bfloat16) ||
       !check(true))
     return nullptr;
-  Py_BEGIN_ALLOW_THREADS;
-  multiply(call);
-  Py_END_ALLOW_THREADS;
-  Py_RETURN_NONE;
+  return release(call, multiply);
 }
 
 PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
@@ -419,10 +444,7 @@ PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments)
   attention.num_tokens = call.num_tokens;
   attention.num_heads = rotation.num_queries;
   attention.num_kv_heads = rotation.num_keys;
-  Py_BEGIN_ALLOW_THREADS;
-  run(call);
-  Py_END_ALLOW_THREADS;
-  Py_RETURN_NONE;
+  return release(call, run);
 }
 
 PyObject* use(PyObject*, PyObject* name) {

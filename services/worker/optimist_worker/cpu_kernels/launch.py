@@ -38,15 +38,7 @@ def attend(
         keys.data_ptr(),
         values.data_ptr(),
         output.data_ptr(),
-        batch.query_starts.data_ptr(),
-        batch.num_computed_tokens.data_ptr(),
-        batch.tree_starts.data_ptr(),
-        batch.positions.data_ptr(),
-        0 if batch.ancestors is None else batch.ancestors.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.block_tables.stride(0),
-        batch.pool.block_size,
-        len(batch.num_computed_tokens),
+        *_batch_addresses(batch),
         num_tokens,
         num_heads,
         num_kv_heads,
@@ -59,6 +51,20 @@ def attend(
         query.dtype == _BFLOAT16,
     )
     return output
+
+
+def _batch_addresses(batch: AttentionBatch) -> tuple[int, ...]:
+    return (
+        batch.query_starts.data_ptr(),
+        batch.num_computed_tokens.data_ptr(),
+        batch.tree_starts.data_ptr(),
+        batch.positions.data_ptr(),
+        0 if batch.ancestors is None else batch.ancestors.data_ptr(),
+        batch.block_tables.data_ptr(),
+        batch.block_tables.stride(0),
+        batch.pool.block_size,
+        len(batch.num_computed_tokens),
+    )
 
 
 def multiply(
@@ -105,15 +111,7 @@ def layer(
         pool.keys[index].data_ptr(),
         pool.values[index].data_ptr(),
         batch.slot_mapping.data_ptr(),
-        batch.query_starts.data_ptr(),
-        batch.num_computed_tokens.data_ptr(),
-        batch.tree_starts.data_ptr(),
-        batch.positions.data_ptr(),
-        0 if batch.ancestors is None else batch.ancestors.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.block_tables.stride(0),
-        pool.block_size,
-        len(batch.num_computed_tokens),
+        *_batch_addresses(batch),
     )
     return result
 
