@@ -68,6 +68,27 @@ def test_what_is_trained_is_what_the_worker_loads(
         assert load_model(str(out), "float64", "cpu").vocab_size == VOCAB_SIZE
 
 
+@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+def test_a_reduced_vocabulary_is_of_the_commonest_tokens(
+    kind: str, target_path: Path, tmp_path: Path
+) -> None:
+    """Trained on what the target says, the head drafts the tokens that completions have most."""
+    path, out = tmp_path / "data.jsonl", tmp_path / "out"
+    token_ids = [3, 4, 5, 9, 7, 7, 7, 8, 8, 6, 5, 6]
+    line = json.dumps({"token_ids": token_ids, "num_prompt_tokens": 4})
+    path.write_text(f"{line}\n{line}\n")
+    words = arguments(kind, target_path, str(path), out, "--steps", "3", "--bf16")
+    assert main([*words, "--draft-vocab", "3"]) == 0
+    target = load_model(str(target_path), "float64", "cpu")
+    heads = (
+        load_medusa(str(out), 64, VOCAB_SIZE, torch.float64, target.device)
+        if kind == "medusa"
+        else load_eagle(str(out), target)
+    )
+    assert heads.target_ids is not None
+    assert heads.target_ids.tolist() == [6, 7, 8]
+
+
 @pytest.mark.parametrize("kind", ["medusa", "eagle", "draft"])
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     kind: str, target_path: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +144,7 @@ def test_training_lowers_the_loss_of_what_it_repeats(target_path: Path, tmp_path
         (["--batch-tokens", "0"], "--batch-tokens"),
         (["--steps", "-1"], "--steps"),
         (["--learning-rate", "0"], "--learning-rate"),
+        (["--draft-vocab", "0"], "--draft-vocab"),
         (["--data", "nowhere.jsonl"], "--data"),
         (["--model", "./nowhere"], "--model"),
         (["--start", "./nowhere"], "--drafter-model"),

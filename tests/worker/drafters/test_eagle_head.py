@@ -210,13 +210,19 @@ def test_third_kind_says_which_target_layers_it_reads(tmp_path: Path, target: Mo
         load_eagle(write(tmp_path, weights, **{key: [1, 3, 5]}), target)
 
 
-def test_saved_head_loads_again(tmp_path: Path, target: Model) -> None:
-    head = load_eagle(write(tmp_path / "one", first_kind(2), num_hidden_layers=2), target)
+@pytest.mark.parametrize("is_reduced", [False, True])
+def test_saved_head_loads_again(tmp_path: Path, target: Model, is_reduced: bool) -> None:
+    weights = first_kind(2)
+    if is_reduced:
+        weights |= {"d2t": torch.tensor([4, 4, 90]), "lm_head.weight": random(3, HIDDEN)}
+    head = load_eagle(write(tmp_path / "one", weights, num_hidden_layers=2), target)
     save_eagle(head, tmp_path / "two", torch.float64)
     # Norms and biases are stored in float32, of which they hold no more here.
     again = load_eagle(str(tmp_path / "two"), target)
     given = inputs(HIDDEN)
-    torch.testing.assert_close(run(again, *given), run(head, *given), rtol=1e-5, atol=1e-5)
+    hidden, expected = run(again, *given), run(head, *given)
+    torch.testing.assert_close(hidden, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(again.logits(hidden), head.logits(expected), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

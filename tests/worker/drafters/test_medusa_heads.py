@@ -97,10 +97,32 @@ def test_one_output_matrix_is_shared_and_an_absent_one_is_the_targets(tmp_path: 
     torch.testing.assert_close(named(states), expected)
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_reduced_vocabulary_becomes_the_targets(tmp_path: Path, is_cut: bool) -> None:
+    """The output matrices have all the target's rows, as vLLM's have, or the known ones alone."""
+    weights, states = original(), random(5, HIDDEN)
+    expected = compute(weights, states)
+    known = torch.tensor([9, 2, 5])
+    weights["token_map"] = known
+    for head in range(HEADS if is_cut else 0):
+        name = f"{head}.{LAYERS}.weight"
+        weights[name] = weights[name][known].contiguous()
+    logits = load(write(tmp_path, weights, ORIGINAL | {"truncated_vocab_size": 3}))(states)
+    torch.testing.assert_close(logits[..., known], expected[..., known])
+    others = torch.ones(VOCAB, dtype=torch.bool)
+    others[known] = False
+    assert bool((logits[..., others] == float("-inf")).all())
+
+
+@pytest.mark.parametrize("target_ids", [None, torch.tensor([3, 8, 1])])
 @pytest.mark.parametrize("share", [False, True])
-def test_saved_heads_load_again(tmp_path: Path, share: bool) -> None:
+def test_saved_heads_load_again(
+    tmp_path: Path, share: bool, target_ids: torch.Tensor | None
+) -> None:
     torch.manual_seed(1)
-    heads = MedusaHeads(HEADS, LAYERS, HIDDEN, VOCAB, share_lm_head=share).double()
+    heads = MedusaHeads(
+        HEADS, LAYERS, HIDDEN, VOCAB, share_lm_head=share, target_ids=target_ids
+    ).double()
     for parameter in heads.parameters():
         torch.nn.init.normal_(parameter)
     save_medusa(heads, tmp_path / "new", torch.float64)
@@ -116,7 +138,8 @@ def test_saved_heads_load_again(tmp_path: Path, share: bool) -> None:
         ({"0.1.linear.weight": torch.zeros(HIDDEN, HIDDEN + 1)}, "another target"),
         ({"0.2.weight": torch.zeros(VOCAB + 8, HIDDEN)}, "another target"),
         ({"3.0.linear.weight": torch.zeros(HIDDEN, HIDDEN)}, r"3\.0\.linear\.weight"),
-        ({"token_map": torch.zeros(8)}, "reduced vocabulary"),
+        ({"token_map": torch.zeros(8)}, "token_map names a token twice"),
+        ({"token_map": torch.tensor([VOCAB])}, "token_map names tokens that the target does not"),
         ({"something": torch.zeros(8)}, "something"),
     ],
 )
@@ -127,6 +150,12 @@ def test_wrong_weights_are_one_clear_sentence(
     with pytest.raises(SetupError, match=rf"^--drafter-model: .*{message}") as raised:
         load(write(tmp_path, changed, ORIGINAL))
     assert "\n" not in str(raised.value)
+
+
+def test_a_reduced_vocabulary_without_its_tokens_is_refused(tmp_path: Path) -> None:
+    config = ORIGINAL | {"vocab_size": VOCAB, "truncated_vocab_size": 3}
+    with pytest.raises(SetupError, match="lacks token_map"):
+        load(write(tmp_path, original(), config))
 
 
 @pytest.mark.parametrize("count", [None, 0, "three", True])

@@ -1,6 +1,7 @@
 """What drafters are trained on: prompts with completions, as tokens."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -20,6 +21,7 @@ BUILTIN = "edits"
 _UNSEEN_SHARE = 20
 """One line in so many of a file is kept for the evaluation."""
 _BUILTIN_UNSEEN = 140
+_BUILTIN_COUNTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,20 @@ class Data:
             return [self._chat([*edit.messages(), _answer(edit.after)]) for edit in chosen]
         numbers = [number for number in range(len(self._lines)) if self._is_unseen(number)]
         return [self._line(number) for number in numbers[:count]]
+
+    def commonest(self, count: int) -> list[int]:
+        """Returns the tokens that completions have most often, in ascending order.
+
+        They are counted over the file once, or over some generated edits.
+
+        Args:
+            count: How many at most; there are fewer if the completions have fewer.
+        """
+        number = _BUILTIN_COUNTED if self._is_builtin else len(self._lines)
+        counts: Counter[int] = Counter()
+        for example in islice(self.training(), number):
+            counts.update(example.token_ids[example.num_prompt_tokens :])
+        return sorted(token_id for token_id, _ in counts.most_common(count))
 
     def answer_id(self) -> int | None:
         """Returns the token that the chat template puts before answers and nowhere else."""

@@ -24,6 +24,19 @@ from optimist_training.drafters.target import Target, Trainee
 from optimist_training.proposer.command import add_proposer_options, train_proposer
 from optimist_training.proposer.continuations import add_continuations_options, train_continuations
 
+_SETTINGS = (
+    "kind",
+    "model",
+    "data",
+    "steps",
+    "batch_tokens",
+    "learning_rate",
+    "bf16",
+    "seed",
+    "answers",
+)
+"""What a resumed run must have as the run before."""
+
 _STORED = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -41,6 +54,9 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument("--learning-rate", type=float, default=rate)
         one.add_argument("--seed", type=int, default=0)
         one.add_argument("--max-length", type=int, default=2048, help="longest example, in tokens")
+        one.add_argument(
+            "--bf16", action="store_true", help="products in bfloat16, weights in float32"
+        )
         one.add_argument("--start", help="a drafter of this kind to go on from")
         one.add_argument("--resume", action="store_true", help="go on with the run in --out")
         one.add_argument(
@@ -71,6 +87,12 @@ _HELP = {
 
 
 def _kind_options(one: argparse.ArgumentParser, kind: str) -> None:
+    if kind != "draft":
+        one.add_argument(
+            "--draft-vocab",
+            type=int,
+            help="draft only this many tokens, the commonest of the completions (default: all)",
+        )
     if kind == "medusa":
         one.add_argument("--heads", type=int, default=4)
         one.add_argument("--layers", type=int, default=1, help="residual layers per head")
@@ -110,6 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     require_positive(options, "batch_tokens", "max_length", "eval_examples")
+    if getattr(options, "draft_vocab", None) is not None:
+        require_positive(options, "draft_vocab")
     if options.steps < 0 or not options.learning_rate > 0:
         raise SetupError("--steps must not be negative, and --learning-rate must be above 0")
     torch.manual_seed(options.seed)
@@ -133,9 +157,10 @@ def _train(options: argparse.Namespace, target: Target, data: Data, trainee: Tra
     if options.steps == 0:
         return
     examples = _answered(options, target, data.training())
-    schedule = Schedule(options.steps, options.batch_tokens, options.learning_rate)
-    names = ("kind", "model", "data", "steps", "batch_tokens", "learning_rate", "seed", "answers")
-    settings = {name: getattr(options, name) for name in names}
+    schedule = Schedule(
+        options.steps, options.batch_tokens, options.learning_rate, bf16=options.bf16
+    )
+    settings = {name: getattr(options, name) for name in _SETTINGS}
     found = batches(examples, options.batch_tokens)
     state = options.out / "training"
     run(trainee, target, found, schedule, state, settings, resume=options.resume)
@@ -160,19 +185,24 @@ def _trainee(options: argparse.Namespace, target: Target, data: Data) -> Trainee
             target,
             options.heads,
             options.layers,
+            _draft_vocab(options, data),
             share=options.share_output,
             blank=options.blank_output,
         )
         return MedusaTrainee(target, heads, stored)
     if options.kind == "eagle":
         head = (
-            new_head(target, options.layers, options.seed)
+            new_head(target, options.layers, options.seed, _draft_vocab(options, data))
             if options.start is None
             else known_head(target, options.start)
         )
         return EagleTrainee(head, options.levels, stored)
     model = _draft_model(options, target, data).to(options.device)
     return DraftTrainee(model, options.model, stored)
+
+
+def _draft_vocab(options: argparse.Namespace, data: Data) -> list[int] | None:
+    return None if options.draft_vocab is None else data.commonest(options.draft_vocab)
 
 
 def _draft_model(options: argparse.Namespace, target: Target, data: Data) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig
 
-from optimist_training.drafters.target import Lesson, Target, ahead, soft_loss
+from optimist_training.drafters.target import Lesson, Target, ahead, right_share, soft_loss
 from optimist_worker.drafters.heads.eagle import EagleHead, FusedLayer, load_eagle, save_eagle
 
 NAME = "optimist_chain"
@@ -104,21 +104,26 @@ class EagleTrainee:
         return {name: value for name, value in self.head.named_parameters() if name not in fixed}
 
     def loss(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        """Returns the levels' mean loss, and the share of right tokens of the first."""
+        """Returns the levels' mean loss, and the share of right tokens of the first.
+
+        With a reduced vocabulary, what the target says outside of it is left out of the loss, and
+        is wrong in the share.
+        """
+        token_ids = self.head.target_ids
         total, share = lesson.features.new_zeros(()), lesson.features.new_zeros(())
         for level, hidden in enumerate(self._levels(lesson, self._num_levels)):
             known = lesson.wanted & ahead(lesson.wanted, level + 1)
             if not bool(known.any()):
                 break
             taught = ahead(lesson.logits, level + 1)[known]
-            logits = self.head.logits(hidden[known])
-            total = total + soft_loss(logits, taught)
+            logits = self.head.known_logits(hidden[known])
+            if level == 0:
+                share = right_share(logits, ahead(lesson.said, 1)[known], token_ids)
+            total = total + soft_loss(logits, taught, token_ids)
             if self.layers is None:
                 features = ahead(lesson.features, level + 1)[known]
                 distance = functional.smooth_l1_loss(hidden[known], features)
                 total = total + _FEATURE_WEIGHT * distance
-            if level == 0:
-                share = (logits.argmax(-1) == taught.argmax(-1)).float().mean()
         return total / self._num_levels, share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
@@ -144,8 +149,17 @@ class EagleTrainee:
         return outputs
 
 
-def new_head(target: Target, num_layers: int, seed: int) -> EagleHead:
-    """Returns an EAGLE-1 head with the target's sizes and random layers."""
+def new_head(
+    target: Target, num_layers: int, seed: int, token_ids: list[int] | None = None
+) -> EagleHead:
+    """Returns an EAGLE-1 head with the target's sizes and random layers.
+
+    Args:
+        target: What it learns from.
+        num_layers: Decoder layers.
+        seed: Of the weights.
+        token_ids: The tokens that it can draft; None: all.
+    """
     config = LlamaConfig(
         hidden_size=target.hidden_size,
         intermediate_size=getattr(target.config, "intermediate_size", 4 * target.hidden_size),
@@ -158,13 +172,16 @@ def new_head(target: Target, num_layers: int, seed: int) -> EagleHead:
     )
     torch.manual_seed(seed)
     module = target.model.module
+    output = module.get_output_embeddings().weight
+    known = None if token_ids is None else torch.tensor(token_ids, device=output.device)
     head = EagleHead(
         config,
         FusedLayer(config, bias=True),
         module.get_input_embeddings().weight,
-        module.get_output_embeddings().weight,
+        output if known is None else output[known],
         vocab_size=target.model.vocab_size,
     )
+    head.target_ids = known
     return head.to(device=target.model.device)
 
 

@@ -29,6 +29,8 @@ class Schedule:
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.0
     max_gradient_norm: float = 1.0
+    bf16: bool = False
+    """Products in bfloat16; weights, gradients and losses stay in float32."""
 
     def rate(self, step: int) -> float:
         """Returns the learning rate of a step, counted from 0."""
@@ -150,7 +152,8 @@ def _step(
 ) -> tuple[float, float]:
     for group in optimizer.param_groups:
         group["lr"] = schedule.rate(step)
-    loss, share = trainee.loss(target.teach(batch, trainee.layers))
+    with torch.autocast(target.model.device.type, torch.bfloat16, enabled=schedule.bf16):
+        loss, share = trainee.loss(target.teach(batch, trainee.layers))
     if not torch.isfinite(loss):
         raise SetupError(f"--learning-rate: the loss is not finite at step {step + 1}; lower it")
     optimizer.zero_grad()

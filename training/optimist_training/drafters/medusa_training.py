@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from optimist_training.drafters.target import Lesson, Target, ahead, soft_loss
+from optimist_training.drafters.target import Lesson, Target, ahead, right_share, soft_loss
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa, save_medusa
 
 _DECAY = 0.8
@@ -33,7 +33,8 @@ class MedusaTrainee:
 
     def loss(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
         """Returns the heads' weighted loss, and the share of right tokens of the first head."""
-        logits = self.heads(lesson.hidden[lesson.wanted])
+        logits = self.heads.known_logits(lesson.hidden[lesson.wanted])
+        token_ids = self.heads.target_ids
         losses, weights = logits.new_zeros(()), 0.0
         share = logits.new_zeros(())
         for head in range(self.heads.num_heads):
@@ -42,10 +43,11 @@ class MedusaTrainee:
             if not len(taught):
                 continue
             drafted = logits[head][known]
-            losses = losses + _DECAY**head * soft_loss(drafted, taught)
+            losses = losses + _DECAY**head * soft_loss(drafted, taught, token_ids)
             weights += _DECAY**head
             if head == 0:
-                share = (drafted.argmax(-1) == taught.argmax(-1)).float().mean()
+                said = ahead(lesson.said, 1)[lesson.wanted][known]
+                share = right_share(drafted, said, token_ids)
         return losses / max(weights, 1.0), share.detach()
 
     def agreement(self, lesson: Lesson, depth: int) -> Tensor:
@@ -63,7 +65,13 @@ class MedusaTrainee:
 
 
 def new_heads(
-    target: Target, num_heads: int, num_layers: int, *, share: bool, blank: bool
+    target: Target,
+    num_heads: int,
+    num_layers: int,
+    token_ids: list[int] | None = None,
+    *,
+    share: bool,
+    blank: bool,
 ) -> MedusaHeads:
     """Returns heads whose layers add nothing yet.
 
@@ -71,17 +79,25 @@ def new_heads(
         target: Their target.
         num_heads: How many tokens beyond the target's own.
         num_layers: Residual layers of each head.
+        token_ids: The tokens that they can draft; None: all.
         share: One output matrix for all heads.
         blank: Outputs are zero; else the target's output matrix, which is where to start if the
             states hold more than the next token (Medusa-1).
     """
     output = target.model.module.get_output_embeddings().weight
+    known = None if token_ids is None else torch.tensor(token_ids, device=output.device)
     heads = MedusaHeads(
-        num_heads, num_layers, output.shape[1], output.shape[0], share_lm_head=share
+        num_heads,
+        num_layers,
+        output.shape[1],
+        output.shape[0],
+        share_lm_head=share,
+        target_ids=known,
     )
     if not blank:
+        rows = output if known is None else output[known]
         with torch.no_grad():
-            heads.lm_head.copy_(output.expand_as(heads.lm_head))
+            heads.lm_head.copy_(rows.expand_as(heads.lm_head))
     return heads.to(output.dtype)
 
 

@@ -102,10 +102,30 @@ class Trainee(Protocol):
         """Writes what the worker loads."""
 
 
-def soft_loss(logits: Tensor, taught: Tensor) -> Tensor:
-    """Returns the mean cross-entropy to the target's distribution, both `[N, vocab_size]`."""
+def soft_loss(logits: Tensor, taught: Tensor, token_ids: Tensor | None = None) -> Tensor:
+    """Returns the mean cross-entropy to the target's distribution.
+
+    Args:
+        logits: The drafter's, `[N, num_known]`.
+        taught: The target's, `[N, vocab_size]`.
+        token_ids: The tokens that the drafter knows, int64 `[num_known]`; None: all. Where the
+            target says another, there is no loss.
+    """
+    if token_ids is not None:
+        is_known = torch.isin(taught.argmax(-1), token_ids)
+        logits, taught = logits[is_known], taught[is_known].index_select(-1, token_ids)
+    if not len(logits):
+        return logits.sum()
     likely = torch.softmax(taught.float(), dim=-1)
     return -(likely * torch.log_softmax(logits.float(), dim=-1)).sum(-1).mean()
+
+
+def right_share(logits: Tensor, said: Tensor, token_ids: Tensor | None) -> Tensor:
+    """Returns the share of the drafter's first choices that the target said, `[N]` tokens."""
+    drafted = logits.argmax(-1)
+    if token_ids is not None:
+        drafted = token_ids[drafted]
+    return (drafted == said).float().mean()
 
 
 def ahead(tensor: Tensor, distance: int) -> Tensor:

@@ -97,6 +97,37 @@ def fit(
     module.load_state_dict(dict(weights), assign=True)
 
 
+def check_target_ids(checkpoint: Checkpoint, ids: torch.Tensor, vocab_size: int, key: str) -> None:
+    """Raises SetupError unless a reduced vocabulary has tokens of the target, each once.
+
+    Args:
+        checkpoint: Where they are from.
+        ids: The target's token of each row of the head's output matrix, int64 `[num_known]`.
+        vocab_size: Of the target.
+        key: Of the weight that says them.
+    """
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
+        raise checkpoint.refuse(f"its {key} names tokens that the target does not have")
+    if len(set(ids.tolist())) != len(ids):
+        raise checkpoint.refuse(f"its {key} names a token twice")
+
+
+def widen_logits(
+    known: torch.Tensor, target_ids: torch.Tensor | None, vocab_size: int
+) -> torch.Tensor:
+    """Returns logits over the target's tokens, `[..., vocab_size]`: -inf for those not known.
+
+    Args:
+        known: Of the tokens that a head knows, `[..., num_known]`.
+        target_ids: The target's token of each, int64 `[num_known]`; None: all, in order.
+        vocab_size: Of the target.
+    """
+    if target_ids is None:
+        return known
+    logits = known.new_full((*known.shape[:-1], vocab_size), float("-inf"))
+    return logits.index_copy_(-1, target_ids, known)
+
+
 def write_checkpoint(
     directory: Path, file_name: str, weights: Mapping[str, torch.Tensor], config: dict[str, Any]
 ) -> None:

@@ -23,8 +23,10 @@ from optimist_common.errors import one_line
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
 from optimist_worker.drafters.heads.checkpoint import (
     Checkpoint,
+    check_target_ids,
     fit,
     read_checkpoint,
+    widen_logits,
     write_checkpoint,
 )
 from optimist_worker.model.division import whole
@@ -169,13 +171,14 @@ class EagleHead(nn.Module):
             hidden = layer(hidden, position_embeddings=rotation, **attention)
         return hidden
 
+    def known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns those of the tokens it knows, in the order of `target_ids`, `[N, num_known]`."""
+        known: torch.Tensor = self.norm(hidden) @ self.lm_head.T
+        return known
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns `[N, vocab_size]` over the target's tokens, -inf for those it does not know."""
-        known = self.norm(hidden) @ self.lm_head.T
-        if self.target_ids is None:
-            return known
-        logits = known.new_full((*known.shape[:-1], self.vocab_size), float("-inf"))
-        return logits.index_copy_(-1, self.target_ids, known)
+        return widen_logits(self.known_logits(hidden), self.target_ids, self.vocab_size)
 
 
 Weights = dict[str, torch.Tensor]
@@ -251,14 +254,20 @@ def load_eagle(name: str, target: Model) -> EagleHead:
 
 
 def save_eagle(head: EagleHead, directory: Path, dtype: torch.dtype) -> None:
-    """Writes an EAGLE-1 head whose embedding and output matrix are the target's.
+    """Writes an EAGLE-1 head with the target's embedding and, of a whole vocabulary, its output.
 
-    Matrices are stored as `dtype`, norms and biases in float32.
+    A reduced vocabulary is written as `d2t` with the rows of the output matrix. Matrices are
+    stored as `dtype`, norms and biases in float32.
     """
     names = {value: key for key, value in _TOP.items()}
     weights: Weights = {}
+    targets = ["embed_tokens"]
+    if head.target_ids is None:
+        targets.append("lm_head")
+    else:
+        weights["d2t"] = head.target_ids.cpu() - torch.arange(len(head.target_ids))
     for key, value in head.state_dict().items():
-        if key in ("embed_tokens", "lm_head"):
+        if key in targets:
             continue
         further = re.fullmatch(r"further\.(\d+)\.(.+)", key)
         if further is not None:
@@ -270,6 +279,8 @@ def save_eagle(head: EagleHead, directory: Path, dtype: torch.dtype) -> None:
     config: dict[str, Any] = head.config.to_diff_dict()
     config |= {"architectures": ["EagleLlamaForCausalLM"], "model_type": "llama"}
     config["bias"] = "fc.bias" in weights
+    if head.target_ids is not None:
+        config["draft_vocab_size"] = len(head.target_ids)
     write_checkpoint(directory, "model.safetensors", weights, config)
 
 
@@ -321,8 +332,5 @@ def _target_layers(checkpoint: Checkpoint, target: Model) -> tuple[int, ...]:
 def _target_ids(checkpoint: Checkpoint, offsets: torch.Tensor, target: Model) -> torch.Tensor:
     """Returns the target's token of each draft token; `d2t` says how far apart the two are."""
     target_ids = torch.arange(len(offsets)) + offsets.to(torch.int64)
-    if int(target_ids.min()) < 0 or int(target_ids.max()) >= target.vocab_size:
-        raise checkpoint.refuse("its d2t names tokens that the target does not have")
-    if len(set(target_ids.tolist())) != len(target_ids):
-        raise checkpoint.refuse("its d2t names a token twice")
+    check_target_ids(checkpoint, target_ids, target.vocab_size, "d2t")
     return target_ids

@@ -9,8 +9,10 @@ from torch.nn import functional
 
 from optimist_worker.drafters.heads.checkpoint import (
     Checkpoint,
+    check_target_ids,
     fit,
     read_checkpoint,
+    widen_logits,
     write_checkpoint,
 )
 
@@ -28,6 +30,9 @@ class MedusaHeads(nn.Module):
     one that all share. The layers of all heads are computed together.
     """
 
+    target_ids: torch.Tensor | None
+    """The target's token of each row of `lm_head`, int64; None: all, in order."""
+
     def __init__(
         self,
         num_heads: int,
@@ -36,28 +41,35 @@ class MedusaHeads(nn.Module):
         vocab_size: int,
         *,
         share_lm_head: bool = False,
+        target_ids: torch.Tensor | None = None,
     ) -> None:
         """Makes heads whose layers pass the hidden state on unchanged and whose outputs are zero.
 
         Sizes are the target's; there are `num_layers` residual layers in each head, and with
-        `share_lm_head` one output matrix for all.
+        `share_lm_head` one output matrix for all. They know the tokens `target_ids`.
         """
         super().__init__()
-        self.num_heads, self.num_layers = num_heads, num_layers
+        self.num_heads, self.num_layers, self.vocab_size = num_heads, num_layers, vocab_size
+        self.register_buffer("target_ids", target_ids, persistent=False)
         shape = (num_layers, num_heads, hidden_size)
         self.layer_weight = nn.Parameter(torch.zeros(*shape, hidden_size))
         """`[num_layers, num_heads, hidden_size, hidden_size]`, output dimension first."""
         self.layer_bias = nn.Parameter(torch.zeros(*shape))
         outputs = 1 if share_lm_head else num_heads
-        self.lm_head = nn.Parameter(torch.zeros(outputs, vocab_size, hidden_size))
-        """`[num_heads or 1, vocab_size, hidden_size]`."""
+        num_known = vocab_size if target_ids is None else len(target_ids)
+        self.lm_head = nn.Parameter(torch.zeros(outputs, num_known, hidden_size))
+        """`[num_heads or 1, num_known, hidden_size]`."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the logits, `[num_heads, N, vocab_size]`.
+        """Returns the logits, `[num_heads, N, vocab_size]`; -inf for tokens that it does not know.
 
         Args:
             hidden: The target's states after its final norm, `[N, hidden_size]`.
         """
+        return widen_logits(self.known_logits(hidden), self.target_ids, self.vocab_size)
+
+    def known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns those of the tokens it knows, `[num_heads, N, num_known]`."""
         states = hidden.expand(self.num_heads, -1, -1)
         for weight, bias in zip(self.layer_weight, self.layer_bias, strict=True):
             states = states + functional.silu(torch.baddbmm(bias[:, None], states, weight.mT))
@@ -78,7 +90,9 @@ def load_medusa(
 
     The first has `{head}.{layer}.linear.weight`, `.bias` and `{head}.{num_layers}.weight`, also
     below `medusa_head.`; the second `blocks.{head}.layers.{layer}.weight` and
-    `lm_heads.{head}.weight`. One `lm_head.weight` is shared by all heads.
+    `lm_heads.{head}.weight`. One `lm_head.weight` is shared by all heads. A reduced vocabulary is
+    a `token_map`, the target's tokens that the heads know: the output matrices have a row for each
+    of them, or one for each of the target's tokens, of which the others are left out.
 
     A checkpoint without any takes `lm_head`, the target's, `[vocab_size, hidden_size]`.
 
@@ -88,17 +102,33 @@ def load_medusa(
     checkpoint = read_checkpoint(name)
     num_heads = checkpoint.size("medusa_num_heads", "num_heads")
     num_layers = checkpoint.size("medusa_num_layers", "num_hidden_layers")
-    weights = {_AROUND.sub("", key): value.to(dtype) for key, value in checkpoint.weights.items()}
+    weights = {_AROUND.sub("", key): value for key, value in checkpoint.weights.items()}
+    target_ids = weights.pop("token_map", None)
     truncated = checkpoint.config.get("truncated_vocab_size")
-    if "token_map" in weights or truncated not in (None, checkpoint.config.get("vocab_size")):
-        raise checkpoint.refuse("its heads know a reduced vocabulary (token_map)")
+    if target_ids is None and truncated not in (None, checkpoint.config.get("vocab_size")):
+        raise checkpoint.refuse("its vocabulary is reduced, and it lacks token_map, which says how")
+    if target_ids is not None:
+        target_ids = target_ids.to(torch.int64)
+        check_target_ids(checkpoint, target_ids, vocab_size, "token_map")
+    weights = {key: value.to(dtype) for key, value in weights.items()}
     parts = _parts(checkpoint, weights, num_heads, num_layers)
     outputs = {key for key in parts if key[0] == "lm_head"}
     if not outputs and lm_head is not None:
         outputs = {("lm_head", 0, 0)}
         parts["lm_head", 0, 0] = lm_head.detach().to(dtype)
+    if target_ids is not None:
+        for key in outputs:
+            if len(parts[key]) == vocab_size:
+                parts[key] = parts[key][target_ids.to(parts[key].device)]
     share = outputs == {("lm_head", 0, 0)} and num_heads > 1
-    heads = MedusaHeads(num_heads, num_layers, hidden_size, vocab_size, share_lm_head=share)
+    heads = MedusaHeads(
+        num_heads,
+        num_layers,
+        hidden_size,
+        vocab_size,
+        share_lm_head=share,
+        target_ids=target_ids,
+    )
     fit(checkpoint, _stack(checkpoint, parts, heads), heads)
     return heads.to(device).eval().requires_grad_(False)
 
@@ -120,8 +150,11 @@ def save_medusa(heads: MedusaHeads, directory: Path, dtype: torch.dtype) -> None
         "medusa_num_heads": heads.num_heads,
         "medusa_num_layers": heads.num_layers,
         "hidden_size": heads.lm_head.shape[2],
-        "vocab_size": heads.lm_head.shape[1],
+        "vocab_size": heads.vocab_size,
     }
+    if heads.target_ids is not None:
+        stored["token_map"] = heads.target_ids.cpu()
+        config["truncated_vocab_size"] = len(heads.target_ids)
     write_checkpoint(directory, "medusa_lm_head.safetensors", stored, config)
 
 
