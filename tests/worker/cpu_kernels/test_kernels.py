@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.model import load_model
 from optimist_worker.model.operations import make_panels
 from optimist_worker.model.rounding import Bits, round_weight
+from tests.worker.acceptance.choice_case import SAMPLING, assert_as_plain
 from tests.worker.attention import test_attention
 from tests.worker.attention.attention_case import BatchRow, Case, Shape, make_case
 from tests.worker.attention.test_attention import (  # noqa: F401
@@ -118,6 +120,17 @@ def test_rounded_products_are_right_and_the_same_beside_any_rows(
     assert_the_same_beside_any_rows(layer, inputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("vocab_size", [3, 97, 5003, 49152])
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
+def test_choices_are_those_of_plain_pytorch(
+    sampling: dict[str, Any], vocab_size: int, dtype: torch.dtype
+) -> None:
+    from optimist_worker.cpu_kernels import launch
+
+    assert_as_plain(launch.choose, vocab_size, dtype, 12, sampling)
+
+
 @pytest.fixture
 def _panels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has weights laid out for our kernel, whatever is the fastest on this machine."""
@@ -178,7 +191,7 @@ def test_kernels_of_the_cpu() -> None:
         dtype: {each.name for each in OPERATIONS if each.kernel_for(sample) is not None}
         for dtype, sample in numbers.items()
     }
-    expected = {"attention", "multiply", "norm", "rotate_and_write", "gate"}
+    expected = {"attention", "multiply", "norm", "rotate_and_write", "gate", "choose"}
     assert found == {torch.bfloat16: expected, torch.float64: set()}
 
 

@@ -5,14 +5,17 @@ The interpreter has no products of bfloat16: float16 is used instead.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model import kernel_check
 from optimist_worker.model.kernel_check import BatchRow, check_kernels, replaced_kernels
 from optimist_worker.model.model import load_model
+from tests.worker.acceptance.choice_case import SAMPLING, assert_as_plain
 from tests.worker.attention.attention_case import BatchRow as Row
 from tests.worker.attention.attention_case import make_case
 from tests.worker.attention.test_attention import LONG, SHAPE, check
@@ -56,6 +59,16 @@ def test_kernels_write_the_text_of_plain_pytorch(
 ) -> None:
     expected = generate(build_runner(checkpoint(family)), PROMPT, 6)
     assert generate(build_runner(checkpoint(family), "float32"), PROMPT, 6) == expected
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab_size", [3, 1100])
+@pytest.mark.parametrize("sampling", SAMPLING, ids=str)
+def test_choices_are_those_of_plain_pytorch(
+    sampling: dict[str, Any], vocab_size: int, dtype: str
+) -> None:
+    assert CHOOSE.cuda_kernel is not None
+    assert_as_plain(CHOOSE.cuda_kernel, vocab_size, getattr(torch, dtype), 4, sampling)
 
 
 def test_attention_in_half_precision() -> None:

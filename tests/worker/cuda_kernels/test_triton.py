@@ -13,12 +13,15 @@ import torch
 from torch import nn
 from transformers.activations import GELUTanh
 
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.model.linear import PlainLinear
 from optimist_worker.model.operations import Heads, Norm
 from tests.worker.attention.attention_case import TREE, BatchRow, Shape, make_case
 
 triton = pytest.importorskip("triton", reason="Triton is only for Linux on x86-64")
 
+from optimist_worker.core.acceptance import choice_kernel  # noqa: E402
 from optimist_worker.core.attention import kv_write, launch  # noqa: E402
 from optimist_worker.model import kernels  # noqa: E402
 
@@ -75,6 +78,7 @@ KERNELS = {
     "norm_token": kernels,
     "rotate_head": kernels,
     "gate_tile": kernels,
+    "choose_token": choice_kernel,
 }
 
 
@@ -157,3 +161,16 @@ def test_layers_compile_for_hopper(
     kernels.gate(zeros(3, 2 * 14336), activate)
     expected = {"norm_token": 3 if has_norms else 2, "rotate_head": 1, "gate_tile": 1}
     assert count_compiled(compilers) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_choices_compile_for_hopper(
+    compilers: dict[str, Compiler], dtype: torch.dtype, top_p: float
+) -> None:
+    table = SamplingTable(1, 128256, torch.device("cpu"))
+    table.set(0, SamplingParams(temperature=1.0, top_p=top_p))
+    slots, logits = torch.tensor([0, 0]), torch.zeros(2, 128256, dtype=dtype)
+    choice_kernel.choose(logits, slots, table.gather(slots), table.needs([0, 0]))
+    assert count_compiled(compilers) == {"choose_token": 1}

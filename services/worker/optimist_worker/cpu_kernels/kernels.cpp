@@ -1,6 +1,7 @@
 // Kernels for the CPU: what a decoder layer computes, with attention over keys and values in
-// blocks. What they compute is described at the functions of the same names in
-// `core/attention/paged_attention.py` and `model/operations.py`; sums are in float32.
+// blocks, and the choice of tokens. What they compute is described at the functions of the same
+// names in `core/attention/paged_attention.py`, `model/operations.py` and
+// `core/acceptance/choice.py`; sums are in float32.
 //
 // Attention: a head of keys, a row and a tile of its tokens are one share of the work. Keys and
 // values are packed into panels 64 at a time, from a multiple of 64 on, and what each query
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -124,6 +126,17 @@ struct Layer {
   int64_t num_tokens;
 };
 
+struct Choice {
+  const void* logits;
+  int64_t* tokens;
+  const int64_t* positions;
+  const double *temperature, *top_p, *log_min_p;
+  const int64_t *top_k, *seeds;
+  const bool* samples;
+  int64_t num_rows, vocab_size;
+  bool is_bfloat16;
+};
+
 // For float32 and for bfloat16. A call is done share by share, row by row, or panel by panel.
 template <class Call, class Part>
 using Kernel = void (*)(const Call&, Part);
@@ -134,6 +147,7 @@ struct Kernels {
   Kernel<Rotation, int64_t> rotate[2];
   Kernel<Product, int64_t> multiply[2];
   Kernel<Product, int64_t> multiply_integers[2];  // Of 8 and of 4 bits.
+  Kernel<Choice, int64_t> choose[2];
 };
 
 #pragma GCC push_options
@@ -256,6 +270,8 @@ void multiply(Product& call) {
 #pragma omp parallel for schedule(static) if (call.depth * call.width > SERIAL_SIZE)
   for (int64_t panel = 0; panel < num_panels; ++panel) kernel(call, panel);
 }
+
+void choose(Choice& call) { by_row(call, chosen->choose, call.vocab_size); }
 
 void run(Layer& layer) {
   const int64_t tokens = layer.num_tokens, hidden = layer.qkv.depth, gated = layer.down.depth;
@@ -403,6 +419,16 @@ PyObject* multiply(PyObject*, PyObject* const* arguments, Py_ssize_t num_argumen
   return release(call, multiply);
 }
 
+PyObject* choose(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Choice call = {};
+  if (!take_all(arguments, num_arguments, call.logits, call.tokens, call.positions,
+                call.temperature, call.top_p, call.log_min_p, call.top_k, call.seeds, call.samples,
+                call.num_rows, call.vocab_size, call.is_bfloat16) ||
+      !check(true))
+    return nullptr;
+  return release(call, choose);
+}
+
 PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
   Layer call = {};
   Attention& attention = call.attention;
@@ -472,6 +498,7 @@ PyMethodDef METHODS[] = {
     method("gate", gate, "Multiplies activated halves of rows by their other halves."),
     method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
     method("multiply", multiply, "Multiplies rows by weights."),
+    method("choose", choose, "Chooses tokens."),
     method("layer", layer, "Computes a decoder layer."),
     {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},
     {nullptr, nullptr, 0, nullptr}};

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
 from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.cpu_kernels.build import load
 from optimist_worker.model import operations
@@ -85,6 +86,27 @@ def multiply(
         inputs.dtype == _BFLOAT16,
     )
     return output
+
+
+def choose(
+    scores: torch.Tensor, positions: torch.Tensor, columns: SamplingColumns, needs: Needs
+) -> torch.Tensor:
+    """Is `choice.choose`."""
+    scores, tokens = scores.contiguous(), torch.empty_like(positions)
+    _kernels.choose(
+        scores.data_ptr(),
+        tokens.data_ptr(),
+        positions.contiguous().data_ptr(),
+        columns.temperature.data_ptr(),
+        columns.top_p.data_ptr(),
+        columns.log_min_p.data_ptr(),
+        columns.top_k.data_ptr(),
+        columns.seed.data_ptr(),
+        columns.samples.data_ptr(),
+        *scores.shape,
+        scores.dtype == _BFLOAT16,
+    )
+    return tokens
 
 
 def layer(

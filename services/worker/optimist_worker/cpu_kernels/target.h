@@ -211,6 +211,7 @@ INLINE void write(typename Format::Element* to, Floats numbers, int64_t num_left
 }
 
 #include "attention.h"
+#include "choice.h"
 #include "product.h"
 
 // Norms a vector (RMSNorm).
@@ -295,4 +296,5 @@ constexpr Kernels KERNELS = {{attend<FromFloats>, attend<FromPairs>},
                              {gate<FromFloats>, gate<FromHalves>},
                              {rotate<FromFloats>, rotate<FromHalves>},
                              {multiply<FromFloats, float>, multiply<FromHalves, int32_t>},
-                             {multiply_integers<8>, multiply_integers<4>}};
+                             {multiply_integers<8>, multiply_integers<4>},
+                             {choose<FromFloats>, choose<FromHalves>}};

@@ -16,6 +16,9 @@ from torch import nn
 from transformers.activations import GELUTanh
 
 from optimist_common.errors import SetupError, one_line
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.choice import CHOOSE
+from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.attention.paged_attention import (
     ATTEND,
     WRITE,
@@ -41,13 +44,18 @@ from optimist_worker.model.rounding import Bits, round_weight
 
 logger = logging.getLogger(__name__)
 
-OPERATIONS = (WRITE, ATTEND, MULTIPLY, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE)
+OPERATIONS = (WRITE, ATTEND, MULTIPLY, NORM, ADD_NORM, ADD, ROTATE_AND_WRITE, GATE, CHOOSE)
 Case = Callable[[Function], list[torch.Tensor]]
 """Calls an implementation with inputs that are always the same, and returns what it computed."""
 
 _MOST_DIFFERENT = {torch.bfloat16: 0.04, torch.float16: 0.01}
 """Difference of two vectors as a share of the longest one; 1e-3 in float32."""
 _NUM_TOKENS = 5
+_SAMPLING: tuple[dict[str, Any], ...] = (
+    {"temperature": 1.0},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.5, "top_k": 20, "top_p": 0.95, "min_p": 0.01},
+)
 
 
 class BatchRow(NamedTuple):
@@ -183,6 +191,7 @@ def _cases(model: Model, block_size: int) -> Iterator[tuple[Operation, Case]]:
     width = getattr(config, "intermediate_size", None) or 4 * size
     for activate in (nn.SiLU(), GELUTanh()):
         yield GATE, partial(_gate, draw, 2 * width, activate)
+    yield from ((CHOOSE, partial(_choose, draw, model.vocab_size, each)) for each in _SAMPLING)
 
 
 class _Draw:
@@ -221,6 +230,20 @@ def _add(draw: _Draw, inner: Norm | None, outer: Norm | None, run: Function) -> 
 
 def _gate(draw: _Draw, width: int, activate: nn.Module, run: Function) -> list[Any]:
     return [run(draw(_NUM_TOKENS, width), activate)]
+
+
+def _choose(
+    draw: _Draw, vocab_size: int, shared: dict[str, Any], run: Function
+) -> list[torch.Tensor]:
+    table = SamplingTable(_NUM_TOKENS, vocab_size, draw.device)
+    for slot in range(_NUM_TOKENS):
+        table.set(slot, SamplingParams(seed=slot, **(shared if slot else {"temperature": 0.0})))
+    slots = draw.index(range(_NUM_TOKENS))
+    needs = table.needs(list(range(_NUM_TOKENS)))
+    logits = 3 * draw(_NUM_TOKENS, vocab_size)
+    token_ids = run(logits, 1000 * slots, table.gather(slots), needs)
+    # A vector for each, so that a token differs from its neighbour as from any other.
+    return [torch.nn.functional.one_hot(token_ids % 97, 97).float()]
 
 
 def _write(draw: _Draw, spec: LayerSpec, run: Function) -> list[torch.Tensor]:

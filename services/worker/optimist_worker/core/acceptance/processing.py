@@ -88,11 +88,35 @@ def process(
         Float64 `[n, vocab_size]`; tokens cut off are -inf.
     """
     columns = table.gather(slots)
-    scores = logits.double()
+    return cut(adjust(logits, slots, table, needs, columns, counts), columns, needs)
+
+
+def adjust(
+    logits: Tensor,
+    slots: Tensor,
+    table: SamplingTable,
+    needs: Needs,
+    columns: SamplingColumns,
+    counts: TokenCounts | None,
+) -> Tensor:
+    """Applies bias and penalties: float64 if there are any, else the logits as they are.
+
+    See `process`; the columns are those of the slots.
+    """
     if needs.biases:
-        scores = scores + table.bias(slots)
-    if counts is not None:
-        scores = _penalize(scores, columns, counts)
+        logits = logits.double() + table.bias(slots)
+    return logits if counts is None else _penalize(logits.double(), columns, counts)
+
+
+def cut(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:
+    """Applies temperature, top-k, top-p and min-p, see `process`.
+
+    Args:
+        scores: As `adjust` returns them, `[n, vocab_size]`.
+        columns: Of each row.
+        needs: What the rows need at least.
+    """
+    scores = scores.double()
     if not needs.samples:
         return scores
     scores = scores / columns.temperature[:, None]

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
-from optimist_worker.core.acceptance.processing import TokenCounts, count_tokens, process
+from optimist_worker.core.acceptance.processing import TokenCounts, adjust, count_tokens, cut
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
 from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
 from optimist_worker.core.drafts import (
@@ -46,7 +47,8 @@ class Candidates(NamedTuple):
 
 
 Rule = Callable[[VerifyPass, Candidates, Tensor], Tensor]
-"""Chooses tokens, int64 `[n]`, for some nodes from their processed scores, `[n, vocab_size]`."""
+"""Chooses tokens, int64 `[n]`, for some nodes from their logits after bias and penalties,
+`[n, vocab_size]`."""
 
 
 def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
@@ -173,9 +175,9 @@ class _Sampler:
         if self.known is not None:
             is_before = self.is_ancestor[rows, elements]
             counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
-        scores = process(self.logits[indices], slots, verify.sampling, verify.needs, counts)
-        positions = verify.num_tokens[rows] + self.depths[rows, elements]
         columns = verify.sampling.gather(slots)
+        scores = adjust(self.logits[indices], slots, verify.sampling, verify.needs, columns, counts)
+        positions = verify.num_tokens[rows] + self.depths[rows, elements]
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
 
 
@@ -195,10 +197,8 @@ def verify_coupled(verify: VerifyPass) -> Verdict:
 
 
 def _choose_sampled(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
-    if verify.needs.samples:
-        noise = gumbel(nodes.columns.seed, nodes.positions, scores.shape[-1])
-        scores = scores + noise * nodes.columns.samples[:, None]
-    return scores.argmax(-1)
+    chosen: Tensor = CHOOSE(scores, nodes.positions, nodes.columns, verify.needs)
+    return chosen
 
 
 def verify_rejection(verify: VerifyPass) -> Verdict:
@@ -219,6 +219,7 @@ def verify_rejection(verify: VerifyPass) -> Verdict:
 
 
 def _choose_by_chance(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> Tensor:
+    scores = cut(scores, nodes.columns, verify.needs)
     greedy = scores.argmax(-1)
     if not verify.needs.samples:
         return greedy

@@ -1,0 +1,35 @@
+"""The token that a request with its seed has at a position, whatever was drafted."""
+
+from torch import Tensor
+
+from optimist_worker.core.acceptance.noise import gumbel
+from optimist_worker.core.acceptance.processing import cut
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
+from optimist_worker.core.operation import Operation
+
+
+def choose(scores: Tensor, positions: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:
+    """Chooses the largest score plus Gumbel noise of those that the cuts leave, int64 `[n]`.
+
+    That samples from the distribution of the scores (the Gumbel-max trick), and chooses the same
+    token for the same seed, position and scores.
+
+    Args:
+        scores: The logits after bias and penalties, `[n, vocab_size]`.
+        positions: Of the tokens to be chosen, int64 `[n]`.
+        columns: Of each row; greedy ones take the largest score.
+        needs: What the rows need at least.
+    """
+    scores = cut(scores, columns, needs)
+    if needs.samples:
+        noise = gumbel(columns.seed, positions, scores.shape[-1])
+        scores = scores + noise * columns.samples[:, None]
+    return scores.argmax(-1)
+
+
+CHOOSE = Operation(
+    "choose",
+    choose,
+    "optimist_worker.core.acceptance.choice_kernel:choose",
+    "optimist_worker.cpu_kernels.launch:choose",
+)

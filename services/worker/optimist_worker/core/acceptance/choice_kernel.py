@@ -1,0 +1,148 @@
+"""The choice of tokens on a GPU as one launch, without scores or noise in memory.
+
+Top-k and top-p are found without sorting: by bisection over the bits of the least logit that they
+leave (cf. FlashInfer's sampling kernels, which draw until a token is in). A program has a row.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
+
+_TILE = 1024
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+def choose(
+    scores: torch.Tensor, positions: torch.Tensor, columns: SamplingColumns, needs: Needs
+) -> torch.Tensor:
+    """Is `choice.choose`."""
+    scores, tokens = scores.contiguous(), torch.empty_like(positions)
+    with torch.cuda.device_of(scores):
+        choose_token[(len(scores),)](
+            scores,
+            tokens,
+            positions,
+            columns.temperature,
+            columns.top_p,
+            columns.log_min_p,
+            columns.top_k,
+            columns.seed,
+            columns.samples,
+            scores.shape[1],
+            _TILE,
+            needs.cut_width > 0,
+        )
+    return tokens
+
+
+@triton.jit
+def choose_token(
+    scores,
+    tokens,
+    positions,
+    temperatures,
+    top_ps,
+    log_min_ps,
+    top_ks,
+    seeds,
+    samples,
+    vocab_size,
+    tile: tl.constexpr,
+    has_cuts: tl.constexpr,
+):
+    """Chooses the token of a row; the grid is `[n]`."""
+    row = tl.program_id(0).to(tl.int64)
+    logits = scores + row * vocab_size
+    lane = tl.arange(0, tile)
+    largest = tl.full([tile], float("-inf"), tl.float32)
+    for first in range(0, vocab_size, tile):
+        largest = tl.maximum(largest, _load(logits, first + lane, vocab_size))
+    most = tl.max(largest, 0)
+    temperature = tl.load(temperatures + row)
+    floor = most.to(tl.float64) / temperature + tl.load(log_min_ps + row)
+    least = tl.full([], -(2**31), tl.int32)
+    if has_cuts:
+        factor = (1.0 / temperature * _LOG2_E).to(tl.float32)
+        top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+        least = _cut(logits, vocab_size, most, factor, least, top_k, top_p, tile)
+    seed, position = tl.load(seeds + row), tl.load(positions + row).to(tl.int32)
+    noise_factor = tl.load(samples + row).to(tl.float64)
+    best = tl.full([tile], float("-inf"), tl.float64)
+    token = tl.full([tile], 2**31 - 1, tl.int32)
+    num_blocks = (vocab_size + 3) // 4
+    zero = tl.zeros([tile], tl.int32)
+    for first in range(0, num_blocks, tile):
+        block = first + lane
+        words = tl.philox(seed, block, zero + position, zero, zero, 7)
+        for word in tl.static_range(4):
+            index = word * num_blocks + block
+            logit = _load(logits, tl.where(block < num_blocks, index, vocab_size), vocab_size)
+            score = logit.to(tl.float64) / temperature
+            is_left = (_key(logit) >= least) & (score >= floor) & (index < vocab_size)
+            unit = (words[word].to(tl.float64) + 0.5) * 2.0**-32
+            value = score - tl.log(-tl.log(unit)) * noise_factor
+            value = tl.where(is_left & (block < num_blocks), value, float("-inf"))
+            is_better = (value > best) | ((value == best) & (index < token))
+            is_better = is_better & (block < num_blocks) & (index < vocab_size)
+            best = tl.where(is_better, value, best)
+            token = tl.where(is_better, index, token)
+    top = tl.max(best, 0)
+    chosen = tl.min(tl.where(best == top, token, 2**31 - 1), 0)
+    # Rows that are no numbers emit nothing, but index with what is chosen.
+    tl.store(tokens + row, tl.where(chosen < vocab_size, chosen, 0).to(tl.int64))
+
+
+@triton.jit
+def _cut(logits, vocab_size, most, factor, least, top_k, top_p, tile: tl.constexpr):
+    """Returns the least key that top-k and top-p leave, not below `least`."""
+    if top_k < vocab_size:
+        least = _least_kept(logits, vocab_size, most, 0.0, least, top_k.to(tl.float64), tile)
+    if top_p <= 1.0:
+        below = least.to(tl.int64) - 1
+        enough = top_p * _weigh(logits, vocab_size, most, factor, below, least, tile)
+        least_p = _least_kept(logits, vocab_size, most, factor, least, enough, tile)
+        least = tl.maximum(least, least_p)
+    return least
+
+
+@triton.jit
+def _load(logits, index, vocab_size):
+    return tl.load(logits + index, mask=index < vocab_size, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _key(logit):
+    """Returns whole numbers in the order of the logits."""
+    bits = logit.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _weigh(logits, vocab_size, most, factor, above, least, tile: tl.constexpr):
+    """Returns the weights, 1 with a factor of 0, of logits above a key, and not below another."""
+    total = tl.zeros([tile], tl.float64)
+    for first in range(0, vocab_size, tile):
+        index = first + tl.arange(0, tile)
+        logit = _load(logits, index, vocab_size)
+        key = _key(logit)
+        is_in = (key > above) & (key >= least) & (index < vocab_size)
+        # Less than nothing times nothing is no number.
+        weight = tl.exp2(tl.maximum(logit - most, -1e30) * factor)
+        total += tl.where(is_in, weight, 0.0).to(tl.float64)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _least_kept(logits, vocab_size, most, factor, least, enough, tile: tl.constexpr):
+    """Returns the least key above which there are weights of less than `enough`."""
+    low = least.to(tl.int64)
+    high = _key(most).to(tl.int64)
+    for _ in range(32):
+        middle = (low + high) >> 1
+        weight = _weigh(logits, vocab_size, most, factor, middle, least, tile)
+        is_enough = weight >= enough
+        low = tl.where(is_enough, middle + 1, low)
+        high = tl.where(is_enough, high, middle)
+    return tl.minimum(low, high).to(tl.int32)
