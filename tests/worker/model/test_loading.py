@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.loading import choose_device, choose_dtype
+from optimist_worker.model.loading import choose_device, choose_dtype, load_weights, take_device
 from optimist_worker.model.memory import plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
@@ -178,6 +178,26 @@ def test_auto_takes_a_gpu_if_there_is_one(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
     assert choose_device(name) == torch.device(device)
+
+
+@pytest.mark.parametrize(
+    ("name", "current"), [("cuda:1", [1]), ("auto:1", [1]), ("auto", []), ("cpu", [])]
+)
+def test_a_device_of_a_number_becomes_the_current_one(
+    name: str, current: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: taken.append(device.index))
+    assert take_device(name) == choose_device(name)
+    assert taken == current
+
+
+def test_weights_go_straight_to_their_device(llama_path: Path) -> None:
+    """On the meta device nothing has a value, so nothing has been held on the host."""
+    meta = torch.device("meta")
+    module = load_weights(str(llama_path), "--model", torch.float32, meta)
+    assert {each.device for each in module.state_dict().values()} == {meta}
 
 
 @pytest.mark.parametrize(("num_gpus", "name"), [(0, "cuda"), (2, "cuda:99"), (2, "auto:2")])

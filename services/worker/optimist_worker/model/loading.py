@@ -41,6 +41,21 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def take_device(name: str) -> torch.device:
+    """Returns the device of a setting, and makes it this thread's current one.
+
+    What names no device, such as NCCL and kernels of libraries, then takes it too: otherwise every
+    rank would hold a context, and memory, on the first GPU.
+
+    Raises:
+        SetupError: That CUDA device is not there.
+    """
+    device = choose_device(name)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    return device
+
+
 def choose_dtype(
     name: str, flag: str, dtype_name: str, device: torch.device, config: Any
 ) -> torch.dtype:
@@ -201,8 +216,7 @@ def load_weights(
     logger.info("loading the weights of %s", name)
     begin = time.monotonic()
     try:
-        module = _read_weights(name, flag, dtype, tensor_parallel_size, cut)
-        module = module.to(device)
+        module = _read_weights(name, flag, dtype, device, tensor_parallel_size, cut)
     except torch.OutOfMemoryError:
         raise SetupError(_no_memory(name, flag, dtype, device)) from None
     _log_end("loaded", module, begin)
@@ -248,12 +262,20 @@ def make_dummy_weights(
 
 
 def _read_weights(
-    name: str, flag: str, dtype: torch.dtype, tensor_parallel_size: int, cut: StageCut | None
+    name: str,
+    flag: str,
+    dtype: torch.dtype,
+    device: torch.device,
+    tensor_parallel_size: int,
+    cut: StageCut | None,
 ) -> Any:
     model_class: Any = AutoModelForCausalLM if cut is None else cut.model_class
     shared: dict[str, Any] = {} if cut is None else {"config": cut.outline.config}
     if tensor_parallel_size > 1:
         shared["distributed_config"] = _sharing(tensor_parallel_size)
+    else:
+        # Each weight goes there as it is read, so the host never holds the whole model.
+        shared["device_map"] = {"": device}
     try:
         module, report = model_class.from_pretrained(
             name,

@@ -12,11 +12,11 @@ from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
 from optimist_worker.model.loading import (
     check_directory,
-    choose_device,
     choose_dtype,
     load_config,
     load_weights,
     make_dummy_weights,
+    take_device,
 )
 
 _PROBE = "optimist_probe"
@@ -141,7 +141,7 @@ def load_model(
             whose attention is not the usual one; or it needs another dtype or device.
     """
     check_directory(name, flag, needs_weights=not dummy_weights)
-    device = choose_device(device_name)
+    device = take_device(device_name)
     config = load_config(name, flag)
     dtype = choose_dtype(name, flag, dtype_name, device, config)
     text_config = config.get_text_config()

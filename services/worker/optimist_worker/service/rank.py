@@ -18,7 +18,7 @@ from optimist_worker.execution.group import Group, GroupError, Pulse, end_proces
 from optimist_worker.execution.ranks import Ranks
 from optimist_worker.execution.stage import Stage, StagedStep
 from optimist_worker.execution.stage_pass import read_verdict, write_verdict
-from optimist_worker.model.loading import choose_device
+from optimist_worker.model.loading import choose_device, take_device
 from optimist_worker.runner.runner import LaunchedPlan, Runner
 from optimist_worker.service.process import build_runner, load_worker, serve
 from optimist_worker.settings import WorkerSettings, check_ranks
@@ -41,7 +41,9 @@ def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
     is_on_gpu = device_type == "cuda"
     device = f"cuda:{ranks.local_rank}" if is_on_gpu else device_type
     settings = settings.model_copy(update={"device": device})
-    if not is_on_gpu:
+    if is_on_gpu:
+        take_device(device)
+    else:
         # transformers shares a model among the accelerators that it sees.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Of torchrun's; transformers reads it.
