@@ -9,6 +9,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,7 +22,14 @@ from tokenizers import Tokenizer
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow
-from optimist_worker.model.grammar import GrammarRow, GrammarSet, load_grammar_set, unpack_bitmask
+from optimist_worker.model.grammar import (
+    GrammarRow,
+    GrammarSet,
+    GrammarStep,
+    load_grammar_set,
+    unpack_bitmask,
+)
+from optimist_worker.model.model import Model
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL as TINY_EDIT
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
@@ -291,7 +299,7 @@ def test_a_wrong_grammar_fails_its_request_alone(runner: Runner) -> None:
 def test_steps_without_grammars_are_not_held_up_by_one_in_another_slot(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asking what is allowed waits for the device, and cannot be captured in a graph."""
+    """Working masks out waits for drafts, and cannot be captured in a graph."""
     runner.release_all()
     asked = Mock(wraps=runner.engine.masks.allowed)
     monkeypatch.setattr(runner.engine.masks, "allowed", asked)
@@ -300,7 +308,31 @@ def test_steps_without_grammars_are_not_held_up_by_one_in_another_slot(
     run(runner, plan_rows(0, rows, admissions=admissions))
     row = go_on(runner, 4, slot=1)
     assert (row.error, len(row.token_ids) > 0) == (None, True)
-    assert [call.args[0].tolist() for call in asked.call_args_list] == [[0, 1]]
+    assert [call.args[0].num_logits for call in asked.call_args_list] == [2]
+
+
+def test_masks_are_worked_out_during_the_pass(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they follow from is copied before the pass: a copy after it would wait for it."""
+    order: list[str] = []
+
+    def note(owner: type, name: str) -> None:
+        ordinary = getattr(owner, name)
+
+        def noting(*some: Any, **named: Any) -> Any:
+            order.append(f"{owner.__name__}.{name}")
+            return ordinary(*some, **named)
+
+        monkeypatch.setattr(owner, name, noting)
+
+    note(GrammarStep, "__init__")
+    note(Model, "forward")
+    note(GrammarStep, "find_rows")
+    runner.release_all()
+    row = begin(runner, [5, 6, 7], sampling=SamplingParams(grammar=GRAMMAR))
+    assert row.error is None
+    assert order == ["GrammarStep.__init__", "Model.forward", "GrammarStep.find_rows"]
 
 
 def test_a_model_without_a_tokenizer_refuses_grammars(llama: Runner, llama_path: Path) -> None:

@@ -16,6 +16,7 @@ from optimist_common.columns import Int32Column
 from optimist_common.errors import one_line
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import LogprobTargets
+from optimist_worker.core.batch.slot_table import receive
 from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.execution.stage_pass import StageMasks
 from optimist_worker.execution.step import Step
@@ -170,7 +171,7 @@ class LocalExecutor(Executor):
         else:
             targets = None if wanted is None else wanted.to(self.device)
             packed, scored = self._step.run(rows, bounds, watch, self.masks, targets)
-        packed, scored = _fetch(packed), None if scored is None else _fetch(scored)
+        packed, scored = receive(packed), None if scored is None else receive(scored)
         # Two threads wait for it, which must not take the cores from each other.
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         done.record()
@@ -253,12 +254,6 @@ class CudaStopwatch:
         """Returns the time of all parts, in nanoseconds."""
         parts = zip(self._marks[::2], self._marks[1::2], strict=True)
         return sum(int(first.elapsed_time(last) * 1e6) for first, last in parts)
-
-
-def _fetch(tensor: torch.Tensor) -> torch.Tensor:
-    """Starts to copy a tensor to the host."""
-    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return on_host.copy_(tensor, non_blocking=True)
 
 
 logger = logging.getLogger(__name__)

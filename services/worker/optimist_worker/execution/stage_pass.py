@@ -14,10 +14,9 @@ import torch
 from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
-from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
 from optimist_worker.model.division import StageCut, find_layers
-from optimist_worker.model.grammar import Masks
+from optimist_worker.model.grammar import GrammarStep, Masks
 from optimist_worker.model.model import Model
 
 
@@ -203,6 +202,6 @@ class StageMasks:
         """Returns why a slot's grammar cannot be followed further, or None."""
         return self.faults.get(slot)
 
-    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+    def allowed(self, step: GrammarStep, device: torch.device) -> torch.Tensor | None:
         """Restricts nothing, because nothing is chosen here."""
         return None

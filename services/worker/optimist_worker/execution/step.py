@@ -36,7 +36,7 @@ from optimist_worker.drafters.drafter import (
     spread,
 )
 from optimist_worker.execution.stage_pass import StageMasks
-from optimist_worker.model.grammar import Masks
+from optimist_worker.model.grammar import GrammarStep, Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import FeatureTap, Model
 
@@ -75,6 +75,8 @@ class PreparedStep:
     """None if no row can run."""
     tokens: Ragged | None = None
     """How the tokens of the batch belong to rows."""
+    grammar: GrammarStep | None = None
+    """If a row has to follow a grammar."""
 
 
 class Step:
@@ -148,6 +150,8 @@ class Step:
             )
             if wanted is not None:
                 wanted.extend(prepared.batch, prepared.tokens)
+            if bounds.has_grammar:
+                prepared.grammar = GrammarStep(rows.slots, drafts, nodes)
         return prepared
 
     @torch.inference_mode()
@@ -157,9 +161,8 @@ class Step:
         """Judges the drafts by the logits that the pass was asked for; see `StepTensors.scored`."""
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None
-        if prepared.bounds.has_grammar:
-            # This waits for the device, whatever slots it is asked about.
-            allowed = masks.allowed(rows.slots, drafts, prepared.nodes)
+        if prepared.grammar is not None:
+            allowed = masks.allowed(prepared.grammar, rows.slots.device)
         if wanted is not None:
             logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
         verdict = self._judge(

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from optimist_common.errors import one_line
 from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
 from optimist_worker.model.model import Model
@@ -266,6 +267,46 @@ def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
     return unpacked.reshape(packed.shape[0], -1)[:, :vocab_size].bool()
 
 
+class GrammarStep:
+    """What the host has to know of a step to work its masks out.
+
+    It is on its way before the pass begins, so that the masks are worked out during the pass.
+    """
+
+    def __init__(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> None:
+        """Starts to copy to the host.
+
+        Args:
+            slots: Of the rows, int64 `[num_rows]`.
+            drafts: To be verified.
+            nodes: Which row of logits is after which node, see `VerifyPass`.
+        """
+        self.num_logits = nodes.size
+        tensors = [slots, nodes.starts, drafts.token_ids]
+        if drafts.parents is not None:
+            tensors.append(drafts.parents)
+        self._copies = [receive(tensor) for tensor in tensors]
+        self._is_there: torch.cuda.Event | None = None
+        if slots.is_cuda:
+            self._is_there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._is_there.record()
+
+    def find_rows(self, grammars: GrammarSet) -> tuple[list[GrammarRow], list[int]]:
+        """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
+        if self._is_there is not None:
+            self._is_there.synchronize()
+        slots, starts, token_ids, *parents = (copy.tolist() for copy in self._copies)
+        rows: list[GrammarRow] = []
+        indices: list[int] = []
+        for index, slot in enumerate(slots):
+            number = starts[index + 1] - starts[index] - 1
+            if slot in grammars and number >= 0:
+                chosen = parents[0][index][:number] if parents else None
+                rows.append(GrammarRow(slot, token_ids[index][:number], chosen))
+                indices += range(starts[index], starts[index + 1])
+        return rows, indices
+
+
 class Masks:
     """The grammars of all slots.
 
@@ -307,31 +348,14 @@ class Masks:
         fault = self._grammars.fault(slot)
         return None if fault is None else f"grammar: {fault}"
 
-    def allowed(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> torch.Tensor | None:
+    def allowed(self, step: GrammarStep, device: torch.device) -> torch.Tensor | None:
         """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
         if self._grammars is None:
             return None
-        rows, indices = _find_rows(self._grammars, slots, drafts, nodes)
+        rows, indices = step.find_rows(self._grammars)
         if not rows:
             return None
-        device, vocab_size = slots.device, self._model.vocab_size
-        masks = unpack_bitmask(self._grammars.allowed(rows).to(device), vocab_size)
-        allowed = torch.ones((nodes.size, vocab_size), dtype=torch.bool, device=device)
-        return allowed.index_copy_(0, torch.tensor(indices, device=device), masks)
-
-
-def _find_rows(
-    grammars: GrammarSet, slots: torch.Tensor, drafts: Drafts, nodes: Ragged
-) -> tuple[list[GrammarRow], list[int]]:
-    """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
-    rows: list[GrammarRow] = []
-    indices: list[int] = []
-    starts: list[int] = nodes.starts.tolist()
-    for index, slot in enumerate(slots.tolist()):
-        number = starts[index + 1] - starts[index] - 1
-        if slot in grammars and number >= 0:
-            parents = drafts.parents
-            chosen = None if parents is None else parents[index, :number].tolist()
-            rows.append(GrammarRow(slot, drafts.token_ids[index, :number].tolist(), chosen))
-            indices += range(starts[index], starts[index + 1])
-    return rows, indices
+        vocab_size = self._model.vocab_size
+        masks = unpack_bitmask(send(self._grammars.allowed(rows), device), vocab_size)
+        allowed = torch.ones((step.num_logits, vocab_size), dtype=torch.bool, device=device)
+        return allowed.index_copy_(0, send(torch.tensor(indices), device), masks)

@@ -172,6 +172,14 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor
 
 
+def receive(tensor: torch.Tensor) -> torch.Tensor:
+    """Starts to copy a tensor to the host; there is nothing to copy if it is there."""
+    if not tensor.is_cuda:
+        return tensor
+    on_host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return on_host.copy_(tensor, non_blocking=True)
+
+
 @dataclass(slots=True)
 class FittedRows:
     """The rows of a step, `[num_rows]` each."""
