@@ -33,7 +33,7 @@ else:
     from optimist_worker.core.attention.paged_attention import attend_rows
 SCALE = 0.3
 SHORT = [BatchRow(37, 1), BatchRow(0, 19), BatchRow(20, 2, TREE)]
-LONG = [BatchRow(300, 1), BatchRow(520, 3), BatchRow(270, 1, TREE), BatchRow(0, 66)]
+LONG = [BatchRow(300, 1), BatchRow(520, 3), BatchRow(270, 1, TREE), BatchRow(0, 130)]
 """Several parts of keys, and one row with too many tokens for parts."""
 TILED = [BatchRow(0, 300), BatchRow(30, 128), BatchRow(9, 140, TREE)]
 ROWS = {

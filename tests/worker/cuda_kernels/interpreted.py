@@ -33,7 +33,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Operation, "kernel_for", kernel_for)
     # The interpreter takes its time for each key.
-    rows = [[BatchRow(300, 1)], [BatchRow(270, 3), BatchRow(3, 66)], [BatchRow(20, 1, 7)]]
+    rows = [[BatchRow(300, 1)], [BatchRow(270, 3), BatchRow(3, 130)], [BatchRow(20, 1, 7)]]
     monkeypatch.setattr(kernel_check, "_BATCHES", rows)
 
 

@@ -61,8 +61,11 @@ class Compiler:
     def __init__(self, kernel: Any) -> None:
         self.kernel = kernel
         self.compiled: list[Any] = []
+        self.grids: list[tuple[int, ...]] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        self.grids.append(grid)
+
         def compile_launch(*arguments: Any, **options: Any) -> None:
             self.compiled.append(self.kernel.warmup(*arguments, grid=grid, **options))
             assert "cubin" in self.compiled[-1].asm
@@ -104,6 +107,7 @@ def count_compiled(compilers: dict[str, Compiler]) -> dict[str, int]:
     [
         (LLAMA_8B, torch.bfloat16, (), 1, 1, {}),
         (LLAMA_8B, torch.bfloat16, TREE, 2048, 2, {}),
+        (LLAMA_8B, torch.bfloat16, (), 128, 1, {}),
         (LLAMA_1B, torch.bfloat16, TREE, 16, 1, {"window": 128, "sinks": torch.zeros(32)}),
         (GEMMA_2, torch.float16, (), 2048, 2, {"window": 4096, "softcap": 50.0}),
         (LLAMA_8B, torch.float32, TREE, 64, 1, {}),
@@ -125,6 +129,20 @@ def test_attention_compiles_for_hopper(
     keys, values = case.pool.keys[0], case.pool.values[0]
     launch.attend(case.query, keys, values, batch, scale=0.1, **options)
     assert count_compiled(compilers) == {"attend_parts": num_launches, "combine_parts": 1}
+
+
+@pytest.mark.slow
+def test_a_window_alone_occupies_a_gpu(compilers: dict[str, Compiler]) -> None:
+    """A chain of 127 drafts after 1,024 tokens has a program for each of 132 processors."""
+    case = make_case([BatchRow(1024, 128)], LLAMA_8B, torch.bfloat16)
+    keys, values = case.pool.keys[0], case.pool.values[0]
+    options = {"window": None, "softcap": None, "sinks": None}
+    launch.attend(case.query, keys, values, case.batch(), scale=0.1, **options)
+    ((num_blocks, num_kv_heads, num_parts),) = compilers["attend_parts"].grids
+    tiling = launch.choose_tiling(4, 128, 128, 2, SHARED_BYTES)
+    # Windows are cut into larger parts than tokens are; the others have nothing to do.
+    num_parts = -(-num_parts * tiling.decode_part // tiling.verify_part)
+    assert num_blocks * num_kv_heads * num_parts > 132
 
 
 @pytest.mark.slow

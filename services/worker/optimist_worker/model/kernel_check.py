@@ -75,7 +75,7 @@ class BatchRow(NamedTuple):
 _BATCHES = (
     [BatchRow(700, 1), BatchRow(9, 1)],
     [BatchRow(300, 8), BatchRow(7, 130)],
-    [BatchRow(300, 8), BatchRow(40, 1, 7), BatchRow(7, 70), BatchRow(0, 1)],
+    [BatchRow(300, 8), BatchRow(40, 1, 7), BatchRow(7, 140), BatchRow(0, 1)],
 )
 """Decoded tokens; a chain and a chunk of a prompt; and a tree. All have several parts of keys."""
 

@@ -12,8 +12,8 @@ from optimist_worker.core.attention.paged_attention import AttentionBatch
 
 MAX_PARTS = 32
 """Most parts of a row's keys. With 8 heads of keys, two programs per processor of an H200."""
-MAX_PARTED_QUERIES = 64
-"""Rows with more tokens occupy many processors without cutting their keys into parts."""
+MAX_PARTED_QUERIES = 128
+"""As many tokens as a window has; rows with more are chunks of prompts, whose keys are not cut."""
 
 _STEP_BYTES = 32 * 1024
 """Keys and values of one step of the loop."""
