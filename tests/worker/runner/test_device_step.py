@@ -171,7 +171,7 @@ def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
     bounds = dataclasses.replace(
         find_bounds(rows, held, 1, needs), uses_windows=True, has_trees=has_trees
     )
-    return bounds.rounded(SIZES.max_num_batched_tokens)
+    return bounds.rounded(SIZES.max_num_batched_tokens, state.sampling.vocab_size)
 
 
 def _trace(

@@ -287,11 +287,11 @@ def test_a_draft_model_takes_no_more_rows_than_its_pass_has_room_for(llama_path:
         llama_path, "itself", SHAPES["chain"], reads_sizes=False, most_tokens=512
     )
     rows = [PlannedRow(slot, 100, 0, list(range(4 * slot, 4 * slot + 4))) for slot in (0, 1)]
-    admissions = [admit(0, [10, 11, 12, 13]), admit(1, [14, 15, 16, 17])]
+    admissions = [admit(0, list(range(10, 40))), admit(1, [14, 15, 16, 17])]
     first, _ = rows_of(runner.execute(plan_rows(0, rows, admissions=admissions)))
     runner.execute(plan_rows(1, [PlannedRow(1, 1, 4, [])]))
     # The host does not know that nothing is left of this window, so it counts nothing of its row:
-    # there is room for 6 tokens, where one row lacks 5 and the other 2.
+    # there is room for 12 tokens, where one row lacks 31 and the other 2.
     window = WindowUpdate(0, 0, [(first.token_ids[0] + 1) % VOCAB_SIZE])
     rows = [PlannedRow(slot, 1, 4, []) for slot in (0, 1)]
     plans = [plan_rows(2, rows, windows=[window]), plan_rows(3, rows)]

@@ -69,7 +69,8 @@ class Engine:
         """
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
-            bounds = bounds.rounded(self.state.sizes.max_num_batched_tokens)
+            most = self.state.sizes.max_num_batched_tokens
+            bounds = bounds.rounded(most, self.model.vocab_size)
             padding = bounds.num_rows - number
             fillers = (table.num_slots, 0, 0)
             columns = [

@@ -99,13 +99,15 @@ def adjust(
     columns: SamplingColumns,
     counts: TokenCounts | None,
 ) -> Tensor:
-    """Applies bias and penalties: float64 if there are any, else the logits as they are.
+    """Applies bias and penalties: in float32, or float64 as the logits are, if there are any.
 
     See `process`; the columns are those of the slots.
     """
+    if needs.biases or counts is not None:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if needs.biases:
-        logits = logits.double() + table.bias(slots)
-    return logits if counts is None else _penalize(logits.double(), columns, counts)
+        logits = logits + table.bias(slots)
+    return logits if counts is None else _penalize(logits, columns, counts)
 
 
 def cut(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:
@@ -133,11 +135,17 @@ def cut(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:
 def _penalize(scores: Tensor, columns: SamplingColumns, counts: TokenCounts) -> Tensor:
     """Applies the penalty of Keskar et al. 2019 (repetition), then OpenAI's two."""
     is_seen, output = counts.is_seen[:, :-1], counts.output[:, :-1]
-    penalty = columns.repetition_penalty[:, None]
-    penalized = torch.where(scores > 0, scores / penalty, scores * penalty)
+    repetition, frequency, presence = (
+        penalty[:, None].to(scores.dtype)
+        for penalty in (
+            columns.repetition_penalty,
+            columns.frequency_penalty,
+            columns.presence_penalty,
+        )
+    )
+    penalized = torch.where(scores > 0, scores / repetition, scores * repetition)
     scores = torch.where(is_seen, penalized, scores)
-    scores = scores - columns.frequency_penalty[:, None] * output
-    return scores - columns.presence_penalty[:, None] * (output > 0)
+    return scores - frequency * output - presence * (output > 0)
 
 
 def _least_kept(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:

@@ -46,6 +46,15 @@ class Needs(NamedTuple):
     cuts_top_p: bool
     cuts_min_p: bool
 
+    def widened(self, vocab_size: int) -> "Needs":
+        """Returns needs of one of few kinds that have all of these.
+
+        The kernel that chooses tokens is no slower for cuts that no row has.
+        """
+        if not self.samples:
+            return self
+        return self._replace(cut_width=vocab_size, cuts_top_p=True, cuts_min_p=True)
+
 
 class SamplingTable:
     """One row per slot and one more, which padding names and which is greedy."""

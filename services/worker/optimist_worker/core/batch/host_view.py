@@ -123,24 +123,46 @@ class StepBounds:
     needs: Needs
     """What the rows' sampling needs at least."""
 
-    def rounded(self, max_num_batched_tokens: int) -> "StepBounds":
+    def rounded(self, max_num_batched_tokens: int, vocab_size: int) -> "StepBounds":
         """Returns bounds of one of few sizes, so that a captured step serves many.
+
+        The number of tokens is what a pass costs, and rounded by half at most. Longest rows cost
+        little more than what they have: they go up to powers of two, and of four.
 
         Args:
             max_num_batched_tokens: Most tokens of any pass.
+            vocab_size: Number of tokens.
         """
+        most = max(max_num_batched_tokens, self.num_tokens)
+        num_tokens = min(round_up(self.num_tokens), most)
+        num_drafts = _power_up(self.max_num_drafts, 1) if self.max_num_drafts else 0
+        num_queries = 1 + num_drafts
+        if self.max_num_queries > num_queries:
+            num_queries = _power_up(self.max_num_queries, 1)
         return replace(
             self,
             num_rows=round_up(self.num_rows),
-            num_tokens=min(round_up(self.num_tokens), max(max_num_batched_tokens, self.num_tokens)),
-            num_logits=round_up(self.num_logits),
-            max_num_queries=round_up(self.max_num_queries),
-            max_num_keys=1 << max(9, (self.max_num_keys - 1).bit_length()),
-            max_num_drafts=round_up(self.max_num_drafts),
-            max_unseen=round_up(self.max_unseen),
-            num_unseen=round_up(self.num_unseen),
-            needs=self.needs._replace(cut_width=round_up(self.needs.cut_width)),
+            num_tokens=num_tokens,
+            num_logits=min(round_up(self.num_logits), num_tokens),
+            max_num_queries=num_queries,
+            max_num_keys=_power_up(self.max_num_keys, 2, least=512),
+            max_num_drafts=num_drafts,
+            uses_windows=self.uses_windows or self.max_num_drafts > 0,
+            max_unseen=_unseen(self.max_unseen, num_queries),
+            num_unseen=_unseen(self.num_unseen, num_tokens),
+            needs=self.needs.widened(vocab_size),
         )
+
+
+def _power_up(number: int, bits: int, least: int = 1) -> int:
+    """Returns `least` times the next power of two to the `bits`."""
+    steps = -(-(-(-number // least) - 1).bit_length() // bits)
+    return least << (steps * bits)
+
+
+def _unseen(number: int, usual: int) -> int:
+    """Returns a bound that mostly follows from another: what came with the last step."""
+    return usual if 0 < number <= usual else round_up(number)
 
 
 def round_up(number: int) -> int:
