@@ -20,6 +20,7 @@ _NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {
     "drafter_kv": ("drafter", ("draft_model",)),
     "synthetic_rate": ("acceptance", ("synthetic",)),
     "kv_memory_mib": ("num_kv_blocks", (0,)),
+    "gpu_memory_utilization": ("kv_memory_mib", (0,)),
 }
 """Settings without an effect unless another one has one of some values."""
 
@@ -54,9 +55,17 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     )
     block_size: int = Field(16, ge=1, le=1024, description="tokens per KV block")
     num_kv_blocks: int = Field(
-        0, ge=0, le=2**24, description="number of KV blocks; 0 takes what kv_memory_mib holds"
+        0, ge=0, le=2**24, description="number of KV blocks; 0 takes what the memory for them holds"
     )
-    kv_memory_mib: int = Field(512, ge=1, description="most memory for KV blocks, in MiB")
+    kv_memory_mib: int = Field(
+        0,
+        ge=0,
+        description="most memory for KV blocks, in MiB; 0: on a GPU what gpu_memory_utilization "
+        "leaves, else 512",
+    )
+    gpu_memory_utilization: float = Field(
+        0.9, gt=0.0, le=1.0, description="share of a GPU's memory that may be in use"
+    )
     max_num_seqs: int = Field(64, ge=1, le=4096, description="number of slots")
     max_num_batched_tokens: int = Field(
         2048, ge=1, le=2**20, description="most tokens in one forward pass, drafts included"

@@ -52,13 +52,20 @@ class DeviceState:
         self.windows.clear(admission.slot)
 
 
-def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: int = 0) -> Sizes:
+def plan_memory(
+    settings: "WorkerSettings",
+    model: Model,
+    drafter_block_bytes: int = 0,
+    free_bytes: int | None = None,
+) -> Sizes:
     """Works out how much to hold: the number of blocks, and the longest sequence.
 
     Args:
         settings: The worker's.
         model: The target.
         drafter_block_bytes: Memory that the drafter takes per block besides.
+        free_bytes: Memory that there is for blocks where the settings leave that open; None: 512
+            MiB.
 
     Raises:
         SetupError: `max_model_len` is more than model or memory allow, or no block fits.
@@ -71,7 +78,10 @@ def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: i
         )
     wanted = settings.max_model_len or known
     size = block_bytes(model.layers, settings.block_size, model.dtype) + drafter_block_bytes
-    num_blocks = settings.num_kv_blocks or _blocks_in_memory(settings, size, wanted)
+    most = settings.max_num_seqs * -(-wanted // settings.block_size)
+    num_blocks = settings.num_kv_blocks
+    if not num_blocks:
+        num_blocks = min(most, _blocks_in_memory(settings, size, free_bytes))
     held = num_blocks * settings.block_size
     if settings.max_model_len > held:
         raise SetupError(
@@ -87,12 +97,21 @@ def plan_memory(settings: "WorkerSettings", model: Model, drafter_block_bytes: i
     )
 
 
-def _blocks_in_memory(settings: "WorkerSettings", size: int, max_model_len: int) -> int:
-    num_blocks = settings.kv_memory_mib * 2**20 // size
-    if num_blocks == 0:
+_DEFAULT_MIB = 512
+
+
+def _blocks_in_memory(settings: "WorkerSettings", size: int, free_bytes: int | None) -> int:
+    if settings.kv_memory_mib or free_bytes is None:
+        mib = settings.kv_memory_mib or _DEFAULT_MIB
+        if num_blocks := mib * 2**20 // size:
+            return num_blocks
         raise SetupError(
-            f"--kv-memory-mib: one block takes {size} bytes, more than "
-            f"{settings.kv_memory_mib} MiB; raise it"
+            f"--kv-memory-mib: one block takes {size} bytes, more than {mib} MiB; raise it"
         )
-    most = settings.max_num_seqs * -(-max_model_len // settings.block_size)
-    return min(num_blocks, most)
+    if free_bytes < size:
+        raise SetupError(
+            f"--gpu-memory-utilization: {settings.gpu_memory_utilization} leaves "
+            f"{free_bytes / 2**20:.0f} MiB for keys and values, and one block takes {size} bytes; "
+            "raise it, or lower --max-num-batched-tokens"
+        )
+    return free_bytes // size

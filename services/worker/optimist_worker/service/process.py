@@ -37,6 +37,7 @@ from optimist_worker.model.memory import DeviceState, plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.rounding import Bits
 from optimist_worker.runner.cost import MeasuredCosts, measure_costs
+from optimist_worker.runner.footprint import measure_free
 from optimist_worker.runner.graph_check import check_graphs
 from optimist_worker.runner.runner import Engine, Runner
 from optimist_worker.service.observing import REPLACED_KERNELS, RequestSpans
@@ -112,7 +113,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
             leave_kernels(each)
         fuse(each, bits if each is model else None)
     extra = drafter_block_bytes(weights, model, settings.block_size)
-    sizes = plan_memory(settings, model, extra)
+    sizes = plan_memory(settings, model, extra, measure_free(settings, model))
     if group is not None:
         num_blocks, max_model_len = group.least([sizes.num_blocks, sizes.max_model_len])
         sizes = replace(sizes, num_blocks=num_blocks, max_model_len=max_model_len)
@@ -120,7 +121,8 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         runner = Runner(_build_engine(settings, model, weights, sizes, group))
     except (RuntimeError, MemoryError):
         raise SetupError(
-            f"--num-kv-blocks: no memory for {sizes.num_blocks} blocks; lower it or --kv-memory-mib"
+            f"--num-kv-blocks: no memory for {sizes.num_blocks} blocks; lower it, "
+            "--kv-memory-mib or --gpu-memory-utilization"
         ) from None
     has_graphs = runner.engine.executor.uses_graphs
     for name in [*replaced_kernels(), *["cuda_graphs"] * (has_graphs > check_graphs(runner))]:

@@ -13,7 +13,7 @@ from optimist_worker.core.attention.paged_attention import AttentionBatch
 MAX_PARTS = 32
 """Most parts of a row's keys. With 8 heads of keys, two programs per processor of an H200."""
 MAX_PARTED_QUERIES = 128
-"""As many tokens as a window has; rows with more are chunks of prompts, whose keys are not cut."""
+"""Rows with more tokens, mostly chunks of prompts, occupy a GPU without cutting their keys."""
 
 _STEP_BYTES = 32 * 1024
 """Keys and values of one step of the loop."""
