@@ -11,8 +11,8 @@ from torch.nn import functional
 from transformers import AttentionInterface, LlamaConfig, LlamaModel
 
 from optimist_common.errors import SetupError
-from optimist_worker.core.attention.paged_attention import LayerSpec
-from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
+from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
+from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle, save_eagle
 from optimist_worker.model.model import Model, load_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16
@@ -223,6 +223,49 @@ def test_saved_head_loads_again(tmp_path: Path, target: Model, is_reduced: bool)
     hidden, expected = run(again, *given), run(head, *given)
     torch.testing.assert_close(hidden, expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(again.logits(hidden), head.logits(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("kind", ["one layer", "two layers", "third"])
+def test_fused_head_computes_the_same(
+    tmp_path: Path, llama_path: Path, kind: str, dtype: str
+) -> None:
+    target = load_model(str(llama_path), dtype, "cpu")
+    num_layers = 2 if kind == "two layers" else 1
+    weights = third_kind(target.vocab_size) if kind == "third" else first_kind(num_layers)
+    path = write(tmp_path, weights, num_hidden_layers=num_layers)
+    token_ids, positions, features = inputs(3 * HIDDEN if kind == "third" else HIDDEN)
+    results = []
+    for is_fused in (False, True):
+        head = load_eagle(path, target)
+        if is_fused:
+            head.fuse()
+        batch = case_of(T, head, target)
+        with torch.inference_mode():
+            states = features.to(target.dtype)[None]
+            hidden = head.run(token_ids[None], positions[None], states, paged=batch)
+            results.append((hidden, head.logits(hidden[0])))
+        kinds = [type(layer).__name__ for layer in head.modules()]
+        assert kinds.count("LlamaLayer") == (num_layers if is_fused and kind != "third" else 0)
+        assert ("Linear" in kinds) != is_fused
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+
+
+def case_of(length: int, head: EagleHead, target: Model) -> AttentionBatch:
+    """One row of some tokens, with memory of its own."""
+    indices = torch.arange(length)
+    return AttentionBatch(
+        pool=KVPool(head.layers, 1, length, target.dtype, target.device),
+        slot_mapping=indices,
+        query_starts=torch.tensor([0, length]),
+        num_computed_tokens=indices[:1],
+        tree_starts=torch.tensor([length]),
+        positions=indices,
+        ancestors=None,
+        block_tables=torch.zeros((1, 1), dtype=torch.int32),
+        max_num_queries=length,
+        max_num_keys=length,
+    )
 
 
 @pytest.mark.parametrize(

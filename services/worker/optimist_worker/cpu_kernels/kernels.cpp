@@ -299,8 +299,9 @@ void run(Layer& layer) {
     call.num_rows = tokens;
     multiply(call);
   };
-  norm(layer.before_attention, layer.states);
-  multiply_by(layer.qkv, normed, nullptr, projected);
+  const bool is_normed = layer.before_attention.weight != nullptr;
+  if (is_normed) norm(layer.before_attention, layer.states);
+  multiply_by(layer.qkv, is_normed ? normed : layer.states, nullptr, projected);
   layer.rotation.projected = projected;
   layer.rotation.queries = queries;
   layer.rotation.num_rows = tokens;

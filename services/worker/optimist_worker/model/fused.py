@@ -21,6 +21,7 @@ from optimist_worker.core.attention.paged_attention import (
     NAME,
     AttentionBatch,
     KVPool,
+    LayerSpec,
     paged_attention,
 )
 from optimist_worker.core.operation import Operation
@@ -142,7 +143,8 @@ class LlamaLayer(nn.Module):
         """Is `forward`, from one operation to the next, for states `[num_tokens, hidden_size]`."""
         pool, index = paged.pool, self.layer_idx
         keys, values = pool.keys[index], pool.values[index]
-        projected = self.qkv(NORM(states, self.before_attention))
+        before = self.before_attention
+        projected = self.qkv(states if before is None else NORM(states, before))
         queries = ROTATE_AND_WRITE(
             projected.view(len(states), -1, self._head_dim),
             *position_embeddings,
@@ -207,8 +209,8 @@ def _address(norm: Norm | None) -> list[Any]:
 
 
 def _norm(norm: Any, *, is_shifted: bool) -> Norm | None:
-    """Returns a norm of our own for one of transformers, or None for None."""
-    if norm is None:
+    """Returns a norm of our own for one of transformers, or None for none."""
+    if norm is None or isinstance(norm, nn.Identity):
         return None
     weight, epsilon = norm.weight.detach(), getattr(norm, "variance_epsilon", None)
     if is_shifted:
@@ -248,21 +250,9 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
     (layers,) = found
     num_fused = 0
     for index, call in enumerate(_note_calls(model, layers)):
-        if not _can_fuse(layers[index]):
-            continue
-        try:
-            fused = LlamaLayer(layers[index], call.options, bits)
-            difference = call.compare(layers[index], fused)
-        except (RuntimeError, TypeError, AttributeError, KeyError) as error:
-            difference = one_line(error)
-        if difference is not None:
-            logger.warning(
-                "layer %d of %s stays as transformers computes it, which is slower: %s",
-                *(index, model.name, difference),
-            )
-            continue
+        fused = _fuse_layer(layers[index], call, f"layer {index} of {model.name}", bits)
+        num_fused += fused is not layers[index]
         layers[index] = fused
-        num_fused += 1
     output = module.get_output_embeddings()
     if num_fused and type(output) is nn.Linear:
         module.set_output_embeddings(join([output], None if bits is None else 8))
@@ -270,6 +260,42 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
         "%d of %d layers of %s are fused, weights take %.1f MiB",
         *(num_fused, len(layers), model.name, _num_bytes(module) / 2**20),
     )
+
+
+def fuse_layer(
+    layer: Any, name: str, own: LayerSpec, hidden_size: int, rotary: nn.Module
+) -> nn.Module:
+    """Returns a layer of our own for one of transformers' that stands alone, or the layer itself.
+
+    Args:
+        layer: In eval mode, the first or only one of its pool.
+        name: For the log.
+        own: What it keeps per token.
+        hidden_size: Of its inputs.
+        rotary: Returns cosine and sine of positions, as transformers' modules do.
+    """
+    weight = next(layer.parameters())
+    device, dtype = weight.device, weight.dtype
+    batch = _probe_batch([own] * (1 + layer.self_attn.layer_idx), dtype, device)
+    hidden = _probe_states(hidden_size, dtype, device)
+    with torch.inference_mode():
+        angles = rotary(hidden, batch.positions[None])
+        call = _Call(hidden, {"position_embeddings": angles, "paged": batch})
+        return _fuse_layer(layer, call, name, None)
+
+
+def _fuse_layer(layer: Any, call: "_Call", name: str, bits: Bits | None) -> Any:
+    if not _can_fuse(layer):
+        return layer
+    try:
+        fused = LlamaLayer(layer, call.options, bits)
+        difference = call.compare(layer, fused)
+    except (RuntimeError, TypeError, AttributeError, KeyError) as error:
+        difference = one_line(error)
+    if difference is None:
+        return fused
+    logger.warning("%s stays as transformers computes it, which is slower: %s", name, difference)
+    return layer
 
 
 def _num_bytes(module: nn.Module) -> int:
@@ -328,9 +354,8 @@ def _note_calls(model: Model, layers: nn.ModuleList) -> list[_Call]:
     inputs: dict[str, Any] = {"input_ids": torch.arange(_PROBE_TOKENS, device=model.device)[None]}
     if model.cut is not None and not model.cut.position.is_first:
         width = model.cut.outline.config.get_text_config().hidden_size
-        states = torch.arange(_PROBE_TOKENS * width, device=model.device).sin().to(model.dtype)
-        inputs = {"inputs_embeds": states.view(1, _PROBE_TOKENS, width)}
-    batch = _probe_batch(model)
+        inputs = {"inputs_embeds": _probe_states(width, model.dtype, model.device)}
+    batch = _probe_batch(model.layers, model.dtype, model.device)
     AttentionInterface.register(_NOTING, note_options)
     hooks = [layer.register_forward_pre_hook(note_call, with_kwargs=True) for layer in layers]
     module.set_attn_implementation(_NOTING)
@@ -343,19 +368,26 @@ def _note_calls(model: Model, layers: nn.ModuleList) -> list[_Call]:
     return calls
 
 
-def _probe_batch(model: Model) -> AttentionBatch:
+def _probe_states(width: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    states = torch.arange(_PROBE_TOKENS * width, device=device).sin().to(dtype)
+    return states.view(1, _PROBE_TOKENS, width)
+
+
+def _probe_batch(
+    layers: list[LayerSpec], dtype: torch.dtype, device: torch.device
+) -> AttentionBatch:
     """Returns one row of a few tokens, with KV memory of its own."""
-    indices = torch.arange(_PROBE_TOKENS, device=model.device)
-    number = torch.tensor([_PROBE_TOKENS], device=model.device)
+    indices = torch.arange(_PROBE_TOKENS, device=device)
+    number = torch.tensor([_PROBE_TOKENS], device=device)
     return AttentionBatch(
-        pool=KVPool(model.layers, 1, _PROBE_TOKENS, model.dtype, model.device),
+        pool=KVPool(layers, 1, _PROBE_TOKENS, dtype, device),
         slot_mapping=indices,
         query_starts=torch.cat([indices[:1], number]),
         num_computed_tokens=indices[:1],
         tree_starts=number,
         positions=indices,
         ancestors=None,
-        block_tables=torch.zeros((1, 1), dtype=torch.int32, device=model.device),
+        block_tables=torch.zeros((1, 1), dtype=torch.int32, device=device),
         max_num_queries=_PROBE_TOKENS,
         max_num_keys=_PROBE_TOKENS,
     )

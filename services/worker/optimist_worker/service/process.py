@@ -21,6 +21,7 @@ from optimist_worker.drafters.build import (
     drafter_block_bytes,
     load_drafter,
 )
+from optimist_worker.drafters.heads.eagle import EagleHead
 from optimist_worker.execution.commands import LeadingRank
 from optimist_worker.execution.executor import Executor, LocalExecutor
 from optimist_worker.execution.group import Group
@@ -112,6 +113,8 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         else:
             leave_kernels(each)
         fuse(each, bits if each is model else None)
+    if isinstance(weights, EagleHead):
+        weights.fuse()
     extra = drafter_block_bytes(weights, model, settings.block_size)
     sizes = plan_memory(settings, model, extra, measure_free(settings, model))
     if group is not None:

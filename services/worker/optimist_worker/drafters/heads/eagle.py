@@ -30,6 +30,8 @@ from optimist_worker.drafters.heads.checkpoint import (
     write_checkpoint,
 )
 from optimist_worker.model.division import whole
+from optimist_worker.model.fused import fuse_layer
+from optimist_worker.model.linear import lay_out
 from optimist_worker.model.loading import CONFIG_ERRORS
 from optimist_worker.model.model import Model
 
@@ -135,6 +137,7 @@ class EagleHead(nn.Module):
         self.embed_tokens = nn.Parameter(embed_tokens, requires_grad=False)
         self.lm_head = nn.Parameter(lm_head, requires_grad=False)
         self.register_buffer("target_ids", None, persistent=False)
+        self._output: nn.Module | None = None
         # Not moved to a dtype with the weights: its frequencies stay in float32.
         self.rotary = LlamaRotaryEmbedding(config)
         self.set_attn_implementation(NAME)
@@ -171,9 +174,25 @@ class EagleHead(nn.Module):
             hidden = layer(hidden, position_embeddings=rotation, **attention)
         return hidden
 
+    def fuse(self) -> None:
+        """Lays weights out for their device, and fuses layers; it cannot be trained after that."""
+        spec, size = self.layers[0], self.config.hidden_size
+        if isinstance(self.first, FusedLayer):
+            layer = self.first.layer
+            self.first.layer = fuse_layer(layer, "the draft head", spec, size, self.rotary)
+        for index, layer in enumerate(self.further):
+            name = f"layer {1 + index} of the draft head"
+            self.further[index] = fuse_layer(layer, name, spec, size, self.rotary)
+        for parent in list(self.modules()):
+            for name, child in parent.named_children():
+                if type(child) is nn.Linear:
+                    setattr(parent, name, lay_out(child.weight.detach(), child.bias))
+        self._output = lay_out(self.lm_head.detach(), None)
+
     def known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns those of the tokens it knows, in the order of `target_ids`, `[N, num_known]`."""
-        known: torch.Tensor = self.norm(hidden) @ self.lm_head.T
+        output, normed = self._output, self.norm(hidden)
+        known: torch.Tensor = normed @ self.lm_head.T if output is None else output(normed)
         return known
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
