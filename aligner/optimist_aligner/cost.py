@@ -83,6 +83,18 @@ class CostCurve:
         tokens, ns = self._fitted()
         return np.asarray(np.interp(np.asarray(num_tokens, np.float64), tokens, ns))
 
+    def with_line(self, constant: float, slope: float) -> "CostCurve":
+        """Returns a curve that costs so much more, to be read only.
+
+        Args:
+            constant: Nanoseconds of any pass.
+            slope: Nanoseconds of each token of a pass.
+        """
+        tokens, ns = self._fitted()
+        curve = CostCurve()
+        curve._fit = tokens, ns + constant + slope * tokens
+        return curve
+
     def _update(self, num_tokens: int, ns: float, noise: float) -> None:
         """Moves the knots around `num_tokens` towards `ns`, whose variance is `noise`."""
         reach = self._tokens[-1] if self._tokens else num_tokens

@@ -27,6 +27,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import wakes
+from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
@@ -537,7 +538,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         worker = self.choose(number, lambda worker: bool(worker.settled))
         scheduler = worker.scheduler
         before, stats = state(scheduler), asdict(scheduler.stats)
-        costs = scheduler._state.costs.cost([1, 5, 20]).tolist()
+        costs = scheduler._state.costs_for(NO_SLOTS).cost([1, 5, 20]).tolist()
         result = data.draw(st.sampled_from(worker.settled))
         result.step_ns = 10**12
         outputs = worker.settle(step_result(result), result)
@@ -545,7 +546,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         late = stats["num_late_results"] + 1
         assert asdict(scheduler.stats) == {**stats, "num_late_results": late}
         assert state(scheduler) == before
-        assert scheduler._state.costs.cost([1, 5, 20]).tolist() == costs
+        assert scheduler._state.costs_for(NO_SLOTS).cost([1, 5, 20]).tolist() == costs
 
     @can(lambda worker: True)
     @rule(number=NUMBERS, is_run=st.booleans(), comes_back=st.booleans(), chance=st.integers(0, 5))

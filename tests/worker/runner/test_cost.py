@@ -13,11 +13,13 @@ from optimist_worker.core.plan import Plan, StepResult
 from optimist_worker.drafters.drafter import DraftRows, Proposal
 from optimist_worker.runner.cost import (
     CostCurve,
+    KeyCosts,
     MeasuredCosts,
     fit_curve,
     measure_cost,
     measure_costs,
     measure_drafter,
+    measure_keys,
 )
 from optimist_worker.runner.runner import Runner
 from tests.worker.drafters.drafting import SHAPES, drafting_runner
@@ -81,6 +83,26 @@ def test_sizes_that_would_take_too_long_are_left_out(
     # A size takes 4 s. The third would begin at 8 s and is expected to take 8 s.
     assert measure_cost(llama, 16.0, clock).num_tokens == [1, 2]
     assert measure_cost(llama, 17.0, clock).num_tokens == [1, 2, 4]
+
+
+def test_keys_in_memory_are_timed_beside_few(
+    llama: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes of 1 and 17 tokens take 5 and 9 ms; after 368 tokens 6 and 17."""
+    clock = clock_of(llama, monkeypatch, iter([0.006] * 4 + [0.017] * 4))
+    passes = CostCurve([1, 17], [5000, 9000])
+    keys = measure_keys(llama, passes, 60.0, clock)
+    assert keys == KeyCosts(round(1e9 / 368), round(7e9 / 368 / 16))
+
+
+def test_what_keys_seem_to_save_is_nothing(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = clock_of(llama, monkeypatch, iter([0.004] * 4 + [0.007] * 4))
+    assert measure_keys(llama, CostCurve([1, 17], [5000, 9000]), 60.0, clock) == KeyCosts()
+
+
+@pytest.mark.parametrize("passes", [CostCurve([], []), CostCurve([1, 2], [10, 20])])
+def test_keys_are_not_timed_without_a_curve(llama: Runner, passes: CostCurve) -> None:
+    assert measure_keys(llama, passes, 60.0) == KeyCosts()
 
 
 def test_nothing_is_measured_in_no_time(llama: Runner) -> None:

@@ -33,9 +33,10 @@ def estimate_speculation(state: SchedulerState) -> Iterator[Estimate]:
     slots = state.running
     if len(slots) == 0:
         return
-    plain_ns = float(state.costs.cost(len(slots)))
+    costs = state.costs_for(slots)
+    plain_ns = float(costs.cost(len(slots)))
     widths = state.table.draft_width[slots]
-    verify_ns = float(state.costs.cost(len(slots) + int(widths.sum())))
+    verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
     rate, levels = float(state.widths.rate(slots).mean()), float(widths.mean())
     crossover = should_use_speculation(rate, levels, 0.0, verify_ns, plain_ns)
     yield Estimate(DraftSource.PREDICTION, rate, 0.0, verify_ns, float(crossover.speedup))
@@ -44,7 +45,7 @@ def estimate_speculation(state: SchedulerState) -> Iterator[Estimate]:
         return
     widths = state.table.drafter_width[slots]
     depths = drafter.count_levels(widths)
-    verify_ns = float(state.costs.cost(len(slots) + int(widths.sum())))
+    verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
     rate, levels = float(state.widths.rate_of_drafter(slots).mean()), float(depths.mean())
     draft_ns = float(state.drafter_costs.cost(depths.max())) if levels else 0.0
     per_draft = draft_ns / max(levels, 1e-9)

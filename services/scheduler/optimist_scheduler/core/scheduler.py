@@ -29,6 +29,7 @@ from optimist_scheduler.core.results.deliver import finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
+from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError, find_window_fault
 
 MAX_LOSSES = 5
@@ -54,6 +55,7 @@ class Scheduler:
         config: EngineConfig,
         costs: Sequence[tuple[int, int]] = (),
         drafter_us: Sequence[int] = (),
+        key_costs: KeyCosts = NO_KEY_COSTS,
     ) -> None:
         """Begins without requests.
 
@@ -62,10 +64,11 @@ class Scheduler:
             costs: What passes cost: tokens fed and microseconds, ascending, as far as known.
             drafter_us: What the drafter costs for one row, in microseconds by the depth of its
                 drafts from 1 on, as far as known.
+            key_costs: What keys in memory add to the time of passes.
         """
         self.stats = SchedulerStats()
-        self._costs, self._drafter_us = costs, drafter_us
-        self._state = SchedulerState(config, self.stats, costs, drafter_us)
+        self._costs = costs, drafter_us, key_costs
+        self._state = SchedulerState(config, self.stats, *self._costs)
         self._requests: dict[str, Request] = {}
         self._num_added = 0
         self._prepared = Prepared(self.stats)
@@ -290,6 +293,7 @@ class Scheduler:
         config: EngineConfig,
         costs: Sequence[tuple[int, int]] = (),
         drafter_us: Sequence[int] = (),
+        key_costs: KeyCosts = NO_KEY_COSTS,
     ) -> list[Ended]:
         """Begins anew with a worker that knows nothing.
 
@@ -300,7 +304,7 @@ class Scheduler:
             The ends of requests that do not fit the new worker.
         """
         requests = self.evacuate()
-        self._costs, self._drafter_us = costs, drafter_us
+        self._costs = costs, drafter_us, key_costs
         self._begin_anew(config)
         return [ended for request in requests if (ended := self.adopt(request)) is not None]
 
@@ -340,9 +344,7 @@ class Scheduler:
 
     def _begin_anew(self, config: EngineConfig) -> None:
         old = self._state
-        self._state = SchedulerState(
-            config, self.stats, self._costs, self._drafter_us, old.num_plans
-        )
+        self._state = SchedulerState(config, self.stats, *self._costs, old.num_plans)
         self._state.takes_requests = old.takes_requests
 
 

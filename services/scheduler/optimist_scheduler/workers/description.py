@@ -12,6 +12,7 @@ from optimist_scheduler.core.requests.config import (
     SchedulingOptions,
 )
 from optimist_scheduler.core.width.acceptance import Drafter
+from optimist_scheduler.core.width.keys import KeyCosts
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class WorkerDescription:
     """Tokens and duration in microseconds of passes that were timed, by tokens."""
     drafter_us: tuple[int, ...]
     """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
+    key_costs: KeyCosts
+    """What keys in memory add to the time of passes."""
     is_synthetic: bool
     """Whether drafts are accepted by chance: the text is meaningless."""
     message: worker_pb2.DescribeResponse
@@ -88,6 +91,7 @@ def describe_worker(
         tuple(from_bytes(message.eos_token_ids).tolist()),
         _costs(message),
         _drafter_us(message),
+        _key_costs(message),
         message.is_synthetic,
         message,
     )
@@ -148,3 +152,10 @@ def _costs(message: worker_pb2.DescribeResponse) -> tuple[tuple[int, int], ...]:
     if num_tokens != sorted(set(num_tokens)) or min(num_tokens + microseconds, default=1) < 1:
         raise ValueError("it says cost_num_tokens or cost_us that do not ascend, or are below 1")
     return tuple(zip(num_tokens, microseconds, strict=True))
+
+
+def _key_costs(message: worker_pb2.DescribeResponse) -> KeyCosts:
+    for name in ("row_key_ps", "token_key_ps"):
+        if getattr(message, name) < 0:
+            raise ValueError(f"it says {name} is {getattr(message, name)}")
+    return KeyCosts(message.row_key_ps / 1e3, message.token_key_ps / 1e3)

@@ -76,7 +76,8 @@ class Worker:
         )
 
     def _begin(self, description: WorkerDescription) -> list[Ended]:
-        arguments = description.config, description.costs, description.drafter_us
+        costs = description.costs, description.drafter_us, description.key_costs
+        arguments = description.config, *costs
         if self._scheduler is not None:
             return self._scheduler.restart(*arguments)
         self._scheduler = Scheduler(*arguments)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,6 +51,18 @@ class _PassError(Exception):
     """A pass that failed."""
 
 
+class KeyCosts(NamedTuple):
+    """What a pass takes longer for keys in memory, in picoseconds; 0 if that was not timed."""
+
+    row_ps: int = 0
+    """For each key of a row."""
+    token_ps: int = 0
+    """For each key and each token of the row after its first."""
+
+
+NO_KEY_COSTS = KeyCosts()
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
     """What was timed at start."""
@@ -57,6 +70,7 @@ class MeasuredCosts:
     passes: CostCurve
     drafter_us: list[int]
     """Microseconds by the depth of the drafts, from 1 on; empty if there was nothing to time."""
+    keys: KeyCosts = NO_KEY_COSTS
 
 
 _NUM_PASSES = 3
@@ -64,13 +78,17 @@ _NUM_PASSES = 3
 
 
 def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
-    """Times passes and the drafter, each for about half of some seconds; then frees the slots."""
+    """Times passes and the drafter, each for about half of some seconds; then frees the slots.
+
+    What keys cost is a few passes more.
+    """
     share = seconds if runner.engine.drafter is None else seconds / 2
     passes = measure_cost(runner, share)
+    keys = measure_keys(runner, passes, share)
     drafter_us = measure_drafter(runner, passes, share)
     runner.release_all()
     runner.engine.drafter_us = drafter_us
-    return MeasuredCosts(passes, drafter_us)
+    return MeasuredCosts(passes, drafter_us, keys)
 
 
 def measure_cost(
@@ -116,6 +134,52 @@ def measure_cost(
             curve.microseconds[-1],
         )
     return curve
+
+
+_MOST_KEYS = 2048
+_LEAST_KEYS = 256
+"""Fewer take too little to be told from noise."""
+_KEY_DRAFTS = 16
+
+
+def measure_keys(
+    runner: Runner,
+    passes: CostCurve,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> KeyCosts:
+    """Times passes of one row with many keys in memory, as blocks that nobody has computed.
+
+    Args:
+        runner: The worker's, without requests.
+        passes: What passes take with few keys.
+        seconds: Most time for all of it; 0 measures nothing.
+        clock: Returns seconds.
+    """
+    sizes = runner.engine.state.sizes
+    room = min(sizes.num_blocks * sizes.block_size, sizes.max_model_len) - _KEY_DRAFTS - 2
+    num_cached = min(_MOST_KEYS, room) // sizes.block_size
+    num_keys = num_cached * sizes.block_size
+    if num_keys < _LEAST_KEYS or not passes.num_tokens or passes.num_tokens[-1] <= _KEY_DRAFTS:
+        return NO_KEY_COSTS
+    blocks = list(range(num_cached + -(-(_KEY_DRAFTS + 2) // sizes.block_size)))
+
+    def time_more(num_drafts: int) -> float:
+        admit_alone(runner, [0] * (num_keys + 1), [0] * num_drafts, blocks[:num_cached])
+        plan = plan_row(1, num_drafts, blocks[num_cached:])
+        start = clock()
+        _execute(runner, plan)
+        usual = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
+        return clock() - start - float(usual)
+
+    failure = "a pass with %d drafts after many tokens cannot be timed: %s"
+    times = _best_times(failure, (0, _KEY_DRAFTS), 2, time_more, seconds, clock)
+    if len(times) < 2:
+        return NO_KEY_COSTS
+    alone, together = (max(0.0, each) * 1e12 / num_keys for each in times.values())
+    keys = KeyCosts(round(alone), round(max(0.0, together - alone) / _KEY_DRAFTS))
+    logger.info("1,000 keys take %d us, and %d for a further token", keys[0] / 1e3, keys[1] / 1e3)
+    return keys
 
 
 def measure_drafter(
@@ -199,10 +263,22 @@ def _blocks(runner: Runner, num_tokens: int) -> list[int]:
     return list(range(-(-num_tokens // runner.engine.state.sizes.block_size)))
 
 
-def admit_alone(runner: Runner, token_ids: list[int], window: Sequence[int] = ()) -> None:
+def admit_alone(
+    runner: Runner,
+    token_ids: list[int],
+    window: Sequence[int] = (),
+    cached_blocks: Sequence[int] = (),
+) -> None:
     """Makes a new request in slot 0, the only one, and sets its window, if any."""
     runner.release_all()
-    admission = Admission(0, "check", token_ids, len(token_ids), SamplingParams())
+    admission = Admission(
+        0,
+        "check",
+        token_ids,
+        len(token_ids),
+        SamplingParams(),
+        cached_blocks=list(cached_blocks),
+    )
     windows = [WindowUpdate(0, 0, list(window))] if window else []
     runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
 

@@ -65,6 +65,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             max_drafter_tokens=0 if drafter is None else drafter.max_tokens,
             max_drafter_depth=0 if drafter is None else drafter.max_depth,
             drafter_us=to_bytes(costs.drafter_us),
+            row_key_ps=costs.keys.row_ps,
+            token_key_ps=costs.keys.token_ps,
             is_synthetic=engine.rule is AcceptanceRule.SYNTHETIC,
             num_pipeline_stages=engine.executor.num_stages,
         )

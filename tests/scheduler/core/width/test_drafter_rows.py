@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
@@ -132,7 +133,7 @@ def test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass() -> None
         situation.got.take(situation.scheduler.settle(result))
     state = situation.scheduler._state
     assert state.drafter_costs.cost(3) == pytest.approx(2_000_000, rel=0.01)
-    assert state.costs.cost(4) < 3_500_000
+    assert state.costs_for(NO_SLOTS).cost(4) < 3_500_000
 
 
 @pytest.mark.parametrize("drafter", [CHAIN, TREE])

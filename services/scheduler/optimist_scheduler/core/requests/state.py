@@ -20,6 +20,7 @@ from optimist_scheduler.core.requests.table import (
     StopTokens,
     WaitingQueue,
 )
+from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts, KeyPrices
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
@@ -37,6 +38,7 @@ class SchedulerState:
         stats: SchedulerStats,
         costs: Sequence[tuple[int, int]] = (),
         drafter_us: Sequence[int] = (),
+        key_costs: KeyCosts = NO_KEY_COSTS,
         num_plans: int = 0,
     ) -> None:
         self.config, self.stats = config, stats
@@ -49,7 +51,9 @@ class SchedulerState:
         self.accounts = DraftAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
         self.stops = StopTokens(config.vocab_size)
         self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
-        self.costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
+        # Of passes without what keys in memory add.
+        self._costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
+        self.key_costs = key_costs
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._begin_widths()
@@ -87,8 +91,29 @@ class SchedulerState:
         """Lets the first requests begin with what the drafter is worth by what is known of it."""
         slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
         self.widths.admit(0, self.config.num_speculative_tokens)
-        widths = self.widths.choose(slots, nobody, 1, self.costs, self.drafter_costs, choice=1)
+        widths = self.widths.choose(slots, nobody, 1, self._costs, self.drafter_costs, choice=1)
         self.widths.remember(slots, widths, nobody)
+
+    def costs_for(self, slots: SlotArray) -> CostCurve:
+        """Returns what passes of some slots take by their tokens."""
+        return self.key_costs.curve(self._costs, self.table.num_tokens[slots])
+
+    def learn_costs(
+        self, slots: SlotArray, num_tokens: Int32Array, total: int, pass_ns: int
+    ) -> None:
+        """Learns what a pass took.
+
+        Args:
+            slots: Of its rows [num_rows].
+            num_tokens: Tokens of each row in it [num_rows].
+            total: Tokens of the pass.
+            pass_ns: Its time.
+        """
+        if self.key_costs:
+            of_keys = self.key_costs.time(self.table.num_computed_tokens[slots], num_tokens)
+            # Whatever was timed at start, the rest of the pass takes some time.
+            pass_ns -= min(round(of_keys), pass_ns * 15 // 16)
+        self._costs.observe(total, pass_ns)
 
     @property
     def fenced(self) -> SlotArray:
@@ -250,11 +275,12 @@ class SchedulerState:
             slots,
             drafting,
             base_tokens,
-            self.costs,
+            self.costs_for(slots),
             self.drafter_costs,
             self.stats.num_results // WIDTH_INTERVAL,
             hazards,
             is_valued & drafting,
+            KeyPrices(self.key_costs.token_ns, float(lengths.mean())) if self.key_costs else None,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
         self.widths.remember(slots, widths, drafting)

@@ -186,10 +186,11 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     share = 1.0
     if 0 < num_prompt_tokens < result.num_tokens:
         sizes = result.num_tokens - num_prompt_tokens, result.num_tokens
-        without_prompts, whole = state.costs.cost(sizes).tolist()
+        without_prompts, whole = state.costs_for(step.slots).cost(sizes).tolist()
         share = without_prompts / whole
     state.widths.observe_pass(int(result.num_emitted_tokens.sum()), pass_ns * share)
-    state.costs.observe(result.num_tokens, pass_ns)
+    num_tokens = step.num_known_tokens + result.num_drafted_tokens
+    state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
     if state.config.drafter is not None:
         is_drafters = result.draft_sources == state.config.drafter.source
         drafted = result.num_drafted_tokens[is_drafters]

@@ -123,6 +123,7 @@ def _share_budget(
             int(left.sum()),
             drafts,
             lambda depths: windows.count_worth(slots, assumed, drafts, depths),
+            assumed,
         )
     if view.config.drafter is not None:
         # It drafts from where the row really is, whatever is in flight.

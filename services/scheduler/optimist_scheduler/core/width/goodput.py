@@ -64,11 +64,15 @@ class Prices:
         self._costs = (curve.cost(self._tokens) * rate).tolist()
         points = zip(self._tokens, self._costs, strict=True)
         slopes = [_slope(*piece) for piece in pairwise(points)]
-        self._least_depth = _find_depth(max(slopes, default=0.0))
-        """Of a draft that is worth its cost wherever in the curve it is."""
+        self._dearest = max(slopes, default=0.0)
+        """Cost of a token where it costs the most."""
 
     def choose_worth(
-        self, num_tokens: int, most: Int32Array, count: Callable[[float], Int32Array]
+        self,
+        num_tokens: int,
+        most: Int32Array,
+        count: Callable[[float | FloatArray], Int32Array],
+        extra: FloatArray | None = None,
     ) -> Int32Array:
         """Returns how many drafts of each row are worth their cost in a pass [num_rows].
 
@@ -79,17 +83,18 @@ class Prices:
             num_tokens: Tokens of the pass without drafts.
             most: Drafts that each row has [num_rows].
             count: Returns how many of them are above a threshold, given its depth: minus the
-                logarithm of the least chance [num_rows].
+                logarithm of the least chance, of all rows or of each [num_rows].
+            extra: What a draft of each row costs more than the curve says [num_rows].
         """
         total = int(most.sum())
         if total == 0:
             return most
-        worth = count(self._least_depth)
+        worth = count(_find_depths_of(self._dearest, extra))
         if int(worth.sum()) == total:
             return worth
         worth, start = most, num_tokens
         for end, slope in self._find_hull(num_tokens, num_tokens + total):
-            before, worth = worth, count(_find_depth(slope))
+            before, worth = worth, count(_find_depths_of(slope, extra))
             num_worth = int(worth.sum())
             room = start - num_tokens - num_worth
             if room >= 0:
@@ -114,8 +119,11 @@ class Prices:
         return [(end[0], _slope(start, end)) for start, end in pairwise(hull)]
 
 
-def _find_depth(worth: float) -> float:
-    return -math.log(max(worth, LEAST_WORTH))
+def _find_depths_of(worth: float, extra: FloatArray | None) -> float | FloatArray:
+    if extra is None:
+        return -math.log(max(worth, LEAST_WORTH))
+    depths: FloatArray = -np.log(np.maximum(worth + extra, LEAST_WORTH))
+    return depths
 
 
 def _slope(first: tuple[int, float], second: tuple[int, float]) -> float:

@@ -7,7 +7,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array, SlotArray
+from optimist_scheduler.core.base.values import (
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    Int32Array,
+    SlotArray,
+)
 from optimist_scheduler.core.width.acceptance import (
     DRAFTER_PRIOR,
     START_WIDTH,
@@ -19,6 +25,7 @@ from optimist_scheduler.core.width.acceptance import (
 )
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.goodput import Prices, choose_goodput
+from optimist_scheduler.core.width.keys import KeyPrices
 from optimist_scheduler.core.windows.window import Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -66,6 +73,8 @@ class DraftWidths:
         """Tokens and time of a pass without what prompts take, in the mean of the last ones."""
         self._prices = Prices(0.0, CostCurve())
         """Since the last choice."""
+        self._key_prices: KeyPrices | None = None
+        """The same of the keys that drafts attend to; None if these cost nothing."""
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
         self.goes_by_share = policy == "adaptive"
@@ -116,7 +125,7 @@ class DraftWidths:
         hazards = np.maximum.accumulate(window.find_hazards()[:width])
         hazards *= np.float32(self._calibration.first_scale)
 
-        def count(depth: float) -> Int32Array:
+        def count(depth: float | FloatArray) -> Int32Array:
             return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
 
         most = np.array([width], np.int32)
@@ -178,6 +187,7 @@ class DraftWidths:
         num_tokens: int,
         most: Int32Array,
         count: Callable[[Float32Array], Int32Array],
+        lengths: Int32Array,
     ) -> Int32Array:
         """Returns how many drafts of windows that say values are worth their cost [num_rows].
 
@@ -187,10 +197,14 @@ class DraftWidths:
             most: Drafts that each row has [num_rows].
             count: Returns how many of them have at most a hazard that is given for each row, by
                 what the windows say [num_rows].
+            lengths: Tokens of the rows, which drafts attend to [num_rows].
         """
-        scales = self.scales[slots]
+        scales, keys = self.scales[slots], self._key_prices
         return self._prices.choose_worth(
-            num_tokens, most, lambda depth: count(np.float32(depth) / scales)
+            num_tokens,
+            most,
+            lambda depth: count(np.asarray(depth, np.float32) / scales),
+            None if keys is None else keys.surcharge(lengths),
         )
 
     def observe_pass(self, num_emitted: int, ns: float) -> None:
@@ -246,6 +260,7 @@ class DraftWidths:
         choice: int,
         hazards: Float32Array | None = None,
         is_valued: BoolArray | None = None,
+        keys: KeyPrices | None = None,
     ) -> Widths:
         """Returns the most drafts per row, 0 to the request's limit.
 
@@ -262,6 +277,7 @@ class DraftWidths:
             hazards: Cumulated hazards that windows say of what comes next, infinite beyond their
                 ends; by default no window says any [num_rows, most drafts].
             is_valued: Whether a row goes by them [num_rows].
+            keys: What a draft takes more after many tokens, in nanoseconds.
         """
         limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
@@ -273,6 +289,7 @@ class DraftWidths:
             # Before the first pass, as if one row decoded without drafts.
             rate = self._num_emitted / self._ns if self._ns else 1 / float(curve.cost(1))
             self._prices = Prices(rate, curve)
+            self._key_prices = None if keys is None else keys._replace(per_key=keys.per_key * rate)
             if hazards is not None and is_valued is not None:
                 hazards = hazards * scales[:, None]
                 hazards[~is_valued, :1] = np.nan
