@@ -295,9 +295,12 @@ class DraftWidths:
                 hazards[~is_valued, :1] = np.nan
             else:
                 is_valued, hazards = np.zeros(len(slots), np.bool_), None
-            widths, levels = choose_goodput(*arguments, hazards)
             # Where the window itself says how many are worth it, nothing else limits them.
-            widths = np.where(is_valued, limits, widths)
+            if rows is None and is_valued.all():
+                widths, levels = limits, np.zeros_like(limits)
+            else:
+                widths, levels = choose_goodput(*arguments, hazards)
+                widths = np.where(is_valued, limits, widths)
         else:
             widths, levels = choose_crossover(*arguments)
         if rows is not None:
