@@ -49,7 +49,7 @@ class EnginesSettings(ServiceSettings):
     section: ClassVar[str] = "bench_engines"
 
     engines: Annotated[CommaSeparated, names(tuple(ENGINES), required=True)] = Field(
-        [name for name, each in ENGINES.items() if not each.needs_vllm],
+        ["optimist", "optimist-plain", "transformers", "transformers-lookup"],
         description="engines to measure, with commas",
     )
     model: str = Field("models/smollm2", description="directory of the model that all serve")

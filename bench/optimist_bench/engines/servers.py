@@ -76,6 +76,13 @@ ENGINES = {
     "optimist-plain": Engine(
         _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
     ),
+    # With heads beside the model, see docs/training.md.
+    "optimist-eagle": Engine(
+        (*_OURS, "--drafter", "eagle"), "optimist-plain", takes_predictions=True
+    ),
+    "optimist-medusa": Engine(
+        (*_OURS, "--drafter", "medusa"), "optimist-plain", takes_predictions=True
+    ),
     "transformers": Engine(_TRANSFORMERS, "transformers", _WAITING),
     "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers", _WAITING),
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
