@@ -4,6 +4,7 @@ import importlib
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,9 @@ import torch
 from gpu_measure.bench import Bench
 from gpu_measure.shape import Ceilings
 from gpu_measure.slots import BLOCK_SIZE
+from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance.choice import CHOOSE
+from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.attention.paged_attention import (
     AttentionBatch,
     KVPool,
@@ -64,6 +68,30 @@ def measure_kernel(bench: Bench) -> None:
             limit = 2e-2 if dtype.itemsize < 4 else 1e-4
             if not worst <= limit or differing:
                 bench.fail(name, "attention is wrong")
+    measure_choice(bench)
+
+
+@torch.inference_mode()
+def measure_choice(bench: Bench) -> None:
+    """Compares the choice of tokens on this device with plain PyTorch's."""
+    num_rows, vocab_size = (4, 500) if bench.is_tiny else (128, 128256)
+    logits = 3 * torch.randn(num_rows, vocab_size, dtype=bench.dtype, device=bench.device)
+    slots = torch.arange(num_rows, device=bench.device)
+    kernel = CHOOSE.kernel_for(logits)
+    for name, top_p in (("all tokens", 1.0), ("top-p", 0.9)):
+        table = SamplingTable(num_rows, vocab_size, bench.device)
+        for slot in range(num_rows):
+            table.set(slot, SamplingParams(temperature=1.0, top_p=top_p, seed=slot))
+        arguments = logits, slots, table.gather(slots), table.needs(list(range(num_rows)))
+        plain = bench.seconds(partial(CHOOSE.plain, *arguments), 3)
+        what = f"choice of {num_rows} tokens, {name}"
+        bench.add(f"{what}, plain PyTorch", plain * 1e6, "us")
+        if kernel is None:
+            bench.leave_out(what, "there is no kernel for it here")
+            continue
+        bench.add(what, bench.seconds(partial(kernel, *arguments), 6) * 1e6, "us")
+        if not torch.equal(kernel(*arguments), CHOOSE.plain(*arguments)):
+            bench.fail(what, "other tokens are chosen")
 
 
 def attention_of(bench: Bench) -> Callable[..., torch.Tensor]:

@@ -138,7 +138,7 @@ def measure_cost(
 
 _MOST_KEYS = 2048
 _LEAST_KEYS = 256
-"""Fewer take too little to be told from noise."""
+"""Of fewer the times are mostly noise."""
 _KEY_DRAFTS = 16
 
 
