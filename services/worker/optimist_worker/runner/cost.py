@@ -163,6 +163,10 @@ def measure_keys(
     if num_keys < _LEAST_KEYS or not passes.num_tokens or passes.num_tokens[-1] <= _KEY_DRAFTS:
         return NO_KEY_COSTS
     blocks = list(range(num_cached + -(-(_KEY_DRAFTS + 2) // sizes.block_size)))
+    pool = runner.engine.state.pool
+    for memory in (*pool.keys, *pool.values):
+        # What has never been written may be no number.
+        memory[: len(blocks) * sizes.block_size].zero_()
 
     def time_more(num_drafts: int) -> float:
         admit_alone(runner, [0] * (num_keys + 1), [0] * num_drafts, blocks[:num_cached])

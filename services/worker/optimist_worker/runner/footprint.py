@@ -62,14 +62,15 @@ class CudaMeter:
 
 
 def meter_of(device: torch.device) -> Meter | None:
-    """Returns what measures a device's memory; None if nobody shares it out by what is free."""
+    """Returns what measures the memory of a GPU; None for the CPU."""
     return CudaMeter(device) if device.type == "cuda" else None
 
 
 def measure_free(settings: WorkerSettings, model: Model) -> int | None:
-    """Returns how much memory keys and values may take, in bytes, if the settings leave it open.
+    """Returns how much memory keys and values may take, in bytes.
 
-    None: they say it, the device is no GPU, or the model is a stage, which cannot run alone.
+    None if the settings say it, the device is no GPU, or the model is a stage of a pipeline, which
+    cannot run alone.
 
     Raises:
         SetupError: There is too little memory for a pass.
