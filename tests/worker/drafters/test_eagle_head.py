@@ -12,7 +12,7 @@ from transformers import AttentionInterface, LlamaConfig, LlamaModel
 
 from optimist_common.errors import SetupError
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
-from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle, save_eagle
+from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
 from optimist_worker.model.model import Model, load_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16
@@ -240,7 +240,8 @@ def test_fused_head_computes_the_same(
         head = load_eagle(path, target)
         if is_fused:
             head.fuse()
-        batch = case_of(T, head, target)
+        pool = KVPool(head.layers, 1, T, target.dtype, target.device)
+        batch = AttentionBatch.of_row(pool, 0, T)
         with torch.inference_mode():
             states = features.to(target.dtype)[None]
             hidden = head.run(token_ids[None], positions[None], states, paged=batch)
@@ -249,23 +250,6 @@ def test_fused_head_computes_the_same(
         assert kinds.count("LlamaLayer") == (num_layers if is_fused and kind != "third" else 0)
         assert ("Linear" in kinds) != is_fused
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
-
-
-def case_of(length: int, head: EagleHead, target: Model) -> AttentionBatch:
-    """One row of some tokens, with memory of its own."""
-    indices = torch.arange(length)
-    return AttentionBatch(
-        pool=KVPool(head.layers, 1, length, target.dtype, target.device),
-        slot_mapping=indices,
-        query_starts=torch.tensor([0, length]),
-        num_computed_tokens=indices[:1],
-        tree_starts=torch.tensor([length]),
-        positions=indices,
-        ancestors=None,
-        block_tables=torch.zeros((1, 1), dtype=torch.int32),
-        max_num_queries=length,
-        max_num_keys=length,
-    )
 
 
 @pytest.mark.parametrize(

@@ -166,18 +166,8 @@ NUM_TOKENS = 40
 def make_batch(model: Model) -> FlatBatch:
     """A prompt of some tokens, on blocks of its own."""
     indices = torch.arange(NUM_TOKENS)
-    attention = AttentionBatch(
-        pool=KVPool(model.layers, 4, 16, model.dtype, model.device),
-        slot_mapping=indices,
-        query_starts=torch.tensor([0, NUM_TOKENS]),
-        num_computed_tokens=torch.tensor([0]),
-        tree_starts=torch.tensor([NUM_TOKENS]),
-        positions=indices,
-        ancestors=None,
-        block_tables=torch.arange(4, dtype=torch.int32)[None],
-        max_num_queries=NUM_TOKENS,
-        max_num_keys=NUM_TOKENS,
-    )
+    pool = KVPool(model.layers, 4, 16, model.dtype, model.device)
+    attention = AttentionBatch.of_row(pool, 0, NUM_TOKENS)
     return FlatBatch(5 + indices, indices, indices, attention)
 
 

@@ -119,23 +119,10 @@ def compare(name: str, bits: Bits | None, references: Sequence[Reference]) -> di
 
 def run_tokens(model: Model, pool: KVPool, token_ids: Sequence[int], start: int) -> torch.Tensor:
     """Runs tokens from an index on; returns logits, `[num_tokens, vocab_size]`."""
-    number, end = len(token_ids), start + len(token_ids)
-    indices = torch.arange(start, end)
-    batch = AttentionBatch(
-        pool=pool,
-        slot_mapping=indices,
-        query_starts=torch.tensor([0, number]),
-        num_computed_tokens=torch.tensor([start]),
-        tree_starts=torch.tensor([end]),
-        positions=indices,
-        ancestors=None,
-        block_tables=torch.zeros((1, 1), dtype=torch.int32),
-        max_num_queries=number,
-        max_num_keys=end,
-    )
+    batch = AttentionBatch.of_row(pool, start, start + len(token_ids))
     output = model.module(
         input_ids=torch.tensor([list(token_ids)]),
-        position_ids=indices[None],
+        position_ids=batch.positions[None],
         use_cache=False,
         paged=batch,
     )

@@ -377,17 +377,5 @@ def _probe_batch(
     layers: list[LayerSpec], dtype: torch.dtype, device: torch.device
 ) -> AttentionBatch:
     """Returns one row of a few tokens, with KV memory of its own."""
-    indices = torch.arange(_PROBE_TOKENS, device=device)
-    number = torch.tensor([_PROBE_TOKENS], device=device)
-    return AttentionBatch(
-        pool=KVPool(layers, 1, _PROBE_TOKENS, dtype, device),
-        slot_mapping=indices,
-        query_starts=torch.cat([indices[:1], number]),
-        num_computed_tokens=indices[:1],
-        tree_starts=number,
-        positions=indices,
-        ancestors=None,
-        block_tables=torch.zeros((1, 1), dtype=torch.int32, device=device),
-        max_num_queries=_PROBE_TOKENS,
-        max_num_keys=_PROBE_TOKENS,
-    )
+    pool = KVPool(layers, 1, _PROBE_TOKENS, dtype, device)
+    return AttentionBatch.of_row(pool, 0, _PROBE_TOKENS)

@@ -119,6 +119,24 @@ class AttentionBatch:
     """No row has more keys, its tokens in the pass included; known to the host."""
     _tiles: dict[int | None, list[Tile]] = field(default_factory=dict, init=False, repr=False)
 
+    @classmethod
+    def of_row(cls, pool: KVPool, start: int, end: int) -> "AttentionBatch":
+        """Returns the tokens at indices `start` to `end` of one row, which holds the whole pool."""
+        device = pool.keys[0].device
+        indices = torch.arange(start, end, device=device)
+        return cls(
+            pool=pool,
+            slot_mapping=indices,
+            query_starts=torch.tensor([0, end - start], device=device),
+            num_computed_tokens=torch.tensor([start], device=device),
+            tree_starts=torch.tensor([end], device=device),
+            positions=indices,
+            ancestors=None,
+            block_tables=torch.arange(pool.num_blocks, dtype=torch.int32, device=device)[None],
+            max_num_queries=end - start,
+            max_num_keys=end,
+        )
+
     def tiles(self, window: int | None) -> list[Tile]:
         """Returns all tokens but padding in tiles, made once for all layers with the same window.
 
