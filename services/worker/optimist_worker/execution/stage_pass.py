@@ -202,6 +202,6 @@ class StageMasks:
         """Returns why a slot's grammar cannot be followed further, or None."""
         return self.faults.get(slot)
 
-    def allowed(self, step: GrammarStep, device: torch.device) -> torch.Tensor | None:
+    def allowed(self, step: GrammarStep) -> torch.Tensor | None:
         """Restricts nothing, because nothing is chosen here."""
         return None

@@ -162,7 +162,7 @@ class Step:
         rows, drafts, wanted = prepared.rows, prepared.proposal.drafts, prepared.wanted
         allowed = None
         if prepared.grammar is not None:
-            allowed = masks.allowed(prepared.grammar, rows.slots.device)
+            allowed = masks.allowed(prepared.grammar)
         if wanted is not None:
             logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
         verdict = self._judge(

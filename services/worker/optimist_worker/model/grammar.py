@@ -348,14 +348,14 @@ class Masks:
         fault = self._grammars.fault(slot)
         return None if fault is None else f"grammar: {fault}"
 
-    def allowed(self, step: GrammarStep, device: torch.device) -> torch.Tensor | None:
+    def allowed(self, step: GrammarStep) -> torch.Tensor | None:
         """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
         if self._grammars is None:
             return None
         rows, indices = step.find_rows(self._grammars)
         if not rows:
             return None
-        vocab_size = self._model.vocab_size
+        device, vocab_size = self._model.device, self._model.vocab_size
         masks = unpack_bitmask(send(self._grammars.allowed(rows), device), vocab_size)
         allowed = torch.ones((step.num_logits, vocab_size), dtype=torch.bool, device=device)
         return allowed.index_copy_(0, send(torch.tensor(indices), device), masks)

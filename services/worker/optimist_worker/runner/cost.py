@@ -162,7 +162,7 @@ def measure_keys(
     num_keys = num_cached * sizes.block_size
     if num_keys < _LEAST_KEYS or not passes.num_tokens or passes.num_tokens[-1] <= _KEY_DRAFTS:
         return NO_KEY_COSTS
-    blocks = list(range(num_cached + -(-(_KEY_DRAFTS + 2) // sizes.block_size)))
+    blocks = _blocks(runner, num_keys + _KEY_DRAFTS + 2)
     pool = runner.engine.state.pool
     for memory in (*pool.keys, *pool.values):
         # What has never been written may be no number.
@@ -287,13 +287,21 @@ def admit_alone(
     runner.execute(Plan(sequence=0, admissions=[admission], windows=windows))
 
 
-def plan_row(num_known: int, num_drafts: int, blocks: Sequence[int] = ()) -> Plan:
-    """Returns a plan for some known tokens of the request and some drafts."""
+def plan_rows(num_rows: int, num_known: int, num_drafts: int, blocks: Sequence[int] = ()) -> Plan:
+    """Returns a plan for some known tokens and drafts of each of the first slots.
+
+    They share the new blocks evenly.
+    """
     return Plan(
         sequence=0,
-        slots=np.zeros(1, np.int32),
-        num_known_tokens=np.full(1, num_known, np.int32),
-        num_draft_tokens=np.full(1, num_drafts, np.int32),
-        num_new_blocks=np.full(1, len(blocks), np.int32),
+        slots=np.arange(num_rows, dtype=np.int32),
+        num_known_tokens=np.full(num_rows, num_known, np.int32),
+        num_draft_tokens=np.full(num_rows, num_drafts, np.int32),
+        num_new_blocks=np.full(num_rows, len(blocks) // num_rows, np.int32),
         new_blocks=np.array(blocks, np.int32),
     )
+
+
+def plan_row(num_known: int, num_drafts: int, blocks: Sequence[int] = ()) -> Plan:
+    """Returns a plan for some known tokens of the only request and some drafts."""
+    return plan_rows(1, num_known, num_drafts, blocks)

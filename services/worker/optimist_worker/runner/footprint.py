@@ -2,9 +2,8 @@
 
 import logging
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from optimist_common.errors import SetupError
@@ -16,6 +15,7 @@ from optimist_worker.execution.step import Step
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
+from optimist_worker.runner.cost import plan_rows
 from optimist_worker.runner.runner import Engine, Runner
 from optimist_worker.settings import WorkerSettings
 
@@ -97,8 +97,8 @@ def _measure_footprint(model: Model, sizes: Sizes, meter: Meter) -> int:
         executor = LocalExecutor(step, masks, model.device, uses_graphs=False)
         runner = Runner(Engine(model, state, executor))
         meter.begin()
-        for rows in _passes(sizes):
-            _run(runner, rows)
+        for each in _passes(sizes):
+            _run(runner, each)
     except torch.OutOfMemoryError:
         raise _too_large(sizes, "the device has too little memory") from None
     return meter.most_more()
@@ -134,45 +134,40 @@ def _least_sizes(settings: WorkerSettings, model: Model) -> Sizes:
     most = settings.max_num_batched_tokens
     longest = settings.max_model_len or model.max_position_embeddings
     sizes = Sizes(0, settings.block_size, settings.max_num_seqs, min(longest, most + 1), most)
-    num_blocks = max(
-        sum(-(-(known + drafts) // settings.block_size) for known, drafts in rows)
-        for rows in _passes(sizes)
-    )
-    return replace(sizes, num_blocks=num_blocks)
+    return replace(sizes, num_blocks=max(each.num_blocks(sizes) for each in _passes(sizes)))
 
 
-def _passes(sizes: Sizes) -> list[list[tuple[int, int]]]:
-    """Returns the known tokens and the drafts of the rows of each pass."""
+class _Pass(NamedTuple):
+    """Rows that are all alike."""
+
+    num_rows: int
+    num_known: int
+    num_drafts: int
+
+    def num_blocks(self, sizes: Sizes) -> int:
+        """Returns the blocks of all rows."""
+        return self.num_rows * -(-(self.num_known + self.num_drafts) // sizes.block_size)
+
+
+def _passes(sizes: Sizes) -> list[_Pass]:
     most = sizes.max_num_batched_tokens
     longest = max(1, min(sizes.max_model_len - 1, most))
-    prompts = [(longest, 0)] * min(sizes.max_num_seqs, most // longest)
     num_drafts = min(MOST_WINDOW_NODES, longest - 1)
-    verified = [(1, num_drafts)] * min(sizes.max_num_seqs, most // (1 + num_drafts))
-    return [prompts, verified]
+    return [
+        _Pass(min(sizes.max_num_seqs, most // longest), longest, 0),
+        _Pass(min(sizes.max_num_seqs, most // (1 + num_drafts)), 1, num_drafts),
+    ]
 
 
-def _run(runner: Runner, rows: list[tuple[int, int]]) -> None:
+def _run(runner: Runner, size: _Pass) -> None:
     runner.release_all()
-    number, size = len(rows), runner.engine.state.sizes.block_size
-    known, drafts = rows[0]
-    num_blocks = -(-(known + drafts) // size)
-    result = runner.execute(
-        Plan(
-            sequence=0,
-            admissions=[
-                Admission(slot, f"row {slot}", [0] * known, known, _SAMPLED)
-                for slot in range(number)
-            ],
-            windows=[WindowUpdate(slot, 0, [0] * drafts) for slot in range(number) if drafts],
-            slots=np.arange(number, dtype=np.int32),
-            num_known_tokens=np.full(number, known, np.int32),
-            num_draft_tokens=np.full(number, drafts, np.int32),
-            num_new_blocks=np.full(number, num_blocks, np.int32),
-            new_blocks=np.arange(number * num_blocks, dtype=np.int32),
-        )
-    )
+    sizes, slots, known = runner.engine.state.sizes, range(size.num_rows), size.num_known
+    admissions = [Admission(slot, f"row {slot}", [0] * known, known, _SAMPLED) for slot in slots]
+    windows = [WindowUpdate(slot, 0, [0] * size.num_drafts) for slot in slots if size.num_drafts]
+    runner.execute(Plan(sequence=0, admissions=admissions, windows=windows))
+    result = runner.execute(plan_rows(*size, range(size.num_blocks(sizes))))
     if result.errors:
-        raise _too_large(runner.engine.state.sizes, next(iter(result.errors.values())))
+        raise _too_large(sizes, next(iter(result.errors.values())))
 
 
 def _too_large(sizes: Sizes, reason: str) -> SetupError:

@@ -77,15 +77,15 @@ def choose_token(
         block = first + lane
         words = tl.philox(seed, block, zero + position, zero, zero, 7)
         for word in tl.static_range(4):
-            index = word * num_blocks + block
-            logit = _load(logits, tl.where(block < num_blocks, index, vocab_size), vocab_size)
+            # Beyond the last block the index is that of another word's token.
+            index = tl.where(block < num_blocks, word * num_blocks + block, vocab_size)
+            logit = _load(logits, index, vocab_size)
             score = logit.to(tl.float64) / temperature
-            is_left = (_key(logit) >= least) & (score >= floor) & (index < vocab_size)
+            is_left = (_key(logit) >= least) & (score >= floor)
             unit = (words[word].to(tl.float64) + 0.5) * 2.0**-32
-            value = score - tl.log(-tl.log(unit)) * noise_factor
-            value = tl.where(is_left & (block < num_blocks), value, float("-inf"))
+            value = tl.where(is_left, score - tl.log(-tl.log(unit)) * noise_factor, float("-inf"))
             is_better = (value > best) | ((value == best) & (index < token))
-            is_better = is_better & (block < num_blocks) & (index < vocab_size)
+            is_better &= index < vocab_size
             best = tl.where(is_better, value, best)
             token = tl.where(is_better, index, token)
     top = tl.max(best, 0)
