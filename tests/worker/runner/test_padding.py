@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance import rules
+from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.operation import Operation
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, WindowUpdate
+from optimist_worker.execution.executor import RunningStep, StepInput
 from optimist_worker.runner.runner import Engine, Runner
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.drafters.drafting import SHAPES, WAYS, drafting_runner
@@ -264,6 +267,42 @@ def test_drafters_and_rules(
         for seed in range(2)
     ]
     assert sum(accepted) > 0
+
+
+@pytest.mark.parametrize(
+    ("way", "rule", "has_kernel", "is_widened"),
+    [
+        ("ngram", AcceptanceRule.COUPLED, True, True),
+        ("ngram", AcceptanceRule.COUPLED, False, False),
+        ("ngram", AcceptanceRule.REJECTION, True, False),
+        ("medusa", AcceptanceRule.COUPLED, True, False),
+    ],
+)
+def test_cuts_are_taken_for_granted_only_where_the_kernel_chooses(
+    llama_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    rule: AcceptanceRule,
+    has_kernel: bool,
+    is_widened: bool,
+) -> None:
+    """Plain PyTorch would sort the whole vocabulary for cuts that no row has."""
+    kernel = CHOOSE.plain if has_kernel else None
+    monkeypatch.setattr(Operation, "kernel_for", lambda self, _: kernel if self is CHOOSE else None)
+    _, padding = build_pair(llama_path, way, "chain", rule)
+    executor, needs = padding.engine.executor, []
+    launch = executor.launch
+
+    def note(step: StepInput) -> RunningStep:
+        needs.append(step.bounds.needs)
+        return launch(step)
+
+    monkeypatch.setattr(executor, "launch", note)
+    admission = admit(0, [10, 11, 12], SamplingParams(temperature=1.0, seed=3))
+    rows = [PlannedRow(0, 3, 0, [0])]
+    padding.execute(plan_rows(0, rows, admissions=[admission]))
+    assert [each.cut_width for each in needs] == [VOCAB_SIZE if is_widened else 0]
+    assert [(each.cuts_top_p, each.cuts_min_p) for each in needs] == [(is_widened, is_widened)]
 
 
 def test_own_text_is_looked_at_only_where_a_row_drafts_from_it(llama_path: Path) -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import torch
 
 from optimist_common.columns import Int32Column
-from optimist_common.drafts import PREDICTION
+from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_common.errors import one_line
+from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, find_fault, hold
 from optimist_worker.core.batch.logprobs import (
@@ -49,6 +50,13 @@ class Engine:
         self.masks, self.drafter, self.rule = executor.masks, drafter, rule
         self.drafter_us: list[int] = []
         """What the drafter takes by the depth of its drafts, if it was timed."""
+        # Drafters with a network and the rule of rejection cut in plain PyTorch.
+        is_by_kernel = (
+            rule is AcceptanceRule.COUPLED
+            and (drafter is None or drafter.source is DraftSource.NGRAM)
+            and CHOOSE.kernel_for(torch.empty(0, dtype=model.dtype, device=model.device))
+        )
+        self._widest_cut = model.vocab_size if is_by_kernel else None
 
     def expected_draft_ns(self, num_drafts: int) -> int:
         """Returns what the drafter probably takes for so many drafts, 0 if it was not timed."""
@@ -70,7 +78,7 @@ class Engine:
         table, number = self.state.table, bounds.num_rows
         if not table.reads_sizes:
             most = self.state.sizes.max_num_batched_tokens
-            bounds = bounds.rounded(most, self.model.vocab_size)
+            bounds = bounds.rounded(most, self._widest_cut)
             padding = bounds.num_rows - number
             fillers = (table.num_slots, 0, 0)
             columns = [

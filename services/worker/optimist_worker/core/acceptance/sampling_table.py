@@ -49,7 +49,7 @@ class Needs(NamedTuple):
     def widened(self, vocab_size: int) -> "Needs":
         """Returns needs of one of few kinds that have all of these.
 
-        The kernel that chooses tokens is no slower for cuts that no row has.
+        The kernel that chooses tokens is no slower for cuts that no row has; plain PyTorch is.
         """
         if not self.samples:
             return self

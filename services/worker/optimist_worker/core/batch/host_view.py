@@ -123,15 +123,17 @@ class StepBounds:
     needs: Needs
     """What the rows' sampling needs at least."""
 
-    def rounded(self, max_num_batched_tokens: int, vocab_size: int) -> "StepBounds":
+    def rounded(self, max_num_batched_tokens: int, widest_cut: int | None = None) -> "StepBounds":
         """Returns bounds of one of few sizes, so that a captured step serves many.
 
-        The number of tokens is what a pass costs, and rounded by half at most. Longest rows cost
-        little more than what they have: they go up to powers of two, and of four.
+        The number of tokens is what a pass costs, and rounded by half at most. What belongs to no
+        token of a row and to none of its keys ends at once, so longest rows go up to powers of two,
+        and of four.
 
         Args:
             max_num_batched_tokens: Most tokens of any pass.
-            vocab_size: Number of tokens.
+            widest_cut: The size of the vocabulary, where cuts that no row has cost nothing: all
+                that sample are taken to have them. None where they cost something.
         """
         most = max(max_num_batched_tokens, self.num_tokens)
         num_tokens = min(round_up(self.num_tokens), most)
@@ -150,7 +152,9 @@ class StepBounds:
             uses_windows=self.uses_windows or self.max_num_drafts > 0,
             max_unseen=_unseen(self.max_unseen, num_queries),
             num_unseen=_unseen(self.num_unseen, num_tokens),
-            needs=self.needs.widened(vocab_size),
+            needs=self.needs._replace(cut_width=round_up(self.needs.cut_width))
+            if widest_cut is None
+            else self.needs.widened(widest_cut),
         )
 
 
