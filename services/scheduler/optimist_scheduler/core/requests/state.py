@@ -20,7 +20,7 @@ from optimist_scheduler.core.requests.table import (
     StopTokens,
     WaitingQueue,
 )
-from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts, KeyPrices
+from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
@@ -275,12 +275,13 @@ class SchedulerState:
             slots,
             drafting,
             base_tokens,
-            self.costs_for(slots),
+            self.key_costs.curve(self._costs, lengths),
             self.drafter_costs,
             self.stats.num_results // WIDTH_INTERVAL,
             hazards,
             is_valued & drafting,
-            KeyPrices(self.key_costs.token_ns, float(lengths.mean())) if self.key_costs else None,
+            self.key_costs.token_ns,
+            float(lengths.mean()),
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
         self.widths.remember(slots, widths, drafting)

@@ -53,13 +53,18 @@ _NO_LEVELS: Float32Array = np.empty((0, 0), np.float32)
 class Prices:
     """What drafts cost: the tokens that passes bring on the average in the time that they take."""
 
-    def __init__(self, rate: float, curve: CostCurve) -> None:
+    def __init__(
+        self, rate: float, curve: CostCurve, key_ns: float = 0.0, mean_length: float = 0.0
+    ) -> None:
         """Takes what is known at present.
 
         Args:
             rate: Tokens per nanosecond that passes bring on the average.
-            curve: Time of a pass by its tokens.
+            curve: Time of a pass by its tokens, of rows whose lengths have a mean.
+            key_ns: What a draft takes longer for each token that its row has more than that.
+            mean_length: That mean, in tokens.
         """
+        self._per_key, self._mean_length = rate * key_ns, mean_length
         self._tokens = [*map(int, curve.knots.tolist()), HORIZON]
         self._costs = (curve.cost(self._tokens) * rate).tolist()
         points = zip(self._tokens, self._costs, strict=True)
@@ -72,7 +77,7 @@ class Prices:
         num_tokens: int,
         most: Int32Array,
         count: Callable[[float | FloatArray], Int32Array],
-        extra: FloatArray | None = None,
+        lengths: Int32Array | None = None,
     ) -> Int32Array:
         """Returns how many drafts of each row are worth their cost in a pass [num_rows].
 
@@ -84,11 +89,15 @@ class Prices:
             most: Drafts that each row has [num_rows].
             count: Returns how many of them are above a threshold, given its depth: minus the
                 logarithm of the least chance, of all rows or of each [num_rows].
-            extra: What a draft of each row costs more than the curve says [num_rows].
+            lengths: Tokens of each row, which its drafts attend to; None: as in the mean
+                [num_rows].
         """
         total = int(most.sum())
         if total == 0:
             return most
+        extra = None
+        if lengths is not None and self._per_key:
+            extra = self._per_key * (lengths.astype(np.float64) - self._mean_length)
         worth = count(_find_depths_of(self._dearest, extra))
         if int(worth.sum()) == total:
             return worth

@@ -3,10 +3,9 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from optimist_aligner.cost import CostCurve
-from optimist_scheduler.core.base.values import FloatArray, Int32Array
+from optimist_scheduler.core.base.values import Int32Array
 
 
 class KeyCosts(NamedTuple):
@@ -46,16 +45,3 @@ class KeyCosts(NamedTuple):
 
 
 NO_KEY_COSTS = KeyCosts()
-
-
-class KeyPrices(NamedTuple):
-    """What a draft costs more than in the mean of some rows, by the length of its own row."""
-
-    per_key: float
-    """Of each key, in nanoseconds or in tokens that passes bring in that time."""
-    mean_length: float
-
-    def surcharge(self, lengths: npt.NDArray[np.integer]) -> FloatArray:
-        """Returns it for each row, less than 0 for short ones [num_rows]."""
-        differences = lengths.astype(np.float64) - self.mean_length
-        return self.per_key * differences

@@ -25,7 +25,6 @@ from optimist_scheduler.core.width.acceptance import (
 )
 from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.goodput import Prices, choose_goodput
-from optimist_scheduler.core.width.keys import KeyPrices
 from optimist_scheduler.core.windows.window import Window
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -73,8 +72,6 @@ class DraftWidths:
         """Tokens and time of a pass without what prompts take, in the mean of the last ones."""
         self._prices = Prices(0.0, CostCurve())
         """Since the last choice."""
-        self._key_prices: KeyPrices | None = None
-        """The same of the keys that drafts attend to; None if these cost nothing."""
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
         self.goes_by_share = policy == "adaptive"
@@ -199,12 +196,9 @@ class DraftWidths:
                 what the windows say [num_rows].
             lengths: Tokens of the rows, which drafts attend to [num_rows].
         """
-        scales, keys = self.scales[slots], self._key_prices
+        scales = self.scales[slots]
         return self._prices.choose_worth(
-            num_tokens,
-            most,
-            lambda depth: count(np.asarray(depth, np.float32) / scales),
-            None if keys is None else keys.surcharge(lengths),
+            num_tokens, most, lambda depth: count(np.asarray(depth, np.float32) / scales), lengths
         )
 
     def observe_pass(self, num_emitted: int, ns: float) -> None:
@@ -260,7 +254,8 @@ class DraftWidths:
         choice: int,
         hazards: Float32Array | None = None,
         is_valued: BoolArray | None = None,
-        keys: KeyPrices | None = None,
+        key_ns: float = 0.0,
+        mean_length: float = 0.0,
     ) -> Widths:
         """Returns the most drafts per row, 0 to the request's limit.
 
@@ -277,7 +272,8 @@ class DraftWidths:
             hazards: Cumulated hazards that windows say of what comes next, infinite beyond their
                 ends; by default no window says any [num_rows, most drafts].
             is_valued: Whether a row goes by them [num_rows].
-            keys: What a draft takes more after many tokens, in nanoseconds.
+            key_ns: What a draft takes longer for each token that its row has more than the mean.
+            mean_length: That mean, of the rows.
         """
         limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
@@ -288,8 +284,7 @@ class DraftWidths:
             self.scales[slots] = scales = self._calibration.scale(slots)
             # Before the first pass, as if one row decoded without drafts.
             rate = self._num_emitted / self._ns if self._ns else 1 / float(curve.cost(1))
-            self._prices = Prices(rate, curve)
-            self._key_prices = None if keys is None else keys._replace(per_key=keys.per_key * rate)
+            self._prices = Prices(rate, curve, key_ns, mean_length)
             if hazards is not None and is_valued is not None:
                 hazards = hazards * scales[:, None]
                 hazards[~is_valued, :1] = np.nan
