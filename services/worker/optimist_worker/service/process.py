@@ -114,7 +114,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
             leave_kernels(each)
         fuse(each, bits if each is model else None)
     if isinstance(weights, EagleHead):
-        weights.fuse()
+        weights.fuse(model.module.get_output_embeddings())
     extra = drafter_block_bytes(weights, model, settings.block_size)
     sizes = plan_memory(settings, model, extra, measure_free(settings, model))
     if group is not None:

@@ -31,7 +31,7 @@ from optimist_worker.drafters.heads.checkpoint import (
 )
 from optimist_worker.model.division import whole
 from optimist_worker.model.fused import fuse_layer
-from optimist_worker.model.linear import lay_out
+from optimist_worker.model.linear import Linear, lay_out
 from optimist_worker.model.loading import CONFIG_ERRORS
 from optimist_worker.model.model import Model
 
@@ -137,6 +137,8 @@ class EagleHead(nn.Module):
         self.embed_tokens = nn.Parameter(embed_tokens, requires_grad=False)
         self.lm_head = nn.Parameter(lm_head, requires_grad=False)
         self.register_buffer("target_ids", None, persistent=False)
+        self.has_own_output = True
+        """Whether `lm_head` is not the target's."""
         self._output: nn.Module | None = None
         # Not moved to a dtype with the weights: its frequencies stay in float32.
         self.rotary = LlamaRotaryEmbedding(config)
@@ -174,8 +176,13 @@ class EagleHead(nn.Module):
             hidden = layer(hidden, position_embeddings=rotation, **attention)
         return hidden
 
-    def fuse(self) -> None:
-        """Lays weights out for their device, and fuses layers; it cannot be trained after that."""
+    def fuse(self, output: nn.Module | None) -> None:
+        """Lays weights out for their device, and fuses layers; it cannot be trained after that.
+
+        Args:
+            output: The target's output matrix, which is used if it is laid out and the head has
+                none of its own.
+        """
         spec, size = self.layers[0], self.config.hidden_size
         if isinstance(self.first, FusedLayer):
             layer = self.first.layer
@@ -187,7 +194,8 @@ class EagleHead(nn.Module):
             for name, child in parent.named_children():
                 if type(child) is nn.Linear:
                     setattr(parent, name, lay_out(child.weight.detach(), child.bias))
-        self._output = lay_out(self.lm_head.detach(), None)
+        is_shared = not self.has_own_output and isinstance(output, Linear)
+        self._output = output if is_shared else lay_out(self.lm_head.detach(), None)
 
     def known_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns those of the tokens it knows, in the order of `target_ids`, `[N, num_known]`."""
@@ -245,6 +253,7 @@ def load_eagle(name: str, target: Model) -> EagleHead:
             "it belongs to another target model"
         )
     weights.setdefault("embed_tokens", embedding)
+    has_own_output = "lm_head" in weights
     if offsets is None:
         weights.setdefault("lm_head", output)
     elif "lm_head" not in weights:
@@ -269,6 +278,7 @@ def load_eagle(name: str, target: Model) -> EagleHead:
     fit(checkpoint, {key: value.to(target.dtype) for key, value in weights.items()}, head)
     head.target_ids = None if offsets is None else _target_ids(checkpoint, offsets, target)
     head.rotary = LlamaRotaryEmbedding(config)
+    head.has_own_output = has_own_output
     return head.to(target.device).eval().requires_grad_(False)
 
 
