@@ -13,9 +13,9 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
+from optimist_common.scheduler_service.servicer import SchedulerServicer
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.service.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.fake_worker import FakeWorker
 

@@ -12,9 +12,9 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.harness.simulated_worker import SimulatedModel
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import TokenTree
+from optimist_common.scheduler_service.stream import GatewayStream
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.gateways.delivery import GatewayStream
 from optimist_scheduler.settings import SchedulerSettings
 
 NUM_REQUESTS = 32
@@ -123,7 +123,7 @@ class Run:
     async def measure(self, seconds: float) -> Figures:
         """Runs for a while after a warm-up; returns what was counted then."""
         fleet = self._fleet
-        stream = fleet.delivery.open()
+        stream = fleet.open()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(fleet.run())
             await fleet.until_reached()
@@ -137,7 +137,7 @@ class Run:
             before = self._count()
             await asyncio.sleep(seconds)
             figures = self._count().less(before)
-            fleet.commands.close(stream)
+            fleet.close(stream)
             running.cancel()
             reading.cancel()
         return figures
@@ -188,7 +188,7 @@ class Run:
             request.set_priority.priority = number
         else:
             request.get_stats.SetInParent()
-        self._fleet.commands.carry_out(stream, request)
+        self._fleet.carry_out(stream, request)
 
     def _add(self, stream: GatewayStream, handle: int, max_tokens: int) -> None:
         request = scheduler_pb2.ConnectRequest()
@@ -198,7 +198,7 @@ class Run:
         add.max_tokens = max_tokens
         predicted = [] if self._configuration.windows == "none" else PREDICTION.tolist()
         add.predicted_token_ids = to_bytes(predicted)
-        self._fleet.commands.carry_out(stream, request)
+        self._fleet.carry_out(stream, request)
         if predicted:
             self._set_window(handle, 0)
 

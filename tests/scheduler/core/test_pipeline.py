@@ -2,7 +2,7 @@
 
 import pytest
 
-from optimist_scheduler.core.scheduler import PauseMode
+from optimist_common.scheduler_service.pause_mode import PauseMode
 from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")

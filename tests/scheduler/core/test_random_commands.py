@@ -25,10 +25,11 @@ from optimist_common.drafts import DraftSource
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
+from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import NO_SLOTS
-from optimist_scheduler.core.scheduler import MAX_LOSSES, PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.gateways.commands import stats_message

@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.scheduler_service import stream as gateway_stream
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.gateways import delivery as gateway_delivery
 from optimist_scheduler.settings import SchedulerSettings
 from tests.scheduler.client import MODES, PROMPT, add, ask, truth, until
 from tests.scheduler.conftest import Start
@@ -75,7 +75,7 @@ async def test_a_worker_repeats_plans_while_no_newer_one_comes(
 async def test_a_stream_that_is_not_read_ends_with_an_error(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_delivery, "MAX_WAITING_RESPONSES", 0)
+    monkeypatch.setattr(gateway_stream, "MAX_WAITING_RESPONSES", 0)
     engine, client = await start()
     await client.send(add(1, PROMPT))
     with pytest.raises(grpc.aio.AioRpcError) as caught:

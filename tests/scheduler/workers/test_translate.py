@@ -6,8 +6,8 @@ from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.sampling import SamplingParams
+from optimist_common.scheduler_service.fields import MalformedError
 from optimist_scheduler.workers.translate import (
-    MalformedError,
     new_request,
     plan_message,
     step_result,

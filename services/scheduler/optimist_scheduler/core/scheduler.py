@@ -1,10 +1,10 @@
 """The scheduler: commands and results in, plans and outputs out."""
 
 from collections.abc import Sequence
-from enum import Enum
 
 import numpy as np
 
+from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     Ended,
@@ -34,17 +34,6 @@ from optimist_scheduler.core.windows.window import Window, WindowError, find_win
 
 MAX_LOSSES = 5
 """A request that ends the worker each time must not do so for ever."""
-
-
-class PauseMode(Enum):
-    """What a pause does with the requests that run."""
-
-    KEEP = "keep"
-    """They stay where they are."""
-    WAIT = "wait"
-    """They run to their end; those that wait are kept."""
-    ABORT = "abort"
-    """All requests are ended."""
 
 
 class Scheduler:

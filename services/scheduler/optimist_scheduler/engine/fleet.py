@@ -4,8 +4,12 @@ import asyncio
 import logging
 from typing import NoReturn
 
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.columns import to_bytes
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.observing.tracing import OFF, Tracer
+from optimist_common.scheduler_service.servicer import UnreachedError
+from optimist_common.scheduler_service.stream import GatewayStream
 from optimist_scheduler.core.base.values import FinishReason
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.results.deliver import make_end
@@ -19,7 +23,7 @@ from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription, find_mismatch
-from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.dispatcher import UNREACHED, Dispatcher
 from optimist_scheduler.workers.link import WorkerLostError
 
 logger = logging.getLogger(__name__)
@@ -44,8 +48,9 @@ class Fleet:
         self._proposers = Proposers(
             settings, self.dispatcher.take_window, self.dispatcher.find_unaligned
         )
-        self.delivery = Delivery(self._proposers, self._watch)
-        self.commands = Commands(self.dispatcher, self.delivery, self._proposers, self._watch)
+        self._delivery = Delivery(self._proposers, self._watch)
+        self._commands = Commands(self.dispatcher, self._delivery, self._proposers, self._watch)
+        self.carry_out, self.close = self._commands.carry_out, self._commands.close
         self._endpoints = Endpoints(settings.workers)
         self._engines = {peer: self._new_engine(peer) for peer in self._endpoints.peers}
         self._runs: dict[Peer, asyncio.Task[None]] = {}
@@ -66,6 +71,35 @@ class Fleet:
     def engines(self) -> list[Engine]:
         """Of all workers that are known."""
         return list(self._engines.values())
+
+    def describe(self) -> scheduler_pb2.DescribeResponse:
+        """Describes the model, what fits every worker, and the load."""
+        descriptions = self.descriptions
+        if not descriptions:
+            raise UnreachedError(UNREACHED)
+        first, dispatcher = descriptions[0], self.dispatcher
+        configs = [each.config for each in descriptions]
+        return scheduler_pb2.DescribeResponse(
+            model=first.model,
+            vocab_size=first.config.vocab_size,
+            max_model_len=min(config.max_model_len for config in configs),
+            kv_capacity_tokens=min(config.kv_capacity_tokens for config in configs),
+            eos_token_ids=to_bytes(first.eos_token_ids),
+            num_running=dispatcher.num_running,
+            num_waiting=dispatcher.num_waiting,
+            is_synthetic=first.is_synthetic,
+            num_workers=dispatcher.num_workers,
+            policy=scheduler_pb2.SchedulingPolicy.Value(
+                f"SCHEDULING_POLICY_{first.config.policy.upper()}"
+            ),
+            max_draft_tokens=min(config.max_draft_tokens for config in configs),
+        )
+
+    def open(self) -> GatewayStream:
+        """Returns the stream of a gateway."""
+        if not self.descriptions:
+            raise UnreachedError(UNREACHED)
+        return self._delivery.open()
 
     async def until_reached(self) -> None:
         """Waits until the first worker was reached."""
@@ -97,10 +131,10 @@ class Fleet:
         return Engine(
             self._settings,
             peer,
-            self.delivery,
+            self._delivery,
             self._proposers,
             self._watch,
-            self.commands.answer_pauses,
+            self._commands.answer_pauses,
             self._journal,
         )
 
@@ -135,9 +169,9 @@ class Fleet:
         if fault is not None:
             self._give_up_model(absent, requests, f"{fault} of the one before")
             requests = []
-        self.delivery.end(engine.begin(description))
+        self._delivery.end(engine.begin(description))
         self.dispatcher.join(engine)
-        self.delivery.end(self.dispatcher.adopt(requests))
+        self._delivery.end(self.dispatcher.adopt(requests))
         for each in absent:
             if each.peer not in self._endpoints.peers:
                 self._tasks.create_task(self._let_go(each))
@@ -151,18 +185,18 @@ class Fleet:
             # Its sizes are of that model; it takes part again when it is reached.
             if each in self.dispatcher.members:
                 self.dispatcher.leave(each)
-        self.delivery.end(
+        self._delivery.end(
             [
                 make_end(request, len(request.token_ids), FinishReason.ERROR, reason)
                 for request in requests
             ]
         )
-        self.delivery.break_off(reason)
+        self._delivery.break_off(reason)
 
     def _lose(self, engine: Engine, error: Exception) -> None:
         """Lets what a worker had go on elsewhere, or wait."""
         metrics.WORKER_LOSSES.inc()
-        self.delivery.flush()
+        self._delivery.flush()
         engine.lose()
         num_others = self.dispatcher.num_workers
         requests = self.dispatcher.evacuate([engine])
@@ -173,9 +207,9 @@ class Fleet:
             "go on at others" if num_others else "wait",
             error,
         )
-        self.delivery.end(self.dispatcher.adopt(requests))
+        self._delivery.end(self.dispatcher.adopt(requests))
         engine.update_metrics()
-        self.commands.answer_pauses()
+        self._commands.answer_pauses()
 
     def _change(self, change: Change) -> None:
         """Takes workers in that appeared, and lets go of those that vanished and are lost."""
@@ -215,7 +249,7 @@ class Fleet:
                 return
             requests = self.dispatcher.evacuate([engine])
             self.dispatcher.leave(engine)
-            self.delivery.end(self.dispatcher.adopt(requests))
+            self._delivery.end(self.dispatcher.adopt(requests))
         del self._engines[engine.peer]
         await engine.close()
 

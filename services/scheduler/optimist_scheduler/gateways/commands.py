@@ -1,22 +1,24 @@
 """Carries out what gateways ask for, and answers it: pauses once nothing runs any more."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from time import monotonic
-from typing import NamedTuple
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.scheduler_service.fields import MalformedError, read_names, read_pause_mode
+from optimist_common.scheduler_service.pauses import Pauses
+from optimist_common.scheduler_service.stream import GatewayStream
 from optimist_scheduler.core.base.values import Ended, Finished, FinishReason, RejectionError
 from optimist_scheduler.core.requests.request import MAX_PRIORITY
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
-from optimist_scheduler.gateways.delivery import Delivery, GatewayStream
+from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.proposers.proposers import Proposers
-from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher
-from optimist_scheduler.workers.translate import MalformedError, new_request, request_names
+from optimist_scheduler.workers.dispatcher import Dispatcher
+from optimist_scheduler.workers.translate import new_request
 
 _TOTALS = (
     "num_plans",
@@ -29,63 +31,6 @@ _TOTALS = (
 )
 """What has the same name in the message."""
 _REPAIRED = ("num_dropped_rows", "num_recomputed_rows", "num_added_rows")
-
-
-class PendingPause(NamedTuple):
-    """A pause whose reply waits for the scheduler to come to rest."""
-
-    stream: GatewayStream
-    command_id: int
-    mode: PauseMode
-
-
-class Pauses:
-    """Answers pauses once nothing runs any more; the latest one's mode applies."""
-
-    def __init__(
-        self, dispatcher: Dispatcher, reply: Callable[[GatewayStream, scheduler_pb2.Reply], None]
-    ) -> None:
-        self._dispatcher, self._reply = dispatcher, reply
-        self._pending: list[PendingPause] = []
-        self._answered_mode: PauseMode | None = None
-        """Mode of the last pause that was answered, while it is in force."""
-
-    def begin(self, stream: GatewayStream, command_id: int, mode: PauseMode) -> list[Ended]:
-        """Pauses; returns the requests that this ends."""
-        self._pending.append(PendingPause(stream, command_id, mode))
-        stream.num_unanswered += 1
-        return self._dispatcher.pause(mode)
-
-    def answer(self) -> None:
-        """Answers the pending pauses if nothing runs any more."""
-        if self._pending and self._dispatcher.is_quiet:
-            self._answered_mode = self._pending[-1].mode
-            self._answer_all("")
-
-    def resume(self) -> None:
-        """Goes on; pauses that are pending have failed."""
-        self._dispatcher.resume()
-        self._answered_mode = None
-        self._answer_all("pause: was ended by a resume before everything had come to rest")
-
-    def withdraw(self, stream: GatewayStream) -> None:
-        """Takes the pending pauses of a stream back; one that was answered stays in force."""
-        kept = [pause for pause in self._pending if pause.stream is not stream]
-        if len(kept) == len(self._pending):
-            return
-        self._pending = kept
-        mode = kept[-1].mode if kept else self._answered_mode
-        if mode is None:
-            self._dispatcher.resume()
-        else:
-            # The requests that a pause ends were ended when it began.
-            self._dispatcher.pause(PauseMode.KEEP if mode is PauseMode.ABORT else mode)
-
-    def _answer_all(self, error: str) -> None:
-        pending, self._pending = self._pending, []
-        for pause in pending:
-            pause.stream.num_unanswered -= 1
-            self._reply(pause.stream, scheduler_pb2.Reply(command_id=pause.command_id, error=error))
 
 
 class Commands:
@@ -112,7 +57,7 @@ class Commands:
         """
         self._dispatcher, self._delivery = dispatcher, delivery
         self._proposers, self._watch = proposers, watch
-        self._pauses = Pauses(dispatcher, delivery.reply)
+        self._pauses = Pauses(dispatcher, self._answer_pause)
         self.answer_pauses = self._pauses.answer
         delivery.on_slow = self.close
 
@@ -169,7 +114,7 @@ class Commands:
         if add.handle in stream.request_ids:
             raise MalformedError(f"add.handle: {add.handle} is in use")
         try:
-            new, names, now = new_request(add, stream.owner), request_names(add), monotonic()
+            new, names, now = new_request(add, stream.owner), read_names(add), monotonic()
             new = replace(new, is_followed=self._proposers.follows(new))
             self._dispatcher.add(new, now, add)
         except MalformedError as error:
@@ -236,11 +181,13 @@ class Commands:
     def _pause(
         self, stream: GatewayStream, pause: scheduler_pb2.Pause, command_id: int
     ) -> scheduler_pb2.Reply | None:
-        mode = PAUSE_MODES.get(pause.mode)
-        if mode is None:
-            raise MalformedError(f"pause.mode: must be KEEP, WAIT or ABORT, not {pause.mode}")
-        self._delivery.end(self._pauses.begin(stream, command_id, mode))
+        mode = read_pause_mode(pause)
+        self._pauses.add(stream, command_id, mode)
+        self._delivery.end(self._dispatcher.pause(mode))
         return None
+
+    def _answer_pause(self, stream: GatewayStream, command_id: int, error: str) -> None:
+        self._delivery.reply(stream, scheduler_pb2.Reply(command_id=command_id, error=error))
 
 
 def stats_message(

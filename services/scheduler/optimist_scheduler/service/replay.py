@@ -16,13 +16,14 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
 from optimist_common.network.endpoints import Peer
+from optimist_common.scheduler_service.fields import PAUSE_MODES
 from optimist_common.settings import ServiceSettings, load_settings
 from optimist_scheduler.core.base.values import Ended, SchedulerStats
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.journal import FORMAT, checksum, read_entries
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
-from optimist_scheduler.workers.dispatcher import PAUSE_MODES, Dispatcher, Worker
+from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
 
 

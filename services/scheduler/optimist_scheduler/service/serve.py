@@ -6,8 +6,8 @@ import logging
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
 from optimist_common.observing.metrics import serve_metrics
+from optimist_common.scheduler_service.servicer import SchedulerServicer
 from optimist_scheduler.engine.fleet import Fleet
-from optimist_scheduler.service.servicer import SchedulerServicer
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)

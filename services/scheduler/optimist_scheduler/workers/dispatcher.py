@@ -6,6 +6,8 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import journal_pb2, scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
+from optimist_common.scheduler_service.fields import PAUSE_MODES
+from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import (
     Ended,
     Finished,
@@ -16,15 +18,14 @@ from optimist_scheduler.core.base.values import (
 from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.request import NewRequest, Request
-from optimist_scheduler.core.scheduler import PauseMode, Scheduler
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.journal import OFF, Journal
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.translate import plan_message, read_window
 
-_MODES = {mode: scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.name}") for mode in PauseMode}
-PAUSE_MODES = {message: mode for mode, message in _MODES.items()}
+_MODES = {mode: message for message, mode in PAUSE_MODES.items()}
 UNREACHED = "no worker has been reached yet"
 
 _LOST = journal_pb2.JournalLost()

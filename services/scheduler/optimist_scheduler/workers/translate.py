@@ -12,6 +12,7 @@ from optimist_common.columns import floats_from_bytes, floats_to_bytes, from_byt
 from optimist_common.drafts import TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling
+from optimist_common.scheduler_service.fields import MalformedError, read_integers
 from optimist_scheduler.core.base.values import (
     Ended,
     Finished,
@@ -29,23 +30,17 @@ _REASONS = {
     reason: scheduler_pb2.FinishReason.Value(f"FINISH_REASON_{reason.name}")
     for reason in FinishReason
 }
-MAX_NAMES = 4
-MAX_NAME_LENGTH = 256
-
-
-class MalformedError(ValueError):
-    """A message that breaks the contract; the text names the field."""
 
 
 def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
     """Reads an Add of the stream `owner`; raises MalformedError if a column is none."""
     return NewRequest(
         request_id=add.request_id,
-        prompt_token_ids=_integers("prompt_token_ids", add.prompt_token_ids),
+        prompt_token_ids=read_integers("prompt_token_ids", add.prompt_token_ids),
         max_tokens=add.max_tokens,
-        predicted_token_ids=_integers("predicted_token_ids", add.predicted_token_ids),
-        num_predicted_tokens=_integers("num_predicted_tokens", add.num_predicted_tokens),
-        stop_token_ids=_integers("stop_token_ids", add.stop_token_ids),
+        predicted_token_ids=read_integers("predicted_token_ids", add.predicted_token_ids),
+        num_predicted_tokens=read_integers("num_predicted_tokens", add.num_predicted_tokens),
+        stop_token_ids=read_integers("stop_token_ids", add.stop_token_ids),
         min_tokens=add.min_tokens,
         sampling=_sampling(add.sampling),
         sampling_message=add.sampling,
@@ -53,20 +48,10 @@ def new_request(add: scheduler_pb2.Add, owner: int) -> NewRequest:
         cache_salt=add.cache_salt,
         max_draft_tokens=add.max_draft_tokens if add.HasField("max_draft_tokens") else None,
         wants_prediction_positions=add.wants_prediction_positions,
-        output_token_ids=_integers("output_token_ids", add.output_token_ids),
+        output_token_ids=read_integers("output_token_ids", add.output_token_ids),
         owner=owner,
         handle=add.handle,
     )
-
-
-def request_names(add: scheduler_pb2.Add) -> tuple[str, ...]:
-    """Reads the names of the client's request; raises MalformedError if there are too many."""
-    names = tuple(add.names)
-    if len(names) > MAX_NAMES:
-        raise MalformedError(f"names: must be at most {MAX_NAMES}, not {len(names)}")
-    if any(not 0 < len(name) <= MAX_NAME_LENGTH for name in names):
-        raise MalformedError(f"names: each must have 1 to {MAX_NAME_LENGTH} characters")
-    return names
 
 
 def finished_message(handle: int, finished: Finished, queue_us: int = 0) -> scheduler_pb2.Finished:
@@ -229,14 +214,6 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
         min_length=min(request.min_length, request.max_length),
         stop_token_ids=to_bytes(sorted(request.stop_token_ids)),
     )
-
-
-def _integers(name: str, data: bytes) -> Sequence[int]:
-    """Reads a column without a copy: what is only passed on may be long."""
-    try:
-        return from_bytes(data).data
-    except ValueError:
-        raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import SchedulerStats
-from optimist_scheduler.core.scheduler import PauseMode
 from tests.scheduler.situation import NOW, Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")

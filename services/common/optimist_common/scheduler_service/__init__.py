@@ -1,0 +1,1 @@
+"""What every service that speaks `optimist.scheduler.v1` does with the streams of gateways."""
