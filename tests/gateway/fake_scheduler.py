@@ -68,6 +68,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     max_model_len: int = MAX_MODEL_LEN
     policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
     max_draft_tokens: int | None = None
+    unsupported_fields: Sequence[str] = ()
+    unsupported_after_output: Sequence[str] = ()
     hold_after: int | None = None
     """After so many responses a request hangs here; None: not."""
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
@@ -91,6 +93,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             is_synthetic=self.is_synthetic,
             policy=self.policy,
             max_draft_tokens=self.max_draft_tokens,
+            engine="an engine" if self.unsupported_fields else "",
+            unsupported_fields=self.unsupported_fields,
+            unsupported_after_output=self.unsupported_after_output,
         )
 
     async def Connect(  # noqa: N802

@@ -37,6 +37,18 @@ async def test_a_priority_needs_a_scheduler_that_honours_it(start: Start) -> Non
         assert (allowed["minimum"], allowed["maximum"]) == (0, 0)
 
 
+async def test_what_the_engine_does_not_support_is_refused(start: Start) -> None:
+    names = ["sampling.min_p", "sampling.logit_bias_token_ids", "sampling.top_p", "of.later", "new"]
+    async with start(FakeScheduler(unsupported_fields=names)) as gateway:
+        gateway.say("x")
+        for name, value in (("min_p", 0.5), ("logit_bias", {"5": 1}), ("top_p", 0.5)):
+            error = await gateway.refused(COMPLETIONS, **{name: value})
+            assert (error["param"], error["code"]) == (name, "unsupported_value")
+            assert error["message"].startswith(f"{name}: is not supported by an engine, which")
+        assert not gateway.adds
+        await gateway.answer(COMPLETIONS, min_p=0, logit_bias={}, top_p=1)
+
+
 async def allowed_by_document(gateway: Gateway, name: str) -> Any:
     schemas = (await gateway.http.get("/openapi.json")).json()["components"]["schemas"]
     return schemas["CompletionBody"]["properties"][name]["anyOf"][0]

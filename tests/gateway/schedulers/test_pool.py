@@ -40,6 +40,32 @@ async def test_nothing_of_the_prompt_comes_twice(fleet: Fleet) -> None:
     assert positions == list(range(1, len(prompt)))
 
 
+async def test_a_field_goes_where_it_is_supported(fleet: Fleet) -> None:
+    fleet.fakes[0].unsupported_fields = ["sampling.min_p"]
+    fleet.fakes[1].unsupported_after_output = ["sampling.presence_penalty"]
+    for index in range(2):
+        await fleet.restart(index)
+        await fleet.until_connected(2)
+    assert not fleet.pool.description.unsupported_fields
+    for number in range(4):
+        sampling = sampling_pb2.SamplingParams(min_p=0.5)
+        assert await fleet.read(f"{number}", sampling=sampling).tokens() == ANSWER
+    assert [len(fake.adds) for fake in fleet.fakes] == [0, 4]
+
+
+async def test_a_request_goes_on_where_its_fields_are_supported(fleet: Fleet) -> None:
+    sampling = sampling_pb2.SamplingParams(presence_penalty=0.5)
+    stream, index = await fleet.begun(sampling=sampling)
+    fleet.fakes[1 - index].unsupported_after_output = ["sampling.presence_penalty"]
+    await fleet.restart(1 - index)
+    await fleet.until_connected(2)
+    await fleet.kill(index)
+    await until(lambda: fleet.pool.num_waiting == 1)
+    fleet.fakes[index].hold_after = None
+    await fleet.restart(index)
+    assert await stream.tokens() == ANSWER
+
+
 async def test_a_request_waits_for_its_only_scheduler() -> None:
     async with Fleet(1) as fleet:
         stream, index = await fleet.begun()

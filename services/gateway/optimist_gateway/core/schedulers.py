@@ -29,6 +29,12 @@ class ModelDescription:
     whose version does not say is taken to honour priorities."""
     max_draft_tokens: int | None = None
     """Most drafts of a request and pass; None if no scheduler says."""
+    engine: str = ""
+    """Name and version of the engine that runs the model; empty for workers of Optimist."""
+    unsupported_fields: frozenset[str] = frozenset()
+    """Fields of commands that no scheduler supports, such as `sampling.min_p`."""
+    unsupported_after_output: frozenset[str] = frozenset()
+    """Fields that none supports in a request that goes on after some output."""
 
     def too_long(self, path: Path, size: str) -> FieldError:
         """Returns the error, which has the path, of a request of a size that does not fit."""
@@ -52,6 +58,14 @@ class ModelDescription:
                 code="unsupported_value",
             )
 
+    def require_supported(self, fields: Iterable[str]) -> None:
+        """Raises FieldError if no scheduler supports one of the fields that a command has."""
+        for name in fields:
+            if name in self.unsupported_fields:
+                path = ("sampling", "logit_bias") if "logit_bias" in name else name.split(".")
+                fault = f"is not supported by {self.engine}, which runs this model"
+                raise FieldError(tuple(path), fault, code="unsupported_value")
+
 
 def find_difference(one: ModelDescription, other: ModelDescription) -> str | None:
     """Returns in what two descriptions are not of the same model; None if they are of one."""
@@ -65,8 +79,8 @@ def find_difference(one: ModelDescription, other: ModelDescription) -> str | Non
 def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
     """Returns what a request may rely on with several schedulers of one model; None without any.
 
-    Its length and its drafts fit all of them. A priority needs one that honours it: only there does
-    the request run.
+    Its length and its drafts fit all of them. A priority needs one that honours it, and a field one
+    whose engine supports it: only there does the request run.
     """
     known = list(descriptions)
     if not known:
@@ -77,6 +91,10 @@ def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescrip
         max_draft_tokens=min(drafts, default=None),
         max_model_len=min(one.max_model_len for one in known),
         is_fcfs=all(one.is_fcfs for one in known),
+        unsupported_fields=frozenset.intersection(*(one.unsupported_fields for one in known)),
+        unsupported_after_output=frozenset.intersection(
+            *(one.unsupported_after_output for one in known)
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from optimist_common.network.mailbox import Mailbox
 from optimist_common.network.server import LIVENESS
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.schedulers.messages import read_description, read_outputs
+from optimist_gateway.schedulers.messages import find_used, read_description, read_outputs
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError, TrackedRequest
 
 if TYPE_CHECKING:
@@ -113,11 +113,16 @@ class SchedulerClient:
         return self._commands is None or len(self._commands) >= self._max_waiting_commands
 
     def takes(self, request: TrackedRequest) -> bool:
-        """Returns whether it is connected, reads commands, and has the length and the policy."""
+        """Returns whether it is connected, reads commands, and supports what the request has."""
         model = self.description
         if self._is_full or model is None or (request.add.priority and model.is_fcfs):
             return False
-        return request.length <= model.max_model_len
+        if request.length > model.max_model_len:
+            return False
+        unsupported = model.unsupported_fields
+        if request.output:
+            unsupported |= model.unsupported_after_output
+        return not (unsupported and find_used(request.add, unsupported))
 
     def start(self, request: TrackedRequest) -> None:
         """Sends a request that it takes."""

@@ -2,8 +2,10 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+
+from google.protobuf.message import Message
 
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
@@ -80,7 +82,7 @@ def _common(
     token_ids = [prediction.token_ids for prediction in predictions]
     lengths = [len(one) for one in token_ids]
     model.require_known(list(request.sampling.logit_bias), ("sampling", "logit_bias"))
-    return scheduler_pb2.Add(
+    add = scheduler_pb2.Add(
         predicted_token_ids=to_bytes(list(chain.from_iterable(token_ids))),
         num_predicted_tokens=to_bytes(lengths if len(lengths) > 1 else []),
         sampling=_sampling(request),
@@ -94,6 +96,32 @@ def _common(
             request.include_provenance or (predictions and request.stop)
         ),
     )
+    model.require_supported(find_used(add, model.unsupported_fields))
+    return add
+
+
+_NEUTRAL = {"sampling.repetition_penalty": 1.0, "sampling.top_p": 1.0}
+"""Values that ask for nothing, where that is not the default of the message."""
+
+
+def find_used(add: scheduler_pb2.Add, names: Iterable[str]) -> list[str]:
+    """Returns those fields, such as `sampling.min_p`, that a command has; others are unknown."""
+    return [name for name in sorted(names) if _is_used(add, name)]
+
+
+def _is_used(add: scheduler_pb2.Add, name: str) -> bool:
+    message: Message = add
+    *outer, last = name.split(".")
+    for each in outer:
+        if each not in message.DESCRIPTOR.fields_by_name:
+            return False
+        message = getattr(message, each)
+    field = message.DESCRIPTOR.fields_by_name.get(last)
+    if field is None:
+        return False
+    if field.has_presence:
+        return message.HasField(last)
+    return getattr(message, last) not in (_NEUTRAL.get(name), field.default_value)
 
 
 def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescription) -> int:
@@ -134,6 +162,9 @@ def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescripti
             response.max_draft_tokens if response.HasField("max_draft_tokens") else None
         ),
         is_fcfs=response.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS,
+        engine=response.engine,
+        unsupported_fields=frozenset(response.unsupported_fields),
+        unsupported_after_output=frozenset(response.unsupported_after_output),
     )
 
 

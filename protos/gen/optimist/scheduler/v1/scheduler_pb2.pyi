@@ -138,6 +138,9 @@ class DescribeResponse(_message.Message):
     NUM_WORKERS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    UNSUPPORTED_FIELDS_FIELD_NUMBER: _builtins.int
+    UNSUPPORTED_AFTER_OUTPUT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the worker's weights came from."""
     vocab_size: _builtins.int
@@ -160,6 +163,18 @@ class DescribeResponse(_message.Message):
     """Which requests go first."""
     max_draft_tokens: _builtins.int
     """Most drafts of a request and pass; absent if the scheduler is of a version that does not say."""
+    engine: _builtins.str
+    """Name and version of the engine that runs the model, such as "vllm 0.32.0"; empty for workers of Optimist."""
+    @_builtins.property
+    def unsupported_fields(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Fields of Add that the engine does not support, such as "sampling.min_p": an Add with one of them, other than
+        its default, is refused.
+        """
+
+    @_builtins.property
+    def unsupported_after_output(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The same for an Add with output_token_ids: such a request has to go on elsewhere."""
+
     def __init__(
         self,
         *,
@@ -174,10 +189,13 @@ class DescribeResponse(_message.Message):
         num_workers: _builtins.int = ...,
         policy: Global___SchedulingPolicy.ValueType = ...,
         max_draft_tokens: _builtins.int | None = ...,
+        engine: _builtins.str = ...,
+        unsupported_fields: _abc.Iterable[_builtins.str] | None = ...,
+        unsupported_after_output: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_draft_tokens", b"max_draft_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "engine", b"engine", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_draft_tokens", b"max_draft_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "unsupported_after_output", b"unsupported_after_output", "unsupported_fields", b"unsupported_fields", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015
