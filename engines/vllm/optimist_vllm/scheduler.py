@@ -15,7 +15,7 @@ from vllm.v1.engine.core import EngineCore
 from optimist_aligner import INT32, Aligner, Draft, Vocabulary
 from optimist_vllm.core.drafts import Drafts
 from optimist_vllm.core.followed_request import FollowedRequest
-from optimist_vllm.core.payload import PAYLOAD, Report, take_attached
+from optimist_vllm.core.payload import PAYLOAD, Attached, Report, take_attached
 from optimist_vllm.core.width import DraftWidths
 from optimist_vllm.preparation import Preparation, Prepared
 
@@ -25,10 +25,12 @@ logger = init_logger("vllm.optimist_vllm")
 class _Entry:
     """A request of the scheduler as it is followed."""
 
-    __slots__ = ("followed", "key", "prepared")
+    __slots__ = ("attached", "delivered", "followed", "prepared")
 
-    def __init__(self, key: int | None, prepared: "Future[Prepared]") -> None:
-        self.key, self.prepared = key, prepared
+    def __init__(
+        self, attached: Attached, delivered: Sequence[int], prepared: "Future[Prepared]"
+    ) -> None:
+        self.attached, self.delivered, self.prepared = attached, delivered, prepared
         self.followed: FollowedRequest | None = None
 
 
@@ -50,6 +52,8 @@ class PredictionScheduler(Scheduler):
         executor.submit(lambda: algorithm.common)
         self._preparation = Preparation(algorithm, encode, executor)
         self._entries: dict[str, _Entry] = {}
+        self._unprimed: dict[str, list[int]] = {}
+        """Output of an earlier run that the grammars of requests have not taken yet."""
         self._widths = DraftWidths()
         self._scheduled_ns = 0
 
@@ -61,14 +65,14 @@ class PredictionScheduler(Scheduler):
             is_new = request.request_id not in self.requests
             if is_new and not request.resumable and request.prompt_token_ids is not None:
                 self._forget_gone()
-                prepared = self._preparation.begin(attached, request.prompt_token_ids)
-                self._entries[request.request_id] = _Entry(attached.key, prepared)
+                self._begin(request, attached)
         super().add_request(request, *args, **kwargs)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """Schedules; the drafts say nothing of themselves in dumps."""
         self._scheduled_ns = perf_counter_ns()
         output = super().schedule(*args, **kwargs)
+        self._prime_grammars()
         drafts = output.scheduled_spec_decode_tokens
         for request_id, token_ids in drafts.items():
             drafts[request_id] = Drafts(INT32, token_ids)
@@ -94,19 +98,46 @@ class PredictionScheduler(Scheduler):
         self._draft([output.request_id for output in emitting if output.finish_reason is None])
         return outputs
 
+    def _begin(self, request: Any, attached: Attached) -> None:
+        """Begins to follow a new request."""
+        end = len(request.prompt_token_ids) - attached.num_delivered
+        delivered = request.prompt_token_ids[end:]
+        if delivered and request.use_structured_output:
+            self._unprimed[request.request_id] = delivered
+        if attached.max_drafts != 0:
+            prepared = self._preparation.begin(attached, request.prompt_token_ids[:end])
+            self._entries[request.request_id] = _Entry(attached, delivered, prepared)
+
+    def _prime_grammars(self) -> None:
+        """Lets grammars take what earlier runs of their requests delivered.
+
+        vLLM schedules a request once its grammar is compiled, and makes the mask afterwards.
+        """
+        for request_id, token_ids in list(self._unprimed.items()):
+            request = self.requests.get(request_id)
+            structured = request.structured_output_request if request is not None else None
+            if structured is not None and not structured.is_grammar_ready:
+                continue
+            del self._unprimed[request_id]
+            if structured is None or isinstance(structured.grammar, Exception):
+                continue
+            if not structured.grammar.accept_tokens(request_id, token_ids):
+                logger.error("request %s: its output so far breaks its grammar", request_id)
+
     def _settle(self, output: Any, drafts: Sequence[int]) -> None:
         entry = self._entries.get(output.request_id)
         if entry is None:
             return
         followed = entry.followed
         if followed is not None:
-            is_predicted = followed.settle(output.new_token_ids, drafts)
+            positions = followed.settle(output.new_token_ids, drafts)
             account = followed.account
             report = Report(
-                entry.key,
+                entry.attached.key,
                 account.num_accepted,
                 account.num_rejected,
-                is_predicted,
+                positions,
+                followed.num_drafted,
                 followed.draft_ns,
             )
             followed.draft_ns = 0
@@ -123,7 +154,7 @@ class PredictionScheduler(Scheduler):
                 continue
             start = perf_counter_ns()
             try:
-                path = self._find_path(request, followed)
+                path = self._find_path(request, followed, self._max_drafts(request_id))
             except Exception:
                 # Whatever is wrong with it, the others go on, and this one without drafts.
                 logger.exception("request %s is not followed any more", request_id)
@@ -142,11 +173,16 @@ class PredictionScheduler(Scheduler):
             followed.draft(path.positions[: len(token_ids)])
             request.spec_token_ids = token_ids
 
-    def _find_path(self, request: Any, followed: FollowedRequest) -> Draft | None:
+    def _max_drafts(self, request_id: str) -> int:
+        most: int = self.num_spec_tokens
+        asked = self._entries[request_id].attached.max_drafts
+        return most if asked is None else min(asked, most)
+
+    def _find_path(self, request: Any, followed: FollowedRequest, max_drafts: int) -> Draft | None:
         """Returns what to draft for a request, None if that is not due."""
         price, num_output = self._widths.price, request.num_output_tokens
         room = min(
-            self.num_spec_tokens,
+            max_drafts,
             # The pass brings a token of its own.
             self.max_model_len - request.num_tokens - 1,
             request.max_tokens - num_output - 1,
@@ -175,7 +211,9 @@ class PredictionScheduler(Scheduler):
                 del self._entries[request_id]
                 return None
             prepared = entry.prepared.result()
-            entry.followed = FollowedRequest(prepared.reference, prepared.num_predicted)
+            entry.followed = FollowedRequest(
+                prepared.reference, prepared.num_predicted, entry.delivered
+            )
         return entry.followed
 
     def _forget_gone(self) -> None:

@@ -31,7 +31,7 @@ SECTIONS = frozenset({
     "bench_crossover", "bench_drafts", "bench_edits", "bench_engines", "bench_overhead",
     "bench_overlap", "bench_overload", "bench_pipeline", "bench_predictions", "bench_quantization",
     "bench_replicas", "bench_scheduler", "bench_windows", "complete", "convert", "explain",
-    "gateway", "proposer",
+    "engine", "gateway", "proposer",
     "replay", "scheduler", "serve", "simulated", "worker",
 })
 # fmt: on

@@ -41,8 +41,10 @@ async def test_what_the_engine_does_not_support_is_refused(start: Start) -> None
     names = ["sampling.min_p", "sampling.logit_bias_token_ids", "sampling.top_p", "of.later", "new"]
     async with start(FakeScheduler(unsupported_fields=names)) as gateway:
         gateway.say("x")
-        for name, value in (("min_p", 0.5), ("logit_bias", {"5": 1}), ("top_p", 0.5)):
-            error = await gateway.refused(COMPLETIONS, **{name: value})
+        asked: list[tuple[str, Any]] = [("min_p", 0.5), ("logit_bias", {"5": 1}), ("top_p", 0.5)]
+        for name, value in asked:
+            fields: dict[str, Any] = {name: value}
+            error = await gateway.refused(COMPLETIONS, **fields)
             assert (error["param"], error["code"]) == (name, "unsupported_value")
             assert error["message"].startswith(f"{name}: is not supported by an engine, which")
         assert not gateway.adds

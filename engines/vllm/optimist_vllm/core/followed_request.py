@@ -27,20 +27,29 @@ class FollowedRequest:
     Attributes:
         account: What the predictions were worth so far.
         draft_ns: Nanoseconds that drafting took and that were not reported yet.
+        num_drafted: Drafts that were verified.
     """
 
-    def __init__(self, reference: Reference, num_predicted: int) -> None:
-        """Takes what the output may repeat, followed by chains, and its predicted tokens."""
+    def __init__(
+        self, reference: Reference, num_predicted: int, delivered: Sequence[int] = ()
+    ) -> None:
+        """Begins to follow.
+
+        Args:
+            reference: What the output may repeat, followed by chains.
+            num_predicted: Its predicted tokens.
+            delivered: Output of an earlier run, after which this one goes on [num_delivered].
+        """
         self.account = Account(num_predicted)
-        self.draft_ns = 0
-        self._reference = reference
-        self._follower: Follower = reference.follow()
+        self.draft_ns = self.num_drafted = 0
+        self._reference, self._delivered = reference, array(INT32, delivered)
+        self._follower = self._follow()
         self._num_observed = 0
         self._gain = _FIRST_PREDICTED_GAIN if num_predicted else 0.0
         self._most_new = 16 if num_predicted else 128
         self._positions: Sequence[int] = ()
 
-    def settle(self, new_token_ids: Sequence[int], drafts: Sequence[int]) -> list[bool]:
+    def settle(self, new_token_ids: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Counts what became of the drafts of a pass.
 
         Args:
@@ -49,7 +58,7 @@ class FollowedRequest:
                 [num_drafts].
 
         Returns:
-            Whether each accepted draft was predicted [num_accepted].
+            Where each accepted draft was read from [num_accepted].
         """
         num_accepted = 0
         # The token after the accepted drafts is never the draft that it was verified against.
@@ -59,9 +68,10 @@ class FollowedRequest:
             num_accepted += 1
         positions = self._positions[: len(drafts)]
         self._positions = ()
+        self.num_drafted += len(positions)
         self.account.settle(positions, num_accepted)
         self._gain += (num_accepted - self._gain) / _SPAN
-        return [position >= 0 for position in positions[:num_accepted]]
+        return list(positions[:num_accepted])
 
     def is_due(self, num_output_tokens: int, price: float) -> bool:
         """Returns whether to look for drafts now.
@@ -88,7 +98,7 @@ class FollowedRequest:
         """
         if len(output_token_ids) < self._num_observed:
             # Some of it was taken back.
-            self._follower, self._num_observed = self._reference.follow(), 0
+            self._follower, self._num_observed = self._follow(), 0
         self._follower.observe(array(INT32, output_token_ids[self._num_observed :]))
         self._num_observed = len(output_token_ids)
         path = self._follower.propose(most, min_value)
@@ -97,6 +107,12 @@ class FollowedRequest:
                 return Draft()
             self._gain = max(_WOKEN_GAIN, price)
         return path
+
+    def _follow(self) -> Follower:
+        follower = self._reference.follow()
+        if self._delivered:
+            follower.observe(self._delivered)
+        return follower
 
     def draft(self, positions: Sequence[int]) -> None:
         """Notes where the drafts of the next pass were read from [num_drafts]."""

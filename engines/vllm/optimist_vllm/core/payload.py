@@ -17,10 +17,14 @@ TEXT = "prediction"
 class Payload:
     """The predictions of a request; vLLM logs it as how many tokens they have."""
 
-    key: int
-    """Which account of the front end the request belongs to."""
+    key: int | None
+    """Which account of the front end the request belongs to; None for none."""
     predictions: list[bytes]
     """Token ids of each, int32."""
+    max_drafts: int | None = None
+    """Most drafts of a pass; None for the server's limit."""
+    num_delivered: int = 0
+    """Tokens at the prompt's end that are output: an earlier run of the request delivered them."""
 
     @classmethod
     def of(cls, key: int, predictions: Sequence[Sequence[int]]) -> "Payload":
@@ -39,6 +43,10 @@ class Attached(NamedTuple):
     predictions: "list[array[int]]"
     text: object
     """A prediction that is not tokenized yet, as the client gave it; None for none."""
+    max_drafts: int | None = None
+    """See `Payload`."""
+    num_delivered: int = 0
+    """See `Payload`."""
 
 
 def take_attached(
@@ -53,7 +61,8 @@ def take_attached(
     if not isinstance(payload, Payload):
         return Attached(None, [], text), rest or None
     predictions = [array(INT32, each) for each in payload.predictions]
-    return Attached(payload.key, predictions, text), rest or None
+    attached = Attached(payload.key, predictions, text, payload.max_drafts, payload.num_delivered)
+    return attached, rest or None
 
 
 class Report(NamedTuple):
@@ -65,11 +74,14 @@ class Report(NamedTuple):
     """Predicted tokens among the output so far."""
     num_rejected: int
     """Positions of the predictions that were drafted so far and never kept."""
-    is_predicted: list[bool]
-    """Of the accepted drafts that this output begins with: whether each was predicted."""
+    positions: list[int]
+    """Where the accepted drafts that this output begins with were read from, as `Sources.positions`
+    of the aligner says; negative outside the predictions."""
+    num_drafted: int
+    """Drafts that were verified so far."""
     draft_ns: int
     """Nanoseconds that drafting took since the report before."""
 
     def count_accepted(self, num_delivered: int) -> int:
         """Returns `num_accepted` if only so many tokens of this output reach the client."""
-        return self.num_accepted - sum(self.is_predicted[num_delivered:])
+        return self.num_accepted - sum(each >= 0 for each in self.positions[num_delivered:])

@@ -147,7 +147,9 @@ def _sampling(request: Request) -> sampling_pb2.SamplingParams:
         "num_logprobs": num_logprobs,
         "num_prompt_logprobs": request.num_logprobs if request.echo else None,
     }
-    return write_sampling(SamplingParams(**values))
+    message = write_sampling(SamplingParams(**values))
+    message.has_client_seed = sampling.seed is not None
+    return message
 
 
 def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!optimist/common/v1/sampling.proto\x12\x12optimist.common.v1\"\xe1\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12\x1c\n\x14logit_bias_token_ids\x18\t \x01(\x0c\x12\x19\n\x11logit_bias_values\x18\n \x01(\x0c\x12\x0f\n\x07grammar\x18\x0b \x01(\t\x12\x19\n\x0cnum_logprobs\x18\x0c \x01(\x05H\x00\x88\x01\x01\x12 \n\x13num_prompt_logprobs\x18\r \x01(\x05H\x01\x88\x01\x01\x42\x0f\n\r_num_logprobsB\x16\n\x14_num_prompt_logprobsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!optimist/common/v1/sampling.proto\x12\x12optimist.common.v1\"\xfa\x02\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\x05\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x03\x12\x1a\n\x12repetition_penalty\x18\x06 \x01(\x02\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12\x1c\n\x14logit_bias_token_ids\x18\t \x01(\x0c\x12\x19\n\x11logit_bias_values\x18\n \x01(\x0c\x12\x0f\n\x07grammar\x18\x0b \x01(\t\x12\x19\n\x0cnum_logprobs\x18\x0c \x01(\x05H\x00\x88\x01\x01\x12 \n\x13num_prompt_logprobs\x18\r \x01(\x05H\x01\x88\x01\x01\x12\x17\n\x0fhas_client_seed\x18\x0e \x01(\x08\x42\x0f\n\r_num_logprobsB\x16\n\x14_num_prompt_logprobsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,5 +32,5 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'optimist.common.v1.sampling
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMS']._serialized_start=58
-  _globals['_SAMPLINGPARAMS']._serialized_end=411
+  _globals['_SAMPLINGPARAMS']._serialized_end=436
 # @@protoc_insertion_point(module_scope)

@@ -35,6 +35,7 @@ class SamplingParams(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     NUM_LOGPROBS_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    HAS_CLIENT_SEED_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
     """Divides the logits; 0 takes the most likely token and uses no noise."""
     top_k: _builtins.int
@@ -63,6 +64,8 @@ class SamplingParams(_message.Message):
     """
     num_prompt_logprobs: _builtins.int
     """Reports the same of the prompt's tokens, from the second one on; absent for none."""
+    has_client_seed: _builtins.bool
+    """Whether the client chose the seed: an engine with noise of its own uses a seed only then, since that may cost time."""
     def __init__(
         self,
         *,
@@ -79,10 +82,11 @@ class SamplingParams(_message.Message):
         grammar: _builtins.str = ...,
         num_logprobs: _builtins.int | None = ...,
         num_prompt_logprobs: _builtins.int | None = ...,
+        has_client_seed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "_num_prompt_logprobs", b"_num_prompt_logprobs", "num_logprobs", b"num_logprobs", "num_prompt_logprobs", b"num_prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "_num_prompt_logprobs", b"_num_prompt_logprobs", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "logit_bias_token_ids", b"logit_bias_token_ids", "logit_bias_values", b"logit_bias_values", "min_p", b"min_p", "num_logprobs", b"num_logprobs", "num_prompt_logprobs", b"num_prompt_logprobs", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs", "_num_prompt_logprobs", b"_num_prompt_logprobs", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "has_client_seed", b"has_client_seed", "logit_bias_token_ids", b"logit_bias_token_ids", "logit_bias_values", b"logit_bias_values", "min_p", b"min_p", "num_logprobs", b"num_logprobs", "num_prompt_logprobs", b"num_prompt_logprobs", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__num_logprobs: _TypeAlias = _typing.Literal["num_logprobs"]  # noqa: Y015
     _WhichOneofArgType__num_logprobs: _TypeAlias = _typing.Literal["_num_logprobs", b"_num_logprobs"]  # noqa: Y015

@@ -1,0 +1,43 @@
+"""Starts the engine: `python -m optimist_vllm.engine`, in the environment that has vLLM."""
+
+import sys
+
+from optimist_common.errors import SetupError, run_or_explain
+from optimist_common.network.server import run_service
+from optimist_common.observing.logs import configure_logging
+from optimist_common.settings import load_settings
+from optimist_vllm.engine.settings import EngineSettings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serves until a signal; returns the exit code."""
+
+    def start() -> None:
+        given = sys.argv[1:] if arguments is None else arguments
+        given, flags = split_flags(given)
+        if given and not given[0].startswith("-"):
+            given = ["--model", *given]
+        settings = load_settings(EngineSettings, given)
+        configure_logging(settings.log_level, settings.log_format, settings.section)
+        try:
+            from optimist_vllm.engine.serve import serve
+        except ModuleNotFoundError as error:
+            raise SetupError(
+                f"{error.name} is not installed for {sys.executable}: name the Python of vLLM's "
+                "environment by --engine-python, and install optimist-vllm[engine] there"
+            ) from None
+        run_service(lambda: serve(settings, flags))
+
+    return run_or_explain("optimist engine", start)
+
+
+def split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Returns what stands before `--`, and vLLM's flags after it."""
+    if "--" not in arguments:
+        return arguments, []
+    index = arguments.index("--")
+    return arguments[:index], arguments[index + 1 :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
