@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
+import pytest
 import redis
 
 from optimist_cli.serve.ports import free_ports
@@ -25,6 +27,22 @@ END_SECONDS = 30.0
 # On a busy machine a proposer's answer may be late, and a test would see fewer predicted tokens;
 # and what passes cost there says nothing.
 PATIENT = {"OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000", "OPTIMIST_WORKER_COST_SECONDS": "0"}
+ENGINE_PYTHON = os.environ.get("OPTIMIST_TEST_ENGINE_PYTHON", "")
+"""Python of an environment with vLLM: it runs the model of `Stack` instead of our own services."""
+our_engine = partial(pytest.mark.skipif, bool(ENGINE_PYTHON))
+"""Marks what only our own engine promises; `reason` says why."""
+VLLM_FLAGS = ("--", "--dtype", "float32", "--enforce-eager")
+VLLM_VARIABLES = {
+    # Threads that share the work of small models would only wait for each other.
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+SERVICES = ("proposer", "worker", "scheduler", "gateway")
 
 
 def free_port() -> int:
@@ -84,6 +102,11 @@ class Stack:
         self.url = f"http://127.0.0.1:{port}"
         self.grpc_address = f"127.0.0.1:{grpc_port}"
         command = [sys.executable, "-m", "optimist_cli", "serve", str(BUNDLED_MODEL)]
+        self._modules = {name: f"optimist_{name}" for name in SERVICES}
+        if ENGINE_PYTHON:
+            options = (*options, "--engine", "vllm", "--engine-python", ENGINE_PYTHON, *VLLM_FLAGS)
+            variables = VLLM_VARIABLES | variables
+            self._modules = {"engine": "optimist_vllm.engine", "gateway": "optimist_gateway"}
         self._process = subprocess.Popen(
             [*command, "--port", str(port), "--grpc-port", str(grpc_port), *options],
             stdout=subprocess.PIPE,
@@ -96,8 +119,8 @@ class Stack:
     def service_pids(self, *names: str) -> list[int]:
         """Returns the process ids of all services, or of some; they may have been restarted."""
         found = descendants(self._process.pid).items()
-        names = names or ("proposer", "worker", "scheduler", "gateway")
-        words = [f"\0optimist_{name}\0" for name in names]
+        names = names or tuple(self._modules)
+        words = [f"\0{self._modules[name]}\0" for name in names]
         pids = [pid for word in words for pid, command in found if word in command]
         assert len(pids) == len(names), f"of {names} there are {pids}"
         return pids

@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),
     "scheduler": ("optimist_scheduler.__main__", "start the scheduler alone"),
+    "engine": ("optimist_cli.engine", "start vLLM as a scheduler with its workers"),
     "worker": ("optimist_worker.__main__", "start a worker alone"),
     "proposer": ("optimist_proposer.__main__", "start a proposer alone"),
 }

@@ -1,5 +1,8 @@
 """What `optimist serve` starts."""
 
+import os
+import re
+import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,16 +10,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from optimist_cli import engine
 from optimist_cli.serve import command as serve
 from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.serve.settings import serve_settings
 from optimist_common.errors import SetupError
 from optimist_common.network.server import bind
-from optimist_common.settings import ServiceSettings, config_file, load_settings
+from optimist_common.settings import ServiceSettings, config_file, load_settings, split_flags
 from optimist_gateway.settings import GatewaySettings
 from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.settings import SchedulerSettings
+from optimist_vllm.engine.settings import EngineSettings
 from optimist_worker.settings import WorkerSettings
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
@@ -200,3 +205,48 @@ def test_services_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(serve, "find_spec", {"fastapi": True, "redis": True}.get)
     with pytest.raises(SetupError, match=r"^not installed: scheduler, worker; .* 'optimist\[sch"):
         serve.main(["some/model"])
+
+
+def test_vllm_is_an_engine_of_the_gateway() -> None:
+    words = ["model", "--engine", "vllm", "--engine-python", "/vllm/python", "--log-level", "info"]
+    engine, gateway = service_specs(serve_settings(words), engine_flags=["--dtype", "bfloat16"])
+    assert (engine.python, engine.module) == ("/vllm/python", "optimist_vllm.engine")
+    own, flags = split_flags(engine.arguments)
+    assert flags == ["--dtype", "bfloat16"]
+    settings = load_settings(EngineSettings, own)
+    assert (settings.model, settings.log_level) == ("model", "info")
+    assert _value(gateway.arguments, "--schedulers") == f"127.0.0.1:{settings.port}"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--engine vllm --dtype float32", "--dtype: is of --engine optimist; give vLLM's own"),
+        ("--engine vllm --workers 2", "--workers: is of --engine optimist; give vLLM's own"),
+        ("--engine-python python", "--engine-python: is of --engine vllm"),
+        ("--engine other", "--engine: Input should be 'optimist' or 'vllm', not 'other'"),
+        ("-- --dtype float32", "--dtype: what comes after -- is for --engine vllm"),
+    ],
+)
+def test_each_engine_has_its_own_flags(words: str, reason: str) -> None:
+    with pytest.raises(SetupError, match=f"^{re.escape(reason)}"):
+        serve.main(["model", *words.split()])
+
+
+def test_the_engine_alone_is_started_by_the_python_that_has_vllm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Sequence[str]] = []
+    monkeypatch.setattr(os, "execvp", lambda _python, command: started.append(command))
+    for words in ("model --port 7 --engine-python /vllm/python -- --dtype auto", "model"):
+        engine.main(words.split())
+    module = ["-m", "optimist_vllm.engine", "model"]
+    assert started[0] == ["/vllm/python", *module, "--port", "7", "--", "--dtype", "auto"]
+    assert started[1] == [sys.executable, *module]
+    with pytest.raises(SetupError, match=r"^--engine-python: name the Python"):
+        engine.main(["model", "--engine-python"])
+
+
+def test_a_python_that_is_not_there_is_named() -> None:
+    with pytest.raises(SetupError, match=r"^--engine-python: cannot start /no/python: No such"):
+        engine.main(["model", "--engine-python", "/no/python"])

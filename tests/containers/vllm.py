@@ -13,8 +13,8 @@ from tests.chaos.load.case import MODEL_NAME
 from tests.containers.ask import ask_rest
 from tests.containers.engine import address, engine
 from tests.containers.pods import play, pod_address, pod_logs, rendered
-from tests.stack import BUNDLED_MODEL
-from tests.vllm.server import ENVIRONMENT, FLAG, START_SECONDS
+from tests.stack import BUNDLED_MODEL, VLLM_VARIABLES
+from tests.vllm.server import FLAG, START_SECONDS
 
 # What vLLM's CPU build and a small model want, and a GPU with another one does without.
 _OPTIONS = ("--dtype", "float32", "--max-model-len", "2048", "--enforce-eager")
@@ -25,7 +25,7 @@ _KEY = "a-key"
 
 def check_image() -> str:
     """The command of docs/vllm.md."""
-    variables = [word for each in ENVIRONMENT.items() for word in ("--env", "=".join(each))]
+    variables = [word for each in VLLM_VARIABLES.items() for word in ("--env", "=".join(each))]
     options = ("--detach", "--ipc=host", "--volume", f"{BUNDLED_MODEL}:/model:ro", *variables)
     flag = ("--speculative-config", FLAG)
     container = engine("run", *options, "optimist-vllm", *_ARGUMENTS, *flag).strip()
@@ -58,7 +58,7 @@ def _run_on_cpu(spec: dict[str, Any]) -> None:
     (container,) = spec["containers"]
     del container["resources"]
     container["args"] = [*_ARGUMENTS, *container["args"][1:]]
-    container["env"] += [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
+    container["env"] += [{"name": name, "value": value} for name, value in VLLM_VARIABLES.items()]
     container["volumeMounts"].append({"name": "model", "mountPath": "/model", "readOnly": True})
     # podman gives an emptyDir the rights of the image's directory, a cluster those of /tmp.
     shared = {"name": "shm", "hostPath": {"path": "/dev/shm", "type": "Directory"}}

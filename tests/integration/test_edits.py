@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from tests.integration.edit import MODEL, ask, complete, edits, predict
-from tests.stack import wait_until
+from tests.stack import our_engine, wait_until
 
 CODE = "def area(width, height):\n    return width * height\n" * 4
 FOX = "The quick brown fox\njumps over the lazy dog.\n"
@@ -28,6 +28,7 @@ def test_a_perfect_prediction_takes_few_chunks(client: OpenAI) -> None:
     assert len(seen) < len(plain.token_ids) / 4
 
 
+@our_engine(reason="vLLM drafts a word or two of any text")
 def test_a_prediction_that_is_useless_or_goes_wrong_changes_nothing(client: OpenAI) -> None:
     edit = edits(1)[0]
     plain = ask(client, edit, None)
@@ -39,6 +40,7 @@ def test_a_prediction_that_is_useless_or_goes_wrong_changes_nothing(client: Open
     assert wrong.rejected > 0
 
 
+@our_engine(reason="vLLM keeps the distribution, not the sample")
 def test_sampled_text_does_not_depend_on_the_prediction(client: OpenAI) -> None:
     edit = edits(1)[0]
     # The model is so sure of an edit that it takes both to leave it a choice.
@@ -107,6 +109,7 @@ def test_a_prediction_saves_passes_and_changes_no_log_probability(client: OpenAI
     assert 0 < worth["num_accepted_tokens"] <= worth["num_drafted_tokens"]
 
 
+@our_engine(reason="there is no proposer")
 def test_a_request_is_logged_where_the_proposer_has_the_setting(
     client: OpenAI, request_logs: Path
 ) -> None:

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.command import run as run_command
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
-from tests.stack import START_SECONDS, Process, Stack, wait_until
+from tests.stack import START_SECONDS, Process, Stack, our_engine, wait_until
 
 FOR_ANY_MODEL = ["spelling", "docstrings", "nothing-expected"]
 FOR_BUNDLED_MODEL = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
@@ -98,6 +98,7 @@ def test_the_program_for_python_runs(visit: Visit, stack: Stack) -> None:
     assert run_command(sys.executable, "-c", str(program)).startswith(answer(page))
 
 
+@our_engine(reason="vLLM has answered before the gateway is killed")
 def test_a_server_may_go_away_and_come_back(visit: Visit, stack: Stack) -> None:
     visit.allow_failed_requests()
     page = visit.open(stack.url)

@@ -11,19 +11,11 @@ import httpx
 from openai import OpenAI
 
 from tests.integration.edit import connect
-from tests.stack import REPOSITORY, free_port, read_totals, wait_until
+from tests.stack import REPOSITORY, VLLM_VARIABLES, free_port, read_totals, wait_until
 
 BIN = Path(os.environ.get("OPTIMIST_TEST_VLLM", REPOSITORY / ".venv-vllm")) / "bin"
 FLAG = '{"model":"optimist_vllm.Proposer","num_speculative_tokens":64}'
 START_SECONDS = 600.0
-ENVIRONMENT = {
-    # Threads that share the work of small models would only wait for each other.
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 
 class Server:
@@ -40,7 +32,7 @@ class Server:
                 cwd=REPOSITORY,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env=os.environ | ENVIRONMENT | variables,
+                env=os.environ | VLLM_VARIABLES | variables,
             )
 
     def wait(self) -> OpenAI:

@@ -19,8 +19,8 @@ from openai import BadRequestError
 from optimist_bench.engines.workloads import Prompt, make_prompts
 from optimist_training.data.edits import Edit
 from tests.integration.edit import complete, edits
-from tests.stack import BUNDLED_MODEL, REPOSITORY
-from tests.vllm.server import BIN, ENVIRONMENT, FLAG, Server
+from tests.stack import BUNDLED_MODEL, REPOSITORY, VLLM_VARIABLES
+from tests.vllm.server import BIN, FLAG, Server
 
 pytestmark = [
     pytest.mark.skipif(not (BIN / "vllm").exists(), reason="`make vllm-setup` was not run"),
@@ -326,7 +326,7 @@ def test_llm_in_python() -> None:
     script = REPOSITORY / "tests" / "vllm" / "scripts" / "llm.py"
     prompt = str(edit.messages()[0]["content"])
     command = [str(BIN / "python"), str(script), str(BUNDLED_MODEL), prompt, edit.after]
-    printed = subprocess.check_output(command, env=os.environ | ENVIRONMENT, text=True)
+    printed = subprocess.check_output(command, env=os.environ | VLLM_VARIABLES, text=True)
     # vLLM prints there as well.
     (line,) = (line for line in printed.splitlines() if line.startswith("[["))
     (plain, _), (predicted_text, num_accepted) = json.loads(line)

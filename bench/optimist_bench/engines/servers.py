@@ -25,11 +25,18 @@ _SERVE = ("{python}", "-m", "optimist_cli", "serve", "{model}")
 _OURS = (*_SERVE, "--dtype", "{dtype}", "--port", "{port}")
 _GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}")
 _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
-_VLLM = (
-    *("{vllm}/bin/vllm", "serve", "{model}", "--dtype", "{dtype}", "--port", "{port}"),
-    *("--host", "127.0.0.1", "--max-model-len", "4096", "--enforce-eager"),
+_VLLM_FLAGS = (
+    *("--dtype", "{dtype}", "--max-model-len", "4096", "--enforce-eager"),
     # Rounds repeat their prompts, which no other engine keeps.
     "--no-enable-prefix-caching",
+)
+_VLLM = (
+    *("{vllm}/bin/vllm", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
+    *_VLLM_FLAGS,
+)
+_VLLM_ENGINE = (
+    *(*_SERVE, "--engine", "vllm", "--engine-python", "{vllm}/bin/python", "--port", "{port}"),
+    *("--", *_VLLM_FLAGS),
 )
 _VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -68,7 +75,7 @@ class Engine:
     @property
     def needs_vllm(self) -> bool:
         """Whether it runs in vLLM's environment."""
-        return self.command[0].startswith("{vllm}")
+        return any(word.startswith("{vllm}") for word in self.command)
 
 
 ENGINES = {
@@ -83,6 +90,8 @@ ENGINES = {
     "optimist-medusa": Engine(
         (*_OURS, "--drafter", "medusa"), "optimist-plain", takes_predictions=True
     ),
+    # Our gateway with vLLM as its engine: what vllm-optimist is with vLLM's own front.
+    "optimist-vllm-engine": Engine(_VLLM_ENGINE, "vllm", _VLLM_VARIABLES, takes_predictions=True),
     "transformers": Engine(_TRANSFORMERS, "transformers", _WAITING),
     "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers", _WAITING),
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),

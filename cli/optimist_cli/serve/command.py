@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ from optimist_cli.serve.supervisor import Supervisor
 from optimist_common.errors import SetupError
 from optimist_common.network.endpoints import join_address
 from optimist_common.network.server import require_free
-from optimist_common.settings import config_file
+from optimist_common.settings import config_file, split_flags
 
 # A package that each service needs and that comes with its extra.
 PACKAGES = {
@@ -26,18 +26,21 @@ PACKAGES = {
     "worker": "torch",
     "proposer": "redis",
 }
-COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "gateway": 32}
+COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "engine": 36, "gateway": 32}
 
 
 def main(arguments: list[str]) -> int:
     """Runs `optimist serve`; returns the exit code."""
+    arguments, engine_flags = split_flags(arguments)
     settings = serve_settings(arguments)
-    _require_services()
-    return asyncio.run(serve(settings, config_file(arguments)))
+    if engine_flags and settings.engine != "vllm":
+        raise SetupError(f"{engine_flags[0]}: what comes after -- is for --engine vllm")
+    _require_services(["gateway"] if settings.engine == "vllm" else list(PACKAGES))
+    return asyncio.run(serve(settings, config_file(arguments), engine_flags))
 
 
-def _require_services() -> None:
-    missing = [service for service, package in PACKAGES.items() if find_spec(package) is None]
+def _require_services(services: Sequence[str]) -> None:
+    missing = [service for service in services if find_spec(PACKAGES[service]) is None]
     if missing:
         raise SetupError(
             f"not installed: {', '.join(missing)}; install them with: "
@@ -45,18 +48,21 @@ def _require_services() -> None:
         )
 
 
-async def serve(settings: ServeSettings, config: str | None) -> int:
+async def serve(
+    settings: ServeSettings, config: str | None, engine_flags: Sequence[str] = ()
+) -> int:
     """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code.
 
     Args:
         settings: What to start.
         config: YAML file with settings of the services; None for none.
+        engine_flags: Flags of vLLM, if that is the engine.
     """
     require_free(settings.host, settings.port)
     if settings.grpc_port:
         require_free(settings.host, settings.grpc_port, "--grpc-port")
     started = AsyncExitStack()
-    main_task = asyncio.create_task(_start_and_watch(settings, config, started))
+    main_task = asyncio.create_task(_start_and_watch(settings, config, engine_flags, started))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main_task.cancel)
@@ -87,13 +93,18 @@ def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, end: Callable[[], object])
 
 
 async def _start_and_watch(
-    settings: ServeSettings, config: str | None, started: AsyncExitStack
+    settings: ServeSettings,
+    config: str | None,
+    engine_flags: Sequence[str],
+    started: AsyncExitStack,
 ) -> None:
     directory = await find_directory(settings.model, _say)
     settings = settings.model_copy(update={"model": directory})
-    supervisor = Supervisor(service_specs(settings, config), write_prefixed)
+    specs = service_specs(settings, config, engine_flags)
+    supervisor = Supervisor(specs, write_prefixed)
     started.push_async_callback(supervisor.stop)
-    _say(f"starting proposers, worker, scheduler and gateway with {settings.model}")
+    names = " and ".join(dict.fromkeys(spec.name for spec in specs))
+    _say(f"starting {names.replace(' and ', ', ', names.count(' and ') - 1)} with {settings.model}")
     await supervisor.start()
     url = gateway_url(settings, config)
     _say(

@@ -20,9 +20,14 @@ class ServiceSpec:
 
     name: str
     arguments: list[str]
-    """Flags after `python -m optimist_<name>`."""
+    """Flags after the module."""
     is_healthy: Callable[[], bool]
     """Asks the service, for at most about a second; runs in a thread."""
+    module: str = ""
+    """What `python -m` starts; empty for `optimist_<name>`."""
+    python: str = sys.executable
+    start_seconds: float = 180.0
+    """How long it may take until it is healthy."""
 
 
 @dataclass
@@ -39,9 +44,9 @@ class ServiceProcess:
     async def start(self) -> None:
         """Starts the process; its standard output and error are read until it ends."""
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
+            self.spec.python,
             "-m",
-            f"optimist_{self.spec.name}",
+            self.spec.module or f"optimist_{self.spec.name}",
             *self.spec.arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

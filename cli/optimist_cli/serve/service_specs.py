@@ -1,7 +1,8 @@
 """How `optimist serve` starts each service, and how it knows that one is healthy."""
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from optimist_cli.serve.ports import free_ports
@@ -22,19 +23,28 @@ _OF_THE_WORKER = (
 )
 
 
-def service_specs(settings: ServeSettings, config: str | None = None) -> list[ServiceSpec]:
+_VLLM_START_SECONDS = 1800.0
+"""It loads, compiles and captures graphs of large models."""
+
+
+def service_specs(
+    settings: ServeSettings, config: str | None = None, engine_flags: Sequence[str] = ()
+) -> list[ServiceSpec]:
     """Returns how to start each service, in starting order, on free ports of the loopback.
 
     Args:
         settings: What to start.
         config: YAML file with settings of the services; None for what OPTIMIST_CONFIG names.
+        engine_flags: Flags of vLLM, if that is the engine.
     """
     config = config or config_file([])
+    if settings.engine == "vllm":
+        engine, address = _vllm_spec(settings, config, engine_flags)
+        return [engine, _gateway_spec(settings, config, address)]
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
     ports = free_ports(1 + settings.workers + num_proposers)
     scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
     workers, proposers = others[: settings.workers], others[settings.workers :]
-    url = f"{gateway_url(settings, config)}/health"
     return [
         *(
             ServiceSpec(
@@ -72,17 +82,43 @@ def service_specs(settings: ServeSettings, config: str | None = None) -> list[Se
             ],
             _serving(scheduler),
         ),
-        ServiceSpec(
-            "gateway",
-            [
-                *("--host", settings.host, "--port", str(settings.port)),
-                *("--model", settings.model, "--schedulers", scheduler),
-                *_given(settings, "served_model_name", "grpc_port"),
-                *_common(settings, "gateway", config),
-            ],
-            lambda: answers(url, timeout=1.0),
-        ),
+        _gateway_spec(settings, config, scheduler),
     ]
+
+
+def _vllm_spec(
+    settings: ServeSettings, config: str | None, flags: Sequence[str]
+) -> tuple[ServiceSpec, str]:
+    """Returns how to start vLLM, and its address."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    spec = ServiceSpec(
+        "engine",
+        [
+            *_listen(address),
+            *("--model", settings.model),
+            *_common(settings, "engine", config),
+            *("--", *flags),
+        ],
+        _serving(address),
+        module="optimist_vllm.engine",
+        python=settings.engine_python or sys.executable,
+        start_seconds=_VLLM_START_SECONDS,
+    )
+    return spec, address
+
+
+def _gateway_spec(settings: ServeSettings, config: str | None, scheduler: str) -> ServiceSpec:
+    url = f"{gateway_url(settings, config)}/health"
+    return ServiceSpec(
+        "gateway",
+        [
+            *("--host", settings.host, "--port", str(settings.port)),
+            *("--model", settings.model, "--schedulers", scheduler),
+            *_given(settings, "served_model_name", "grpc_port"),
+            *_common(settings, "gateway", config),
+        ],
+        lambda: answers(url, timeout=1.0),
+    )
 
 
 def model_name(settings: ServeSettings, config: str | None = None) -> str:

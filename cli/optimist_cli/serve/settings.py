@@ -1,15 +1,29 @@
 """Options of `optimist serve`, and how its services get theirs."""
 
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from optimist_common.network.settings import Host
 from optimist_common.settings import ServiceSettings, configured, load_settings
 
+OF_OUR_ENGINE = (
+    "proposers",
+    "workers",
+    "store",
+    "device",
+    "dtype",
+    "quantization",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "drafter",
+    "drafter_model",
+)
+"""Settings that another engine has in flags of its own, if at all."""
+
 
 class ServeSettings(ServiceSettings):
-    """Starts all services with one model: optimist serve MODEL [OPTIONS].
+    """Starts all services with one model: optimist serve MODEL [OPTIONS] [-- FLAGS of vLLM].
 
     Every option of a single service can be set too, by its variable (OPTIMIST_WORKER_DTYPE) or in
     the file that --config names. What is set here prevails.
@@ -28,6 +42,14 @@ class ServeSettings(ServiceSettings):
     )
     served_model_name: str = Field(
         "", description="name in the API; empty for the last part of MODEL"
+    )
+    engine: Literal["optimist", "vllm"] = Field(
+        "optimist",
+        description="what runs the model: optimist (a scheduler, workers and proposers) or vllm, "
+        "whose flags come after --",
+    )
+    engine_python: str = Field(
+        "", description="Python of the environment that vLLM is in; empty: the one that runs this"
     )
     proposers: int = Field(
         0, ge=0, le=16, description="how many proposers; 0: one for each 8 cores, at most 4"
@@ -71,6 +93,19 @@ class ServeSettings(ServiceSettings):
         "program that started this ends: true or false",
     )
     log_level: str = Field("warning", description="debug, info, warning or error")
+
+    @model_validator(mode="after")
+    def _has_what_its_engine_knows(self) -> Self:
+        if self.engine == "vllm":
+            for name in OF_OUR_ENGINE:
+                if name in self.model_fields_set:
+                    flag = "--" + name.replace("_", "-")
+                    raise ValueError(
+                        f"{flag}: is of --engine optimist; give vLLM's own flags after --"
+                    )
+        elif self.engine_python:
+            raise ValueError("--engine-python: is of --engine vllm")
+        return self
 
     @model_validator(mode="after")
     def _has_a_device_per_worker(self) -> Self:

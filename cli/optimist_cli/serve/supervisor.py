@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from optimist_cli.serve.process import ServiceProcess, ServiceSpec
 from optimist_common.errors import SetupError
 
-START_TIMEOUT_SECONDS = 180.0
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 5.0
 RESTART_PAUSE_SECONDS = 0.5
@@ -90,12 +89,12 @@ class Supervisor:
     async def _require_healthy(self, index: int) -> None:
         process, name = self._processes[index], self._specs[index].name
         try:
-            async with asyncio.timeout(START_TIMEOUT_SECONDS):
+            async with asyncio.timeout(process.spec.start_seconds):
                 if await self._becomes_healthy(index):
                     return
         except TimeoutError:
             raise SetupError(
-                f"{name} was not healthy after {START_TIMEOUT_SECONDS:.0f} s; its log says why"
+                f"{name} was not healthy after {process.spec.start_seconds:.0f} s; its log says why"
             ) from None
         # What a service says of itself explains more than what its log ends with.
         lines = list(process.last_lines) or ["it printed nothing"]

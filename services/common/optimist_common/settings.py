@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -83,6 +83,12 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
         shown = f", not {values[name]!r}" if name in values else ""
         origin, _ = given.get(name, (_flag(name), None))
         raise SetupError(f"{origin}: {without_passwords(reason + shown)}") from None
+
+
+def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns what stands before `--`, and after it the flags of another program."""
+    index = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:index]), list(arguments[index + 1 :])
 
 
 def config_file(arguments: list[str]) -> str | None:

@@ -1,11 +1,12 @@
 """Starts the engine: `python -m optimist_vllm.engine`, in the environment that has vLLM."""
 
+import os
 import sys
 
 from optimist_common.errors import SetupError, run_or_explain
 from optimist_common.network.server import run_service
 from optimist_common.observing.logs import configure_logging
-from optimist_common.settings import load_settings
+from optimist_common.settings import load_settings, split_flags
 from optimist_vllm.engine.settings import EngineSettings
 
 
@@ -19,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
             given = ["--model", *given]
         settings = load_settings(EngineSettings, given)
         configure_logging(settings.log_level, settings.log_format, settings.section)
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", settings.log_level.upper())
         try:
             from optimist_vllm.engine.serve import serve
         except ModuleNotFoundError as error:
@@ -31,13 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
     return run_or_explain("optimist engine", start)
 
 
-def split_flags(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Returns what stands before `--`, and vLLM's flags after it."""
-    if "--" not in arguments:
-        return arguments, []
-    index = arguments.index("--")
-    return arguments[:index], arguments[index + 1 :]
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At the interpreter's own end, vLLM's libraries print pages about what they leak.
+    os._exit(code)

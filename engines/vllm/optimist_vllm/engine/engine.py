@@ -4,8 +4,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -90,7 +91,7 @@ class Engine:
         self._streams: dict[int, GatewayStream] = {}
         self._owners = itertools.count(1)
         self._requests: dict[str, Running] = {}
-        self._sends: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        self._sends: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
         """What vLLM is sent, in order; bounded by what is asked for."""
         self._figures = Figures(self._description.num_blocks)
         self._pauses = Pauses(self, self._answer_pause)
@@ -142,13 +143,14 @@ class Engine:
             del self._requests[request_id]
         stream.request_ids.clear()
         if request_ids:
-            self._sends.put_nowait(self._llm.abort(request_ids))
+            self._sends.put_nowait(partial(self._llm.abort, request_ids))
         self._pauses.withdraw(stream)
 
     async def run(self) -> None:
         """Sends to vLLM; returns never, raises what sending raises."""
         while True:
-            await (await self._sends.get())
+            send = await self._sends.get()
+            await send()
 
     def take_outputs(self, outputs: Iterable[Any]) -> None:
         """Sends what a pass brought to the gateways."""
@@ -186,17 +188,17 @@ class Engine:
             self._pausing.cancel()
         if self._is_paused:
             self._is_paused = self.is_quiet = False
-            self._sends.put_nowait(self._llm.resume())
+            self._sends.put_nowait(self._llm.resume)
 
     async def _pause(self, mode: PauseMode) -> None:
-        paused = asyncio.get_running_loop().create_future()
+        sent = asyncio.Event()
 
-        async def send() -> None:
-            # Requests that came before are sent before.
-            paused.set_result(None)
+        async def note() -> None:
+            sent.set()
 
-        self._sends.put_nowait(send())
-        await paused
+        # Requests that came before are sent before.
+        self._sends.put_nowait(note)
+        await sent.wait()
         await self._llm.pause(mode)
         self.is_quiet = True
         self._pauses.answer()
@@ -257,7 +259,7 @@ class Engine:
             self._last_pass = time.monotonic()
         stream.request_ids[add.handle] = new.request_id
         self._requests[new.request_id] = running
-        self._sends.put_nowait(self._llm.add(request))
+        self._sends.put_nowait(partial(self._llm.add, request))
         return scheduler_pb2.Reply()
 
     def _require_supported(self, new: NewRequest) -> None:
@@ -278,7 +280,7 @@ class Engine:
         if request_id is not None:
             request = self._requests.pop(request_id)
             stream.remove(abort.handle)
-            self._sends.put_nowait(self._llm.abort([request_id]))
+            self._sends.put_nowait(partial(self._llm.abort, [request_id]))
             if abort.wants_finished:
                 finished = request.end(scheduler_pb2.FINISH_REASON_ABORTED)
                 self._send(stream, scheduler_pb2.ConnectResponse(finished=[finished]))

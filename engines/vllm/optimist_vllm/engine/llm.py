@@ -13,7 +13,7 @@ from vllm.v1.engine.output_processor import OutputProcessorOutput
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from optimist_common.drafts import DraftSource
-from optimist_common.errors import SetupError
+from optimist_common.errors import SetupError, one_line
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_vllm.core.payload import PAYLOAD
 from optimist_vllm.engine.engine import Description, Engine
@@ -22,6 +22,8 @@ from optimist_vllm.engine.settings import EngineSettings
 from optimist_vllm.engine_args import MODEL
 from optimist_vllm.proposer import SCHEDULER
 
+_END_SECONDS = 2.0
+"""How long vLLM's processes may take to end by themselves."""
 _SOURCES = {
     "draft_model": DraftSource.DRAFT_MODEL,
     "eagle": DraftSource.EAGLE,
@@ -77,7 +79,7 @@ class VllmLlm:
                 config, stat_loggers=[_logger_class(self._take_stats)]
             )
         except (RuntimeError, ValueError, OSError) as error:
-            raise SetupError(f"vLLM: {error}") from None
+            raise SetupError(f"vLLM: {one_line(error)}") from None
         self._tasks: tuple[Any, ...] = ()
         self.description = _describe(settings.model, config)
 
@@ -99,7 +101,7 @@ class VllmLlm:
 
     def close(self) -> None:
         """Ends vLLM's processes."""
-        self._llm.shutdown()
+        self._llm.shutdown(timeout=_END_SECONDS)
 
     def make(self, request: NewRequest) -> Any:
         """Returns vLLM's form of a request; raises ValueError, its message for the client."""
