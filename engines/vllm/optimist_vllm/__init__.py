@@ -11,6 +11,7 @@ __all__ = ["Proposer", "register"]
 
 def register() -> None:
     """Lets vLLM's arguments know `Proposer`; without that flag nothing else of vLLM changes."""
-    from optimist_vllm import engine_args
+    from optimist_vllm import engine_args, parent
 
     engine_args.install()
+    parent.watch()

@@ -1,5 +1,6 @@
 """vLLM's `AsyncLLM` without its own front: token ids in, the outputs of passes as they come."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError, one_line
 from optimist_common.scheduler_service.pause_mode import PauseMode
+from optimist_vllm import parent
 from optimist_vllm.core.payload import PAYLOAD
 from optimist_vllm.engine.engine import Description, Engine
 from optimist_vllm.engine.request import NewRequest
@@ -73,6 +75,7 @@ class VllmLlm:
         """
         self._engine: Engine | None = None
         arguments = read_engine_args(settings, flags)
+        os.environ[parent.PARENT] = str(os.getpid())
         try:
             config = arguments.create_engine_config()
             self._llm = AsyncLLM.from_vllm_config(
