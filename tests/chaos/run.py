@@ -15,6 +15,7 @@ from optimist_common.settings import ServiceSettings
 from tests.chaos.faults.injector import Injector
 from tests.chaos.faults.recovery import report_recovery
 from tests.chaos.faults.schedule import make_schedule
+from tests.chaos.load.answer import SAME_ENGINE, SEVERAL_ENGINES
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client
 from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
@@ -45,15 +46,39 @@ class FaultsSettings(RunSettings):
     warm_seconds: float = Field(20.0, gt=0, description="of the same load without faults before")
     cases: int = Field(NUM_CASES, ge=1, description="number of different requests")
     clients: int = Field(6, ge=1, le=256, description="requests at once")
+    engines: int = Field(
+        0, ge=0, le=8, description="engines of vLLM, beside one scheduler with a worker"
+    )
+    engine_python: str = Field(
+        ".venv-vllm/bin/python", description="Python of the environment that has vLLM"
+    )
+
+    @property
+    def shape(self) -> Shape:
+        """What runs."""
+        if not self.engines:
+            return FULL
+        return Shape(
+            num_workers=(1,),
+            num_proposers=1,
+            num_engines=self.engines,
+            engine_python=self.engine_python,
+            dtype="float32",
+        )
 
 
-async def run(settings: FaultsSettings, directory: Path, shape: Shape = FULL) -> dict[str, Any]:
+async def run(
+    settings: FaultsSettings, directory: Path, shape: Shape | None = None
+) -> dict[str, Any]:
     """Runs the services, the load and the faults; returns the figures, with logs in a directory."""
     # Made before there are proxies, which stand still meanwhile.
     cases = make_cases(settings.cases, settings.seed)
+    if settings.engines:
+        # Their grammars have another dialect, in which white space has no bound.
+        cases = [case for case in cases if not case.has_grammar]
     network = ProxiedNetwork(settings.seed)
     began = time.monotonic()
-    async with running_fleet(shape, network, directory) as fleet:
+    async with running_fleet(shape or settings.shape, network, directory) as fleet:
         start_seconds = round(time.monotonic() - began, 1)
         injector = Injector(fleet, network)
         gateways = {f"http://{one.address}": one.name for one in fleet.named("gateway")}
@@ -71,10 +96,11 @@ async def _run_load(
     settings: FaultsSettings, cases: Sequence[Case], injector: Injector, client: Client
 ) -> dict[str, Any]:
     expected = await ask_each(client, cases)
+    promise = SEVERAL_ENGINES if settings.engines else SAME_ENGINE
     load = LoadSettings(num_clients=settings.clients, seed=settings.seed)
     async with asking(client, cases, replace(load, seed=settings.seed + 1)) as outcomes:
         await asyncio.sleep(settings.warm_seconds)
-    undisturbed = report_outcomes(outcomes, expected)
+    undisturbed = report_outcomes(outcomes, expected, promise)
     # What was left over by clients that went away is gone after a moment.
     await asyncio.sleep(2.0)
     fleet, before = injector.fleet, await read_levels(injector.fleet)
@@ -85,7 +111,7 @@ async def _run_load(
     async with asking(client, cases, load) as outcomes:
         await injector.run(schedule)
     levels = await settle(fleet, before)
-    counts = report_outcomes(outcomes, expected)
+    counts = report_outcomes(outcomes, expected, promise)
     is_right = is_all_right(counts) and is_all_right(undisturbed)
     faults = injector.injected
     return {

@@ -11,6 +11,7 @@ from typing import Any
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from optimist_aligner import Aligner, Vocabulary
 from optimist_vllm import scheduler as module
@@ -71,12 +72,14 @@ class Engine:
         prompt: Sequence[int] | None = None,
         max_tokens: int = 1000,
         extra_args: Mapping[str, Any] | None = None,
+        structured: StructuredOutputRequest | None = None,
     ) -> Request:
         params = SamplingParams(max_tokens, 1, dict(extra_args or {}))
         if extra_args and PAYLOAD in extra_args:
             # As it arrives in another process.
             params.extra_args = {**extra_args, PAYLOAD: dataclasses.asdict(extra_args[PAYLOAD])}
         request = Request(request_id, list(prompt) if prompt else tokens("ask"), params)
+        request.structured_output_request = structured
         self.truths[request_id] = [*tokens(truth), END]
         self.outputs[request_id] = []
         self.reports[request_id] = []

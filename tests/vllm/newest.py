@@ -1,4 +1,4 @@
-"""`make vllm-interface`: compares a release of vLLM with what the plugin builds on.
+"""`make vllm-interface`: compares a release of vLLM with what the plugin and the engine build on.
 
 `python -m tests.vllm.newest WHEEL` prints what moved since the newest recorded version, and exits
 with 1 if anything did; `--record` writes tests/vllm/interface/MINOR.json.
@@ -10,8 +10,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-from optimist_vllm.interface import find_faults, read_interface
+from optimist_vllm.interface import ENGINE, PLUGIN, find_faults, read_interface
 
+NEEDED = {"plugin": PLUGIN, "engine": ENGINE}
 INTERFACES = Path(__file__).parent / "interface"
 
 
@@ -22,15 +23,20 @@ def main() -> int:
     arguments = parser.parse_args()
     minor = ".".join(arguments.wheel.name.split("-")[1].split(".")[:2])
     # As a resource of a package is read, without unpacking it.
-    found = read_interface(zipfile.Path(arguments.wheel, "vllm/"))
+    source = zipfile.Path(arguments.wheel, "vllm/")
+    found = {name: read_interface(each, source) for name, each in NEEDED.items()}
     if arguments.record:
         text = json.dumps(found, indent=1) + "\n"
         (INTERFACES / f"{minor}.json").write_text(text)
     newest = max(INTERFACES.glob("*.json"), key=lambda path: [*map(int, path.stem.split("."))])
     recorded = json.loads(newest.read_text())
-    moved = [name for name in found if found[name] != recorded.get(name)]
-    lines = [f"{name}: {recorded.get(name)} in {newest.stem}, {found[name]} now" for name in moved]
-    lines += [f"the plugin does not work with it: {fault}" for fault in find_faults(found)]
+    lines: list[str] = []
+    for part, names in found.items():
+        was = recorded.get(part, {})
+        moved = [name for name in names if names[name] != was.get(name)]
+        lines += [f"{name}: {was.get(name)} in {newest.stem}, {names[name]} now" for name in moved]
+        faults = find_faults(NEEDED[part], names)
+        lines += [f"the {part} does not work with it: {fault}" for fault in faults]
     print(f"vLLM {minor}:", "as recorded" if not lines else "\n".join(lines))
     return bool(lines)
 

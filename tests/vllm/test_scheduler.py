@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm.v1.engine.core import EngineCore
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from optimist_vllm.core.payload import PAYLOAD, Payload, Report
 from optimist_vllm.core.width import MAX_DRAFTS
@@ -51,6 +53,60 @@ def test_the_prompt_and_a_text_in_extra_args_are_followed_too(engine: Engine) ->
     assert engine.text("1") == engine.text("2") == CODE
     assert last_report(engine, "2").key is None
     assert last_report(engine, "2").num_accepted > len(CODE) / 2
+
+
+def test_a_request_goes_on_with_its_follower_where_it_was(engine: Engine) -> None:
+    half = len(CODE) // 2
+    going_on = replace(payload(CODE), num_delivered=half)
+    prompt = tokens("?") + tokens(CODE[:half])
+    engine.add("1", CODE[half:], prompt=prompt, extra_args={PAYLOAD: going_on})
+    num_passes = engine.run()
+    assert engine.text("1") == CODE[half:]
+    assert num_passes < 8
+    positions = [
+        position for report in engine.reports["1"] for position in Report(*report).positions
+    ]
+    assert positions[0] >= half - 1
+    assert positions == sorted(positions)
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_a_request_may_bound_its_drafts(engine: Engine, most: int) -> None:
+    bounded = replace(payload(CODE), max_drafts=most)
+    engine.add("1", CODE, prompt=tokens("?"), extra_args={PAYLOAD: bounded})
+    engine.run()
+    assert engine.text("1") == CODE
+    assert max((len(drafts.get("1", ())) for drafts in engine.drafts), default=0) == most
+
+
+def test_the_grammar_of_a_request_that_goes_on_takes_its_output_once_it_is_compiled(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin(request_id: str, grammar: Any) -> StructuredOutputRequest:
+        structured = StructuredOutputRequest(grammar)
+        going_on = {PAYLOAD: replace(payload(), num_delivered=2)}
+        prompt = tokens("?{}")
+        engine.add(request_id, CODE, prompt, extra_args=going_on, structured=structured)
+        engine.step()
+        return structured
+
+    for request_id, accepts in (("1", True), ("2", False)):
+        grammar = Mock()
+        grammar.accept_tokens.return_value = accepts
+        structured = begin(request_id, grammar)
+        assert not grammar.accept_tokens.called
+        structured.is_grammar_ready = True
+        engine.step()
+        engine.step()
+        grammar.accept_tokens.assert_called_once_with(request_id, tokens("{}"))
+    assert "request 2: its output so far breaks its grammar" in caplog.text
+    # One whose grammar is wrong, and one that was aborted meanwhile.
+    begin("3", ValueError("no grammar")).is_grammar_ready = True
+    engine.step()
+    begin("4", grammar)
+    del engine.scheduler.requests["4"]
+    engine.step()
+    assert grammar.accept_tokens.call_count == 1
 
 
 def test_the_token_after_the_drafts_may_end_a_text_that_is_long_enough(engine: Engine) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -56,7 +57,8 @@ def test_refuses_a_front_end_that_drops_the_field(monkeypatch: pytest.MonkeyPatc
 
 def test_refuses_a_vllm_that_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "v1/core/sched/scheduler.py:Scheduler.add_request"
-    monkeypatch.setitem(interface.FUNCTIONS, name, ["self", "request", "more"])
+    functions = {**interface.PLUGIN.functions, name: ["self", "request", "more"]}
+    monkeypatch.setattr(interface, "PLUGIN", replace(interface.PLUGIN, functions=functions))
     expected = rf"knows vLLM 0\.32 and 0\.33; in 0\.33\.0 {name} takes \(self, request\): pip inst"
     with pytest.raises(RuntimeError, match=expected):
         EngineArgs(config()).create_engine_config()

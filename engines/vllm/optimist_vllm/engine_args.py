@@ -73,13 +73,14 @@ def check(engine_args: Any, speculative_config: dict[str, Any]) -> None:
             "optimist-vllm: VLLM_USE_RUST_FRONTEND: that front end drops the field prediction;"
             " leave it out"
         )
-    _check_version()
+    check_version(interface.PLUGIN)
 
 
-def _check_version() -> None:
+def check_version(needed: interface.Interface) -> None:
+    """Raises RuntimeError if this vLLM is not as it is needed; warns if it was not tried."""
     from vllm import __version__ as found
 
-    faults = interface.find_faults(interface.read_interface(files("vllm")))
+    faults = interface.find_faults(needed, interface.read_interface(needed, files("vllm")))
     known = " and ".join(interface.SUPPORTED)
     if faults:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Ends vLLM's engine core with the process that it serves: by itself it outlives one that is killed.
+"""Ends vLLM's engine core with the process that it serves, which it outlives by itself.
 
 An orphan would hold its device's memory, and the engine that is started again would find none.
 """

@@ -61,11 +61,22 @@ class Answer:
         return bool(self.choices) and ended and self.completion_tokens is not None
 
 
-def difference(got: Answer, expected: Answer) -> str:
-    """Says what differs first; empty if nothing does.
+@dataclass(frozen=True)
+class Promise:
+    """What a fleet promises of answers to one request."""
 
-    Logarithms may differ in the last digits of a float32: everything else not at all.
-    """
+    tolerance: float = 1e-5
+    """By how much logarithms may differ: in the last digits of a float32."""
+    repeats_samples: bool = True
+    """Whether a seed and a prompt are an answer, wherever it is computed."""
+
+
+SAME_ENGINE = Promise()
+SEVERAL_ENGINES = Promise(tolerance=1e-3, repeats_samples=False)
+
+
+def difference(got: Answer, expected: Answer, tolerance: float = SAME_ENGINE.tolerance) -> str:
+    """Says what differs first; empty if nothing does but logarithms by no more than tolerated."""
     if sorted(got.choices) != sorted(expected.choices):
         return f"choices {sorted(got.choices)}, expected {sorted(expected.choices)}"
     for index, choice in got.choices.items():
@@ -74,10 +85,23 @@ def difference(got: Answer, expected: Answer) -> str:
             mine, right = getattr(choice, name), getattr(other, name)
             if mine != right:
                 return f"choice {index}: {name} {mine!r}, expected {right!r}"
-        if not _are_close(choice.logprobs, other.logprobs):
-            return f"choice {index}: logprobs {choice.logprobs}, expected {other.logprobs}"
+        if differing := _first_difference(choice.logprobs, other.logprobs, tolerance):
+            return f"choice {index}: logprobs: {differing}"
     if got.completion_tokens != expected.completion_tokens:
         return f"completion_tokens {got.completion_tokens}, expected {expected.completion_tokens}"
+    return ""
+
+
+def fault_of_sample(got: Answer, expected: Answer) -> str:
+    """Says what is wrong with an answer that may be another one than expected; empty if nothing."""
+    if sorted(got.choices) != sorted(expected.choices):
+        return f"choices {sorted(got.choices)}, expected {sorted(expected.choices)}"
+    for index, choice in got.choices.items():
+        if choice.num_ends != 1 or not choice.token_ids:
+            return f"choice {index}: {choice.num_ends} ends, {len(choice.token_ids)} tokens"
+    num_tokens = sum(len(choice.token_ids) for choice in got.choices.values())
+    if got.completion_tokens != num_tokens:
+        return f"completion_tokens {got.completion_tokens}, and {num_tokens} came"
     return ""
 
 
@@ -121,10 +145,17 @@ def _logprobs(received: dict[str, Any] | None) -> list[Logprob]:
     ]
 
 
-def _are_close(got: list[Logprob], expected: list[Logprob]) -> bool:
-    return [token for token, _ in got] == [token for token, _ in expected] and all(
-        mine is right
-        if mine is None or right is None
-        else math.isclose(mine, right, rel_tol=1e-5, abs_tol=1e-5)
-        for (_, mine), (_, right) in zip(got, expected, strict=True)
-    )
+def _first_difference(got: list[Logprob], expected: list[Logprob], tolerance: float) -> str:
+    """Says where logarithms differ first; empty if nowhere by more than tolerated."""
+    if len(got) != len(expected):
+        return f"{len(got)}, expected {len(expected)}"
+    for position, (mine, right) in enumerate(zip(got, expected, strict=True)):
+        if mine[0] != right[0] or not _is_close(mine[1], right[1], tolerance):
+            return f"{mine} at {position}, expected {right}"
+    return ""
+
+
+def _is_close(mine: float | None, right: float | None, tolerance: float) -> bool:
+    if mine is None or right is None:
+        return mine is right
+    return math.isclose(mine, right, rel_tol=tolerance, abs_tol=tolerance)

@@ -35,6 +35,16 @@ class Case:
         return bool(self.body.get("stream"))
 
     @property
+    def is_sampled(self) -> bool:
+        """Whether the answer is drawn, if with a seed."""
+        return "seed" in self.body
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether the answer follows a grammar."""
+        return "response_format" in self.body or "tools" in self.body
+
+    @property
     def kind(self) -> str:
         """Such as `plain streamed`."""
         return f"{self.name.rpartition('-')[0]} {'streamed' if self.is_streamed else 'whole'}"

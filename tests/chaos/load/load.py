@@ -8,7 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.load.answer import Answer, difference, has_duplicates, is_beginning
+from tests.chaos.load.answer import (
+    SAME_ENGINE,
+    Answer,
+    Promise,
+    difference,
+    fault_of_sample,
+    has_duplicates,
+    is_beginning,
+)
 from tests.chaos.load.case import Case
 from tests.chaos.load.client import Client, Ending, Outcome
 
@@ -74,18 +82,24 @@ async def asking(
         await clients
 
 
-def report_outcomes(outcomes: Sequence[Outcome], expected: Answers) -> dict[str, Any]:
+def report_outcomes(
+    outcomes: Sequence[Outcome], expected: Answers, promise: Promise = SAME_ENGINE
+) -> dict[str, Any]:
     """Counts how requests ended, by the right answers, and shows the first that ended otherwise."""
     endings = Counter(one.ending for one in outcomes)
     equal = duplicates = 0
     wrong: list[str] = []
     for one in outcomes:
         right, differs = expected[one.case.name], ""
-        duplicates += has_duplicates(one.answer, right)
+        is_free = one.case.is_sampled and not promise.repeats_samples
+        duplicates += not is_free and has_duplicates(one.answer, right)
         if one.ending is Ending.ANSWERED:
-            differs = difference(one.answer, right)
+            if is_free:
+                differs = fault_of_sample(one.answer, right)
+            else:
+                differs = difference(one.answer, right, promise.tolerance)
             equal += not differs
-        elif one.ending is Ending.LEFT and not is_beginning(one.answer, right):
+        elif one.ending is Ending.LEFT and not is_free and not is_beginning(one.answer, right):
             differs = f"left, and not the beginning: {one.answer}, expected {right}"
         if differs:
             wrong.append(f"{one.case.name}: {differs}")

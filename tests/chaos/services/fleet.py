@@ -1,4 +1,4 @@
-"""All services as real processes: gateways, schedulers with their workers, proposers, a Redis."""
+"""All services as real processes: gateways, schedulers with workers, engines, proposers, Redis."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.chaos.services.network import Network
-from tests.stack import MODEL_FLAG, Process
+from tests.stack import MODEL_FLAG, VLLM_FLAGS, VLLM_VARIABLES, Process
 
 # What is computed is the same, whatever it costs; and a core is shared by several.
 _ENVIRONMENT = {"OPTIMIST_WORKER_COST_SECONDS": "0", "OMP_NUM_THREADS": "1"}
@@ -23,6 +23,12 @@ class Shape:
     num_workers: tuple[int, ...] = (2, 1)
     """Of each scheduler."""
     num_proposers: int = 2
+    num_engines: int = 0
+    """Of vLLM, beside the schedulers."""
+    engine_python: str = ""
+    """Of the environment that has vLLM."""
+    dtype: str = "float64"
+    """Of the workers: in float64 no token depends on how wide a pass is."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More of the command lines of a role, such as `gateway`."""
 
@@ -59,12 +65,14 @@ class Fleet:
         for index, num_workers in enumerate(shape.num_workers):
             workers = [f"worker-{next(numbers)}" for _ in range(num_workers)]
             for name in workers:
-                # In float64 no token depends on how wide a pass is.
-                self._add(name, *MODEL_FLAG, "--dtype", "float64", "--num-threads", "1")
+                self._add(name, *MODEL_FLAG, "--dtype", shape.dtype, "--num-threads", "1")
             name = f"scheduler-{index + 1}"
             peers = ("--workers", await self._connect(name, workers))
             self._add(name, *peers, "--proposers", await self._connect(name, proposers))
             schedulers.append(name)
+        for number in range(shape.num_engines):
+            schedulers.append(f"engine-{number + 1}")
+            self._add(schedulers[-1], *MODEL_FLAG)
         for number in range(shape.num_gateways):
             name = f"gateway-{number + 1}"
             reached = await self._connect(name, schedulers)
@@ -73,13 +81,18 @@ class Fleet:
     def _add(self, name: str, *options: str) -> None:
         role = name.rpartition("-")[0]
         host, port = self._network.place(name)
-        command = [sys.executable, "-m", f"optimist_{role}", "--host", host, "--port", str(port)]
+        start = [sys.executable, "-m", f"optimist_{role}"]
+        if role == "engine":
+            start = [self._shape.engine_python, "-m", "optimist_vllm.engine"]
+        command = [*start, "--host", host, "--port", str(port)]
         command += ["--insecure", "true", "--log-level", "info", *options]
         command += self._shape.options.get(role, ())
         metrics_port = port
         if role != "gateway":
             _, metrics_port = self._network.place(name)
             command += ["--metrics-port", str(metrics_port)]
+        if role == "engine":
+            command += VLLM_FLAGS
         self._put(name, command, f"{host}:{port}", f"http://{host}:{metrics_port}/metrics")
 
     def _add_redis(self) -> None:
@@ -96,7 +109,8 @@ class Fleet:
 
     def _put(self, name: str, command: list[str], address: str, metrics_url: str) -> None:
         command, log = self._network.command(name, command), self._directory / f"{name}.log"
-        self.members[name] = Process(name, command, address, _ENVIRONMENT, log, metrics_url)
+        environment = _ENVIRONMENT | (VLLM_VARIABLES if name.startswith("engine") else {})
+        self.members[name] = Process(name, command, address, environment, log, metrics_url)
 
 
 @asynccontextmanager
@@ -120,7 +134,7 @@ async def running_fleet(shape: Shape, network: Network, directory: Path) -> Asyn
         await fleet.until_healthy()
         yield fleet
         # Those who call others go first.
-        for role in ("gateway", "scheduler", "worker", "proposer", "redis"):
+        for role in ("gateway", "scheduler", "engine", "worker", "proposer", "redis"):
             await asyncio.gather(*(asyncio.to_thread(one.stop) for one in fleet.named(role)))
     finally:
         for member in fleet.members.values():

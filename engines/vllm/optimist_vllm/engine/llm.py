@@ -21,7 +21,8 @@ from optimist_vllm.core.payload import PAYLOAD
 from optimist_vllm.engine.engine import Description, Engine
 from optimist_vllm.engine.request import NewRequest
 from optimist_vllm.engine.settings import EngineSettings
-from optimist_vllm.engine_args import MODEL
+from optimist_vllm.engine_args import MODEL, check_version
+from optimist_vllm.interface import ENGINE
 from optimist_vllm.proposer import SCHEDULER
 
 _END_SECONDS = 2.0
@@ -77,6 +78,7 @@ class VllmLlm:
         arguments = read_engine_args(settings, flags)
         os.environ[parent.PARENT] = str(os.getpid())
         try:
+            check_version(ENGINE)
             config = arguments.create_engine_config()
             self._llm = AsyncLLM.from_vllm_config(
                 config, stat_loggers=[_logger_class(self._take_stats)]

@@ -1,4 +1,5 @@
 from vllm.sampling_params import SamplingParams
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 
 class Request:
@@ -12,6 +13,11 @@ class Request:
         self.output_token_ids: list[int] = []
         self.spec_token_ids: list[int] = []
         self.resumable = False
+        self.structured_output_request: StructuredOutputRequest | None = None
+
+    @property
+    def use_structured_output(self) -> bool:
+        return self.structured_output_request is not None
 
     @property
     def num_tokens(self) -> int:

@@ -1,4 +1,4 @@
-from vllm.v1.request import Request
+from typing import Any
 
 
 class StructuredOutputManager:
@@ -7,7 +7,7 @@ class StructuredOutputManager:
     def __init__(self) -> None:
         self.forbidden: set[int] = set()
 
-    def validate_tokens(self, request: Request, spec_tokens: list[int]) -> list[int]:
+    def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         for index, token_id in enumerate(spec_tokens):
             if token_id in self.forbidden:
                 return spec_tokens[:index]
