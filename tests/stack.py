@@ -96,15 +96,18 @@ def wait_for_end(pids: Iterable[int]) -> None:
 class Stack:
     """`optimist serve` with the bundled model on free ports."""
 
-    def __init__(self, *options: str, **variables: str) -> None:
-        """Waits until everything serves, with more options and variables of the environment."""
+    def __init__(self, *options: str, engine_python: str = ENGINE_PYTHON, **variables: str) -> None:
+        """Waits until everything serves, with more options and variables of the environment.
+
+        `engine_python` is that of an environment with vLLM, or empty for our own services.
+        """
         port, grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self.grpc_address = f"127.0.0.1:{grpc_port}"
         command = [sys.executable, "-m", "optimist_cli", "serve", str(BUNDLED_MODEL)]
         self._modules = {name: f"optimist_{name}" for name in SERVICES}
-        if ENGINE_PYTHON:
-            options = (*options, "--engine", "vllm", "--engine-python", ENGINE_PYTHON, *VLLM_FLAGS)
+        if engine_python:
+            options = (*options, "--engine", "vllm", "--engine-python", engine_python, *VLLM_FLAGS)
             variables = VLLM_VARIABLES | variables
             self._modules = {"engine": "optimist_vllm.engine", "gateway": "optimist_gateway"}
         self._process = subprocess.Popen(

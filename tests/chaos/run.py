@@ -74,8 +74,7 @@ async def run(
     # Made before there are proxies, which stand still meanwhile.
     cases = make_cases(settings.cases, settings.seed)
     if settings.engines:
-        # Their grammars have another dialect, in which white space has no bound.
-        cases = [case for case in cases if not case.has_grammar]
+        cases = [case for case in cases if not case.is_of_one_engine]
     network = ProxiedNetwork(settings.seed)
     began = time.monotonic()
     async with running_fleet(shape or settings.shape, network, directory) as fleet:
