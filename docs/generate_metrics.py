@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 from optimist.scheduler.v1.scheduler_pb2 import Stats
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
-from optimist_gateway.schedulers.pool import SchedulerPool
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
@@ -51,8 +50,8 @@ class Definition(NamedTuple):
 
 def definitions() -> dict[str, list[Definition]]:
     """Returns the metrics of each service, and those by vLLM's names, ordered by name."""
-    gateway = GatewayMetrics().registry
-    gateway.register(SchedulerCollector(SchedulerPool([], max_num_requests=1, resume_seconds=0.0)))
+    gateway = GatewayMetrics([]).registry
+    gateway.register(SchedulerCollector({}))
     found = {"gateway": _of(gateway, "optimist_gateway_")}
     for service, module in MODULES.items():
         import_module(module)
@@ -93,9 +92,9 @@ def _of(registry: CollectorRegistry, prefix: str) -> list[Definition]:
 def _of_vllm() -> list[Definition]:
     """Returns the definitions by vLLM's names, whose labels are those of their samples."""
     stats = Stats(num_accepted_at_positions=[0])
-    metrics = GatewayMetrics()
-    metrics.finished.labels("stop").inc()
-    collector = VllmCollector(metrics, lambda: stats, "model")
+    metrics = GatewayMetrics(["model"])
+    metrics.finished.labels("model", "stop").inc()
+    collector = VllmCollector(metrics, lambda: {"model": stats})
     return sorted(
         _definition(metric, [name for name in metric.samples[0].labels if name != "le"])
         for metric in collector.collect()

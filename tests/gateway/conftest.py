@@ -31,21 +31,25 @@ CORPUS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A byte-level BPE with a chat template, as a model directory."""
+def save_model(directory: Path, vocab_size: int, chat_template: str) -> None:
+    """Makes a model directory, with a byte-level BPE and a chat template."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     options: Any = {"special_tokens": ["<|pad|>", "<|end|>"], "show_progress": False}
     options["initial_alphabet"] = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=512, **options))
+    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=vocab_size, **options))
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, eos_token="<|end|>", pad_token="<|pad|>"
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    directory = tmp_path_factory.mktemp("model") / "tiny"
+    tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(directory)
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model") / "tiny"
+    save_model(directory, 512, CHAT_TEMPLATE)
     return directory
 
 

@@ -178,6 +178,7 @@ async def starting(
     tokenizer: Tokenizer,
     backend: Backend,
     *schedulers: FakeScheduler,
+    others: Sequence[Tokenizer] = (),
     waits: bool = True,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
@@ -188,6 +189,7 @@ async def starting(
         tokenizer: Of the model.
         backend: Of the tokenizer.
         schedulers: Those that it connects to; one if none is given, and no addresses in `settings`.
+        others: Tokenizers of further models, `models` of the settings.
         waits: Whether to wait until it has found them.
         settings: Of the gateway, where they are not the usual ones.
     """
@@ -207,7 +209,7 @@ async def starting(
             "resume_seconds": 0,
             "max_prediction_bytes": 60_000,
         }
-        app = create_app(made := GatewaySettings(**values | settings), tokenizer)
+        app = create_app(made := GatewaySettings(**values | settings), [tokenizer, *others])
         url = await stack.enter_async_context(_serving(app, made))
         http = await stack.enter_async_context(a_client(url))
         transport: Any = {"http_client": DefaultAsyncHttpxClient(verify=False), "max_retries": 0}

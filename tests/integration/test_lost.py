@@ -20,12 +20,13 @@ from tests.chaos.load.client import Outcome
 from tests.chaos.load.load import Answers, ask_each, is_all_right, report_outcomes
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.network import Network
-from tests.stack import Process, free_port, read_metrics, read_totals
+from tests.stack import BUNDLED_MODEL, Process, free_port, read_metrics, read_totals
 
 NUM_BLOCKS = 200
 ADMIN_KEY = "admin-key"
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 COMPLETIONS = "/v1/completions"
+RESUMED = f'resumed_requests_total{{model="{BUNDLED_MODEL.name}"}}'
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -57,7 +58,8 @@ class Lossy:
         return read_metrics(self.gateway.metrics_url)[f"optimist_gateway_{name}"]
 
     def num_requests(self, scheduler: Process) -> float:
-        return self.metric(f'scheduler_requests{{scheduler="{scheduler.address}"}}')
+        labels = f'model="{BUNDLED_MODEL.name}",scheduler="{scheduler.address}"'
+        return self.metric(f"scheduler_requests{{{labels}}}")
 
     def total(self, name: str) -> float:
         """Returns a figure of the first scheduler."""
@@ -141,7 +143,7 @@ async def test_answers_are_the_same_though_one_is_lost(
 ) -> None:
     await lossy.make_whole()
     num_losses, num_moved = map(lossy.total, ("worker_losses_total", "moved_requests_total"))
-    num_resumed = lossy.metric("resumed_requests_total")
+    num_resumed = lossy.metric(RESUMED)
     lost: list[Process] = []
 
     async def lose() -> None:
@@ -163,7 +165,7 @@ async def test_answers_are_the_same_though_one_is_lost(
         if how is signal.SIGSTOP:
             lost[0].signal(signal.SIGCONT)
     if role == "scheduler":
-        assert lossy.metric("resumed_requests_total") > num_resumed
+        assert lossy.metric(RESUMED) > num_resumed
     else:
         assert lossy.total("worker_losses_total") - num_losses == 1
         # A worker that receives SIGTERM serves for two more seconds, in which all may end.

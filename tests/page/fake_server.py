@@ -72,6 +72,7 @@ class FakeServer:
     """Answers every request with `events`; wants `api_key` if it is set."""
 
     events: list[Any] = field(default_factory=lambda: list(EDIT))
+    models: list[str] = field(default_factory=lambda: ["fake"])
     api_key: str = ""
     refusal: tuple[int, dict[str, Any]] | None = None
     may_list: threading.Event = field(default_factory=threading.Event)
@@ -103,8 +104,8 @@ class FakeServer:
         async def models(request: Request) -> Response:
             while not self.may_list.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            model = {"id": "fake", "object": "model", "max_model_len": 2048}
-            return self._locked(request) or JSONResponse({"object": "list", "data": [model]})
+            data = [{"id": model, "object": "model"} for model in self.models]
+            return self._locked(request) or JSONResponse({"object": "list", "data": data})
 
         @app.post("/v1/chat/completions")
         async def chat(request: Request) -> Response:

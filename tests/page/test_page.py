@@ -19,6 +19,7 @@ from tests.page.fake_server import (
     segment,
 )
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
+from tests.stack import wait_until
 
 
 def open_with_prediction(visit: Visit, server: FakeServer, **context: Any) -> Page:
@@ -65,6 +66,26 @@ def test_another_model_begins_with_an_example_for_any(visit: Visit, server: Fake
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     expect(page.get_by_label("Example")).to_have_value("spelling")
     expect(page.get_by_role("textbox", name="You ask")).to_have_value(re.compile("^Correct the"))
+
+
+def test_of_several_models_one_is_chosen(visit: Visit, server: FakeServer) -> None:
+    server.models.append("other")
+    page = open_with_prediction(visit, server)
+    assert page.get_by_label("Model", exact=True).locator("option").all_text_contents() == [
+        "fake",
+        "other",
+    ]
+    run(page)
+    page.get_by_label("Model", exact=True).select_option("other")
+    expect(page.get_by_role("region", name="The request in curl")).to_contain_text('"other"')
+    run(page)
+    wait_until(lambda: len(server.requests) == 2, "the second request")
+    assert [request["model"] for request in server.requests] == ["fake", "other"]
+    assert violations(page) == []
+    server.models.pop()
+    page.reload()
+    expect(page.locator(".server code")).to_have_text("fake")
+    expect(page.get_by_label("Model", exact=True)).to_have_count(0)
 
 
 def test_each_part_of_the_answer_looks_like_its_source(visit: Visit, server: FakeServer) -> None:

@@ -178,7 +178,7 @@ def test_no_value_of_a_field_breaks_the_gateway(
     if not APPS:
         # Without a scheduler: what is right is answered 503.
         options = GatewaySettings(model=str(model_directory), schedulers=["127.0.0.1:1"])
-        APPS.append(create_app(options, tokenizer))
+        APPS.append(create_app(options, [tokenizer]))
 
     async def ask() -> None:
         transport = httpx.ASGITransport(APPS[0], raise_app_exceptions=False)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
-from pydantic_core import PydanticUndefined
+from pydantic_core import ErrorDetails, PydanticUndefined
 
 from optimist_common.errors import SetupError
 
@@ -74,15 +74,25 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
     except ValidationError as error:
         # A wrong value says more than what is missing besides.
         first = min(error.errors(), key=lambda detail: detail["type"] == "missing")
-        name = str(first["loc"][0]) if first["loc"] else ""
-        reason = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "missing":
-            raise SetupError(f"{_flag(name)} is required (see --help)") from None
-        if not name:
-            raise SetupError(without_passwords(reason)) from None
-        shown = f", not {values[name]!r}" if name in values else ""
-        origin, _ = given.get(name, (_flag(name), None))
-        raise SetupError(f"{origin}: {without_passwords(reason + shown)}") from None
+        raise _explained(first, given) from None
+
+
+def _explained(detail: ErrorDetails, given: Mapping[str, tuple[str, Any]]) -> SetupError:
+    """Returns an error of one line that names the setting, and where in its value the fault is."""
+    reason = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:
+        return SetupError(without_passwords(reason))
+    name, *path = detail["loc"]
+    origin, _ = given.get(str(name), (_flag(str(name)), None))
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    if detail["type"] == "missing":
+        return SetupError(
+            f"{origin}{where} is required" if path else f"{origin} is required (see --help)"
+        )
+    if detail["type"] == "extra_forbidden":
+        return SetupError(f"{origin}{where}: no such setting")
+    shown = f", not {detail['input']!r}" if str(name) in given else ""
+    return SetupError(f"{origin}{where}: {without_passwords(reason + shown)}")
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -34,8 +34,12 @@ def _start(arguments: list[str]) -> None:
     from optimist_gateway.server.http_server import DrainingServer, server_config
     from optimist_gateway.text.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(settings.model, settings.tool_call_format, settings.template_seconds)
-    app = create_app(settings, tokenizer)
+    models = settings.served_models()
+    tokenizers = [
+        load_tokenizer(one.model, one.tool_call_format, settings.template_seconds, flag)
+        for flag, one in models.items()
+    ]
+    app = create_app(settings, tokenizers)
     server = DrainingServer(server_config(app, settings), app, settings)
 
     async def serve() -> None:
@@ -50,7 +54,8 @@ def _start(arguments: list[str]) -> None:
     # uvicorn raises a signal again once it has shut down; the exit code would not be 0.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    logger.info("serving %s on %s:%d", settings.model_name, *listener.getsockname()[:2])
+    names = ", ".join(one.served_name for one in models.values())
+    logger.info("serving %s on %s:%d", names, *listener.getsockname()[:2])
     run_service(serve)
 
 

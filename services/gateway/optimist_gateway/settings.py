@@ -1,14 +1,45 @@
 """Settings of the gateway."""
 
-from typing import ClassVar, Self
+import json
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from optimist_common.network.endpoints import Addresses, is_loopback
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
 from optimist_common.settings import CommaSeparated
 from optimist_gateway.structure.tool_format import ToolCallFormat
+
+
+class ModelSettings(BaseModel):
+    """One model: where its tokenizer and its schedulers are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(min_length=1)
+    name: str = ""
+    schedulers: Addresses = Field(min_length=1)
+    tool_call_format: ToolCallFormat = "auto"
+
+    @property
+    def served_name(self) -> str:
+        """The name by which requests ask for the model."""
+        return self.name or self.model.rstrip("/").rsplit("/", 1)[-1]
+
+
+_OF_MODEL = frozenset({"served_model_name", "schedulers", "tool_call_format"})
+"""Settings of the model that `--model` names."""
+
+
+def _parse_json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"must be a list in JSON ({error})") from None
 
 
 class GatewaySettings(NetworkSettings, ObservedSettings):
@@ -21,7 +52,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     grpc_port: int = Field(
         0, ge=0, le=65535, description="port of the gRPC API, on the same address; 0 serves none"
     )
-    model: str = Field(description="model directory or hub name; its tokenizer is used")
+    model: str = Field("", description="model directory or hub name; its tokenizer is used")
     served_model_name: str = Field(
         "", description="name in the API; empty for the last part of --model"
     )
@@ -29,6 +60,12 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         ["127.0.0.1:50051"],
         min_length=1,
         description="host:port of the schedulers, with commas; each address of a name is one",
+    )
+    models: Annotated[list[ModelSettings], BeforeValidator(_parse_json)] = Field(
+        [],
+        description="further models, or all without --model, as a list in JSON: "
+        '[{"model": "DIR", "name": "NAME", "schedulers": ["HOST:PORT"], '
+        '"tool_call_format": "auto"}]; name and tool_call_format may be left out',
     )
     resume_seconds: float = Field(
         30.0, ge=0, description="how long a request whose scheduler was lost waits for another one"
@@ -129,6 +166,22 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
             raise ValueError("--https-cert and --https-key must be given together")
         return self
 
+    @model_validator(mode="after")
+    def _has_models(self) -> Self:
+        if not self.model:
+            if not self.models:
+                raise ValueError("--model is required (see --help)")
+            for name in sorted(_OF_MODEL & self.model_fields_set):
+                flag = "--" + name.replace("_", "-")
+                raise ValueError(f"{flag}: is about --model, which is not given")
+        taken: dict[str, str] = {}
+        for flag, one in self.served_models().items():
+            for what in (f"name {one.served_name}", *(f"scheduler {at}" for at in one.schedulers)):
+                if what in taken:
+                    raise ValueError(f"{flag}: its {what} is that of {taken[what]} too")
+                taken[what] = flag
+        return self
+
     def _require_protected_host(self) -> None:
         """Raises ValueError if strangers could ask the gateway."""
         if not is_loopback(self.host) and not (self.api_keys or self.api_keys_file):
@@ -137,7 +190,22 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
                 "--insecure true if anybody may ask"
             )
 
-    @property
-    def model_name(self) -> str:
-        """The name by which requests ask for the model."""
-        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
+    def served_models(self) -> dict[str, ModelSettings]:
+        """Returns all models by the flags that name them, the default one first."""
+        models = {f"--models[{index}]": one for index, one in enumerate(self.models)}
+        if not self.model:
+            return models
+        first = ModelSettings(
+            model=self.model,
+            name=self.served_model_name,
+            schedulers=self.schedulers,
+            tool_call_format=self.tool_call_format,
+        )
+        return {"--model": first, **models}
+
+    def peer_addresses(self) -> dict[str, Sequence[str]]:
+        """Returns the addresses of all models' schedulers, by the flags that name them."""
+        further = {
+            f"--models[{index}].schedulers": one.schedulers for index, one in enumerate(self.models)
+        }
+        return {**super().peer_addresses(), **further}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,22 +28,32 @@ def test_a_token_histogram_counts_as_if_each_token_were_observed(
     observed: list[tuple[float, int]], bounds: list[float]
 ) -> None:
     registry = CollectorRegistry()
-    histogram = TokenHistogram("seconds", "text", sorted(bounds), registry)
+    histogram = TokenHistogram("seconds", "text", sorted(bounds), ["tiny", "other"], registry)
     for value, count in observed:
-        histogram.observe(value, count)
+        histogram.observe("tiny", value, count)
     total = sum(count for _, count in observed)
-    assert registry.get_sample_value("seconds_count") == total
-    assert registry.get_sample_value("seconds_bucket", {"le": "+Inf"}) == total
-    mean = registry.get_sample_value("seconds_sum")
+    tiny = {"model": "tiny"}
+    assert registry.get_sample_value("seconds_count", tiny) == total
+    assert registry.get_sample_value("seconds_count", {"model": "other"}) == 0
+    assert registry.get_sample_value("seconds_bucket", {"le": "+Inf"} | tiny) == total
+    mean = registry.get_sample_value("seconds_sum", tiny)
     assert mean == pytest.approx(sum(value * count for value, count in observed))
     for bound in bounds:
         below = sum(count for value, count in observed if value <= bound)
-        assert registry.get_sample_value("seconds_bucket", {"le": repr(bound)}) == below
+        assert registry.get_sample_value("seconds_bucket", {"le": repr(bound)} | tiny) == below
+
+
+async def figures_of(gateway: Gateway) -> dict[str, float]:
+    """Returns the gateway's metrics; those of the model are without its name."""
+    named = (await gateway.figures()).items()
+    return {
+        re.sub(r'(?<=\{)model="tiny",?', "", name).replace("{}", ""): value for name, value in named
+    }
 
 
 async def require(gateway: Gateway, **expected: Any) -> None:
-    """Compares metrics without labels."""
-    figures = await gateway.figures()
+    """Compares metrics without labels but the model's."""
+    figures = await figures_of(gateway)
     assert {name: figures[name] for name in expected} == expected
 
 
@@ -74,7 +85,7 @@ async def test_what_requests_and_choices_add(start: Start) -> None:
         )
         for number in range(3):
             await gateway.http.get(f"/v1/{number}")
-        figures = await gateway.figures()
+        figures = await figures_of(gateway)
         assert figures['finished_total{reason="stop"}'] == 4
         assert figures[f'requests_total{{endpoint="{CHAT}",outcome="200"}}'] == 2
         assert figures[f'requests_total{{endpoint="{COMPLETIONS}",outcome="400"}}'] == 1
@@ -92,7 +103,7 @@ async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await gateway.until_nothing_runs()
-        figures = await gateway.figures()
+        figures = await figures_of(gateway)
         assert figures["requests_waiting"] == 0
         assert figures['finished_total{reason="abort"}'] == 1
         assert "queue_seconds_count" in figures
@@ -103,7 +114,7 @@ async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Sta
         full = scheduler_pb2.FINISH_REASON_OVERLOADED
         gateway.scheduler.script = Script(reason=full, message="full")
         await gateway.refused(COMPLETIONS, 429)
-        figures = await gateway.figures()
+        figures = await figures_of(gateway)
         assert figures['refusals_total{reason="overloaded"}'] == 1
         assert figures['finished_total{reason="error"}'] == 1
         # It was not served.
@@ -111,7 +122,7 @@ async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Sta
         assert figures["end_to_end_seconds_count"] == 0
         gateway.scheduler.script = Script(steps=[Step([20])], break_stream=True)
         await gateway.refused(COMPLETIONS, 503)
-        figures = await gateway.figures()
+        figures = await figures_of(gateway)
         assert figures['finished_total{reason="error"}'] == 2
         assert figures.get('finished_total{reason="abort"}', 0) == 0
         # Some of it was.
@@ -219,6 +230,7 @@ async def test_a_request_has_one_line(logged: Gateway, lines: list[dict[str, Any
         assert (line["message"], line["outcome"]) == ("POST /v1/completions", "200")
         assert (line["completion_tokens"], line["accepted_prediction_tokens"]) == (num_tokens, 1)
         assert line["prompt_tokens"] > 0
+        assert line["model"] == "tiny"
         assert 0 <= line["first_token_seconds"] <= line["seconds"]
         assert not any(word in json.dumps(line) for word in ("secret", "hidden", "lazy"))
         assert response.headers["x-request-id"] == line["client_request_id"] == "team-a/7"
@@ -229,7 +241,8 @@ async def test_lines_of_what_fails(logged: Gateway, lines: list[dict[str, Any]])
     await logged.refused(COMPLETIONS, 404, model="other")
     line = await access_line(lines)
     assert (line["outcome"], line["error"]) == ("404", "model_not_found")
-    assert "prompt_tokens" not in line
+    # Names that clients make up are not written.
+    assert not {"prompt_tokens", "model"} & line.keys()
     logged.scheduler.script = Script(steps=[Step([5])], break_stream=True)
     await logged.post(COMPLETIONS, stream=True)
     line = await access_line(lines)

@@ -60,7 +60,7 @@ async def messages_to(app: Any, scope: dict[str, Any], message: dict[str, Any]) 
 
 @pytest.mark.parametrize("path", ["//health", "/v1/../health", "/./health", "", "health", "*"])
 async def test_paths_that_clients_would_tidy_need_a_key(tokenizer: Tokenizer, path: str) -> None:
-    app = create_app(GatewaySettings(model="m", api_keys=[KEY]), tokenizer)
+    app = create_app(GatewaySettings(model="m", api_keys=[KEY]), [tokenizer])
     # What URL and Host say is not gone by.
     headers = [(b"host", b"gateway/health?x=")]
     scope = {"type": "http", "method": "GET", "path": path, "raw_path": b"/health", "state": {}}
@@ -70,7 +70,7 @@ async def test_paths_that_clients_would_tidy_need_a_key(tokenizer: Tokenizer, pa
 
 
 async def test_other_protocols_are_closed(tokenizer: Tokenizer) -> None:
-    app = create_app(GatewaySettings(model="m"), tokenizer)
+    app = create_app(GatewaySettings(model="m"), [tokenizer])
     scope = {"type": "websocket", "path": "/health", "headers": []}
     sent = await messages_to(app, scope, {"type": "websocket.connect"})
     assert [message["type"] for message in sent] == ["websocket.close"]

@@ -56,8 +56,9 @@ async def test_one_scheduler_is_enough_to_be_ready(two: Gateway) -> None:
     health = await until_sound(two, 1)
     assert health.json()["schedulers"] == {"known": 2, "connected": 1, "sound": 1}
     assert (health.status_code, await status(two, "/ready")) == (200, 200)
-    connected = [f'scheduler_connected{{scheduler="{address(two, index)}"}}' for index in range(2)]
-    assert [(await two.figures())[name] for name in connected] == [0, 1]
+    figures = await two.figures()
+    names = [f'{{model="tiny",scheduler="{address(two, index)}"}}' for index in range(2)]
+    assert [figures[f"scheduler_connected{name}"] for name in names] == [0, 1]
     await kill(two, 1)
     health = await until_sound(two, 0)
     assert (health.status_code, await status(two, "/live")) == (503, 200)

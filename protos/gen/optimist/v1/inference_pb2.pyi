@@ -70,7 +70,7 @@ class GenerateRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Name of the model; empty for the one that is served."""
+    """Name of the model; empty for the first one that is served."""
     text: _builtins.str
     """A text that is continued, without the chat template."""
     max_tokens: _builtins.int
@@ -852,7 +852,7 @@ class GetModelRequest(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Its name; empty for the one that is served."""
+    """Its name; empty for the first one that is served."""
     def __init__(
         self,
         *,

@@ -84,7 +84,7 @@ class InferenceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists the one model that is served.
+        """Lists the models of which a scheduler is reached; UNAVAILABLE if there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class InferenceStub:
     initial metadata has `x-request-id`.
     """
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
-    """Lists the one model that is served."""
+    """Lists the models of which a scheduler is reached; UNAVAILABLE if there is none."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]
     """Describes a model."""
     SetPriority: _grpc.UnaryUnaryMultiCallable[_inference_pb2.SetPriorityRequest, _inference_pb2.SetPriorityResponse]
@@ -72,7 +72,7 @@ class InferenceAsyncStub(InferenceStub):
     initial metadata has `x-request-id`.
     """
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """Lists the one model that is served."""
+    """Lists the models of which a scheduler is reached; UNAVAILABLE if there is none."""
     GetModel: _aio.UnaryUnaryMultiCallable[_inference_pb2.GetModelRequest, _inference_pb2.GetModelResponse]  # type: ignore[assignment]
     """Describes a model."""
     SetPriority: _aio.UnaryUnaryMultiCallable[_inference_pb2.SetPriorityRequest, _inference_pb2.SetPriorityResponse]  # type: ignore[assignment]
@@ -107,7 +107,7 @@ class InferenceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ListModelsResponse, _abc.Awaitable[_inference_pb2.ListModelsResponse]]:
-        """Lists the one model that is served."""
+        """Lists the models of which a scheduler is reached; UNAVAILABLE if there is none."""
 
     @_abc_1.abstractmethod
     def GetModel(

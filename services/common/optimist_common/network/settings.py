@@ -1,5 +1,6 @@
 """Settings of every service about who may reach it, and how it reaches others."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -43,8 +44,8 @@ class NetworkSettings(ServiceSettings):
             return self
         self._require_protected_host()
         if not self.tls_cert:
-            for name in self.peers:
-                self._require_loopback(name)
+            for flag, addresses in self.peer_addresses().items():
+                _require_loopback(flag, addresses)
         return self
 
     def _require_protected_host(self) -> None:
@@ -55,17 +56,24 @@ class NetworkSettings(ServiceSettings):
                 "--tls-ca, or --insecure true if the network keeps strangers out"
             )
 
-    def _require_loopback(self, name: str) -> None:
-        value = getattr(self, name)
-        for address in [value] if isinstance(value, str) else value:
-            if not is_loopback(address.rpartition(":")[0]):
-                flag = "--" + name.replace("_", "-")
-                raise ValueError(
-                    f"{flag}: what is said with {address} could be read and changed: give "
-                    "--tls-cert, --tls-key and --tls-ca, or --insecure true if the network keeps "
-                    "strangers out"
-                )
+    def peer_addresses(self) -> dict[str, Sequence[str]]:
+        """Returns the addresses of other services, by the flags that name them."""
+        values = {name: getattr(self, name) for name in self.peers}
+        return {
+            "--" + name.replace("_", "-"): [value] if isinstance(value, str) else value
+            for name, value in values.items()
+        }
 
     def tls(self) -> Tls | None:
         """Reads the files for TLS between services; raises SetupError if they cannot be used."""
         return load_tls(self.tls_cert, self.tls_key, self.tls_ca)
+
+
+def _require_loopback(flag: str, addresses: Sequence[str]) -> None:
+    for address in addresses:
+        if not is_loopback(address.rpartition(":")[0]):
+            raise ValueError(
+                f"{flag}: what is said with {address} could be read and changed: give "
+                "--tls-cert, --tls-key and --tls-ca, or --insecure true if the network keeps "
+                "strangers out"
+            )

@@ -70,6 +70,10 @@ class Span:
         """The trace, 32 hexadecimal digits."""
         return self.trace_parent[3:35]
 
+    def rename(self, name: str) -> None:
+        """Gives it another name."""
+        self._span.update_name(name)
+
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
         self._span.set_attributes(attributes)

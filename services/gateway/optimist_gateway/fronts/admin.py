@@ -4,7 +4,8 @@ POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /hea
 /startup, /live, /version and /metrics.
 """
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -19,7 +20,7 @@ from optimist_gateway.core.error import ApiError, FieldError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.pool import SchedulerPool, add_stats
+from optimist_gateway.schedulers.pool import Replies, SchedulerPool, add_stats
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
@@ -30,27 +31,26 @@ MAX_PAUSE_SECONDS = 3600
 def admin_router(service: Service) -> APIRouter:
     """Returns the endpoints; `Authentication` lets nobody but admins reach them."""
     router = APIRouter(prefix="/admin", include_in_schema=False)
-    schedulers = service.schedulers
 
     @router.post("/pause")
     async def pause(
         mode: Literal["keep", "wait", "abort"] = "keep",
         timeout_seconds: Annotated[int, Query(ge=1, le=MAX_PAUSE_SECONDS)] = PAUSE_SECONDS,
     ) -> dict[str, Any]:
-        """Stops planning at all schedulers; answers once nothing runs any more.
+        """Stops planning at all schedulers of all models; answers once nothing runs any more.
 
         A scheduler that does not come to rest in time takes it back.
         """
         wanted = scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.upper()}")
         command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=wanted))
-        await _ask_all(schedulers, command, timeout_seconds)
+        await _ask_all(service.pools, command, timeout_seconds)
         return {"status": "paused", "mode": mode}
 
     @router.post("/resume")
     async def resume() -> dict[str, Any]:
         """Goes on after a pause, at all schedulers."""
         command = scheduler_pb2.ConnectRequest(resume=scheduler_pb2.Resume())
-        await _ask_all(schedulers, command, REPLY_SECONDS)
+        await _ask_all(service.pools, command, REPLY_SECONDS)
         return {"status": "running"}
 
     @router.post("/priority")
@@ -66,7 +66,7 @@ def admin_router(service: Service) -> APIRouter:
         Sums over all that answer, and below `schedulers` those of each, or why there are none.
         """
         command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
-        replies, errors = await schedulers.ask(command, REPLY_SECONDS)
+        replies, errors = await _replies(service.pools, command, REPLY_SECONDS)
         if not replies:
             raise _failure(replies, errors)
         total = add_stats([reply.stats for reply in replies.values()])
@@ -93,11 +93,11 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
             raise FieldError(("request_id",), fault)
         if abs(priority) > MAX_PRIORITY:
             raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
-        service.schedulers.description.require_priorities()
+        pools = _with_priorities(service.pools)
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
-    replies, errors = await service.schedulers.ask(command, REPLY_SECONDS)
-    number = service.schedulers.set_waiting_priority(request_id, priority)
+    replies, errors = await _replies(pools, command, REPLY_SECONDS)
+    number = sum(pool.set_waiting_priority(request_id, priority) for pool in pools)
     number += sum(reply.num_requests for reply in replies.values())
     if number:
         return number
@@ -129,11 +129,36 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
 
 
+def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
+    """Returns the pools that may honour priorities: those that are not reached may as well.
+
+    Raises:
+        FieldError: No scheduler that is reached honours priorities.
+        SchedulerUnavailableError: None is reached.
+    """
+    reached = [pool.description for pool in pools if pool.connected] or [pools[0].description]
+    if all(one.is_fcfs for one in reached):
+        reached[0].require_priorities()
+    return [pool for pool in pools if not (pool.connected and pool.description.is_fcfs)]
+
+
+async def _replies(
+    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends a command to all schedulers of several pools at once."""
+    answers = await asyncio.gather(*(pool.ask(command, seconds) for pool in pools))
+    replies: Replies = {}, {}
+    for answer in answers:
+        replies[0].update(answer[0])
+        replies[1].update(answer[1])
+    return replies
+
+
 async def _ask_all(
-    schedulers: SchedulerPool, command: scheduler_pb2.ConnectRequest, seconds: float
+    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
 ) -> None:
     """Sends a command to all schedulers; raises ApiError that names those that failed."""
-    replies, errors = await schedulers.ask(command, seconds)
+    replies, errors = await _replies(pools, command, seconds)
     if errors:
         raise _failure(replies, errors)
 
@@ -165,9 +190,10 @@ class SchedulerCounts(TypedDict):
 
 
 class Healthy(Working):
-    """Requests can be served, and by whom."""
+    """Requests can be served, and by whom; of some models perhaps not, with the reasons."""
 
     schedulers: SchedulerCounts
+    unavailable_models: NotRequired[dict[str, str]]
 
 
 class Unavailable(TypedDict):
@@ -195,22 +221,34 @@ class Health:
         self._was_ready = False
 
     def unready_reason(self) -> str | None:
-        """Returns why requests cannot be served now, or None if they can: by one scheduler."""
+        """Returns why requests cannot be served now, or None if they can: of one model."""
         if self._service.admission.is_closed:
             return "the server is shutting down"
-        try:
-            self._service.schedulers.description  # noqa: B018 (it raises)
-        except SchedulerUnavailableError as error:
-            return str(error)
-        self._was_ready = True
-        return "the engine hangs" if self._service.schedulers.is_hung else None
+        pools = self._service.pools
+        self._was_ready = self._was_ready or any(pool.connected for pool in pools)
+        reasons = self.unavailable_models()
+        if len(reasons) < len(pools):
+            return None
+        if len(reasons) == 1:
+            return next(iter(reasons.values()))
+        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+    def unavailable_models(self) -> dict[str, str]:
+        """Returns why requests of models cannot be served now, by the models' names."""
+        reasons = {name: one.unready_reason() for name, one in self._service.models.items()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def is_hung(self) -> bool:
+        """Returns whether the engine of every scheduler that is connected is stuck."""
+        hung = [pool.is_hung for pool in self._service.pools if pool.connected]
+        return bool(hung) and all(hung)
 
     def schedulers(self) -> SchedulerCounts:
         """Returns how many schedulers there are, and in what state."""
-        clients = self._service.schedulers.clients
-        connected = [client for client in clients if client.description is not None]
+        pools = self._service.pools
+        connected = [client for pool in pools for client in pool.connected]
         return {
-            "known": len(clients),
+            "known": sum(len(pool.clients) for pool in pools),
             "connected": len(connected),
             "sound": sum(client.is_sound for client in connected),
         }
@@ -228,11 +266,15 @@ def health_router(service: Service, health: Health) -> APIRouter:
 
     @router.get("/health", response_model=Healthy, responses=_UNAVAILABLE)
     async def get_health() -> Response:
-        """Answers 200 if requests can be served, else 503 with the reason.
+        """Answers 200 if requests of a model can be served, else 503 with the reason.
 
-        Says how many schedulers are known, and how many of them are connected and sound.
+        Says how many schedulers are known, and how many of them are connected and sound, and of
+        several models why some cannot be served.
         """
-        return _answer(health.unready_reason(), schedulers=health.schedulers())
+        reason, models = health.unready_reason(), health.unavailable_models()
+        # The reason names all of them otherwise.
+        detail = {"unavailable_models": models} if models and reason is None else {}
+        return _answer(reason, schedulers=health.schedulers(), **detail)
 
     @router.get("/ready", response_model=Working, responses=_UNAVAILABLE)
     async def ready() -> Response:
@@ -250,7 +292,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
 
         That this process lives shows in its answer: a stuck event loop gives none.
         """
-        return _answer("the engine hangs" if service.schedulers.is_hung else None)
+        return _answer("the engine hangs" if health.is_hung() else None)
 
     @router.get("/version", response_model=Version)
     async def optimist_version() -> Response:

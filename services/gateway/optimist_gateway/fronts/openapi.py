@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from optimist_gateway.core.request import Limits
-from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.core.schedulers import ModelDescription, widest_description
 from optimist_gateway.fronts.openai.bodies.base import ID_FORMAT
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
@@ -56,31 +56,32 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
 def add_document(app: FastAPI, service: Service) -> None:
     """Makes `/openapi.json` say how the endpoints answer, and what this server takes.
 
-    What only the scheduler knows, the vocabulary and the longest sequence, is in it once the
-    scheduler has been reached.
+    What only schedulers know, the vocabulary and the longest sequence, is in it once those of all
+    models have been reached: what at least one of the models takes.
     """
     generate = app.openapi
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
-        schema, model = generate(), None
+        schema, known = generate(), []
         with suppress(SchedulerUnavailableError):
-            model = service.schedulers.description
-        _describe(schema, service.model_name)
-        set_limits(schema["components"]["schemas"], service.limits, model)
-        app.openapi_schema = schema if model is not None else None
+            known = [pool.description for pool in service.pools]
+        _describe(schema, list(service.models))
+        widest = widest_description(known)
+        set_limits(schema["components"]["schemas"], service.limits, widest)
+        app.openapi_schema = schema if known else None
         return schema
 
     # FastAPI's own way to change the document.
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _describe(schema: dict[str, Any], model_name: str) -> None:
+def _describe(schema: dict[str, Any], models: list[str]) -> None:
     schemas = schema["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    _name_model(schemas, model_name)
+    _name_models(schemas, models)
     for one in schemas.values():
         if "properties" in one:
             # An answer has no other fields either.
@@ -88,29 +89,29 @@ def _describe(schema: dict[str, Any], model_name: str) -> None:
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)
-            _add_examples(path, operation, model_name)
+            _add_examples(path, operation, models)
     _link(schema["paths"])
 
 
-def _name_model(schemas: dict[str, Any], model_name: str) -> None:
-    """Says which model there is."""
+def _name_models(schemas: dict[str, Any], models: list[str]) -> None:
+    """Says which models there are."""
     for body in schemas.values():
         for form in body.get("anyOf", [body]):
             model = form.get("properties", {}).get("model")
             for one in (model or {}).get("anyOf", [model]):
                 if one is not None and one.get("type") == "string":
-                    one["enum"] = [model_name]
+                    one["enum"] = models
 
 
-def _add_examples(path: str, operation: dict[str, Any], model_name: str) -> None:
+def _add_examples(path: str, operation: dict[str, Any], models: list[str]) -> None:
     for parameter in operation.get("parameters", ()):
-        # The only one is the name of the model.
-        parameter["schema"] |= {"enum": [model_name]}
-        parameter["example"] = model_name
+        # All of them are names of models.
+        parameter["schema"] = {"type": "string", "enum": models}
+        parameter["example"] = models[0]
     if path in EXAMPLES:
         content = operation["requestBody"]["content"]["application/json"]
         content["examples"] = {
-            name: {"value": example | {"model": model_name}}
+            name: {"value": example | {"model": models[0]}}
             for name, example in EXAMPLES[path].items()
         }
 

@@ -22,14 +22,13 @@ from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSp
 from optimist_gateway.core.error import ApiError, naming, shutting_down
 from optimist_gateway.core.request import Limits, Request
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
+from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import current_client
-from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.encode import encode_prompts, predicted_tokens
-from optimist_gateway.text.tokenizer import Tokenizer
 
 _MESSAGES = {
     Limit.CHOICES: "{running} requests are in progress; try again later",
@@ -114,24 +113,35 @@ class Admission:
 class Service:
     """What all requests share."""
 
-    model_name: str
-    tokenizer: Tokenizer
-    grammars: Grammars
-    schedulers: SchedulerPool
+    models: dict[str, ServedModel]
+    """By their names; the first is the default one."""
     admission: Admission
     metrics: GatewayMetrics
     limits: Limits
     observer: RequestObserver
 
-    def require_model(self, name: str, param: str = "model") -> None:
-        """Raises ApiError, which names `param`, if this is not the model that is served."""
-        if name != self.model_name:
+    @property
+    def default_model(self) -> ServedModel:
+        """The model of requests that name none."""
+        return next(iter(self.models.values()))
+
+    @property
+    def pools(self) -> list[SchedulerPool]:
+        """The schedulers of each model."""
+        return [model.schedulers for model in self.models.values()]
+
+    def find_model(self, name: str, param: str = "model") -> ServedModel:
+        """Returns the model of a name; raises ApiError, which names `param`, if there is none."""
+        model = self.models.get(name)
+        if model is None:
+            served = ", ".join(f"`{one}`" for one in self.models)
             raise ApiError(
                 404,
-                f"The model `{name[:100]}` does not exist; this server has `{self.model_name}`.",
+                f"The model `{name[:100]}` does not exist; this server has {served}.",
                 param=param,
                 code="model_not_found",
             )
+        return model
 
 
 class Generation:
@@ -145,7 +155,7 @@ class Generation:
         Raises:
             ApiError: It asks for another model, or for more than the server allows.
         """
-        service.require_model(request.model)
+        self.model = service.find_model(request.model)
         with naming(request.names):
             request.require_allowed(service.limits)
         self.request_id = request_id
@@ -221,16 +231,16 @@ class Generation:
                 self._end()
 
     async def _add(self) -> None:
-        service, request = self._service, self.request
-        model = service.schedulers.description
-        self.is_synthetic = model.is_synthetic
-        prompts = await encode_prompts(request, service.tokenizer, model)
+        model, request = self.model, self.request
+        description = model.schedulers.description
+        self.is_synthetic = description.is_synthetic
+        prompts = await encode_prompts(request, model.tokenizer, description)
         predictions = await predicted_tokens(
-            request, service.tokenizer, model, service.limits.max_prediction_bytes
+            request, model.tokenizer, description, self._service.limits.max_prediction_bytes
         )
-        adds = prepare(request, prompts, predictions, model, self.request_id)
+        adds = prepare(request, prompts, predictions, description, self.request_id)
         if request.structure is not None:
-            grammar = await service.grammars.grammar(request.structure, model)
+            grammar = await model.grammars.grammar(request.structure, description)
             for add in adds:
                 add.sampling.grammar = grammar
         for index, add in enumerate(adds):
@@ -247,7 +257,7 @@ class Generation:
         add: scheduler_pb2.Add,
     ) -> Choice:
         """Starts one of the answers."""
-        request, tokenizer = self.request, self._service.tokenizer
+        request, tokenizer = self.request, self.model.tokenizer
         describe = tokenizer.vocabulary.describe if request.num_logprobs is not None else None
         echo = self._echo(prompt, describe) if request.echo else None
         offset = len(echo.text) if echo is not None else 0
@@ -265,9 +275,9 @@ class Generation:
             has_prediction=bool(add.predicted_token_ids),
         )
         return Choice(
-            stream=self._service.schedulers.add(add),
+            stream=self.model.schedulers.add(add),
             answer=answer,
-            times=ChoiceTimes(self._service.metrics, self._started),
+            times=ChoiceTimes(self._service.metrics, self.model.name, self._started),
             index=index,
             name=f"choice {index}" if request.num_choices > 1 else "",
             echo=echo,
@@ -275,7 +285,7 @@ class Generation:
         )
 
     def _echo(self, prompt: Prompt, describe: Describe | None) -> Echo:
-        tokenizer, text = self._service.tokenizer, prompt.text
+        tokenizer, text = self.model.tokenizer, prompt.text
         if text is None:
             detokenizer = tokenizer.prompt_detokenizer()
             text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
@@ -287,7 +297,7 @@ class Generation:
         structure = self.request.structure
         if structure is None or structure.tools is None:
             return ()
-        return self._service.grammars.marker_ids
+        return self.model.grammars.marker_ids
 
     def _end(self) -> None:
         self.choices.close()
@@ -297,6 +307,6 @@ class Generation:
         if self._has_failed and not usage.completion_tokens:
             # It was refused: nobody is to pay for what was not served.
             return
-        self._service.metrics.count_usage(usage)
+        seconds = time.perf_counter() - self._started
+        self._service.metrics.count_answer(self.model.name, usage, seconds)
         self._service.admission.charge(usage.prompt_tokens + usage.completion_tokens)
-        self._service.metrics.end_to_end.observe(time.perf_counter() - self._started)

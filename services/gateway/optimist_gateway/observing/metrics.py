@@ -12,6 +12,8 @@ from prometheus_client.registry import Collector
 
 from optimist_gateway.core.answer.output import Usage
 
+MODEL = "model"
+"""Label with a model's name in the API."""
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 _TOKEN_SECONDS = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075),
@@ -30,31 +32,41 @@ class TokenHistogram(Collector):
     """
 
     def __init__(
-        self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry
+        self,
+        name: str,
+        documentation: str,
+        buckets: Sequence[float],
+        models: Iterable[str],
+        registry: CollectorRegistry,
     ) -> None:
         """Registers it; the buckets are upper bounds, ascending, without infinity."""
         self.name, self.documentation = name, documentation
         self._bounds = [*buckets, float("inf")]
-        self._counts = [0] * len(self._bounds)
-        self._sum = 0.0
+        self._counts = {model: [0] * len(self._bounds) for model in models}
+        self._sums = dict.fromkeys(self._counts, 0.0)
         registry.register(self)
 
-    def observe(self, value: float, num_tokens: int) -> None:
-        """Counts tokens with a value."""
-        self._counts[bisect_left(self._bounds, value)] += num_tokens
-        self._sum += value * num_tokens
+    def observe(self, model: str, value: float, num_tokens: int) -> None:
+        """Counts tokens of a model with a value."""
+        self._counts[model][bisect_left(self._bounds, value)] += num_tokens
+        self._sums[model] += value * num_tokens
 
     def collect(self) -> Iterable[Metric]:
         """Yields the metric."""
+        family = HistogramMetricFamily(self.name, self.documentation, labels=[MODEL])
         names = [*map(repr, self._bounds[:-1]), "+Inf"]
-        buckets = list(zip(names, accumulate(self._counts), strict=True))
-        yield HistogramMetricFamily(self.name, self.documentation, buckets, self._sum)
+        for model, counts in self._counts.items():
+            buckets = list(zip(names, accumulate(counts), strict=True))
+            family.add_metric([model], buckets, self._sums[model])
+        yield family
 
 
 class GatewayMetrics:
     """The metrics of one gateway, in a registry of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[str]) -> None:
+        """Sets up those of the models of these names at 0."""
+        self._models = models
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.requests = self._counter(
@@ -70,6 +82,7 @@ class GatewayMetrics:
             "finished",
             "Choices by why they ended: stop, length, stop_string, error (those that "
             "failed) or abort (those that were not wanted any more)",
+            MODEL,
             "reason",
         )
         self.running = self._gauge(
@@ -83,26 +96,26 @@ class GatewayMetrics:
         self._time_requests()
 
     def _count_tokens(self) -> None:
-        self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts")
-        self.completion_tokens = self._counter("completion_tokens", "Tokens of answers")
-        self.accepted_prediction_tokens = self._counter(
+        self.prompt_tokens = self._model_counter("prompt_tokens", "Tokens of prompts")
+        self.completion_tokens = self._model_counter("completion_tokens", "Tokens of answers")
+        self.accepted_prediction_tokens = self._model_counter(
             "accepted_prediction_tokens", "Predicted tokens that were verified and kept"
         )
-        self.rejected_prediction_tokens = self._counter(
+        self.rejected_prediction_tokens = self._model_counter(
             "rejected_prediction_tokens", "Predicted tokens that were verified and never kept"
         )
-        self.request_prompt_tokens = self._histogram(
+        self.request_prompt_tokens = self._model_histogram(
             "request_prompt_tokens", "Tokens of a request's prompt", _TOKENS
         )
-        self.request_completion_tokens = self._histogram(
+        self.request_completion_tokens = self._model_histogram(
             "request_completion_tokens", "Tokens of a request's answers together", _TOKENS
         )
 
     def _time_requests(self) -> None:
-        self.queue = self._histogram(
+        self.queue = self._model_histogram(
             "queue_seconds", "Time for which a choice waited for a slot at the scheduler", _SECONDS
         )
-        self.time_to_first_token = self._histogram(
+        self.time_to_first_token = self._model_histogram(
             "time_to_first_token_seconds",
             "From the parsed request to the first token of a choice",
             _SECONDS,
@@ -111,14 +124,15 @@ class GatewayMetrics:
             "optimist_gateway_inter_token_latency_seconds",
             "Time between two steps of a choice over the tokens of the later one, once per token",
             _TOKEN_SECONDS,
+            self._models,
             self.registry,
         )
-        self.time_per_output_token = self._histogram(
+        self.time_per_output_token = self._model_histogram(
             "time_per_output_token_seconds",
             "Mean time per token after the first of a choice",
             _TOKEN_SECONDS,
         )
-        self.end_to_end = self._histogram(
+        self.end_to_end = self._model_histogram(
             "end_to_end_seconds", "From the parsed request to the end of its answer", _SECONDS
         )
         self.event_loop_delay = self._histogram(
@@ -128,14 +142,16 @@ class GatewayMetrics:
         )
         self.tasks = self._gauge("tasks", "Tasks of the event loop, counted every half second")
 
-    def count_usage(self, usage: Usage) -> None:
-        """Adds the account of one request."""
-        self.prompt_tokens.inc(usage.prompt_tokens)
-        self.completion_tokens.inc(usage.completion_tokens)
-        self.accepted_prediction_tokens.inc(usage.accepted_prediction_tokens)
-        self.rejected_prediction_tokens.inc(usage.rejected_prediction_tokens or 0)
-        self.request_prompt_tokens.observe(usage.prompt_tokens)
-        self.request_completion_tokens.observe(usage.completion_tokens)
+    def count_answer(self, model: str, usage: Usage, seconds: float) -> None:
+        """Adds the account of one request to a model, and how long it took."""
+        rejected = usage.rejected_prediction_tokens or 0
+        self.prompt_tokens.labels(model).inc(usage.prompt_tokens)
+        self.completion_tokens.labels(model).inc(usage.completion_tokens)
+        self.accepted_prediction_tokens.labels(model).inc(usage.accepted_prediction_tokens)
+        self.rejected_prediction_tokens.labels(model).inc(rejected)
+        self.request_prompt_tokens.labels(model).observe(usage.prompt_tokens)
+        self.request_completion_tokens.labels(model).observe(usage.completion_tokens)
+        self.end_to_end.labels(model).observe(seconds)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"optimist_gateway_{name}", text, labels, registry=self.registry)
@@ -143,8 +159,21 @@ class GatewayMetrics:
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"optimist_gateway_{name}", text, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        return Histogram(f"optimist_gateway_{name}", text, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        name = f"optimist_gateway_{name}"
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+    def _model_counter(self, name: str, text: str) -> Counter:
+        counter = self._counter(name, text, MODEL)
+        for model in self._models:
+            counter.labels(model)
+        return counter
+
+    def _model_histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+        histogram = self._histogram(name, text, buckets, MODEL)
+        for model in self._models:
+            histogram.labels(model)
+        return histogram
 
 
 async def watch_event_loop(metrics: GatewayMetrics) -> None:

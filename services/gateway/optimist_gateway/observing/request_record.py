@@ -24,8 +24,12 @@ FAILED = "error"
 class RequestRecord:
     """One request; never its texts, nor who asked."""
 
+    operation: str = ""
+    """What OpenTelemetry's conventions for generative AI call it; empty if it generates nothing."""
     span: Span | None = None
     request_id: str = ""
+    model: str = ""
+    """The model's name; empty until it is known that there is such a model."""
     outcome: str = ""
     """As in `optimist_gateway_requests`; empty until it is known."""
     error: str = ""
@@ -43,12 +47,13 @@ class RequestRecord:
 
     def begin(self, request_id: str, request: Request, client_name: str | None = None) -> None:
         """Notes which request it is; log lines are marked with its names from now on."""
-        self.request_id = request_id
+        self.request_id, self.model = request_id, request.model
         fields = {"request_id": request_id}
         if client_name is not None:
             fields["client_request_id"] = client_name
         if self.span is not None:
             fields["trace_id"] = self.span.trace_id
+            self.span.rename(f"{self.operation} {request.model}")
             self.span.set(_request_attributes(request_id, request))
         log_context.set(fields)
 
@@ -72,8 +77,6 @@ def current_record() -> RequestRecord:
 class RequestObserver:
     """Begins and ends the records of requests; all fronts of the API use it."""
 
-    model_name: str
-    """The model's name in the API."""
     tracer: Tracer
     """Starts the spans."""
     access_log: bool
@@ -97,12 +100,12 @@ class RequestObserver:
             generating = {
                 "gen_ai.operation.name": operation,
                 "gen_ai.provider.name": "optimist",
-                "gen_ai.request.model": self.model_name,
                 **attributes,
             }
-            name = f"{operation} {self.model_name}"
-            span = self.tracer.start(name, generating, trace_parent=trace_parent, kind="server")
-        record = RequestRecord(span)
+            span = self.tracer.start(
+                operation, generating, trace_parent=trace_parent, kind="server"
+            )
+        record = RequestRecord(operation, span)
         _current.set(record)
         return record
 
@@ -123,6 +126,7 @@ class RequestObserver:
 def _request_attributes(request_id: str, request: Request) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue | None] = {
         "gen_ai.response.id": request_id,
+        "gen_ai.request.model": request.model,
         "gen_ai.response.model": request.model,
         "gen_ai.request.stream": request.stream,
         "gen_ai.request.choice.count": request.n,
@@ -160,6 +164,8 @@ def _log_fields(record: RequestRecord) -> dict[str, Any]:
         "outcome": record.outcome,
         "seconds": round(time.perf_counter() - record.started, 4),
     }
+    if record.model:
+        fields["model"] = record.model
     if record.error:
         fields["error"] = record.error
     if record.first_token_seconds is not None:
@@ -178,6 +184,8 @@ class ChoiceTimes:
     """Counts the times of one choice and how it ended; `end` it, once or more often."""
 
     metrics: GatewayMetrics
+    model: str
+    """The model's name."""
     started: float
     """When the client's request was parsed, by `time.perf_counter`."""
     reason: str = ABORTED
@@ -194,28 +202,28 @@ class ChoiceTimes:
         """Takes note that a step has brought some tokens; `now` is by `time.perf_counter`."""
         if self._first is not None:
             latency = (now - self._last) / num_tokens
-            self.metrics.inter_token_latency.observe(latency, num_tokens)
+            self.metrics.inter_token_latency.observe(self.model, latency, num_tokens)
         else:
             self._first = now
             self.metrics.waiting.dec()
-            self.metrics.time_to_first_token.observe(now - self.started)
+            self.metrics.time_to_first_token.labels(self.model).observe(now - self.started)
             self._record.note_first_token()
         self._last = now
 
     def note_account(self, finished: Finished | None) -> None:
         """Takes note of the scheduler's account, if it is there and the choice got a slot."""
         if finished is not None and finished.queue_seconds > 0:
-            self.metrics.queue.observe(finished.queue_seconds)
+            self.metrics.queue.labels(self.model).observe(finished.queue_seconds)
 
     def end(self, num_tokens: int) -> None:
         """Counts what is known with the end of an answer of so many tokens."""
         if self._ended:
             return
         self._ended = True
-        self.metrics.finished.labels(self.reason).inc()
+        self.metrics.finished.labels(self.model, self.reason).inc()
         self._record.reasons.append(self.reason)
         if self._first is None:
             self.metrics.waiting.dec()
         elif num_tokens > 1:
             mean = (self._last - self._first) / (num_tokens - 1)
-            self.metrics.time_per_output_token.observe(mean)
+            self.metrics.time_per_output_token.labels(self.model).observe(mean)

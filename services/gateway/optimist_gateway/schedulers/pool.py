@@ -64,7 +64,7 @@ class SchedulerPool:
     @property
     def description(self) -> ModelDescription:
         """What holds at all schedulers; raises SchedulerUnavailableError without any."""
-        if not self._connected or self._description is None:
+        if not self.connected or self._description is None:
             raise SchedulerUnavailableError(self._unreached())
         return self._description
 
@@ -76,11 +76,12 @@ class SchedulerPool:
     @property
     def is_hung(self) -> bool:
         """Whether the engine of every scheduler that is connected is stuck."""
-        hung = [client.health.is_hung for client in self._connected]
+        hung = [client.health.is_hung for client in self.connected]
         return bool(hung) and all(hung)
 
     @property
-    def _connected(self) -> list[SchedulerClient]:
+    def connected(self) -> list[SchedulerClient]:
+        """The schedulers that are connected."""
         return [client for client in self._clients.values() if client.description is not None]
 
     @property
@@ -103,7 +104,7 @@ class SchedulerPool:
         client = self._choose(request)
         if client is None:
             too_slow = "the scheduler does not take commands fast enough"
-            raise SchedulerUnavailableError(too_slow if self._connected else self._unreached())
+            raise SchedulerUnavailableError(too_slow if self.connected else self._unreached())
         client.start(request)
         return request.stream
 
@@ -260,7 +261,7 @@ class SchedulerPool:
 
     def _forget_retired(self) -> None:
         """Ends the streams of schedulers that are named no more and have nothing to do."""
-        connected = self._connected
+        connected = self.connected
         has_others = not all(client.is_retired for client in connected)
         for client in self.clients:
             is_lost = client not in connected

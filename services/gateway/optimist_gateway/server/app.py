@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from optimist_gateway.fronts.openai.responses.writer import responses_router
 from optimist_gateway.fronts.openapi import add_document
 from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.generation import Admission, Service
+from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
@@ -43,18 +44,23 @@ GRPC_NAME = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 _POLL_SECONDS = 0.25
 
 
-def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
+def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> FastAPI:
     """Returns the application; it connects to the schedulers while it runs.
 
     Its state holds the `Service` and the `Keys` as `service` and `keys`.
 
+    Args:
+        settings: What it serves, and how.
+        tokenizers: Those of `settings.served_models()`.
+
     Raises:
         SetupError: Keys or certificates cannot be read.
     """
-    metrics, tracer, tls = GatewayMetrics(), settings.tracer(), settings.tls()
-    observer = RequestObserver(settings.model_name, tracer, access_log=settings.access_log)
-    service = _service(settings, tokenizer, observer, metrics, tls)
-    schedulers = service.schedulers
+    tracer = settings.tracer()
+    models = _served_models(settings, tokenizers, settings.tls())
+    metrics = GatewayMetrics(list(models))
+    observer = RequestObserver(tracer, access_log=settings.access_log)
+    service = _service(settings, models, observer, metrics)
     health = Health(service)
     keys = Keys(
         [
@@ -66,7 +72,8 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         tasks = [
-            asyncio.create_task(work) for work in (schedulers.run(), watch_event_loop(metrics))
+            asyncio.create_task(work)
+            for work in (*(pool.run() for pool in service.pools), watch_event_loop(metrics))
         ]
         try:
             async with _serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
@@ -75,18 +82,19 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await service.grammars.stop()
-            await tokenizer.stop()
+            for model in models.values():
+                await model.stop()
             await asyncio.to_thread(tracer.close)
 
     app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False, responses=RESPONSES)
     app.state.service = service
     app.state.keys = keys
     _add_layers(app, settings, metrics, observer)
-    metrics.registry.register(SchedulerCollector(schedulers))
+    pools = {name: model.schedulers for name, model in models.items()}
+    metrics.registry.register(SchedulerCollector(pools))
     if settings.vllm_metrics:
         metrics.registry.register(
-            VllmCollector(metrics, lambda: schedulers.stats, settings.model_name)
+            VllmCollector(metrics, lambda: {name: pool.stats for name, pool in pools.items()})
         )
     add_error_handlers(app, metrics, service.admission.retry_seconds)
     app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
@@ -100,23 +108,33 @@ def create_app(settings: GatewaySettings, tokenizer: Tokenizer) -> FastAPI:
     return app
 
 
+def _served_models(
+    settings: GatewaySettings, tokenizers: Sequence[Tokenizer], tls: Tls | None
+) -> dict[str, ServedModel]:
+    return {
+        one.served_name: ServedModel(
+            name=one.served_name,
+            tokenizer=tokenizer,
+            grammars=Grammars(one.model, tokenizer.tool_format, tokenizer.special_id),
+            schedulers=SchedulerPool(
+                one.schedulers, settings.max_num_requests, settings.resume_seconds, tls
+            ),
+        )
+        for one, tokenizer in zip(settings.served_models().values(), tokenizers, strict=True)
+    }
+
+
 def _service(
     settings: GatewaySettings,
-    tokenizer: Tokenizer,
+    models: dict[str, ServedModel],
     observer: RequestObserver,
     metrics: GatewayMetrics,
-    tls: Tls | None,
 ) -> Service:
     # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
     return Service(
-        model_name=settings.model_name,
-        tokenizer=tokenizer,
-        grammars=Grammars(settings.model, tokenizer.tool_format, tokenizer.special_id),
-        schedulers=SchedulerPool(
-            settings.schedulers, settings.max_num_requests, settings.resume_seconds, tls
-        ),
+        models=models,
         admission=Admission(
             AdmissionLimits(
                 max_num_requests=settings.max_num_requests,

@@ -299,5 +299,6 @@ class DrainingServer(uvicorn.Server):
             await asyncio.sleep(_POLL_SECONDS)
         if admission.num_requests:
             logger.warning("%d requests are broken off", admission.num_requests)
-            self._service.schedulers.break_off(shutting_down())
+            for pool in self._service.pools:
+                pool.break_off(shutting_down())
         self.should_exit = True

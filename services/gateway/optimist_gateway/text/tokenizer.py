@@ -117,7 +117,7 @@ class Tokenizer:
     def __init__(
         self, tokenizer: Any, tool_call_format: str = AUTO, template_seconds: float | None = None
     ) -> None:
-        """Wraps a fast tokenizer of transformers; raises SetupError if it has no fast form.
+        """Wraps a fast tokenizer of transformers.
 
         Args:
             tokenizer: The tokenizer, with its chat template.
@@ -125,12 +125,7 @@ class Tokenizer:
             template_seconds: The longest that the template may take for one prompt, in a process of
                 its own; None for as long as it likes, in this process.
         """
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None:
-            raise SetupError(
-                f"--model: the tokenizer of {tokenizer.name_or_path} has no fast form; "
-                "convert it to a tokenizer.json"
-            )
+        backend = tokenizer.backend_tokenizer
         # A tokenizer file may carry limits that were set for training.
         backend.no_truncation()
         backend.no_padding()
@@ -270,21 +265,29 @@ def _no_prompt(reason: str) -> FieldError:
 
 
 def load_tokenizer(
-    model: str, tool_call_format: str = AUTO, template_seconds: float | None = None
+    model: str,
+    tool_call_format: str = AUTO,
+    template_seconds: float | None = None,
+    flag: str = "--model",
 ) -> Tokenizer:
     """Loads the tokenizer of a model directory or hub name; runs no code of the model.
 
     Raises:
-        SetupError: There is no such model, or it has no usable tokenizer.
+        SetupError: There is no such model, or it has no usable tokenizer; the flag is what named
+            the model.
     """
     path = Path(model)
     if not path.is_dir() and (path.is_absolute() or model.startswith(".") or path.exists()):
-        raise SetupError(f"--model: no directory {model}; name a model directory or a hub model")
+        raise SetupError(f"{flag}: no directory {model}; name a model directory or a hub model")
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     except (OSError, ValueError, ImportError, KeyError) as error:
         reason = one_line(error)
-        raise SetupError(f"--model: cannot load the tokenizer of {model}: {reason}") from None
+        raise SetupError(f"{flag}: cannot load the tokenizer of {model}: {reason}") from None
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise SetupError(
+            f"{flag}: the tokenizer of {model} has no fast form; convert it to a tokenizer.json"
+        )
     return Tokenizer(tokenizer, tool_call_format, template_seconds)

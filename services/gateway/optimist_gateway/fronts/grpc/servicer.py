@@ -23,7 +23,9 @@ from optimist_gateway.fronts.grpc.messages import (
 )
 from optimist_gateway.generation.choice import Choices
 from optimist_gateway.generation.generation import Generation, Service
+from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.keys import Keys, current_client
 
 logger = logging.getLogger(__name__)
@@ -162,7 +164,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         record.outcome = "disconnected"
         try:
             self._service.admission.require_room()
-            wanted = generation_request(request, self._service.model_name)
+            wanted = generation_request(request, self._service.default_model.name)
             async with aclosing(self._events(wanted, context)) as events:
                 async for event in events:
                     if event.HasField("summary"):
@@ -198,7 +200,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     def _summary(self, generation: Generation) -> inference_pb2.Summary:
         summary = inference_pb2.Summary(
             request_id=generation.request_id,
-            model=self._service.model_name,
+            model=generation.model.name,
             usage=usage_message(generation.usage()),
             is_synthetic=generation.is_synthetic,
         )
@@ -209,14 +211,29 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
     async def ListModels(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.ListModelsRequest, context: Context
     ) -> inference_pb2.ListModelsResponse:
-        """Returns the one model."""
-        return inference_pb2.ListModelsResponse(models=[await self._model(context)])
+        """Returns the models that a scheduler serves; an error if there are none."""
+        known, errors = [], []
+        for model in self._service.models.values():
+            try:
+                known.append(_describe(model))
+            except SchedulerUnavailableError as error:
+                errors.append(error)
+        if not known:
+            await abort(context, errors[0])
+        return inference_pb2.ListModelsResponse(models=known)
 
     async def GetModel(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.GetModelRequest, context: Context
     ) -> inference_pb2.GetModelResponse:
-        """Returns the model if it has this name."""
-        return inference_pb2.GetModelResponse(model=await self._model(context, request.name))
+        """Returns the model of a name, or the default one."""
+        service = self._service
+        try:
+            model = _describe(
+                service.find_model(request.name or service.default_model.name, "name")
+            )
+        except ApiError as error:
+            await abort(context, error)
+        return inference_pb2.GetModelResponse(model=model)
 
     async def SetPriority(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.SetPriorityRequest, context: Context
@@ -228,15 +245,13 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
             await abort(context, error)
         return inference_pb2.SetPriorityResponse(num_choices=number)
 
-    async def _model(self, context: Context, name: str = "") -> inference_pb2.Model:
-        try:
-            self._service.require_model(name or self._service.model_name, "name")
-            description = self._service.schedulers.description
-        except ApiError as error:
-            await abort(context, error)
-        return inference_pb2.Model(
-            name=self._service.model_name,
-            max_model_len=description.max_model_len,
-            vocab_size=description.vocab_size,
-            is_synthetic=description.is_synthetic,
-        )
+
+def _describe(model: ServedModel) -> inference_pb2.Model:
+    """Describes a model; raises SchedulerUnavailableError without a scheduler of it."""
+    description = model.schedulers.description
+    return inference_pb2.Model(
+        name=model.name,
+        max_model_len=description.max_model_len,
+        vocab_size=description.vocab_size,
+        is_synthetic=description.is_synthetic,
+    )

@@ -173,7 +173,7 @@ def chat_router(service: Service) -> APIRouter:
     kinds = ("chat.completion", "chat.completion.chunk")
 
     def write(generation: Generation) -> ChoicesWriter:
-        request, form = generation.request, service.tokenizer.tool_format
+        request, form = generation.request, generation.model.tokenizer.tool_format
         return ChoicesWriter(generation, kinds, lambda: ChatWriter(tool_call_reader(request, form)))
 
     @router.post(PATH, response_model=ChatCompletion, responses=STREAMED)

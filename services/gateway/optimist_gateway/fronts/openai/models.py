@@ -10,11 +10,11 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import naming
-from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.generation.generation import Service
+from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.text.encode import render_chat, require_tokenizable
 
@@ -54,7 +54,7 @@ class DetokenizeBody(Body):
 
 
 class Model(TypedDict):
-    """The model that is served."""
+    """A model that is served."""
 
     id: str
     object: Literal["model"]
@@ -65,10 +65,10 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
-    """All models: the one."""
+    """All models, the default one first."""
 
     object: Literal["list"]
-    data: Annotated[list[Model], Field(min_length=1, max_length=1)]
+    data: Annotated[list[Model], Field(min_length=1)]
 
 
 def model_router(service: Service) -> APIRouter:
@@ -76,9 +76,9 @@ def model_router(service: Service) -> APIRouter:
     router = APIRouter()
     created = int(time.time())
 
-    def model() -> Model:
+    def describe(model: ServedModel) -> Model:
         data: Model = {
-            "id": service.model_name,
+            "id": model.name,
             "object": "model",
             "created": created,
             "owned_by": "optimist",
@@ -86,8 +86,8 @@ def model_router(service: Service) -> APIRouter:
         }
         try:
             # The name of the field is vLLM's.
-            data["max_model_len"] = service.schedulers.description.max_model_len
-            if service.schedulers.description.is_synthetic:
+            data["max_model_len"] = model.schedulers.description.max_model_len
+            if model.schedulers.description.is_synthetic:
                 data["system_fingerprint"] = SYNTHETIC_FINGERPRINT
         except SchedulerUnavailableError:
             pass
@@ -95,15 +95,15 @@ def model_router(service: Service) -> APIRouter:
 
     @router.get("/v1/models", response_model=ModelList)
     async def models() -> Response:
-        """Lists the one model."""
-        return JSONResponse(ModelList(object="list", data=[model()]))
+        """Lists the models."""
+        data = [describe(model) for model in service.models.values()]
+        return JSONResponse(ModelList(object="list", data=data))
 
     # A name may have slashes, as hub names do.
     @router.get("/v1/models/{name:path}", response_model=Model)
     async def one_model(name: str) -> Response:
-        """Describes the model."""
-        service.require_model(name)
-        return JSONResponse(model())
+        """Describes a model."""
+        return JSONResponse(describe(service.find_model(name)))
 
     return router
 
@@ -139,33 +139,32 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     """Returns the endpoints."""
     router = APIRouter()
 
-    def model(name: str | None) -> ModelDescription:
-        if name is not None:
-            service.require_model(name)
-        return service.schedulers.description
+    def find_model(name: str | None) -> ServedModel:
+        return service.default_model if name is None else service.find_model(name)
 
     @router.post("/tokenize", response_model=Tokens)
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
-        described, text, adds_special = model(body.model), body.prompt, body.add_special_tokens
+        model, text, adds_special = find_model(body.model), body.prompt, body.add_special_tokens
+        tokenizer, description = model.tokenizer, model.schedulers.description
         if text is not None:
             with naming(dict):
-                require_tokenizable(len(text), ("prompt",), service.tokenizer, described)
+                require_tokenizable(len(text), ("prompt",), tokenizer, description)
             adds_special = adds_special is not False
         else:
             messages = [message.message() for message in body.messages or ()]
             goes_on = body.add_generation_prompt is not False
             with naming(lambda: {("prompts",): "messages"}):
                 text = await render_chat(
-                    messages, service.tokenizer, described, add_generation_prompt=goes_on
+                    messages, tokenizer, description, add_generation_prompt=goes_on
                 )
-        token_ids = await service.tokenizer.encode(text, add_special_tokens=bool(adds_special))
+        token_ids = await tokenizer.encode(text, add_special_tokens=bool(adds_special))
         strings = None
         if body.return_token_strs:
-            strings = [service.tokenizer.vocabulary.describe(token)[0] for token in token_ids]
+            strings = [tokenizer.vocabulary.describe(token)[0] for token in token_ids]
         answer: Tokens = {
             "count": len(token_ids),
-            "max_model_len": described.max_model_len,
+            "max_model_len": description.max_model_len,
             "tokens": token_ids,
             "token_strs": strings,
         }
@@ -175,15 +174,15 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     @router.post("/detokenize", response_model=DetokenizedText)
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
-        described = model(body.model)
+        model = find_model(body.model)
         with naming(dict):
-            described.require_known(body.tokens, ("tokens",))
-        return JSONResponse(DetokenizedText(prompt=await service.tokenizer.decode(body.tokens)))
+            model.schedulers.description.require_known(body.tokens, ("tokens",))
+        return JSONResponse(DetokenizedText(prompt=await model.tokenizer.decode(body.tokens)))
 
     @router.get("/tokenizer_info", response_model=TokenizerInfo)
-    async def tokenizer_info() -> Response:
-        """Describes the tokenizer: its class and special tokens."""
-        info: TokenizerInfo = service.tokenizer.info()
+    async def tokenizer_info(model: str | None = None) -> Response:
+        """Describes the tokenizer of a model: its class and special tokens."""
+        info: TokenizerInfo = find_model(model).tokenizer.info()
         if not show_chat_template:
             del info["chat_template"]
         return JSONResponse(info)

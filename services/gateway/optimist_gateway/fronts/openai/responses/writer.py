@@ -252,7 +252,8 @@ def responses_router(service: Service) -> APIRouter:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
 
         def write(generation: Generation) -> ResponseWriter:
-            reader = tool_call_reader(generation.request, service.tokenizer.tool_format)
+            form = generation.model.tokenizer.tool_format
+            reader = tool_call_reader(generation.request, form)
             return ResponseWriter(generation, body, reader)
 
         return await answering.answer(request, body.request(), write)

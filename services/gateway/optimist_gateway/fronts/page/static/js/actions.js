@@ -25,9 +25,11 @@ export class Actions {
     const { apiKey } = this.store.state;
     try {
       const { data } = await getJson(`${BASE_URL}/models`, apiKey);
-      const [{ id, max_model_len: maxLength }] = data;
-      this.store.set({ server: { status: "ready", model: id, maxLength, error: null } });
-      this.#suggest(firstExample(id));
+      const models = data.map(({ id }) => id);
+      const chosen = this.store.state.server.model;
+      const model = models.includes(chosen) ? chosen : models[0];
+      this.store.set({ server: { status: "ready", models, model, error: null } });
+      this.#suggest(firstExample(model));
     } catch (error) {
       const status = error.kind === "locked" ? "locked" : "unreachable";
       this.store.set({ server: { ...this.store.state.server, status, error } });
@@ -86,6 +88,11 @@ export class Actions {
   /** Shows the first passes only; null shows all. */
   show(pass) {
     this.store.set({ shownPass: pass, view: "follow" });
+  }
+
+  /** Names the model that the next requests ask. */
+  setModel(model) {
+    this.store.set({ server: { ...this.store.state.server, model } });
   }
 
   setKey(key) {

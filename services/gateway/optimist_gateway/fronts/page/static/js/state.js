@@ -40,7 +40,7 @@ export class Store {
 export function initialState() {
   const example = firstExample("");
   return {
-    server: { status: "unknown", model: "", maxLength: null, error: null },
+    server: { status: "unknown", models: [], model: "", error: null },
     apiKey: readStored("sessionStorage", KEY) ?? "",
     theme: readStored("localStorage", THEME) ?? "system",
     exampleId: example.id,

@@ -1,4 +1,4 @@
-// Name, model, its state, theme.
+// Name, model, the server's state, theme.
 
 import { html } from "../html.js";
 
@@ -11,13 +11,20 @@ const STATES = {
 const THEMES = ["system", "light", "dark"];
 
 export function Header({ state, actions }) {
-  const { status, model } = state.server;
+  const { status, models, model } = state.server;
   return html`
     <header>
       <p class="wordmark"><img src="page/icon.svg" alt="" width="24" height="24" />Optimist</p>
       <p class="server" data-status=${status}>
         <span class="lamp" aria-hidden="true"></span>
-        ${model && html`<code>${model}</code>`} ${STATES[status]}
+        ${
+          models.length > 1
+            ? html`<select aria-label="Model" value=${model} onChange=${(event) => actions.setModel(event.target.value)}>
+                ${models.map((name) => html`<option value=${name}>${name}</option>`)}
+              </select>`
+            : model && html`<code>${model}</code>`
+        }
+        ${STATES[status]}
       </p>
       <label class="theme">
         <span>Theme</span>

@@ -1,0 +1,300 @@
+"""The gateway with two models, as its clients and operators see it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from openai import NotFoundError
+from tokenizers import Tokenizer as Backend
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_client import AsyncClient, OptimistError
+from optimist_common.network.server import GrpcServer
+from optimist_gateway.text.tokenizer import load_tokenizer
+from tests.gateway.conftest import save_model
+from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.harness import (
+    BODIES,
+    CHAT,
+    COMPLETIONS,
+    RESPONSES,
+    USER,
+    Gateway,
+    Start,
+    error_of,
+    script_of,
+    until,
+)
+from tests.stack import free_port
+
+TEMPLATE = "{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
+TEMPLATE += "{% if tools %}<tool_call>{% endif %}"
+FUNCTION: Any = {"name": "f", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": FUNCTION}
+CALL = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+ADMIN_KEY = "admin-key"
+VOCAB_SIZE = 265
+
+
+class Second(NamedTuple):
+    """The model `org/second`, which has other tokens, another template and another format."""
+
+    gateway: Gateway
+    scheduler: FakeScheduler
+    server: GrpcServer
+    backend: Backend
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.scheduler.port}"
+
+    def say(self, text: str) -> None:
+        self.scheduler.script = script_of(self.backend, text)
+
+
+@pytest.fixture
+async def second(start: Start, tmp_path: Path) -> AsyncIterator[Second]:
+    directory = tmp_path / "second"
+    save_model(directory, VOCAB_SIZE, TEMPLATE)
+    backend = Backend.from_file(str(directory / "tokenizer.json"))
+    fake = FakeScheduler(vocab_size=VOCAB_SIZE, max_model_len=1000, max_draft_tokens=3)
+    fake.policy = scheduler_pb2.SCHEDULING_POLICY_PRIORITY
+    server, fake.port = await start_scheduler(fake)
+    model = {"model": str(directory), "name": "org/second"}
+    first = FakeScheduler(policy=scheduler_pb2.SCHEDULING_POLICY_FCFS)
+    async with start(
+        first,
+        others=[load_tokenizer(str(directory))],
+        models=[{**model, "schedulers": [f"127.0.0.1:{fake.port}"]}],
+        admin_keys=[f"root:{ADMIN_KEY}"],
+        vllm_metrics=True,
+        grpc_port=free_port(),
+    ) as gateway:
+        gateway.http.headers["x-api-key"] = ADMIN_KEY
+        await until_served(gateway, 2)
+        yield Second(gateway, fake, server, backend)
+    await server.stop()
+
+
+async def until_served(gateway: Gateway, number: int) -> Any:
+    """Waits until so many models have a scheduler; returns the health document."""
+    while True:
+        health = (await gateway.http.get("/health")).json()
+        if health["schedulers"]["connected"] == number:
+            return health
+        await asyncio.sleep(0.01)
+
+
+async def test_each_model_answers_with_what_is_its_own(second: Second) -> None:
+    gateway = second.gateway
+    gateway.say("The quick")
+    second.say("brown fox")
+    for path in (CHAT, COMPLETIONS, RESPONSES):
+        answers = [await gateway.answer(path, model=name) for name in ("tiny", "org/second")]
+        assert [answer["model"] for answer in answers] == ["tiny", "org/second"]
+        assert ["The quick" in str(answer) for answer in answers] == [True, False]
+        assert ["brown fox" in str(answer) for answer in answers] == [False, True]
+    # Each prompt is in the tokens of its model, by its template.
+    chats = [gateway.adds[0], second.scheduler.adds[0]]
+    prompts = [tokens(add.prompt_token_ids) for add in chats]
+    texts = [gateway.backend.decode(prompts[0], False), second.backend.decode(prompts[1], False)]
+    assert texts == ["<|user|>Hello\n<|assistant|>", "[Hello]"]
+    assert len(gateway.adds) == len(second.scheduler.adds) == 3
+
+
+async def test_tool_calls_are_read_in_the_format_of_the_model(second: Second) -> None:
+    second.say(CALL)
+    second.gateway.say(CALL)
+    fields = {"tools": [TOOL], "messages": USER}
+    calls = {}
+    for name in ("tiny", "org/second"):
+        answer = await second.gateway.answer(CHAT, model=name, **fields)
+        calls[name] = answer["choices"][0]["message"].get("tool_calls")
+    assert calls["tiny"] is None
+    assert calls["org/second"][0]["function"] == {"name": "f", "arguments": "{}"}
+    response = await second.gateway.answer(
+        RESPONSES, model="org/second", tools=[{"type": "function", **TOOL["function"]}]
+    )
+    assert response["output"][-1]["type"] == "function_call"
+
+
+async def test_models_are_listed_and_found(second: Second) -> None:
+    client = second.gateway.client
+    listed = [model async for model in client.models.list()]
+    assert [model.id for model in listed] == ["tiny", "org/second"]
+    lengths = [(model.model_extra or {})["max_model_len"] for model in listed]
+    assert lengths == [4096, 1000]
+    assert await client.models.retrieve("org/second") == listed[1]
+    expected = "The model `none` does not exist; this server has `tiny`, `org/second`."
+    with pytest.raises(NotFoundError, match=expected):
+        await client.models.retrieve("none")
+    for path in BODIES:
+        error = await second.gateway.refused(path, 404, model="x" * 300)
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert not second.gateway.adds
+    assert not second.scheduler.adds
+
+
+async def test_tokens_are_those_of_the_model_that_is_named(second: Second) -> None:
+    gateway, text = second.gateway, "The quick brown fox"
+    sent = {name: {"model": name} if name else {} for name in ("", "tiny", "org/second")}
+    first, other = gateway.backend.encode(text).ids, second.backend.encode(text).ids
+    assert first != other
+    vocab_sizes = dict.fromkeys(sent, gateway.scheduler.vocab_size) | {"org/second": VOCAB_SIZE}
+    for name, token_ids in {"": first, "tiny": first, "org/second": other}.items():
+        tokenized = await gateway.answer("/tokenize", prompt=text, **sent[name])
+        assert tokenized["tokens"] == token_ids
+        found = await gateway.answer("/detokenize", tokens=token_ids, **sent[name])
+        assert found == {"prompt": text}
+        info = (await gateway.http.get("/tokenizer_info", params=sent[name])).json()
+        assert info["vocab_size"] == vocab_sizes[name]
+    # A token of the first model alone.
+    await gateway.refused("/detokenize", tokens=[300], model="org/second")
+    await gateway.answer("/detokenize", tokens=[300])
+    unknown = await gateway.http.get("/tokenizer_info?model=none")
+    assert error_of(unknown, 404)["code"] == "model_not_found"
+
+
+async def test_the_grpc_api_goes_by_names_too(second: Second) -> None:
+    second.gateway.say("The quick")
+    second.say("brown fox")
+    async with AsyncClient(second.gateway.grpc_address) as client:
+        assert (await client.generate("Hello").result()).text == "The quick"
+        assert (await client.generate("Hello", model="org/second").result()).text == "brown fox"
+        models = await client.models()
+        assert [one.name for one in models] == ["tiny", "org/second"]
+        vocab_sizes = [second.gateway.scheduler.vocab_size, VOCAB_SIZE]
+        assert [one.vocab_size for one in models] == vocab_sizes
+        assert await client.model("org/second") == models[1]
+        with pytest.raises(OptimistError, match="NOT_FOUND"):
+            await client.generate("Hello", model="none").result()
+        await second.server.server.stop(None)
+        await until_served(second.gateway, 1)
+        assert [one.name for one in await client.models()] == ["tiny"]
+        with pytest.raises(OptimistError, match="UNAVAILABLE"):
+            await client.model("org/second")
+
+
+async def test_a_model_without_schedulers_changes_nothing_for_the_others(second: Second) -> None:
+    gateway = second.gateway
+    gateway.say("The quick")
+    await second.server.server.stop(None)
+    health = await until_served(gateway, 1)
+    assert list(health["unavailable_models"]) == ["org/second"]
+    assert second.address in health["unavailable_models"]["org/second"]
+    for path in BODIES:
+        error = await gateway.refused(path, 503, model="org/second")
+        assert error["code"] == "scheduler_unavailable"
+        await gateway.answer(path)
+    assert (await gateway.http.get("/ready")).status_code == 200
+    await gateway.servers[0].server.stop(None)
+    health = await until_served(gateway, 0)
+    assert health["reason"].startswith("tiny: ")
+    assert f"org/second: the scheduler at {second.address}" in health["reason"]
+    assert "unavailable_models" not in health
+    statuses = [(await gateway.http.get(f"/{one}")).status_code for one in ("ready", "live")]
+    assert statuses == [503, 200]
+    # The other one comes first.
+    server, _ = await start_scheduler(second.scheduler, second.scheduler.port)
+    health = await until_served(gateway, 1)
+    assert list(health["unavailable_models"]) == ["tiny"]
+    second.say("brown fox")
+    await gateway.answer(CHAT, model="org/second")
+    await gateway.refused(CHAT, 503)
+    await server.stop()
+
+
+async def test_the_gateway_is_stuck_only_with_all_engines(second: Second) -> None:
+    gateway = second.gateway
+
+    async def until_sound(number: int) -> Any:
+        while True:
+            health = (await gateway.http.get("/health")).json()
+            if health["schedulers"]["sound"] == number:
+                return health
+            await asyncio.sleep(0.01)
+
+    await gateway.servers[0].set_alive(alive=False)
+    assert (await until_sound(1))["unavailable_models"] == {"tiny": "the engine hangs"}
+    assert (await gateway.http.get("/live")).status_code == 200
+    await second.server.set_alive(alive=False)
+    reason = "tiny: the engine hangs; org/second: the engine hangs"
+    assert (await until_sound(0))["reason"] == reason
+    assert (await gateway.http.get("/live")).status_code == 503
+
+
+async def test_administration_is_of_all_models(second: Second) -> None:
+    gateway = second.gateway
+    await gateway.answer("/admin/pause")
+    await gateway.answer("/admin/resume")
+    assert gateway.scheduler.pauses == second.scheduler.pauses == [True, False]
+    gateway.scheduler.stats.num_running, second.scheduler.stats.num_running = 1, 2
+    figures = (await gateway.http.get("/admin/stats")).json()
+    assert figures["num_running"] == 3
+    assert figures["schedulers"][second.address]["num_running"] == 2
+    assert len(figures["schedulers"]) == 2
+    await second.server.server.stop(None)
+    await until_served(gateway, 1)
+    error = await gateway.refused("/admin/pause", 503)
+    assert f"done at 127.0.0.1:{gateway.scheduler.port}" in error["message"]
+
+
+async def test_a_priority_needs_a_model_whose_scheduler_honours_it(second: Second) -> None:
+    assert (await second.gateway.refused(CHAT, priority=1))["param"] == "priority"
+    second.say("x")
+    await second.gateway.answer(CHAT, model="org/second", priority=1)
+    await second.server.server.stop(None)
+    await until_served(second.gateway, 1)
+    url = "/admin/priority?request_id=a&priority=1"
+    assert (await second.gateway.refused(url))["param"] == "priority"
+
+
+async def test_the_limits_are_one_for_all_models(second: Second) -> None:
+    gateway = second.gateway
+    gateway.scheduler.script = second.scheduler.script = Script(hang=True)
+    names = ["tiny", "org/second"] * 2
+    running = [asyncio.create_task(gateway.post(CHAT, model=name)) for name in names]
+    await until(lambda: len(gateway.adds) == len(second.scheduler.adds) == 2)
+    error = await gateway.refused(CHAT, 429, model="org/second")
+    assert error["code"] == "overloaded"
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await gateway.until_nothing_runs()
+
+
+async def test_figures_are_of_each_model(second: Second) -> None:
+    gateway = second.gateway
+    gateway.say("The quick")
+    second.scheduler.script = Script([Step([20, 21, 22])])
+    second.scheduler.stats.num_running = 2
+    await gateway.answer(COMPLETIONS, max_tokens=99)
+    for _ in range(2):
+        await gateway.answer(COMPLETIONS, model="org/second", max_tokens=99)
+    await gateway.until_shown('vllm:num_requests_running{engine="0",model_name="org/second"} 2.0')
+    figures = await gateway.figures()
+    other = 'model="org/second"'
+    assert figures[f"completion_tokens_total{{{other}}}"] == 6
+    assert figures[f"end_to_end_seconds_count{{{other}}}"] == 2
+    assert figures[f'finished_total{{{other},reason="stop"}}'] == 2
+    assert figures['end_to_end_seconds_count{model="tiny"}'] == 1
+    assert figures[f'scheduler_connected{{{other},scheduler="{second.address}"}}'] == 1
+    assert figures[f"resumed_requests_total{{{other}}}"] == 0
+    vllm = 'engine="0",model_name='
+    assert figures[f'vllm:generation_tokens_total{{{vllm}"org/second"}}'] == 6
+    assert figures[f'vllm:time_to_first_token_seconds_count{{{vllm}"tiny"}}'] == 1
+
+
+async def test_the_document_excludes_nothing_that_a_model_takes(second: Second) -> None:
+    document = (await second.gateway.http.get("/openapi.json")).json()
+    body = document["components"]["schemas"]["ChatCompletionBody"]["properties"]
+    assert body["model"]["enum"] == ["tiny", "org/second"]
+    (length,) = (one for one in body["max_tokens"]["anyOf"] if one["type"] == "integer")
+    assert length["maximum"] == 4095
+    (priority,) = (one for one in body["priority"]["anyOf"] if one["type"] == "integer")
+    assert priority["maximum"] > 0
+    (parameter,) = document["paths"]["/tokenizer_info"]["get"]["parameters"]
+    assert parameter["schema"]["enum"] == ["tiny", "org/second"]
+    assert not parameter["required"]

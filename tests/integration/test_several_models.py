@@ -1,0 +1,123 @@
+"""Two models with different weights and tokens through one gateway, as real processes."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import torch
+from openai import InternalServerError, NotFoundError, OpenAI
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from tests.checkpoints import add_tokenizer, tiny_checkpoint
+from tests.integration.edit import MODEL, ask, connect, edits
+from tests.stack import MODEL_FLAG, START_SECONDS, Service, start, wait_until
+
+OTHER = "bytes"
+TEXT = "def area(width, height):"
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+def save_other(directory: Path) -> Path:
+    """Saves a random model, whose tokens are bytes."""
+    path = add_tokenizer(tiny_checkpoint(directory, "llama"))
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_file=str(path / "tokenizer.json"), eos_token="</s>"
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def expected_tokens(path: Path, length: int) -> list[int]:
+    """Returns what transformers makes of `TEXT`, greedily."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
+    prompt = torch.tensor([tokenizer(TEXT).input_ids])
+    auto_model: Any = AutoModelForCausalLM
+    model = auto_model.from_pretrained(path, dtype=torch.float64)
+    tokens = model.generate(prompt, max_new_tokens=length, do_sample=False, eos_token_id=None)
+    return [int(token) for token in tokens[0, prompt.shape[1] :]]
+
+
+class Both(NamedTuple):
+    """The gateway, and the scheduler of the other model."""
+
+    gateway: Service
+    scheduler: Service
+    client: OpenAI
+    path: Path
+
+    def health(self) -> Any:
+        url = f"http://{self.gateway.address}/health"
+        return httpx.get(url, trust_env=False).json()
+
+    def ask_other(self) -> list[int]:
+        """Returns the tokens of the other model's answer."""
+        completion = self.client.completions.create(
+            model=OTHER,
+            prompt=TEXT,
+            max_tokens=12,
+            temperature=0,
+            extra_body={"return_token_ids": True, "ignore_eos": True},
+        )
+        assert completion.model == OTHER
+        return list((completion.choices[0].model_extra or {})["token_ids"])
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    path = save_other(tmp_path_factory.mktemp("models"))
+    options = ("--dtype", "float64", "--num-threads", "1")
+    with ExitStack() as stack:
+        schedulers = []
+        for model in (MODEL_FLAG, ("--model", str(path))):
+            worker = start(stack, "worker", *model, *options)
+            schedulers.append(start(stack, "scheduler", "--workers", worker.address))
+        further = {"model": str(path), "name": OTHER, "schedulers": [schedulers[1].address]}
+        gateway = start(
+            stack,
+            "gateway",
+            *(*MODEL_FLAG, "--schedulers", schedulers[0].address),
+            *("--models", json.dumps([further]), "--resume-seconds", "1"),
+        )
+        client = stack.enter_context(connect(f"http://{gateway.address}"))
+        # One scheduler is enough for the gateway to be ready.
+        connected = {"known": 2, "connected": 2, "sound": 2}
+        service = Both(gateway, schedulers[1], client, path)
+        wait_until(lambda: service.health()["schedulers"] == connected, "both models")
+        yield service
+
+
+def test_each_model_answers_rightly(both: Both) -> None:
+    assert [model.id for model in both.client.models.list()] == [MODEL, OTHER]
+    edit = edits(1)[0]
+    assert ask(both.client, edit, edit.before).text == edit.after
+    assert both.ask_other() == expected_tokens(both.path, 12)
+    with pytest.raises(NotFoundError, match=f"`{MODEL}`, `{OTHER}`"):
+        both.client.completions.create(model="none", prompt=TEXT)
+
+
+def test_a_model_whose_scheduler_is_gone_takes_no_other_with_it(both: Both) -> None:
+    edit = edits(1)[0]
+    before = both.ask_other()
+
+    def kill(number: int) -> None:
+        if number == 2:
+            both.scheduler.kill()
+
+    assert ask(both.client, edit, None, on_chunk=kill).text == edit.after
+    wait_until(lambda: both.health().get("unavailable_models"), "a loss that is noticed")
+    health = both.health()
+    assert health["status"] == "ok"
+    assert list(health["unavailable_models"]) == [OTHER]
+    with pytest.raises(InternalServerError) as raised:
+        both.ask_other()
+    assert raised.value.status_code == 503
+    assert ask(both.client, edit, edit.before).text == edit.after
+    both.scheduler.start()
+    both.scheduler.wait_until_healthy()
+    wait_until(lambda: "unavailable_models" not in both.health(), "the model", START_SECONDS)
+    assert both.ask_other() == before
