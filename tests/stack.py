@@ -31,6 +31,7 @@ ENGINE_PYTHON = os.environ.get("OPTIMIST_TEST_ENGINE_PYTHON", "")
 """Python of an environment with vLLM: it runs the model of `Stack` instead of our own services."""
 our_engine = partial(pytest.mark.skipif, bool(ENGINE_PYTHON))
 """Marks what only our own engine promises; `reason` says why."""
+WHITE_SPACE = "vLLM's grammars do not bound white space, which this model loves"
 VLLM_FLAGS = ("--", "--dtype", "float32", "--enforce-eager")
 VLLM_VARIABLES = {
     # Threads that share the work of small models would only wait for each other.

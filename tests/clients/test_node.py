@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.stack import REPOSITORY, Stack
+from tests.stack import REPOSITORY, WHITE_SPACE, Stack, our_engine
 
 
-@pytest.mark.parametrize("name", ["openai", "ai_sdk"])
+@pytest.mark.parametrize(
+    "name", ["openai", pytest.param("ai_sdk", marks=our_engine(reason=WHITE_SPACE))]
+)
 def test_node(stack: Stack, name: str) -> None:
     node = shutil.which("node")
     assert node is not None, "node is missing"

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from tests.integration.edit import MODEL, edits
-from tests.stack import Stack, our_engine
+from tests.stack import WHITE_SPACE, Stack, our_engine
 
 EDIT = edits(1, seed=5)[0]
 MESSAGES: Any = EDIT.messages()
@@ -50,7 +50,7 @@ def test_streams_say_the_same_and_end_with_usage(client: OpenAI) -> None:
     assert (said or "") == stopped.choices[0].message.content
 
 
-@our_engine(reason="vLLM's grammars do not bound white space, which this model loves")
+@our_engine(reason=WHITE_SPACE)
 def test_formats_are_parsed(client: OpenAI) -> None:
     answer = client.chat.completions.parse(
         model=MODEL, messages=MESSAGES, response_format=Place, temperature=0, max_tokens=200
@@ -60,7 +60,7 @@ def test_formats_are_parsed(client: OpenAI) -> None:
     assert isinstance(json.loads(text), dict)
 
 
-@our_engine(reason="vLLM's grammars do not bound white space, which this model loves")
+@our_engine(reason=WHITE_SPACE)
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools_are_called_and_their_results_taken(client: OpenAI, stream: bool) -> None:
     options = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}

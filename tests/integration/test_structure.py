@@ -14,7 +14,7 @@ from openai import OpenAI
 from tests.chaos.load.answer import Answer, Choice
 from tests.chaos.load.case import LIKELY_PERSON, PERSON
 from tests.integration.edit import complete, edits, predict
-from tests.stack import our_engine
+from tests.stack import WHITE_SPACE, our_engine
 
 TOOLS = [
     {"type": "function", "function": {"name": "save", "parameters": PERSON, "strict": True}},
@@ -62,7 +62,7 @@ def test_an_answer_of_a_form_is_the_same_with_a_prediction(client: OpenAI, name:
         assert said(create(client, body, prediction, stream=True)) == plain
 
 
-@our_engine(reason="vLLM's grammars do not bound white space, which this model loves")
+@our_engine(reason=WHITE_SPACE)
 def test_predicted_tokens_of_a_form_are_accepted(client: OpenAI) -> None:
     body = FORMS["json_schema"]
     plain = create(client, body, None)
@@ -74,7 +74,7 @@ def test_predicted_tokens_of_a_form_are_accepted(client: OpenAI) -> None:
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens > 0
 
 
-@our_engine(reason="vLLM's grammars do not bound white space, which this model loves")
+@our_engine(reason=WHITE_SPACE)
 def test_each_sampled_choice_follows_the_schema(client: OpenAI) -> None:
     options: dict[str, Any] = {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 1500}
     body = FORMS["json_schema"]

@@ -37,7 +37,8 @@ def served() -> Iterator[Stack]:
         OPTIMIST_GATEWAY_RESUME_SECONDS="120",
     )
     yield stack
-    stack.stop()
+    # What was killed has said so, with a traceback.
+    assert stack.end(signal.SIGTERM) == 0, stack.output
 
 
 @pytest.fixture(scope="module")
