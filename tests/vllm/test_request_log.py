@@ -129,17 +129,21 @@ def test_passes_do_not_wait_for_a_slow_disk(caplog: pytest.LogCaptureFixture) ->
     writer = LogWriter(logs, most_waiting=2)
     prepared: Future[Any] = Future()
     prepared.set_result(Mock())
-    writer.begin("1", prepared, [])
-    for _ in range(9):
-        writer.step("1", [1], None, 0.0, 0)
-    assert caplog.text.count("logs of requests lack some") == 1
+    for request_id in map(str, range(9)):
+        writer.begin(request_id, prepared, [])
+        writer.step(request_id, [1], None, 0.0, 0)
+        writer.end(request_id)
+        writer.flush()
+    assert caplog.text.count("logs of requests lack steps") == 1
     may_write.set()
     writer.stop()
     assert 0 < logs.step.call_count < 9
+    # Files are closed all the same.
+    assert logs.open.call_count == logs.close.call_count == 9
     logs.stop.assert_called_once_with()
 
 
-def test_a_record_that_cannot_be_made_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_cannot_be_written_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     logs = Mock()
     logs.step.side_effect = [ZeroDivisionError, None]
     writer = LogWriter(logs)
@@ -150,4 +154,4 @@ def test_a_record_that_cannot_be_made_costs_no_other(caplog: pytest.LogCaptureFi
         writer.step("1", [1], None, 0.0, 0)
     writer.stop()
     assert logs.step.call_count == 2
-    assert "a record of a request is not logged" in caplog.text
+    assert "a step of a request is not logged" in caplog.text

@@ -2,29 +2,30 @@
 
 import logging
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from queue import Full, Queue
 from threading import Thread
-from typing import Any
 
 from optimist_aligner import INT32, Draft
 from optimist_common.request_log.logs import RequestLogs
 from optimist_vllm.preparation import Prepared
 
-MOST_WAITING = 8192
+_MOST_WAITING = 256
+"""Passes."""
 _STOP_SECONDS = 5.0
 logger = logging.getLogger("vllm.optimist_vllm")
 
 
 class LogWriter:
-    """`RequestLogs` on a thread; what comes while it has too much to write is left out."""
+    """`RequestLogs` on a thread; steps that come while it has too much to write are left out."""
 
-    def __init__(self, logs: RequestLogs, most_waiting: int = MOST_WAITING) -> None:
-        """Starts the thread; so many records wait for it at most."""
+    def __init__(self, logs: RequestLogs, most_waiting: int = _MOST_WAITING) -> None:
+        """Starts the thread; so many passes wait for it at most."""
         self._logs = logs
-        self._waiting: Queue[Callable[[], None] | None] = Queue(most_waiting)
+        self._batch: list[partial[None]] = []
+        self._waiting: Queue[list[partial[None]] | None] = Queue(most_waiting)
         self._num_known: dict[str, int] = {}
         self._has_warned = False
         self._thread = Thread(target=self._run, name="optimist-request-log", daemon=True)
@@ -35,7 +36,7 @@ class LogWriter:
     ) -> None:
         """Begins a log; what an earlier run of the request delivered was observed elsewhere."""
         self._num_known[request_id] = 0
-        self._put(_open, self._logs, request_id, prepared)
+        self._batch.append(partial(_open, self._logs, request_id, prepared))
         if delivered:
             self.step(request_id, delivered, None, 0.0, 0)
 
@@ -47,43 +48,51 @@ class LogWriter:
         seconds: float,
         num_alignments: int,
     ) -> None:
-        """Writes a step, see `RequestLogs.step`; nothing if the log was not begun."""
+        """Adds a step, see `RequestLogs.step`; nothing if the log was not begun."""
         if request_id in self._num_known:
             self._num_known[request_id] += len(token_ids)
-            known = self._num_known[request_id]
-            new = array(INT32, token_ids)
-            self._put(self._logs.step, request_id, new, known, draft, seconds, num_alignments)
+            new, known = array(INT32, token_ids), self._num_known[request_id]
+            self._batch.append(
+                partial(self._logs.step, request_id, new, known, draft, seconds, num_alignments)
+            )
 
     def end(self, request_id: str) -> None:
         """Ends a log; nothing if it was not begun."""
         if self._num_known.pop(request_id, None) is not None:
-            self._put(self._logs.close, request_id)
+            self._batch.append(partial(self._logs.close, request_id))
+
+    def flush(self) -> None:
+        """Hands all of a pass to the thread at once, which then does not disturb the pass."""
+        if not self._batch:
+            return
+        try:
+            self._waiting.put_nowait(self._batch)
+            self._batch = []
+        except Full:
+            self._batch = [each for each in self._batch if each.func != self._logs.step]
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "passes bring more than can be logged: logs of requests lack steps (said once)"
+                )
 
     def stop(self) -> None:
         """Writes what waits, as far as that takes seconds; requests may go on elsewhere."""
         try:
-            self._waiting.put(None, timeout=_STOP_SECONDS)
+            for last in (self._batch, None):
+                self._waiting.put(last, timeout=_STOP_SECONDS)
         except Full:
-            logger.warning("the last records of requests are not logged")
+            logger.warning("the last steps of requests are not logged")
         self._thread.join(_STOP_SECONDS)
 
-    def _put(self, write: Callable[..., None], *args: Any) -> None:
-        try:
-            self._waiting.put_nowait(partial(write, *args))
-        except Full:
-            if not self._has_warned:
-                self._has_warned = True
-                logger.warning(
-                    "more passes end than can be logged: logs of requests lack some (said once)"
-                )
-
     def _run(self) -> None:
-        while (write := self._waiting.get()) is not None:
-            try:
-                write()
-            except Exception:
-                # Whatever is wrong with one, the others are written.
-                logger.exception("a record of a request is not logged")
+        while (batch := self._waiting.get()) is not None:
+            for write in batch:
+                try:
+                    write()
+                except Exception:
+                    # Whatever is wrong with one, the others are written.
+                    logger.exception("a step of a request is not logged")
         self._logs.stop()
 
 

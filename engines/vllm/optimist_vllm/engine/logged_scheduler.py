@@ -54,12 +54,14 @@ class LoggedScheduler(PredictionScheduler):
                 self._log.end(request_id)
         self._settled.clear()
         self._paths.clear()
+        self._log.flush()
         return outputs
 
     def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
         """Aborts requests, whose logs end at once."""
         aborted = super().finish_requests(*args, **kwargs)
         self._forget_gone()
+        self._log.flush()
         return aborted
 
     def shutdown(self) -> None:
