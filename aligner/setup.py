@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, PlatformError
 
 ROOT = Path(__file__).parent
-_INTERPRETED = ("__init__", "algorithm", "cost", "prompt_blocks", "vocabulary")
+_INTERPRETED = ("__init__", "algorithm", "cost", "lines", "prompt_blocks", "vocabulary")
 """Modules that others derive classes from, or in which little time is spent."""
 
 

@@ -23,7 +23,10 @@ MODULES = {
 }
 WHERE = {
     "gateway": "On the gateway's port.",
-    "scheduler": "On the scheduler's `--metrics-port`.",
+    "scheduler": "On the scheduler's `--metrics-port`. An engine over vLLM has those of drafts on "
+    "its own: `drafted_rows`, `drafted_tokens`, `accepted_tokens`, `accepted_at`, "
+    "`acceptance_rate` and `tokens_per_step`, where a step is a pass; beside them are "
+    "`optimist:draft_seconds_total` and vLLM's own.",
     "worker": "On the worker's `--metrics-port`.",
     "proposer": "On the proposer's `--metrics-port`.",
     "vllm": "On the gateway's port with `--vllm-metrics true`: the same figures by vLLM's names.",

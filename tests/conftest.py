@@ -11,7 +11,7 @@ from openai import OpenAI
 
 from optimist_bench.replicas.redis_server import RedisServer
 from tests import fork_server
-from tests.stack import Stack
+from tests.stack import ENGINE_PYTHON, Stack
 
 # Nothing of what is imported is garbage: it is not searched while tests are collected, nor later.
 gc.disable()
@@ -71,17 +71,16 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def request_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the proposer of `stack` logs requests."""
+    """Where `stack` logs requests."""
     return tmp_path_factory.mktemp("request_logs")
 
 
 @pytest.fixture(scope="session")
 def stack(request_logs: Path) -> Iterator[Stack]:
     """All services with the bundled model; whoever harms one waits until it is back."""
-    directory = str(request_logs)
-    running = Stack(
-        OPTIMIST_PROPOSER_REQUEST_LOG="true", OPTIMIST_PROPOSER_REQUEST_LOG_DIR=directory
-    )
+    service = "ENGINE" if ENGINE_PYTHON else "PROPOSER"
+    variable = f"OPTIMIST_{service}_REQUEST_LOG"
+    running = Stack(**{variable: "true", f"{variable}_DIR": str(request_logs)})
     yield running
     # As Ctrl-C ends it; other tests end theirs by SIGTERM.
     running.stop(signal.SIGINT)

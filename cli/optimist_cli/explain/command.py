@@ -1,4 +1,4 @@
-"""`optimist explain LOG`: what the proposer did for one request, step by step."""
+"""`optimist explain LOG`: what was drafted for one request, step by step."""
 
 import io
 import json
@@ -22,8 +22,8 @@ from optimist_common.settings import ServiceSettings, load_settings
 class ExplainSettings(ServiceSettings):
     """Explains a request's log: optimist explain LOG [--json] [--step N] [OPTIONS].
 
-    A proposer with --request-log true writes such logs. Text is coloured by where it came from;
-    --json prints only what the log comes to.
+    A proposer or an engine with --request-log true writes such logs. Text is coloured by where it
+    came from; --json prints only what the log comes to.
     """
 
     section: ClassVar[str] = "explain"

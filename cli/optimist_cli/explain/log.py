@@ -1,4 +1,4 @@
-"""Reads the log that a proposer has written of a request."""
+"""Reads the log that a proposer or an engine has written of a request."""
 
 import re
 from collections.abc import Iterator

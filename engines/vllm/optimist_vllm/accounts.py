@@ -15,7 +15,7 @@ _PREDICTION_TOKENS = Counter(
     "Tokens of predictions that were accepted, or drafted and never kept.",
     ["result"],
 )
-_DRAFT_SECONDS = Counter(
+DRAFT_SECONDS = Counter(
     "optimist:draft_seconds", "Time that the scheduler took to find drafts, between passes."
 )
 _keys = count()
@@ -67,7 +67,7 @@ def _wrap(process: Callable[..., Any]) -> Callable[..., Any]:
         for output, report in reported:
             if report is None:
                 continue
-            _DRAFT_SECONDS.inc(report.draft_ns / 1e9)
+            DRAFT_SECONDS.inc(report.draft_ns / 1e9)
             account = _open.get(report.key) if report.key is not None else None
             if account is not None:
                 # Where a stop string was found, vLLM has cut the tokens after it.

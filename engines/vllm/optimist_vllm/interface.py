@@ -96,6 +96,8 @@ ENGINE = Interface(
         "engine/arg_utils.py:AsyncEngineArgs.add_cli_args": ["parser"],
         "engine/arg_utils.py:EngineArgs.from_cli_args": ["cls", "args"],
         "inputs/engine.py:tokens_input": ["prompt_token_ids", "prompt=", "cache_salt="],
+        "v1/core/sched/scheduler.py:Scheduler.finish_requests": ["self"],
+        "v1/core/sched/scheduler.py:Scheduler.shutdown": ["self"],
         "v1/engine/async_llm.py:AsyncLLM._run_output_handler": ["self"],
         "v1/engine/async_llm.py:AsyncLLM.from_vllm_config": [
             "cls", "vllm_config", "start_engine_loop", "usage_context", "stat_loggers",
@@ -113,6 +115,7 @@ ENGINE = Interface(
         "v1/metrics/loggers.py:StatLoggerBase.record": ["self", "scheduler_stats"],
     },
     fields={
+        "config/scheduler.py:SchedulerConfig": ["scheduler_cls"],
         "sampling_params.py:SamplingParams": [
             "detokenize", "extra_args", "frequency_penalty", "ignore_eos", "logit_bias",
             "logprobs", "max_tokens", "min_p", "min_tokens", "output_kind", "presence_penalty",

@@ -22,6 +22,7 @@ class Prepared:
     """What a request may repeat."""
 
     reference: Reference
+    sources: Sources
     num_predicted: int
     """Tokens of it that are predicted."""
 
@@ -73,7 +74,8 @@ class Preparation:
             known = list(self._prepared.values())
             if sum(each.reference.num_bytes for each in known) > MAX_BYTES:
                 raise MemoryError("predictions and prompts in progress take too much memory")
-            reference = self._algorithm.prepare(Sources(predictions, prompt))
-            prepared = Prepared(reference, sum(map(len, predictions)))
+            sources = Sources(predictions, prompt)
+            reference = self._algorithm.prepare(sources)
+            prepared = Prepared(reference, sources, sum(map(len, predictions)))
             self._prepared[key] = prepared
         return prepared

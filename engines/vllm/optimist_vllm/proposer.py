@@ -16,7 +16,8 @@ class Proposer:
             RuntimeError: vLLM did not load the plugin, or its build computes wrongly with drafts.
         """
         scheduler = vllm_config.scheduler_config.scheduler_cls
-        if scheduler != SCHEDULER:
+        # The engine's is derived from ours.
+        if not str(scheduler).startswith("optimist_vllm."):
             raise RuntimeError(
                 f"optimist-vllm: the scheduler is {scheduler}, not {SCHEDULER}: vLLM did not load"
                 " the plugin; leave VLLM_PLUGINS out or name optimist in it"

@@ -46,7 +46,8 @@ class PredictionScheduler(Scheduler):
         encode = partial(tokenizer.encode, add_special_tokens=False)
         self._vocabulary_size: int = model_config.get_vocab_size()
         texts = _read_texts(tokenizer, self._vocabulary_size)
-        algorithm = Aligner(Vocabulary(texts, encode), is_chain=True)
+        self._vocabulary = Vocabulary(texts, encode)
+        algorithm = Aligner(self._vocabulary, is_chain=True)
         executor = ThreadPoolExecutor(1, "optimist-prepare")
         # So that the first request does not wait for it.
         executor.submit(lambda: algorithm.common)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.text.sources import INT32, Sources
+from optimist_common.request_log.logs import RequestLogs
 from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.messages import UNKNOWN, Answer, LimitCheck, Observation, Open
 from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
 from optimist_proposer.observing import metrics
-from optimist_proposer.observing.request_log import RequestLogs
 
 logger = logging.getLogger(__name__)
 

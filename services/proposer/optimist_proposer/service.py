@@ -14,12 +14,12 @@ from optimist_common.errors import SetupError, one_line
 from optimist_common.network.server import GrpcServer, until_signal
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
+from optimist_common.request_log.logs import RequestLogs
 from optimist_proposer.batch import BatchProposer, RequestSpans
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.live_requests import RequestCache
 from optimist_proposer.core.messages import LimitCheck, Limits
 from optimist_proposer.following import Following
-from optimist_proposer.observing.request_log import RequestLogs, default_log_directory
 from optimist_proposer.servicer import ProposerServicer
 from optimist_proposer.settings import ProposerSettings
 from optimist_proposer.store.redis_store import RedisStore
@@ -98,7 +98,7 @@ async def build_proposer(
 ) -> AsyncIterator[BatchProposer]:
     """Yields the proposer that settings describe; raises SetupError for a store out of reach."""
     async with AsyncExitStack() as stack:
-        logs = build_logs(settings, vocabulary)
+        logs = settings.request_logs(vocabulary)
         if logs is not None:
             stack.callback(logs.stop)
         following = build_following(settings, vocabulary, logs)
@@ -140,22 +140,4 @@ def build_following(
         min_value=settings.min_value,
         prompt_tokens=settings.prompt_tokens,
         logs=logs,
-    )
-
-
-def build_logs(settings: ProposerSettings, vocabulary: Vocabulary) -> RequestLogs | None:
-    """Returns the logs of single requests, or None if they are off."""
-    if not settings.request_log:
-        return None
-    directory = (
-        Path(settings.request_log_dir).expanduser()
-        if settings.request_log_dir
-        else default_log_directory(os.environ)
-    )
-    return RequestLogs(
-        directory,
-        vocabulary,
-        max_open=settings.max_open_request_logs,
-        max_bytes_per_request=settings.max_request_log_bytes,
-        max_bytes=settings.max_request_log_mib * 1024 * 1024,
     )

@@ -6,10 +6,11 @@ from pydantic import Field, field_validator
 
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
+from optimist_common.request_log.settings import RequestLogSettings
 from optimist_proposer.store.redis_client import SCHEMES
 
 
-class ProposerSettings(NetworkSettings, ObservedSettings):
+class ProposerSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
     """Aligns what is generated with what was predicted, and proposes how it goes on."""
 
     section: ClassVar[str] = "proposer"
@@ -52,21 +53,6 @@ class ProposerSettings(NetworkSettings, ObservedSettings):
     redis_timeout_ms: int = Field(50, ge=1, description="longest wait for Redis")
     max_waiting_writes: int = Field(
         8192, ge=1, description="most requests that wait to be written to Redis"
-    )
-    request_log: bool = Field(
-        False, description="whether each request gets a log, a file of JSON lines"
-    )
-    request_log_dir: str = Field(
-        "", description="directory of these files; empty: log in OPTIMIST_HOME, or in ~/.optimist"
-    )
-    max_open_request_logs: int = Field(
-        256, ge=1, description="most of these files open; another one ends the oldest"
-    )
-    max_request_log_bytes: int = Field(
-        67_108_864, ge=65_536, description="size at which such a file ends"
-    )
-    max_request_log_mib: int = Field(
-        4096, ge=1, description="size of that directory, in MiB, at which no request is logged more"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug, info, warning or error"

@@ -49,6 +49,11 @@ class FollowedRequest:
         self._most_new = 16 if num_predicted else 128
         self._positions: Sequence[int] = ()
 
+    @property
+    def num_alignments(self) -> int:
+        """How often the position in the predictions was searched for."""
+        return self._follower.num_alignments
+
     def settle(self, new_token_ids: Sequence[int], drafts: Sequence[int]) -> list[int]:
         """Counts what became of the drafts of a pass.
 

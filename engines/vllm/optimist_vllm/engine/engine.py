@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
+from optimist_common.observing.metrics import DraftMetrics
 from optimist_common.scheduler_service.fields import MalformedError, read_pause_mode
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_common.scheduler_service.pauses import Pauses
@@ -84,9 +87,15 @@ class Llm(Protocol):
 class Engine:
     """What `SchedulerServicer` needs, over vLLM."""
 
-    def __init__(self, llm: Llm, max_num_requests: int) -> None:
-        """Takes vLLM, and how many requests may run or wait at once."""
-        self._llm, self._max_num_requests = llm, max_num_requests
+    def __init__(self, llm: Llm, max_num_requests: int, drafts: DraftMetrics | None = None) -> None:
+        """Sets up.
+
+        Args:
+            llm: vLLM.
+            max_num_requests: How many requests may run or wait at once.
+            drafts: Where drafts are counted, if at all.
+        """
+        self._llm, self._max_num_requests, self._drafts = llm, max_num_requests, drafts
         self._description = llm.description
         self._streams: dict[int, GatewayStream] = {}
         self._owners = itertools.count(1)
@@ -156,11 +165,14 @@ class Engine:
         """Sends what a pass brought to the gateways."""
         self._last_pass = time.monotonic()
         source = self._description.draft_source
-        messages, ended = write_outputs(outputs, self._requests, source)
-        for request_id in ended:
+        written = write_outputs(outputs, self._requests, source)
+        if written.drafted and self._drafts is not None:
+            columns = np.array(written.drafted, np.int32).T
+            self._drafts.observe(np.full(len(written.drafted), source, np.int32), *columns)
+        for request_id in written.ended:
             request = self._requests.pop(request_id)
             request.stream.remove(request.handle)
-        for stream, message in messages.items():
+        for stream, message in written.messages.items():
             self._send(stream, message)
 
     def take_stats(self, engine_index: int, stats: Any) -> None:

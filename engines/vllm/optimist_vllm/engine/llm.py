@@ -1,5 +1,6 @@
 """vLLM's `AsyncLLM` without its own front: token ids in, the outputs of passes as they come."""
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,11 +20,14 @@ from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_vllm import parent
 from optimist_vllm.core.payload import PAYLOAD
 from optimist_vllm.engine.engine import Description, Engine
+from optimist_vllm.engine.logged_scheduler import use_logged_scheduler
 from optimist_vllm.engine.request import NewRequest
 from optimist_vllm.engine.settings import EngineSettings
 from optimist_vllm.engine_args import MODEL, check_version
 from optimist_vllm.interface import ENGINE
 from optimist_vllm.proposer import SCHEDULER
+
+logger = logging.getLogger(__name__)
 
 _END_SECONDS = 2.0
 """How long vLLM's processes may take to end by themselves."""
@@ -80,13 +84,16 @@ class VllmLlm:
         try:
             check_version(ENGINE)
             config = arguments.create_engine_config()
+            is_ours = config.scheduler_config.scheduler_cls == SCHEDULER
+            if settings.request_log:
+                _log_requests(config, settings, is_ours=is_ours)
             self._llm = AsyncLLM.from_vllm_config(
                 config, stat_loggers=[_logger_class(self._take_stats)]
             )
         except (RuntimeError, ValueError, OSError) as error:
             raise SetupError(f"vLLM: {one_line(error)}") from None
         self._tasks: tuple[Any, ...] = ()
-        self.description = _describe(settings.model, config)
+        self.description = _describe(settings.model, config, is_ours=is_ours)
 
     async def serve(self, engine: Engine) -> None:
         """Hands on what passes bring; returns never.
@@ -166,13 +173,19 @@ def _logger_class(take: Callable[[int, Any], None]) -> type[StatLoggerBase]:
     return Logger
 
 
-def _describe(model: str, config: Any) -> Description:
+def _log_requests(config: Any, settings: EngineSettings, *, is_ours: bool) -> None:
+    if is_ours:
+        use_logged_scheduler(config, settings)
+    else:
+        logger.warning("--request-log: vLLM has no drafts of ours, so that there is nothing to log")
+
+
+def _describe(model: str, config: Any, *, is_ours: bool) -> Description:
     model_config, cache = config.model_config, config.cache_config
     speculative = config.speculative_config
     source, max_drafts = DraftSource.TARGET, 0
     if speculative is not None:
         max_drafts = speculative.num_speculative_tokens
-        is_ours = config.scheduler_config.scheduler_cls == SCHEDULER
         own = _SOURCES.get(speculative.method, DraftSource.DRAFT_MODEL)
         source = DraftSource.PREDICTION if is_ours else own
     return Description(

@@ -1,7 +1,7 @@
 """What a pass of vLLM brought, as messages to gateways."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.scheduler_service.stream import GatewayStream
+from optimist_vllm.accounts import DRAFT_SECONDS
 from optimist_vllm.core.payload import PAYLOAD, Report
 from optimist_vllm.engine.request import Running
 
@@ -32,6 +33,7 @@ class _Part:
         self.token_ids: list[int] = []
         self.num_accepted: list[int] = []
         self.sources: list[int] = []
+        self.drafted: list[tuple[int, int, int]] = []
         self.response = scheduler_pb2.ConnectResponse()
 
     def add(self, handle: int, token_ids: Sequence[int], accepted: int, source: int) -> None:
@@ -51,9 +53,19 @@ class _Part:
         return response
 
 
+class Written(NamedTuple):
+    """What a pass brought."""
+
+    messages: dict[GatewayStream, scheduler_pb2.ConnectResponse]
+    ended: list[str]
+    """Ids of the requests that ended."""
+    drafted: list[tuple[int, int, int]]
+    """Of each request with drafts of ours: how many were verified and accepted; new tokens."""
+
+
 def write_outputs(
     outputs: Iterable[Any], requests: Mapping[str, Running], source: DraftSource
-) -> tuple[dict[GatewayStream, scheduler_pb2.ConnectResponse], list[str]]:
+) -> Written:
     """Writes the outputs of a pass, and takes them into the accounts of the requests.
 
     Args:
@@ -61,9 +73,6 @@ def write_outputs(
             ignored.
         requests: By their ids in vLLM.
         source: Where drafts come from.
-
-    Returns:
-        A message for each stream, and the ids of the requests that ended.
     """
     parts: dict[GatewayStream, _Part] = {}
     ended: list[str] = []
@@ -84,7 +93,11 @@ def write_outputs(
             name = output.finish_reason.name
             message = "vLLM ended the request with an error" if name == "ERROR" else ""
             part.response.finished.append(request.end(_REASONS[name], message))
-    return {stream: part.message() for stream, part in parts.items()}, ended
+    return Written(
+        {stream: part.message() for stream, part in parts.items()},
+        ended,
+        [row for part in parts.values() for row in part.drafted],
+    )
 
 
 def _take_times(output: Any, request: Running) -> None:
@@ -103,6 +116,9 @@ def _add_tokens(part: _Part, output: Any, request: Running, source: DraftSource)
     num_tokens = len(output.new_token_ids)
     if report is not None:
         num_accepted = len(report.positions)
+        DRAFT_SECONDS.inc(report.draft_ns / 1e9)
+        if num_drafted := report.num_drafted - request.num_drafted:
+            part.drafted.append((num_drafted, num_accepted, num_tokens))
         request.accepted_prediction_tokens = report.num_accepted
         request.rejected_prediction_tokens = report.num_rejected
         request.num_drafted = report.num_drafted

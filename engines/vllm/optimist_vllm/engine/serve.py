@@ -9,7 +9,7 @@ from threading import Thread
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
-from optimist_common.observing.metrics import serve_metrics
+from optimist_common.observing.metrics import DraftMetrics, serve_metrics
 from optimist_common.scheduler_service.servicer import SchedulerServicer
 from optimist_vllm.engine.engine import Engine
 from optimist_vllm.engine.llm import VllmLlm
@@ -34,7 +34,7 @@ async def serve(settings: EngineSettings, flags: Sequence[str]) -> None:
         _end_at_once()
     llm = starting.result()
     try:
-        engine = Engine(llm, settings.max_num_waiting)
+        engine = Engine(llm, settings.max_num_waiting, DraftMetrics("optimist_scheduler", "step"))
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
             SchedulerServicer(engine), server.server
         )

@@ -6,9 +6,10 @@ from pydantic import Field
 
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
+from optimist_common.request_log.settings import RequestLogSettings
 
 
-class EngineSettings(NetworkSettings, ObservedSettings):
+class EngineSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
     """Serves a model by vLLM to gateways: optimist engine MODEL [OPTIONS] [-- FLAGS of vLLM]."""
 
     section: ClassVar[str] = "engine"

@@ -29,6 +29,7 @@ from rapidfuzz.distance import LCSseq
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import FLOAT32, Draft
+from optimist_aligner.text.lines import line_starts
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 START_EVIDENCE = 256
@@ -77,27 +78,6 @@ def chained(
         values.pop()
     count = len(values)
     return Draft(token_ids[:count], array(INT32, range(-1, count - 1)), positions[:count], values)
-
-
-def line_starts(token_ids: "array[int]", newline_token_ids: Set[int]) -> list[int]:
-    """Returns where each line starts, and the end of the last, [num_lines + 1].
-
-    A line includes the token that ends it. Tokens after the last such token are a line of their
-    own; no tokens are no line.
-
-    Args:
-        token_ids: Tokens, [num_tokens].
-        newline_token_ids: The tokens that end a line.
-    """
-    starts = [0]
-    starts.extend(
-        position
-        for position, token_id in enumerate(token_ids, start=1)
-        if token_id in newline_token_ids
-    )
-    if starts[-1] != len(token_ids):
-        starts.append(len(token_ids))
-    return starts
 
 
 def end_of_line(token_ids: "array[int]", start: int, newline_token_ids: Set[int]) -> int:

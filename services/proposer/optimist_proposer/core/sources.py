@@ -2,13 +2,13 @@
 
 import struct
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
 from optimist_aligner.algorithm import Reference
-from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
+from optimist_aligner.text.lines import split_texts
+from optimist_aligner.text.sources import INT32, Sources
 
 _FORMAT = 1
 # Format, then the number of tokens of predictions, with their separators; all tokens follow.
@@ -44,18 +44,6 @@ def unpack_sources(data: bytes) -> Sources:
     if num_predicted < len(token_ids):
         prompt = predictions.pop()
     return Sources(predictions, prompt)
-
-
-def split_texts(token_ids: "array[int]") -> Iterator["array[int]"]:
-    """Yields texts that end with a separator each; raises ValueError if the last one does not."""
-    start = 0
-    while start < len(token_ids):
-        try:
-            end = token_ids.index(SEPARATOR, start)
-        except ValueError:
-            raise ValueError("a packed source has no end") from None
-        yield token_ids[start:end]
-        start = end + 1
 
 
 def name_sources(tenant: str, value: bytes) -> SourceName:

@@ -18,6 +18,11 @@ class Scheduler:
     def add_request(self, request: Request) -> None:
         self.requests[request.request_id] = request
 
+    def finish_requests(self, request_ids: Any, finished_status: object) -> list[Request]:
+        return [self.requests.pop(each) for each in request_ids if each in self.requests]
+
+    def shutdown(self) -> None: ...
+
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         drafts, counts = {}, {}
         for request_id, request in self.requests.items():

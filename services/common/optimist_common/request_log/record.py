@@ -11,8 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from optimist_aligner import Draft, Sources, Vocabulary
-from optimist_proposer.core.line import line_starts
-from optimist_proposer.core.sources import split_texts
+from optimist_aligner.text.lines import line_starts, split_texts
 
 FORMAT = 3
 """Number of the format; every header has it."""

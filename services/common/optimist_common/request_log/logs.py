@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimist_aligner import Draft, Sources, Vocabulary
+from optimist_common.request_log.record import RequestRecord, digest, end_record
 from optimist_common.settings import home_directory
-from optimist_proposer.observing.request_record import RequestRecord, digest, end_record
 
 logger = logging.getLogger(__name__)
 
