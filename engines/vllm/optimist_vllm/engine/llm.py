@@ -63,6 +63,8 @@ def read_engine_args(settings: EngineSettings, flags: Sequence[str]) -> Any:
             "model": MODEL,
             "num_speculative_tokens": settings.num_speculative_tokens,
         }
+    # Without them each pass would still count for metrics that nobody asks for.
+    arguments.disable_log_stats |= not settings.metrics_port
     # The gateway's grammars are in its dialect.
     arguments.structured_outputs_config.backend = "guidance"
     return arguments

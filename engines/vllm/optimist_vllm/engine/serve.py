@@ -1,6 +1,7 @@
 """The engine put together from its settings."""
 
 import asyncio
+import gc
 import logging
 import multiprocessing
 import os
@@ -34,7 +35,11 @@ async def serve(settings: EngineSettings, flags: Sequence[str]) -> None:
         _end_at_once()
     llm = starting.result()
     try:
-        engine = Engine(llm, settings.max_num_waiting, DraftMetrics("optimist_scheduler", "step"))
+        drafts = DraftMetrics("optimist_scheduler", "step") if settings.metrics_port else None
+        engine = Engine(llm, settings.max_num_waiting, drafts)
+        # What vLLM has imported is never garbage; looking through it takes half a second.
+        gc.collect()
+        gc.freeze()
         scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server(
             SchedulerServicer(engine), server.server
         )
