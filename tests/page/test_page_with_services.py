@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.command import run as run_command
 from tests.page.visit import Visit, answer, counter, outcome, run, violations
-from tests.stack import START_SECONDS, Process, Stack, our_engine, wait_until
+from tests.stack import ENGINE_PYTHON, START_SECONDS, Process, Stack, our_engine, wait_until
 
 FOR_ANY_MODEL = ["spelling", "docstrings", "nothing-expected"]
 FOR_BUNDLED_MODEL = ["long", "rename", "insert", "delete", "constant", "docstring", "outdated"]
@@ -60,7 +60,8 @@ def test_an_example_is_answered_rightly_with_and_without_its_prediction(
         int(re.findall(r"(\d+) pass", lane)[0])
         for lane in page.locator(".lane .figures").all_inner_texts()
     )
-    assert with_passes < without_passes
+    # What vLLM drafts depends on what its passes cost, which says nothing where tests run.
+    assert ENGINE_PYTHON or with_passes < without_passes
     assert counter(page, "Passes") == str(with_passes)
 
 
