@@ -139,7 +139,7 @@ def output(
         new_token_ids=list(token_ids),
         kv_transfer_params=None if report is None else {PAYLOAD: list(report)},
         finish_reason=None if reason is None else SimpleNamespace(name=reason),
-        **values | fields,
+        **(values | fields),
     )
 
 
@@ -407,6 +407,7 @@ async def test_vllms_figures_are_added_up() -> None:
         for engine in (0, 0, 1):
             served.engine.take_stats(engine, stats)
         served.engine.take_stats(0, None)
+        served.engine.take_outputs([output("r1", [5], events=[event("PREEMPTED", 1.0)])])
         figures = (await served.client.reply(get_stats())).stats
         assert (figures.num_running, figures.num_waiting) == (2, 0)
         assert (figures.num_blocks, figures.num_free_blocks) == (128, 128 - 32)
@@ -414,6 +415,7 @@ async def test_vllms_figures_are_added_up() -> None:
             *(3, 30),
             12,
         )
+        assert figures.num_preemptions == 1
         assert (figures.num_drafts, figures.num_drafted_tokens) == (3, 12)
         assert list(figures.num_accepted_at_positions) == [3, 6]
         assert figures.num_workers == 2

@@ -169,6 +169,7 @@ class Engine:
         if written.drafted and self._drafts is not None:
             columns = np.array(written.drafted, np.int32).T
             self._drafts.observe(np.full(len(written.drafted), source, np.int32), *columns)
+        self._figures.num_preemptions += written.num_preemptions
         for request_id in written.ended:
             request = self._requests.pop(request_id)
             request.stream.remove(request.handle)

@@ -61,6 +61,7 @@ class Written(NamedTuple):
     """Ids of the requests that ended."""
     drafted: list[tuple[int, int, int]]
     """Of each request with drafts of ours: how many were verified and accepted; new tokens."""
+    num_preemptions: int
 
 
 def write_outputs(
@@ -76,12 +77,13 @@ def write_outputs(
     """
     parts: dict[GatewayStream, _Part] = {}
     ended: list[str] = []
+    num_preemptions = 0
     for output in outputs:
         request = requests.get(output.request_id)
         if request is None:
             continue
         part = parts.setdefault(request.stream, _Part())
-        _take_times(output, request)
+        num_preemptions += _take_events(output, request)
         if output.new_token_ids:
             _add_tokens(part, output, request, source)
         if request.num_logprobs is not None or output.new_prompt_logprobs_tensors is not None:
@@ -97,17 +99,23 @@ def write_outputs(
         {stream: part.message() for stream, part in parts.items()},
         ended,
         [row for part in parts.values() for row in part.drafted],
+        num_preemptions,
     )
 
 
-def _take_times(output: Any, request: Running) -> None:
+def _take_events(output: Any, request: Running) -> int:
+    """Takes what became of a request since its last output; returns how often it was preempted."""
+    num_preemptions = 0
     for event in output.events or ():
         if event.type.name == "QUEUED":
             request.queued = event.timestamp
         elif event.type.name == "SCHEDULED" and not request.queue_us:
             request.queue_us = max(round((event.timestamp - request.queued) * 1e6), 1)
+        elif event.type.name == "PREEMPTED":
+            num_preemptions += 1
     if output.prefill_stats is not None and not request.num_passes:
         request.num_cached_tokens = output.prefill_stats.num_cached_tokens
+    return num_preemptions
 
 
 def _add_tokens(part: _Part, output: Any, request: Running, source: DraftSource) -> None:
