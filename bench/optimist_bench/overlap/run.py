@@ -123,10 +123,10 @@ class Run:
     async def measure(self, seconds: float) -> Figures:
         """Runs for a while after a warm-up; returns what was counted then."""
         fleet = self._fleet
-        stream = fleet.open()
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(fleet.run())
             await fleet.until_reached()
+            stream = fleet.open()
             reading = tasks.create_task(self._read(stream))
             for handle in range(NUM_REQUESTS):
                 self._add(stream, handle, MAX_TOKENS)
