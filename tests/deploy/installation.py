@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,25 @@ STACKS = {
         *("https", "model-image"),
     ),
 }
-COMPONENTS = sorted({component for stack in STACKS.values() for component in stack})
+ENGINES, ENGINE_GROUPS = "overlays/vllm-engines", "overlays/vllm-engine-groups"
+"""vLLM below our gateways; components know engines of one pod alone."""
+_WITHOUT_SERVICES = ("autoscaling-hpa", "redis-sentinel")
+ENGINE_STACKS = {
+    name: tuple(
+        "autoscaling-engines" if component == "autoscaling-keda" else component
+        for component in stack
+        if component not in _WITHOUT_SERVICES
+    )
+    for name, stack in STACKS.items()
+}
+STACKS_OF = dict.fromkeys(OVERLAYS, STACKS) | {
+    ENGINES: ENGINE_STACKS,
+    ENGINE_GROUPS: {"alone": ()},
+    VLLM: {"alone": ()},
+}
+"""Every overlay with what it goes with."""
+PROTECTED = [(overlay, stacks["keda"]) for overlay, stacks in STACKS_OF.items() if "keda" in stacks]
+COMPONENTS = sorted({one for stack in (*STACKS.values(), *ENGINE_STACKS.values()) for one in stack})
 
 
 @dataclass(frozen=True)
@@ -45,13 +63,18 @@ class Pod:
 
     @property
     def role(self) -> str:
-        """Its name without what all share: gateway, worker, worker-rank, redis."""
+        """Its name without what all share: gateway, worker, worker-rank, engine, redis."""
         return self.labels["app.kubernetes.io/name"].removeprefix("optimist-")
 
     @property
     def service(self) -> str:
         """Whose image it runs."""
         return self.role.removesuffix("-rank")
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether it only computes, for the leader of its group."""
+        return self.role.endswith("-rank")
 
     @property
     def container(self) -> dict[str, Any]:
@@ -96,7 +119,9 @@ class Installation:
 
     def _pods(self) -> Iterator[Pod]:
         for name, one in self.kind("Deployment", "StatefulSet").items():
-            yield _pod(name, one["spec"]["template"])
+            pod = _pod(name, one["spec"]["template"])
+            claims = [{"name": each["metadata"]["name"]} for each in _claims(one)]
+            yield replace(pod, spec=pod.spec | {"volumes": [*pod.spec["volumes"], *claims]})
         for name, one in self.kind("LeaderWorkerSet").items():
             template = one["spec"]["leaderWorkerTemplate"]
             yield _pod(name, template["leaderTemplate"])
@@ -113,6 +138,11 @@ class Installation:
     def selected(self, selector: Mapping[str, Any]) -> list[Pod]:
         """Returns the pods that a label selector means."""
         return [pod for pod in self.pods if matches(selector, pod.labels)]
+
+
+def _claims(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    claims: list[dict[str, Any]] = workload["spec"].get("volumeClaimTemplates", [])
+    return claims
 
 
 def _pod(owner: str, template: Mapping[str, Any]) -> Pod:
@@ -138,8 +168,10 @@ def kubectl() -> str:
 
 
 @functools.cache
-def render(overlay: str, components: tuple[str, ...] = ()) -> Installation:
-    """Renders an overlay with components, as an overlay of one's own would name them."""
+def render(
+    overlay: str, components: tuple[str, ...] = (), beside: tuple[str, ...] = ()
+) -> Installation:
+    """Renders an overlay, with components and what stands beside it, as one of one's own would."""
     with tempfile.TemporaryDirectory() as directory:
 
         def path(name: str) -> str:
@@ -148,7 +180,7 @@ def render(overlay: str, components: tuple[str, ...] = ()) -> Installation:
         content = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [path(overlay)],
+            "resources": [path(name) for name in (overlay, *beside)],
             "components": [path(f"components/{name}") for name in components],
         }
         (Path(directory) / "kustomization.yaml").write_text(yaml.safe_dump(content))
@@ -160,12 +192,12 @@ def render(overlay: str, components: tuple[str, ...] = ()) -> Installation:
 
 
 def combinations() -> list[tuple[str, tuple[str, ...]]]:
-    """Every overlay with every stack, and vLLM, which no component knows, alone."""
-    return [*((overlay, stack) for overlay in OVERLAYS for stack in STACKS.values()), (VLLM, ())]
+    """Every overlay with every stack that it goes with."""
+    return [(overlay, stack) for overlay, stacks in STACKS_OF.items() for stack in stacks.values()]
 
 
 def name_of(combination: tuple[str, tuple[str, ...]]) -> str:
     """Names a combination for the list of tests."""
     overlay, components = combination
-    (stack,) = (name for name, stack in STACKS.items() if stack == components)
+    (stack,) = (name for name, stack in STACKS_OF[overlay].items() if stack == components)
     return f"{overlay.removeprefix('overlays/')}-{stack}"

@@ -11,11 +11,15 @@ from optimist_common.settings import ServiceSettings
 
 REPOSITORY = Path(__file__).parents[2]
 SERVICES = ("gateway", "scheduler", "worker", "proposer")
+ENGINE = "engine"
+"""The service over vLLM, which stands for a scheduler and its workers."""
+DEPLOYED = (*SERVICES, ENGINE)
 
 
 def settings_class(service: str) -> type[ServiceSettings]:
     """Returns the settings of a service, the only ServiceSettings that its module defines."""
-    module = import_module(f"optimist_{service}.settings")
+    package = "optimist_vllm.engine" if service == ENGINE else f"optimist_{service}"
+    module = import_module(f"{package}.settings")
     classes = (each for each in vars(module).values() if isinstance(each, type))
     own = (each for each in classes if each.__module__ == module.__name__)
     (found,) = (each for each in own if issubclass(each, ServiceSettings))
@@ -25,8 +29,9 @@ def settings_class(service: str) -> type[ServiceSettings]:
 def settings_values(service: str, variables: dict[str, str]) -> dict[str, str]:
     """Returns a container's `OPTIMIST_<SERVICE>_*` variables by the name of their field."""
     prefix = f"OPTIMIST_{service.upper()}_"
-    assert all(name.startswith(prefix) for name in variables), variables
-    return {name.removeprefix(prefix).lower(): value for name, value in variables.items()}
+    own = {name: value for name, value in variables.items() if name.startswith("OPTIMIST_")}
+    assert all(name.startswith(prefix) for name in own), variables
+    return {name.removeprefix(prefix).lower(): value for name, value in own.items()}
 
 
 def document(path: str) -> dict[str, Any]:
@@ -49,6 +54,7 @@ def instructions(name: str) -> list[tuple[str, str]]:
         name: A service, or the path of the file in the repository.
     """
     path = f"services/{name}/Dockerfile" if name in SERVICES else name
+    path = "engines/vllm/Dockerfile" if name == ENGINE else path
     text = (REPOSITORY / path).read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return [(name, argument) for name, _, argument in (line.partition(" ") for line in lines)]

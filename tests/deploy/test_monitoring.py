@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from tests.command import run
-from tests.deploy.installation import STACKS, Installation, matches, render
+from tests.deploy.installation import (
+    ENGINE_STACKS,
+    ENGINES,
+    STACKS,
+    Installation,
+    matches,
+    render,
+)
 from tests.deploy.manifest import (
     REPOSITORY,
     SERVICES,
@@ -197,12 +204,20 @@ def check_scaled(installation: Installation, scaler: dict[str, Any]) -> None:
     assert "replicas" not in deployment["spec"]
 
 
-def test_keda_scales_what_exists_by_metrics_that_exist(keda: Installation) -> None:
-    scalers = keda.kind("ScaledObject")
-    assert set(scalers) == {"optimist-gateway", "optimist-proposer"}
-    assert not keda.kind("HorizontalPodAutoscaler")
+@pytest.mark.parametrize(
+    ("overlay", "stack", "second"),
+    [("base", STACKS["keda"], "proposer"), (ENGINES, ENGINE_STACKS["keda"], "engine")],
+    ids=["base", "engines"],
+)
+def test_keda_scales_what_exists_by_metrics_that_exist(
+    overlay: str, stack: tuple[str, ...], second: str
+) -> None:
+    installation = render(overlay, stack)
+    scalers = installation.kind("ScaledObject")
+    assert set(scalers) == {"optimist-gateway", f"optimist-{second}"}
+    assert not installation.kind("HorizontalPodAutoscaler")
     for scaler in scalers.values():
-        check_scaled(keda, scaler)
+        check_scaled(installation, scaler)
         spec = scaler["spec"]
         assert 2 <= spec["minReplicaCount"] <= spec["fallback"]["replicas"]
         assert spec["fallback"]["replicas"] <= spec["maxReplicaCount"]

@@ -44,6 +44,10 @@ def allows(rule: Mapping[str, Any], other: str, labels: Mapping[str, str], space
     if peers is None:
         return ports
     for peer in peers:
+        if "ipBlock" in peer:
+            if space == _OUTSIDE:
+                return ports
+            continue
         assert peer.keys() <= {"podSelector", "namespaceSelector"}
         spaces = peer.get("namespaceSelector", {"matchLabels": {}})
         is_of_space = matches(spaces, {"kubernetes.io/metadata.name": space})
@@ -84,11 +88,12 @@ def needed(installation: Installation) -> set[tuple[str, str, int]]:
         for called in installation.selected({"matchLabels": service["spec"]["selector"]})
     }
     roles = {pod.role for pod in installation.pods}
-    if installation.kind("StatefulSet"):
+    if "optimist-redis" in installation.kind("StatefulSet"):
         edges |= {("redis", "redis", 6379), ("redis", "redis", 26379), ("proposer", "redis", 6379)}
-    if "worker-rank" in roles:
-        ranks = ("worker", "worker-rank")
-        edges |= {(one, other, _ANY_PORT) for one in ranks for other in ranks}
+    for service in ("worker", "engine"):
+        ranks = (service, f"{service}-rank")
+        if ranks[1] in roles:
+            edges |= {(one, other, _ANY_PORT) for one in ranks for other in ranks}
     return edges
 
 
@@ -110,18 +115,30 @@ def test_prometheus_reaches_what_it_scrapes(installation: Installation) -> None:
     for monitor in installation.kind("PodMonitor").values():
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         pods = installation.selected(monitor["spec"]["selector"])
-        ((role, port),) = {(pod.role, pod.ports[endpoint["port"]]) for pod in pods}
-        scraped.add((role, port))
+        found = {(pod.role, pod.ports[endpoint["port"]]) for pod in pods}
+        # Engines are scraped as schedulers, and have no workers and proposers.
+        assert len(found) == 1 or (
+            not found and any(pod.role == "engine" for pod in installation.pods)
+        )
+        scraped |= found
     assert reached_from(installation, "monitoring") == scraped
 
 
-def test_all_may_look_up_names_and_reach_nothing_else_outside(installation: Installation) -> None:
+def test_all_may_look_up_names_and_engines_models_and_reach_nothing_else_outside(
+    installation: Installation,
+) -> None:
+    has_engines = any(pod.service == "engine" for pod in installation.pods)
     for pod in installation.pods:
         rules = policies(installation, pod, "egress")
         dns = [port for rule in rules for port in allows(rule, "to", _DNS, "kube-system")]
         assert dns == [53, 53]
-        for labels, space in (({}, "kube-system"), (_DNS, "default"), ({}, _OUTSIDE)):
+        for labels, space in (({}, "kube-system"), (_DNS, "default")):
             assert not [port for rule in rules for port in allows(rule, "to", labels, space)]
+        # The gateway's tokenizer comes from the hub too.
+        outside = [port for rule in rules for port in allows(rule, "to", {}, _OUTSIDE)]
+        assert outside == ([443] if has_engines else [])
+        for peer in (peer for rule in rules for peer in rule["to"] if "ipBlock" in peer):
+            check_private_addresses_are_closed(peer)
 
 
 def test_vllm_is_asked_and_asks_for_names_and_models_alone() -> None:
@@ -134,6 +151,10 @@ def test_vllm_is_asked_and_asks_for_names_and_models_alone() -> None:
     assert not allows(names, "to", _DNS, _OUTSIDE)
     assert models["ports"] == [{"port": 443}]
     (world,) = models["to"]
-    closed = [ip_network(each) for each in world["ipBlock"]["except"]]
+    check_private_addresses_are_closed(world)
+
+
+def check_private_addresses_are_closed(peer: Mapping[str, Any]) -> None:
+    closed = [ip_network(each) for each in peer["ipBlock"]["except"]]
     for private in ("10.1.2.3", "100.64.0.1", "169.254.169.254", "172.31.0.1", "192.168.1.1"):
         assert any(ip_address(private) in each for each in closed)
