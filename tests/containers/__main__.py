@@ -44,7 +44,9 @@ def _check_stack() -> None:
 
 def _check_vllm() -> None:
     _run(vllm.check_image)
+    _run(vllm.check_compose)
     _run_pods(vllm.check_overlay)
+    _run_pods(vllm.check_engines_overlay)
 
 
 def _run_pods(check: Callable[[], str]) -> None:

@@ -18,9 +18,9 @@ def compose(*arguments: str) -> str:
     return run(*os.environ["COMPOSE"].split(), "--project-name", PROJECT, *arguments)
 
 
-def containers(service: str) -> list[str]:
+def containers(service: str, *options: str) -> list[str]:
     """Returns the ids of a service's containers, in the order of their numbers."""
-    ids = compose("ps", "--quiet", service).split()
+    ids = compose(*options, "ps", "--quiet", service).split()
     label = '{{index .Config.Labels "com.docker.compose.container-number"}}'
     return sorted(ids, key=lambda one: int(engine("inspect", "--format", label, one)))
 

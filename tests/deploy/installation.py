@@ -120,8 +120,9 @@ class Installation:
     def _pods(self) -> Iterator[Pod]:
         for name, one in self.kind("Deployment", "StatefulSet").items():
             pod = _pod(name, one["spec"]["template"])
-            claims = [{"name": each["metadata"]["name"]} for each in _claims(one)]
-            yield replace(pod, spec=pod.spec | {"volumes": [*pod.spec["volumes"], *claims]})
+            templates = one["spec"].get("volumeClaimTemplates", [])
+            own = [{"name": each["metadata"]["name"]} for each in templates]
+            yield replace(pod, spec={**pod.spec, "volumes": [*pod.spec["volumes"], *own]})
         for name, one in self.kind("LeaderWorkerSet").items():
             template = one["spec"]["leaderWorkerTemplate"]
             yield _pod(name, template["leaderTemplate"])
@@ -138,11 +139,6 @@ class Installation:
     def selected(self, selector: Mapping[str, Any]) -> list[Pod]:
         """Returns the pods that a label selector means."""
         return [pod for pod in self.pods if matches(selector, pod.labels)]
-
-
-def _claims(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
-    claims: list[dict[str, Any]] = workload["spec"].get("volumeClaimTemplates", [])
-    return claims
 
 
 def _pod(owner: str, template: Mapping[str, Any]) -> Pod:

@@ -344,7 +344,7 @@ def test_nodes_of_an_engine_compute_with_the_same_flags() -> None:
     model, headless, option, speculative, *rank_flags = rank["args"]
     assert model == roles["engine"].variables["OPTIMIST_ENGINE_MODEL"]
     assert headless == "--headless"
-    # What the engine asks vLLM for unless it is told otherwise.
+    # What the engine itself gives vLLM.
     settings = EngineSettings(model=model)
     assert option == "--speculative-config"
     assert json.loads(speculative) == {
