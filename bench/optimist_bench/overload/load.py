@@ -247,6 +247,9 @@ def make_request(
 async def run(task: LoadTask) -> list[Outcome]:
     """Runs all requests to their ends."""
     rng = random.Random(task.seed)  # noqa: S311
+    # With the first chat the gateway starts the process that renders templates. It is there before
+    # anything is measured, however few requests there is time for.
+    await ask(task.port, make_request(task, rng, share_of_chats=1.0))
     end = asyncio.get_running_loop().time() + task.seconds
     if task.num_clients:
         clients = (_ask_until(end, task, rng) for _ in range(task.num_clients))
@@ -255,9 +258,7 @@ async def run(task: LoadTask) -> list[Outcome]:
 
 
 async def _ask_until(end: float, task: LoadTask, rng: random.Random) -> list[Outcome]:
-    # With the first chat the gateway starts the process that renders templates: it is there before
-    # descriptors are counted, however few requests there is time for.
-    outcomes = [await ask(task.port, make_request(task, rng, share_of_chats=1.0))]
+    outcomes = []
     while asyncio.get_running_loop().time() < end:
         outcomes.append(await ask(task.port, make_request(task, rng)))
     return outcomes
