@@ -46,18 +46,19 @@ ATTENTION_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 """And others whose attention is special: sinks, fused or latent projections, parallel layers."""
 
 
-def tiny_checkpoint(directory: Path, family: str) -> Path:
+def tiny_checkpoint(directory: Path, family: str, **fields: Any) -> Path:
     """Saves a checkpoint of a family with fixed random weights.
 
     Args:
         directory: Where to put it, in a folder of its own.
         family: A key of ATTENTION_FAMILIES.
+        fields: Of its config, instead of those of the family.
 
     Returns:
         The folder with config.json and model.safetensors; it has no tokenizer.
     """
     class_name, options = ATTENTION_FAMILIES[family]
-    config = getattr(transformers, class_name)(**options)
+    config = getattr(transformers, class_name)(**options | fields)
     auto_model: Any = transformers.AutoModelForCausalLM
     model = auto_model.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(20261121)

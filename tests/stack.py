@@ -97,10 +97,17 @@ def wait_for_end(pids: Iterable[int]) -> None:
 class Stack:
     """`optimist serve` with the bundled model on free ports."""
 
-    def __init__(self, *options: str, engine_python: str = ENGINE_PYTHON, **variables: str) -> None:
+    def __init__(
+        self,
+        *options: str,
+        engine_python: str = ENGINE_PYTHON,
+        vllm_flags: Sequence[str] = (),
+        **variables: str,
+    ) -> None:
         """Waits until everything serves, with more options and variables of the environment.
 
-        `engine_python` is that of an environment with vLLM, or empty for our own services.
+        `engine_python` is that of an environment with vLLM, or empty for our own services; there
+        vLLM gets more flags.
         """
         port, grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
@@ -108,7 +115,8 @@ class Stack:
         command = [sys.executable, "-m", "optimist_cli", "serve", str(BUNDLED_MODEL)]
         self._modules = {name: f"optimist_{name}" for name in SERVICES}
         if engine_python:
-            options = (*options, "--engine", "vllm", "--engine-python", engine_python, *VLLM_FLAGS)
+            options = (*options, "--engine", "vllm", "--engine-python", engine_python)
+            options = (*options, *VLLM_FLAGS, *vllm_flags)
             variables = VLLM_VARIABLES | variables
             self._modules = {"engine": "optimist_vllm.engine", "gateway": "optimist_gateway"}
         self._process = subprocess.Popen(
@@ -276,14 +284,17 @@ class Service(Process):
         port, metrics_port = free_ports(2)
         self._options = [*options, "--port", str(port)]
         self._options += ["--metrics-port", str(metrics_port)] if name != "gateway" else []
+        self._flags = VLLM_FLAGS if name == "engine" else ()
+        variables = PATIENT | (VLLM_VARIABLES if name == "engine" else {})
         metrics_url = f"http://127.0.0.1:{port if name == 'gateway' else metrics_port}/metrics"
-        super().__init__(name, [], f"127.0.0.1:{port}", PATIENT, metrics_url=metrics_url)
+        super().__init__(name, [], f"127.0.0.1:{port}", variables, metrics_url=metrics_url)
         self.restart()
 
     def restart(self, *options: str) -> None:
         """Starts it again with more options than it was given at first, at the same address."""
         self.stop()
-        self.command = [sys.executable, "-m", "optimist_cli", self.name, *self._options, *options]
+        command = [sys.executable, "-m", "optimist_cli", self.name]
+        self.command = [*command, *self._options, *options, *self._flags]
         self.start()
         self.wait_until_healthy()
 

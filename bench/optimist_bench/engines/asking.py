@@ -1,13 +1,17 @@
 """Asks an engine all prompts of a workload, and notes when what arrived."""
 
+import urllib.error
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
+import httpx
+
 from optimist_bench.engines.workloads import Prompt
 from optimist_bench.harness.process_time import find_stolen_share, read_machine_seconds
+from optimist_bench.harness.services import read_metrics
 from optimist_cli.client import ChatRequest, GatewayClient
 from optimist_common.errors import SetupError
 
@@ -30,6 +34,8 @@ class Round:
     answers: list[Answer]
     stolen_share: float
     """Processor time that the host of a virtual machine took, of what was asked for."""
+    front_seconds: float | None = None
+    """Processor time of the process that answers HTTP, as its metrics say; None without any."""
 
     @property
     def num_tokens(self) -> int:
@@ -42,6 +48,11 @@ class Round:
         return self.num_tokens / self.seconds
 
     @property
+    def front_us_per_token(self) -> float | None:
+        """Processor time of the process that answers HTTP, in microseconds."""
+        return None if self.front_seconds is None else 1e6 * self.front_seconds / self.num_tokens
+
+    @property
     def first_seconds(self) -> float:
         """Median of the time to the first text."""
         return median(answer.first_seconds for answer in self.answers)
@@ -51,7 +62,7 @@ class Asker:
     """A client of one engine."""
 
     def __init__(self, name: str, url: str) -> None:
-        self._name = name
+        self._name, self._port = name, httpx.URL(url).port or 80
         self._client = GatewayClient(url)
         self._model = self._client.model()
 
@@ -65,12 +76,21 @@ class Asker:
         Raises:
             SetupError: A request failed; the message names the engine.
         """
-        machine = read_machine_seconds()
+        machine, front = read_machine_seconds(), self._read_front_seconds()
         with ThreadPoolExecutor(num_streams) as pool:
             started = perf_counter()
             answers = list(pool.map(lambda each: self._ask(each, max_tokens), prompts))
             seconds = perf_counter() - started
-        return Round(seconds, answers, find_stolen_share(machine, read_machine_seconds()))
+        stolen_share = find_stolen_share(machine, read_machine_seconds())
+        if front is not None:
+            front = (self._read_front_seconds() or front) - front
+        return Round(seconds, answers, stolen_share, front)
+
+    def _read_front_seconds(self) -> float | None:
+        try:
+            return read_metrics(self._port).get("process_cpu_seconds_total")
+        except urllib.error.HTTPError:
+            return None
 
     def _ask(self, prompt: Prompt, max_tokens: int) -> Answer:
         messages = [{"role": "user", "content": prompt.text}]

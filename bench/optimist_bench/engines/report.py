@@ -56,6 +56,7 @@ def _row(
     reference_key = Key(reference, _sent(reference, workload), fewest_streams)
     seconds = [each.seconds for each in rounds]
     rates = [each.tokens_per_second for each in rounds]
+    fronts = [cost for each in rounds if (cost := each.front_us_per_token) is not None]
     return {
         "engine": key.engine,
         "workload": workload,
@@ -70,6 +71,7 @@ def _row(
         "tokens_per_second_min": round(min(rates), 2),
         "tokens_per_second_max": round(max(rates), 2),
         "time_to_first_token_ms": _milliseconds(median(each.first_seconds for each in rounds)),
+        "front_us_per_token": round(median(fronts), 1) if fronts else None,
         **_compare(rounds, measured.get(reference_key), reference, is_itself=key == reference_key),
         "rounds": [_round(turn, each) for turn, each in enumerate(rounds, 1)],
     }
@@ -114,7 +116,7 @@ def describe(report: Mapping[str, Any]) -> str:
     """Returns the report as a table in Markdown, below a line that says what was measured."""
     header = (
         *("workload", "streams", "engine", "tokens", "seconds", "tokens/s (min to max)"),
-        *("first token, ms", "same text"),
+        *("first token, ms", "front, us/token", "same text"),
     )
     versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
     stolen = max(each["stolen_share"] for row in report["rows"] for each in row["rounds"])
@@ -133,7 +135,7 @@ def describe(report: Mapping[str, Any]) -> str:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     low, high = row["tokens_per_second_min"], row["tokens_per_second_max"]
-    same = row["same_text"]
+    same, front = row["same_text"], row["front_us_per_token"]
     return [
         row["workload"],
         str(row["streams"]),
@@ -142,6 +144,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         f"{row['seconds']:.1f}",
         f"{row['tokens_per_second']:.1f} ({low:.1f} to {high:.1f})",
         f"{row['time_to_first_token_ms']:.0f}",
+        "" if front is None else f"{front:.0f}",
         "" if same is None else f"{same:.0%}",
     ]
 

@@ -92,7 +92,8 @@ def test_help_has_the_benchmark_s_own_name(capsys: pytest.CaptureFixture[str]) -
 
 
 def _round(seconds: float, *texts: str) -> Round:
-    return Round(seconds, [Answer(text, 10, seconds / 4) for text in texts], 0.125)
+    answers = [Answer(text, 10, seconds / 4) for text in texts]
+    return Round(seconds, answers, 0.125, front_seconds=seconds / 1000)
 
 
 ROUNDS = {
@@ -118,6 +119,7 @@ def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None
     assert (ours["seconds"], ours["seconds_min"], ours["seconds_max"]) == (4.5, 4, 5)
     assert ours["tokens_per_second"] == 4.5
     assert ours["time_to_first_token_ms"] == 1125
+    assert ours["front_us_per_token"] == 225
     assert ours["same_text"] == 0.75
     assert [each["stolen_share"] for each in ours["rounds"]] == [0.125, 0.125]
     assert rows["optimist", "rewrite-predicted"]["same_text"] == 1

@@ -40,13 +40,6 @@ class Case:
         return "seed" in self.body
 
     @property
-    def is_of_one_engine(self) -> bool:
-        """Whether another engine may answer otherwise: the dialects of grammars differ in white
-        space, and of two tokens that are as likely either may be the first alternative.
-        """
-        return any(name in self.body for name in ("response_format", "tools", "echo"))
-
-    @property
     def kind(self) -> str:
         """Such as `plain streamed`."""
         return f"{self.name.rpartition('-')[0]} {'streamed' if self.is_streamed else 'whole'}"

@@ -45,10 +45,14 @@ _CHOICES = {
     # Only when `stream` is true.
     ("stream_options", "invalid_value")
 }
+_ENGINE = {
+    # What vLLM does not do.
+    ("min_p|logit_bias|priority|num_speculative_tokens", "unsupported_value")
+}
 REFUSALS: dict[str, set[tuple[str, str]]] = {
     "/v1/chat/completions": {
         *_ANSWER,
-        *_CHOICES,
+        *(*_CHOICES, *_ENGINE),
         # What the chat template refuses.
         ("messages", "invalid_value"),
         # Only one of it and `max_completion_tokens`.
@@ -58,7 +62,7 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
     },
     "/v1/completions": {
         *_ANSWER,
-        *_CHOICES,
+        *(*_CHOICES, *_ENGINE),
         # Not less than n, and n in a stream.
         ("best_of", "invalid_value"),
         # 0 only with `echo`.
@@ -67,7 +71,7 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
         (r"prompt(\[\d+\])?", "invalid_value"),
     },
     "/v1/responses": {
-        *_ANSWER,
+        *(*_ANSWER, *_ENGINE),
         # What the chat template refuses.
         ("input", "invalid_value"),
         # No grammar is made of it.

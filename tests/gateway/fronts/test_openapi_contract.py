@@ -9,7 +9,7 @@ import pytest
 
 from optimist_gateway.fronts.openapi import numbers_below
 from tests.gateway.harness import Gateway
-from tests.stack import REPOSITORY
+from tests.stack import ENGINE_PYTHON, REPOSITORY, Stack
 
 SEED = "2"
 NUM_EXAMPLES = "40"
@@ -21,9 +21,24 @@ SECONDS = 280
 @pytest.mark.timeout(SECONDS + 60)
 async def test_the_gateway_keeps_what_its_document_says(gateway: Gateway) -> None:
     gateway.say("The quick brown fox", width=2, accepted=[0, 1])
+    await ask_whatever_it_allows(gateway.url)
+
+
+@pytest.mark.skipif(not ENGINE_PYTHON, reason="OPTIMIST_TEST_ENGINE_PYTHON is not set")
+@pytest.mark.timeout(SECONDS + 300)
+async def test_so_it_does_with_vllm_below() -> None:
+    # Short sequences, so that no answer takes long.
+    stack = await asyncio.to_thread(Stack, vllm_flags=("--max-model-len", "160"))
+    try:
+        await ask_whatever_it_allows(stack.url)
+    finally:
+        await asyncio.to_thread(stack.stop)
+
+
+async def ask_whatever_it_allows(url: str) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
-        *("--no-color", "--config-file", "schemathesis.toml", "run", f"{gateway.url}/openapi.json"),
+        *("--no-color", "--config-file", "schemathesis.toml", "run", f"{url}/openapi.json"),
         *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
         *("--phases", "examples,coverage,fuzzing,stateful", "--mode", "all"),
         *("--max-examples", NUM_EXAMPLES, "--seed", SEED, "--request-timeout", "60"),
