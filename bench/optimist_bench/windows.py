@@ -4,9 +4,10 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from operator import sub
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Literal
@@ -18,6 +19,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.harness.case_text import functions
 from optimist_bench.harness.command import ProposerAlgorithm, format_table, run_command
 from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer, make_pair
+from optimist_bench.harness.process_time import find_replicas, read_cpu_seconds
 from optimist_bench.harness.services import SchedulerStream, open_stream, read_metrics, running
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_cli.serve.ports import free_ports
@@ -112,6 +114,7 @@ NUM_FUNCTIONS = 24
 """Of each generated text."""
 NUM_TEXTS = 32
 _HISTOGRAM = "optimist_scheduler_proposer_wait_seconds_bucket"
+_WINDOWS = "optimist_scheduler_windows_total"
 
 
 class WindowsSettings(ServiceSettings):
@@ -180,9 +183,19 @@ def measure(settings: WindowsSettings) -> dict[str, Any]:
         )
         scheduler, metrics_port = stack.enter_context(_services(settings, directory, worker))
         load = WindowLoad(scheduler, pairs, settings.requests, settings.concurrency)
+        processes = [*find_replicas("optimist_proposer"), *find_replicas("optimist_scheduler")]
+        before = [read_cpu_seconds(pid) for pid in processes]
         totals = asyncio.run(load.run())
-        buckets = _read_buckets(metrics_port)
-    return _report(settings, totals, buckets)
+        after = [read_cpu_seconds(pid) for pid in processes]
+        figures = read_metrics(metrics_port)
+    *proposers, scheduling = map(sub, after, before)
+    windows = sum(each for name, each in figures.items() if name.startswith(_WINDOWS))
+    costs = {
+        "windows": int(windows),
+        "proposer_us_per_window": round(1e6 * sum(proposers) / max(windows, 1), 2),
+        "scheduler_us_per_row": round(1e6 * scheduling / max(totals.num_passes, 1), 2),
+    }
+    return _report(settings, totals, _read_buckets(figures)) | costs
 
 
 @contextmanager
@@ -221,11 +234,11 @@ def _spec(name: str, port: int, *flags: str) -> ServiceSpec:
     return ServiceSpec(name, arguments, lambda: is_serving(f"127.0.0.1:{port}", timeout=1.0))
 
 
-def _read_buckets(metrics_port: int) -> list[tuple[float, float]]:
+def _read_buckets(figures: Mapping[str, float]) -> list[tuple[float, float]]:
     """Returns the histogram of waits: upper bounds in seconds, and how many were not longer."""
     return [
         (float(name.split('le="')[1].split('"')[0]), count)
-        for name, count in read_metrics(metrics_port).items()
+        for name, count in figures.items()
         if name.startswith(_HISTOGRAM)
     ]
 
@@ -264,11 +277,14 @@ def _report(
         "accepted_prediction_tokens": totals.num_accepted,
         "rejected_prediction_tokens": totals.num_rejected,
         "seconds": round(totals.seconds, 3),
+        "tokens_per_second": round(totals.num_tokens / totals.seconds, 1),
         "steps": stats.num_plans,
         "steps_waited": stats.num_window_waits,
-        "share": round(stats.num_window_waits / steps, 4),
-        "idle_share": round(stats.num_idle_window_waits / steps, 4),
-        "late_share": round(stats.num_late_window_waits / steps, 4),
+        "steps_waited_share": round(stats.num_window_waits / steps, 4),
+        "steps_idle_share": round(stats.num_idle_window_waits / steps, 4),
+        "waits_in_vain_share": round(
+            stats.num_late_window_waits / max(stats.num_window_waits, 1), 4
+        ),
         "wait_ms": {
             "p50": round(_find_quantile(buckets, 0.5), 3),
             "p99": round(_find_quantile(buckets, 0.99), 3),
@@ -280,7 +296,10 @@ def _report(
 
 def describe(report: dict[str, Any]) -> str:
     """Returns the report as a table."""
-    names = ("tokens_per_pass", "steps", "share", "idle_share", "late_share")
+    names = (
+        *("tokens_per_second", "tokens_per_pass", "steps", "steps_waited_share"),
+        *("steps_idle_share", "waits_in_vain_share", "proposer_us_per_window"),
+    )
     waits = report["wait_ms"]
     return format_table(
         (*names, "p50 ms", "p99 ms", "right"),

@@ -1,7 +1,7 @@
 """The services that this process has started, and what they take of processors and memory."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -14,7 +14,19 @@ def find_children(modules: Collection[str]) -> dict[str, int]:
     Raises:
         LookupError: One is not there.
     """
-    found: dict[str, int] = {}
+    found = dict(_children())
+    if missing := [module for module in modules if module not in found]:
+        raise LookupError(f"there is no process of {', '.join(missing)}")
+    return {module: found[module] for module in modules}
+
+
+def find_replicas(module: str) -> list[int]:
+    """Returns the process ids of all children that run a module."""
+    return [pid for name, pid in _children() if name == module]
+
+
+def _children() -> Iterator[tuple[str, int]]:
+    """Iterates over module and process id of the children that run one."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(_fields(path)[1])
@@ -22,11 +34,8 @@ def find_children(modules: Collection[str]) -> dict[str, int]:
         except OSError:
             # It has ended meanwhile.
             continue
-        if parent == os.getpid() and words[1:2] == [b"-m"] and (name := words[2].decode()):
-            found[name] = int(path.parent.name)
-    if missing := [module for module in modules if module not in found]:
-        raise LookupError(f"there is no process of {', '.join(missing)}")
-    return {module: found[module] for module in modules}
+        if parent == os.getpid() and words[1:2] == [b"-m"]:
+            yield words[2].decode(), int(path.parent.name)
 
 
 def read_cpu_seconds(pid: int) -> float:

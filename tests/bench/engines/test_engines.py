@@ -148,7 +148,7 @@ def test_a_report_is_printed_and_drawn_again(
     saved.write_text(json.dumps(_report()))
     assert main(["--report", str(saved), "--plot", str(plot)]) == 0
     assert capsys.readouterr().out == describe(_report()) + "\n"
-    row = "| rewrite | 1 | optimist | 20 | 4.5 | 4.5 (4.0 to 5.0) | 1125 | 75% |"
+    row = "| rewrite | 1 | optimist | 20 | 4.5 | 4.5 (4.0 to 5.0) | 1125 | 225 | 75% |"
     assert row in describe(_report())
     texts = "".join(ElementTree.parse(plot).getroot().itertext())
     for text in ("smollm2, float32, 2 x Processor", "tokens per second", *REWRITES, "optimist"):
@@ -168,7 +168,8 @@ with open(starts, "a") as file:
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
-        self._answer(json.dumps({"data": [{"id": "model"}]}))
+        models = json.dumps({"data": [{"id": "model"}]})
+        self._answer("process_cpu_seconds_total 1.5" if self.path == "/metrics" else models)
 
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
@@ -205,6 +206,7 @@ def test_servers_are_started_in_each_turn_or_once(
     assert report["keep_running"] is (keep_running == "true")
     sizes = [(row["streams"], row["requests"], len(row["rounds"])) for row in report["rows"]]
     assert sizes == [(1, 1, 3), (1, 1, 3), (2, 2, 3), (2, 2, 3)]
+    assert all(row["front_us_per_token"] == 0 for row in report["rows"])
     order = [line.split()[-1] for line in printed.err.splitlines() if line.startswith("turn ")]
     assert order == ["optimist", "transformers", "transformers", "optimist", "optimist", order[1]]
     for name in ("optimist", "transformers"):
