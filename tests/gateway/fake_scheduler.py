@@ -68,6 +68,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     max_model_len: int = MAX_MODEL_LEN
     policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
     max_draft_tokens: int | None = None
+    engine: str = ""
     unsupported_fields: Sequence[str] = ()
     unsupported_after_output: Sequence[str] = ()
     hold_after: int | None = None
@@ -93,7 +94,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             is_synthetic=self.is_synthetic,
             policy=self.policy,
             max_draft_tokens=self.max_draft_tokens,
-            engine="an engine" if self.unsupported_fields else "",
+            engine=self.engine,
             unsupported_fields=self.unsupported_fields,
             unsupported_after_output=self.unsupported_after_output,
         )

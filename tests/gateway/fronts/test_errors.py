@@ -39,7 +39,7 @@ async def test_a_priority_needs_a_scheduler_that_honours_it(start: Start) -> Non
 
 async def test_what_the_engine_does_not_support_is_refused(start: Start) -> None:
     names = ["sampling.min_p", "sampling.logit_bias_token_ids", "sampling.top_p", "of.later", "new"]
-    async with start(FakeScheduler(unsupported_fields=names)) as gateway:
+    async with start(FakeScheduler(engine="an engine", unsupported_fields=names)) as gateway:
         gateway.say("x")
         asked: list[tuple[str, Any]] = [("min_p", 0.5), ("logit_bias", {"5": 1}), ("top_p", 0.5)]
         for name, value in asked:

@@ -9,8 +9,11 @@ from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.network import endpoints
 from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.request import JsonContent, Structure
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.schedulers.requests import MAX_LOSSES, SchedulerUnavailableError
+from optimist_gateway.structure.grammars import allow_white_space, grammar
+from optimist_gateway.structure.tool_format import HERMES
 from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
 from tests.gateway.harness import until
 from tests.gateway.schedulers.fleet import ANSWER, SCRIPT, VOCAB_SIZE, Fleet, Reading, add
@@ -64,6 +67,25 @@ async def test_a_request_goes_on_where_its_fields_are_supported(fleet: Fleet) ->
     fleet.fakes[index].hold_after = None
     await fleet.restart(index)
     assert await stream.tokens() == ANSWER
+
+
+@pytest.mark.parametrize("engine", ["another engine", ""])
+async def test_another_engine_takes_the_white_space_that_the_first_one_wrote(
+    fleet: Fleet, engine: str
+) -> None:
+    structure = Structure(JsonContent({"type": "object"}, is_lenient=False))
+    bounded = grammar(structure, HERMES, {})
+    fleet.fakes[1].engine = engine
+    await fleet.restart(1)
+    await fleet.until_connected(2)
+    stream, index = await fleet.begun(sampling=sampling_pb2.SamplingParams(grammar=bounded))
+    await fleet.kill(index)
+    assert await stream.tokens() == ANSWER
+    (first,), (second,) = fleet.fakes[index].adds, fleet.fakes[1 - index].adds
+    assert first.sampling.grammar == bounded
+    free = allow_white_space(bounded)
+    assert free != bounded
+    assert second.sampling.grammar == (free if engine else bounded)
 
 
 async def test_a_request_waits_for_its_only_scheduler() -> None:

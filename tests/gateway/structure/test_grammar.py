@@ -21,7 +21,7 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.structure.check_child import check_grammar
-from optimist_gateway.structure.grammars import grammar
+from optimist_gateway.structure.grammars import MAX_WHITE_SPACE, allow_white_space, grammar
 from optimist_gateway.structure.tool_format import HERMES, LLAMA3, ToolFormat
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import every_form, written
@@ -215,6 +215,14 @@ BAD_GRAMMARS = [
     ('start: "' + "a" * 2**16 + '"', "65536"),
     ("start: /a/\ufffd\ufffd", ""),
 ]
+
+
+def test_white_space_of_json_is_bounded_until_it_is_allowed(follows: Follows) -> None:
+    bounded = of_content(JsonContent({"type": "object"}, is_lenient=False))
+    most, more = ("{" + " " * number + "}" for number in (MAX_WHITE_SPACE, MAX_WHITE_SPACE + 1))
+    assert follows(bounded, most)
+    assert not follows(bounded, more)
+    assert follows(allow_white_space(bounded), more)
 
 
 @pytest.mark.parametrize(("source", "reason"), BAD_GRAMMARS, ids=lambda text: text[:20])

@@ -126,12 +126,14 @@ class SchedulerClient:
 
     def start(self, request: TrackedRequest) -> None:
         """Sends a request that it takes."""
-        if self._commands is None:
+        if self._commands is None or self.description is None:
             raise SchedulerUnavailableError(self.reason)
         handle = self._next_handle
         self._next_handle = handle % _MAX_HANDLE + 1
         self._requests[handle] = request
-        self._commands.put(scheduler_pb2.ConnectRequest(add=request.next_add(handle)))
+        self._commands.put(
+            scheduler_pb2.ConnectRequest(add=request.next_add(handle, self.description.engine))
+        )
 
     def abort(self, request: TrackedRequest, *, wants_finished: bool = False) -> bool:
         """Asks the scheduler to end a request; returns False if it is not there.

@@ -14,6 +14,7 @@ from optimist_common.columns import to_bytes
 from optimist_gateway.core.answer.output import Finished, StepLogprobs, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
+from optimist_gateway.structure.grammars import allow_white_space
 
 logger = logging.getLogger(__name__)
 
@@ -190,6 +191,8 @@ class TrackedRequest:
     """Whether it lost its scheduler, so that it must not end for want of room."""
     refused_by: set[str] = field(init=False, default_factory=set)
     """Schedulers that had no room for it."""
+    _engine: str = field(init=False, default="")
+    """What ran the model where it was sent last."""
     _num_losses: int = field(init=False, default=0)
     _num_output_at_begin: int = field(init=False, default=0)
     _num_output_at_loss: int = field(init=False, default=0)
@@ -207,9 +210,18 @@ class TrackedRequest:
         """Tokens that prompt and output may have together."""
         return len(self.add.prompt_token_ids) // 4 + self.add.max_tokens
 
-    def next_add(self, handle: int) -> scheduler_pb2.Add:
-        """Returns the command that lets the request begin, or go on after its output."""
+    def next_add(self, handle: int, engine: str = "") -> scheduler_pb2.Add:
+        """Returns the command that lets the request begin, or go on after its output.
+
+        Args:
+            handle: Names the request in the stream.
+            engine: What runs the model there, see `ModelDescription.engine`.
+        """
         self.num_runs += 1
+        if self.output and engine != self._engine and self.add.sampling.grammar:
+            # Not every engine bounds white space: what it has written must still follow.
+            self.add.sampling.grammar = allow_white_space(self.add.sampling.grammar)
+        self._engine = engine
         self._num_output_at_begin = len(self.output)
         self.add.handle = handle
         if self.num_runs > 1:

@@ -37,6 +37,7 @@ MAX_WHITE_SPACE = 64
 MAX_PART_SPACE = 8
 """Most white space between two parts of a tool call."""
 _SPACE = r"[ \n\r\t]"
+_OPTION = "whitespace_pattern"
 _TEXT = r"(.|\n)*"
 
 
@@ -84,10 +85,19 @@ def _json(schema: Mapping[str, object], path: Path, *, is_lenient: bool) -> str:
         plain = plain_schema(schema, is_lenient=is_lenient)
     except SchemaError as error:
         raise FieldError(path + error.path, error.message) from None
-    options: dict[str, object] = {"whitespace_pattern": f"{_SPACE}{{1,{MAX_WHITE_SPACE}}}"}
+    options: dict[str, object] = {_OPTION: f"{_SPACE}{{1,{MAX_WHITE_SPACE}}}"}
     if is_lenient:
         options |= {"lenient": True, "coerce_one_of": True}
     return "%json " + json.dumps({"x-guidance": options, **plain})
+
+
+def allow_white_space(grammar: str) -> str:
+    """Returns a grammar of an answer with as much white space in its JSON as the model likes."""
+    bounded, free = (
+        json.dumps({_OPTION: f"{_SPACE}{number}"})[:-1]
+        for number in (f"{{1,{MAX_WHITE_SPACE}}}", "+")
+    )
+    return grammar.replace(bounded, free)
 
 
 def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> dict[str, str]:
