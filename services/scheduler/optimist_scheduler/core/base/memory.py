@@ -1,12 +1,14 @@
 """KV blocks: which are free, which slots own which, and which hold a known beginning."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import compress
 
 import numpy as np
 
 from optimist_scheduler.core.base.values import Int32Array, SlotArray
+
+_TOKENS = np.dtype("<i4")
 
 
 class BlockPool:
@@ -35,9 +37,9 @@ class BlockPool:
         self._num_references = np.zeros(num_blocks, np.int32)
         self._is_cached = np.zeros(num_blocks, np.bool_)
         self._block_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+        self._hash_of: list[bytes] = [b""] * num_blocks
         # The least recently used first.
-        self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._evictable = _BlockQueue(num_blocks)
 
     @property
     def num_free(self) -> int:
@@ -74,8 +76,8 @@ class BlockPool:
         max_length = self._tables.shape[1]
         if ends.max() > max_length:
             raise IndexError(f"{ends.max()} blocks for one slot, at most {max_length} fit")
-        for _ in range(total - self._num_stacked):
-            self._evict()
+        if total > self._num_stacked:
+            self._evict(total - self._num_stacked)
         rest = self._num_stacked - total
         ids = self._stack[rest : self._num_stacked][::-1].copy()
         # Where each slot's blocks go in the flat tables, less where they are in `ids`.
@@ -122,8 +124,7 @@ class BlockPool:
             raise ValueError(f"not all of the blocks {ids.tolist()} are cached")
         self._tables[slot, : len(ids)] = ids
         self.num_blocks[slot] = len(ids)
-        for block in ids[self._num_references[ids] == 0].tolist():
-            del self._evictable[block]
+        self._evictable.remove(ids[self._num_references[ids] == 0])
         self._num_references[ids] += 1
 
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
@@ -139,18 +140,26 @@ class BlockPool:
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.
             ValueError: A block is cached by another hash: it was written to after it was full.
+                Nothing has changed.
         """
         end = first_index + len(hashes)
         if not 0 <= first_index <= end <= self.num_blocks[slot]:
             raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
-        blocks = self._tables[slot, first_index:end].tolist()
-        for block, block_hash in zip(blocks, hashes, strict=True):
-            if self._hash_of.get(block, block_hash) != block_hash:
-                raise ValueError(f"block {block} is cached by another hash")
-            if block_hash not in self._block_of:
-                self._block_of[block_hash] = block
-                self._hash_of[block] = block_hash
-                self._is_cached[block] = True
+        ids = self._tables[slot, first_index:end]
+        is_cached = self._is_cached[ids]
+        if np.count_nonzero(is_cached):
+            for block, block_hash in compress(zip(ids.tolist(), hashes, strict=True), is_cached):
+                if self._hash_of[block] != block_hash:
+                    raise ValueError(f"block {block} is cached by another hash")
+        new = {
+            block_hash: block
+            for block_hash, block in zip(hashes, ids.tolist(), strict=True)
+            if block_hash not in self._block_of
+        }
+        self._block_of.update(new)
+        for block_hash, block in new.items():
+            self._hash_of[block] = block_hash
+        self._is_cached[list(new.values())] = True
 
     def num_freed_by(self, slots: SlotArray) -> int:
         """Returns how many blocks would be free if `slots`, each named once, were released."""
@@ -171,7 +180,7 @@ class BlockPool:
         self._num_references[ids] -= 1
         ids = ids[self._num_references[ids] == 0]
         is_cached = self._is_cached[ids]
-        self._evictable.update(dict.fromkeys(ids[is_cached].tolist()))
+        self._evictable.add(ids[is_cached])
         self._push(ids[~is_cached])
 
     def check_integrity(self) -> None:
@@ -184,13 +193,14 @@ class BlockPool:
         self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
         self._num_stacked += len(ids)
 
-    def _evict(self) -> None:
-        block, _ = self._evictable.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
-        self._is_cached[block] = False
-        self._stack[self._num_stacked] = block
-        self._num_stacked += 1
-        self.num_evictions += 1
+    def _evict(self, number: int) -> None:
+        ids = self._evictable.pop(number)
+        for block in ids.tolist():
+            del self._block_of[self._hash_of[block]]
+            self._hash_of[block] = b""
+        self._is_cached[ids] = False
+        self._push(ids)
+        self.num_evictions += number
 
     def _check_tables(self) -> None:
         lengths = np.arange(self._tables.shape[1]) < self.num_blocks[:, None]
@@ -205,7 +215,7 @@ class BlockPool:
 
     def _check_states(self) -> None:
         stacked = self._stack[: self._num_stacked]
-        evictable = np.array(list(self._evictable), np.int32)
+        evictable = self._evictable.ids
         referenced = np.flatnonzero(self._num_references)
         blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
         if not np.array_equal(blocks, np.arange(len(self._stack))):
@@ -214,13 +224,73 @@ class BlockPool:
             raise AssertionError("a block on the stack is cached, or an evictable one is not")
 
     def _check_cache(self) -> None:
-        if {block: known for known, block in self._block_of.items()} != self._hash_of:
+        hash_of = {block: known for block, known in enumerate(self._hash_of) if known}
+        if {block: known for known, block in self._block_of.items()} != hash_of:
             raise AssertionError("blocks and hashes disagree")
-        if set(np.flatnonzero(self._is_cached).tolist()) != set(self._hash_of):
+        if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of):
             raise AssertionError("a block with a hash is not marked as cached, or one without is")
         exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
         if len(exposed):
             raise AssertionError("a block that is not cached is shared")
+
+
+class _BlockQueue:
+    """Blocks in the order in which they were added, each at most once.
+
+    Columns instead of an ordered dictionary: many blocks come and go together.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        # What was removed stays among the entries until they are written anew.
+        self._entries = np.zeros(2 * num_blocks, np.int32)
+        self._first = self._end = 0
+        # Where among the entries each block is.
+        self._places = np.full(num_blocks, -1, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def ids(self) -> Int32Array:
+        """The blocks, the first one first [len]."""
+        return self._find(self._first, self._end)
+
+    def add(self, ids: Int32Array) -> None:
+        """Adds blocks that are not in the queue."""
+        if self._end + len(ids) > len(self._entries):
+            self._write(self.ids, 0)
+        self._write(ids, self._end)
+        self._count += len(ids)
+
+    def remove(self, ids: Int32Array) -> None:
+        """Takes some of its blocks out."""
+        self._places[ids] = -1
+        self._count -= len(ids)
+
+    def pop(self, number: int) -> Int32Array:
+        """Takes the first blocks out, no more than there are, and returns them [number]."""
+        taken = [self._find(self._first, self._first)]
+        num_lacking = number
+        while num_lacking:
+            end = self._first + num_lacking
+            taken.append(self._find(self._first, end))
+            self._first, num_lacking = end, num_lacking - len(taken[-1])
+        ids = np.concatenate(taken)
+        self.remove(ids)
+        return ids
+
+    def _find(self, first: int, end: int) -> Int32Array:
+        """Returns the blocks of entries that still count."""
+        ids = self._entries[first:end]
+        found: Int32Array = ids[self._places[ids] == np.arange(first, end)]
+        return found
+
+    def _write(self, ids: Int32Array, first: int) -> None:
+        """Writes blocks as the last entries, from `first` on; if that is 0, as the only ones."""
+        self._first, self._end = min(self._first, first), first + len(ids)
+        self._entries[first : self._end] = ids
+        self._places[ids] = np.arange(first, self._end)
 
 
 def hash_blocks(
@@ -256,8 +326,9 @@ def hash_blocks(
     hashes = list(previous)
     parent = hashes[-1] if hashes else sha256(salt.encode()).digest()
     new_token_ids = token_ids[len(hashes) * block_size : num_full * block_size]
-    tokens = np.asarray(new_token_ids, np.dtype("<i4")).tobytes()
-    for start in range(0, len(tokens), 4 * block_size):
-        parent = sha256(parent + tokens[start : start + 4 * block_size]).digest()
+    tokens = np.asarray(new_token_ids, _TOKENS).tobytes()
+    size = _TOKENS.itemsize * block_size
+    for start in range(0, len(tokens), size):
+        parent = sha256(parent + tokens[start : start + size]).digest()
         hashes.append(parent)
     return hashes

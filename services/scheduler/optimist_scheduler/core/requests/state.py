@@ -1,6 +1,6 @@
 """Everything the scheduler knows: who waits, who runs, who owns what, what is in flight."""
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections import deque
 from collections.abc import Sequence
 
@@ -168,7 +168,7 @@ class SchedulerState:
         self.weigh_window(slot)
         index = bisect(self._running_order, request.order)
         self._running_order.insert(index, request.order)
-        self.running = np.insert(self.running, index, slot)
+        self.running = np.concatenate([self.running[:index], [slot], self.running[index:]])
         if request.window is not None and request.window.num_nodes:
             self.unsent_windows[slot] = None
         if self.config.enable_prefix_caching:
@@ -350,9 +350,9 @@ class SchedulerState:
 
     def _stop(self, request: Request, status: int) -> None:
         slot = request.slot
-        index = self._running_order.index(request.order)
+        index = bisect_left(self._running_order, request.order)
         del self._running_order[index]
-        self.running = np.delete(self.running, index)
+        self.running = np.concatenate([self.running[:index], self.running[index + 1 :]])
         self.num_fenced += 1
         self.table.status[slot] = status
         self.table.version[slot] += 1
