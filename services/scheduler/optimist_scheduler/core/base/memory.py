@@ -120,12 +120,14 @@ class BlockPool:
         """
         if self.num_blocks[slot]:
             raise ValueError(f"slot {slot} has {self.num_blocks[slot]} blocks already")
-        if not self._is_cached[ids].all():
+        if np.count_nonzero(self._is_cached[ids]) < len(ids):
             raise ValueError(f"not all of the blocks {ids.tolist()} are cached")
         self._tables[slot, : len(ids)] = ids
         self.num_blocks[slot] = len(ids)
-        self._evictable.remove(ids[self._num_references[ids] == 0])
-        self._num_references[ids] += 1
+        num_references = self._num_references[ids]
+        if np.count_nonzero(num_references) < len(ids):
+            self._evictable.remove(ids[num_references == 0])
+        self._num_references[ids] = num_references + 1
 
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
         """Caches blocks of a slot; all their tokens are verified and computed.
@@ -151,15 +153,14 @@ class BlockPool:
             for block, block_hash in compress(zip(ids.tolist(), hashes, strict=True), is_cached):
                 if self._hash_of[block] != block_hash:
                     raise ValueError(f"block {block} is cached by another hash")
-        new = {
-            block_hash: block
-            for block_hash, block in zip(hashes, ids.tolist(), strict=True)
-            if block_hash not in self._block_of
-        }
-        self._block_of.update(new)
-        for block_hash, block in new.items():
+        if not self._block_of.keys().isdisjoint(hashes):
+            is_new = np.array([block_hash not in self._block_of for block_hash in hashes])
+            ids, hashes = ids[is_new], [*compress(hashes, is_new)]
+        self._is_cached[ids] = True
+        blocks = ids.tolist()
+        self._block_of.update(zip(hashes, blocks, strict=True))
+        for block, block_hash in zip(blocks, hashes, strict=True):
             self._hash_of[block] = block_hash
-        self._is_cached[list(new.values())] = True
 
     def num_freed_by(self, slots: SlotArray) -> int:
         """Returns how many blocks would be free if `slots`, each named once, were released."""
@@ -270,13 +271,13 @@ class _BlockQueue:
 
     def pop(self, number: int) -> Int32Array:
         """Takes the first blocks out, no more than there are, and returns them [number]."""
-        taken = [self._find(self._first, self._first)]
-        num_lacking = number
-        while num_lacking:
-            end = self._first + num_lacking
-            taken.append(self._find(self._first, end))
-            self._first, num_lacking = end, num_lacking - len(taken[-1])
-        ids = np.concatenate(taken)
+        end = self._first + number
+        ids = self._find(self._first, end)
+        while len(ids) < number:
+            # Some of the entries did not count any more.
+            start, end = end, end + number - len(ids)
+            ids = np.concatenate([ids, self._find(start, end)])
+        self._first = end
         self.remove(ids)
         return ids
 

@@ -217,6 +217,8 @@ class SchedulerState:
             return False
         request.window, request.window_base = left, window.base
         if request.slot == NO_SLOT:
+            # Not only when the request is admitted: then, a plan waits for them.
+            left.find_hazards()
             self.waiting.touch()
             return True
         self.table.replace_window(request.slot)
@@ -356,7 +358,8 @@ class SchedulerState:
         self.num_fenced += 1
         self.table.status[slot] = status
         self.table.version[slot] += 1
-        self.release_settled(np.array([slot], np.int64))
+        if self.table.num_plans_in_flight[slot] == 0:
+            self._release(slot)
 
     def _release(self, slot: int) -> None:
         """Takes slot and blocks of a request back; the next plan tells the worker."""

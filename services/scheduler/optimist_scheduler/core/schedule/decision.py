@@ -112,9 +112,12 @@ def repair(
         stats.num_preschedule_hits += 1
         stats.num_prescheduled_rows += decision.num_rows
         return decision
-    stale = rows.slots[~stays]
-    again = stale[view.table.status[stale] == SlotStatus.RUNNING]
-    rows = replace(rows.select(stays), num_repeats=0)
+    stale = again = NO_SLOTS
+    if np.count_nonzero(stays) < len(stays):
+        stale = rows.slots[~stays]
+        again = stale[view.table.status[stale] == SlotStatus.RUNNING]
+        rows = rows.select(stays)
+    rows = replace(rows, num_repeats=0)
     budget = view.config.max_num_batched_tokens - rows.num_tokens
     num_free = view.blocks.num_free - rows.num_blocks
     if len(again):
