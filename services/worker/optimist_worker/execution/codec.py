@@ -161,7 +161,7 @@ def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
     return Admission(
         slot=_slot("admissions.slot", message.slot, sizes),
         request_id=message.request_id,
-        token_ids=_column("admissions.token_ids", message.token_ids).tolist(),
+        token_ids=_column("admissions.token_ids", message.token_ids),
         num_prompt_tokens=message.num_prompt_tokens,
         sampling=_sampling(message.sampling),
         cached_blocks=cached_blocks.tolist(),
@@ -188,7 +188,7 @@ def _window(message: worker_pb2.Window, sizes: Sizes) -> WindowUpdate:
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, sizes),
         base=message.base,
-        token_ids=token_ids.tolist(),
+        token_ids=token_ids,
         parents=_parents(message.parents, token_ids) if message.parents else [],
     )
 
