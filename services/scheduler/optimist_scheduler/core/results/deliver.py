@@ -213,10 +213,12 @@ def build_outputs(
     """
     table = state.table
     observed = _find_observed(state, new)
-    slots = new.slots[observed]
-    observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
-    earlier = _find_earlier(state, new, observed)
-    table.num_observed_tokens[slots] = table.num_tokens[slots]
+    observed_ids, earlier = list[str](), dict[int, list[int]]()
+    if len(observed):
+        slots = new.slots[observed]
+        observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
+        earlier = _find_earlier(state, new, observed)
+        table.num_observed_tokens[slots] = table.num_tokens[slots]
     owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
     ended = [
         finish(state, table.request(int(new.slots[row])), reason)
