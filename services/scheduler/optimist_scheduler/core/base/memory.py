@@ -1,6 +1,7 @@
 """KV blocks: which are free, which slots own which, and which hold a known beginning."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import compress
 
@@ -8,7 +9,20 @@ import numpy as np
 
 from optimist_scheduler.core.base.values import Int32Array, SlotArray
 
+Hashes = Sequence[bytes]
+
 _TOKENS = np.dtype("<i4")
+
+
+@dataclass(slots=True)
+class _Unhashed:
+    """Blocks of a sequence that is over, evictable and without hashes as yet."""
+
+    before: bytes
+    """Hash of the block before them."""
+    blocks: list[int]
+    find_hashes: Callable[[], Hashes]
+    """Computes theirs, and those of the blocks after them that were evicted."""
 
 
 class BlockPool:
@@ -17,6 +31,9 @@ class BlockPool:
     A block is in one of three states: free on the stack (nothing in it is of use), evictable
     (cached, in no table; free as well, until somebody takes it), or referenced by as many slots as
     have it in their tables. A referenced block may be cached or not.
+
+    Blocks of a sequence that is over may be cached without their hashes: those are computed when
+    somebody's tokens agree up to there. Mostly nobody's do until the blocks are evicted.
 
     A block that several slots reference is never written by any of them. Slots come to share a
     block only by `take`, which gives out cached blocks, and only a block that is full of verified
@@ -38,6 +55,10 @@ class BlockPool:
         self._is_cached = np.zeros(num_blocks, np.bool_)
         self._block_of: dict[bytes, int] = {}
         self._hash_of: list[bytes] = [b""] * num_blocks
+        # By the hash of the block before the first.
+        self._unhashed: dict[bytes, _Unhashed] = {}
+        # The same by block.
+        self._unhashed_of: list[_Unhashed | None] = [None] * num_blocks
         # The least recently used first.
         self._evictable = _BlockQueue(num_blocks)
 
@@ -91,17 +112,22 @@ class BlockPool:
     def match(self, hashes: Sequence[bytes]) -> Int32Array:
         """Returns the cached blocks of the longest known beginning [num_matched].
 
-        Changes nothing, not even what is evicted next.
+        Changes nothing of what is cached, not even what is evicted next.
 
         Args:
             hashes: Of the first blocks of a sequence, from `hash_blocks`.
         """
         ids: list[int] = []
+        before = b""
         for block_hash in hashes:
             block = self._block_of.get(block_hash)
+            if block is None and before in self._unhashed:
+                self._hash(before)
+                block = self._block_of.get(block_hash)
             if block is None:
                 break
             ids.append(block)
+            before = block_hash
         return np.array(ids, np.int32)
 
     def num_evictable(self, ids: Int32Array) -> int:
@@ -137,17 +163,21 @@ class BlockPool:
         Args:
             slot: The slot.
             first_index: Where in its table the blocks begin.
-            hashes: One for each block.
+            hashes: Of the slot's first blocks, up to the last one that is to be cached.
 
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.
             ValueError: A block is cached by another hash: it was written to after it was full.
                 Nothing has changed.
         """
-        end = first_index + len(hashes)
-        if not 0 <= first_index <= end <= self.num_blocks[slot]:
-            raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
+        end = len(hashes)
+        self._check_indices(slot, first_index, end)
         ids = self._tables[slot, first_index:end]
+        if self._unhashed and not self._unhashed.keys().isdisjoint(hashes):
+            for known in hashes:
+                if known in self._unhashed:
+                    self._hash(known)
+        hashes = hashes[first_index:]
         is_cached = self._is_cached[ids]
         if np.count_nonzero(is_cached):
             for block, block_hash in compress(zip(ids.tolist(), hashes, strict=True), is_cached):
@@ -161,6 +191,32 @@ class BlockPool:
         self._block_of.update(zip(hashes, blocks, strict=True))
         for block, block_hash in zip(blocks, hashes, strict=True):
             self._hash_of[block] = block_hash
+
+    def register_unhashed(
+        self, slot: int, first_index: int, end: int, before: bytes, hash_all: Callable[[], Hashes]
+    ) -> None:
+        """Caches blocks of a slot that is released next, but computes their hashes when needed.
+
+        Args:
+            slot: The slot.
+            first_index: Where in its table the blocks begin; none of them is cached.
+            end: Where they end.
+            before: Hash of the block before them.
+            hash_all: Computes the hashes of the slot's first blocks, up to the last one of these.
+
+        Raises:
+            IndexError: The table has not as many blocks. Nothing has changed.
+        """
+        self._check_indices(slot, first_index, end)
+        if before in self._unhashed:
+            self.register(slot, first_index, hash_all())
+            return
+        ids = self._tables[slot, first_index:end]
+        run = _Unhashed(before, ids.tolist(), lambda: hash_all()[first_index:])
+        self._unhashed[before] = run
+        for block in run.blocks:
+            self._unhashed_of[block] = run
+        self._is_cached[ids] = True
 
     def num_freed_by(self, slots: SlotArray) -> int:
         """Returns how many blocks would be free if `slots`, each named once, were released."""
@@ -190,6 +246,25 @@ class BlockPool:
         self._check_states()
         self._check_cache()
 
+    def _check_indices(self, slot: int, first_index: int, end: int) -> None:
+        if not 0 <= first_index <= end <= self.num_blocks[slot]:
+            raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
+
+    def _hash(self, before: bytes) -> None:
+        """Computes the hashes of blocks that come after a hash and have none yet."""
+        run = self._unhashed.pop(before)
+        # The last ones may have been evicted. A hash that another block is cached by stays with it.
+        for block, block_hash in zip(run.blocks, run.find_hashes(), strict=False):
+            self._unhashed_of[block] = None
+            if block_hash not in self._block_of:
+                self._block_of[block_hash] = block
+                self._hash_of[block] = block_hash
+                continue
+            ids = np.array([block], np.int32)
+            self._evictable.remove(ids)
+            self._is_cached[ids] = False
+            self._push(ids)
+
     def _push(self, ids: Int32Array) -> None:
         self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
         self._num_stacked += len(ids)
@@ -197,8 +272,16 @@ class BlockPool:
     def _evict(self, number: int) -> None:
         ids = self._evictable.pop(number)
         for block in ids.tolist():
-            del self._block_of[self._hash_of[block]]
-            self._hash_of[block] = b""
+            run = self._unhashed_of[block]
+            if run is None:
+                del self._block_of[self._hash_of[block]]
+                self._hash_of[block] = b""
+                continue
+            # The end of a sequence is evicted first.
+            run.blocks.pop()
+            self._unhashed_of[block] = None
+            if not run.blocks:
+                del self._unhashed[run.before]
         self._is_cached[ids] = False
         self._push(ids)
         self.num_evictions += number
@@ -228,7 +311,12 @@ class BlockPool:
         hash_of = {block: known for block, known in enumerate(self._hash_of) if known}
         if {block: known for known, block in self._block_of.items()} != hash_of:
             raise AssertionError("blocks and hashes disagree")
-        if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of):
+        unhashed = {block for block, run in enumerate(self._unhashed_of) if run is not None}
+        if unhashed != {block for run in self._unhashed.values() for block in run.blocks}:
+            raise AssertionError("blocks and those without a hash disagree")
+        if unhashed & set(hash_of):
+            raise AssertionError("a block has a hash, and is to get one")
+        if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of) | unhashed:
             raise AssertionError("a block with a hash is not marked as cached, or one without is")
         exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
         if len(exposed):

@@ -371,7 +371,7 @@ class SchedulerState:
             num_computed = min(
                 int(self.table.num_computed_tokens[slot]), int(self.table.num_tokens[slot]) - 1
             )
-            self._register(slot, num_computed // self.config.block_size)
+            self._register(slot, num_computed // self.config.block_size, is_over=is_over)
         self.blocks.release(slot)
         request = self.table.release(slot)
         self.stops.remove(request.stop_token_ids)
@@ -384,13 +384,26 @@ class SchedulerState:
             self.accounts.close(slot, request)
             self.wait(request)
 
-    def _register(self, slot: int, num_blocks: int) -> None:
+    def _register(self, slot: int, num_blocks: int, *, is_over: bool = False) -> None:
+        """Lets the prefix cache know a slot's first blocks."""
         first = int(self.table.num_registered_blocks[slot])
         if num_blocks <= first:
             return
-        request = self.table.request(slot)
-        self._hash(request, self.table.tokens(slot)[: num_blocks * self.config.block_size])
-        self.blocks.register(slot, first, request.block_hashes[first:num_blocks])
+        request, block_size = self.table.request(slot), self.config.block_size
+        known = request.block_hashes
+        token_ids = self.table.tokens(slot)[: num_blocks * block_size]
+        if is_over and 0 < first <= len(known) < num_blocks:
+            salt, token_ids, before = request.cache_salt, token_ids.copy(), known[first - 1]
+            self.blocks.register_unhashed(
+                slot,
+                first,
+                num_blocks,
+                before,
+                lambda: hash_blocks(token_ids, block_size, salt, known),
+            )
+        else:
+            self._hash(request, token_ids)
+            self.blocks.register(slot, first, request.block_hashes[:num_blocks])
         self.table.num_registered_blocks[slot] = num_blocks
 
     def _hash(self, request: Request, token_ids: Int32Array) -> None:
