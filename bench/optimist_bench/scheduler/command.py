@@ -87,15 +87,18 @@ def _report(
     phases = list(zip(times.prepare, times.schedule, times.settle, strict=True))
     steps = [sum(phase) for phase in phases]
     num_rows = sum(times.num_rows)
+
+    def of_row(nanoseconds: Sequence[int]) -> list[float]:
+        return [ns / max(rows, 1) for ns, rows in zip(nanoseconds, times.num_rows, strict=True)]
+
     return {
         "requests": settings.requests,
         "draft_tokens": settings.draft_tokens,
         "depth": settings.depth,
         "steps": settings.steps,
         "acceptance": settings.acceptance,
-        "us_per_request_step": _summary(
-            [step / max(rows, 1) for step, rows in zip(steps, times.num_rows, strict=True)]
-        ),
+        "us_per_request_step": _summary(of_row(steps)),
+        "cpu_us_per_request_step": _summary(of_row(times.cpu)),
         "us_per_step": _summary(steps),
         "by_phase": {
             "prepare": _summary(times.prepare),
@@ -135,6 +138,7 @@ def describe(report: dict[str, Any]) -> str:
     """Returns the report as a table of microseconds, and what the load was like."""
     lines = {
         "per request and step": report["us_per_request_step"],
+        "  processor time": report["cpu_us_per_request_step"],
         "per step": report["us_per_step"],
         **{f"  {name}": times for name, times in report["by_phase"].items()},
         "codec per step": report["codec_us"],
