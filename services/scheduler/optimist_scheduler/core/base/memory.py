@@ -271,17 +271,22 @@ class BlockPool:
 
     def _evict(self, number: int) -> None:
         ids = self._evictable.pop(number)
-        for block in ids.tolist():
-            run = self._unhashed_of[block]
-            if run is None:
+        blocks, index = ids.tolist(), 0
+        while index < number:
+            block = blocks[index]
+            if (run := self._unhashed_of[block]) is None:
                 del self._block_of[self._hash_of[block]]
                 self._hash_of[block] = b""
+                index += 1
                 continue
-            # The end of a sequence is evicted first.
-            run.blocks.pop()
-            self._unhashed_of[block] = None
+            # They were released together, and nobody has taken one: the end is evicted first.
+            count = min(len(run.blocks), number - index)
+            del run.blocks[-count:]
+            for block in blocks[index : index + count]:
+                self._unhashed_of[block] = None
             if not run.blocks:
                 del self._unhashed[run.before]
+            index += count
         self._is_cached[ids] = False
         self._push(ids)
         self.num_evictions += number
