@@ -18,7 +18,7 @@ def to_bytes(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
     """Encodes integers as an int32 column; raises OverflowError if one does not fit."""
     if isinstance(values, np.ndarray) and values.dtype is _INT32:
         return values.tobytes()
-    return np.asarray(values, dtype=_INT32).tobytes()
+    return np.asarray(values, dtype=_INT32).tobytes() if len(values) else b""
 
 
 def from_bytes(data: bytes) -> Int32Column:
