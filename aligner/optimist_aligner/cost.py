@@ -137,7 +137,9 @@ class CostCurve:
         """
         if self._fit is None:
             tokens = self._tokens
-            ns = _fit_ascending(self._ns, [1 / variance for variance in self._variances])
+            ns = self._ns
+            if ns != sorted(ns):
+                ns = _fit_ascending(ns, [1 / variance for variance in self._variances])
             end = ns[-1] if ns else 1.0
             if len(ns) > 1:
                 slope = min((ns[-1] - ns[-2]) / (tokens[-1] - tokens[-2]), ns[-1] / tokens[-1])

@@ -6,6 +6,7 @@ from dataclasses import fields
 from statistics import mean, median
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from optimist_bench.harness.command import format_table, run_command
@@ -15,6 +16,8 @@ from optimist_scheduler.core.base.values import SchedulerStats
 
 CODEC_ROUNDS = 4
 """How often the last plans and results are coded."""
+FIGURES = ("p50", "p99", "min", "mean")
+"""What the table shows of each kind of time."""
 WARM_UP_STEPS = 300
 """Steps after the last of the first requests was admitted: by then, cached blocks are evicted."""
 
@@ -84,15 +87,18 @@ def _report(
     phases = list(zip(times.prepare, times.schedule, times.settle, strict=True))
     steps = [sum(phase) for phase in phases]
     num_rows = sum(times.num_rows)
+
+    def of_row(nanoseconds: Sequence[int]) -> list[float]:
+        return [ns / max(rows, 1) for ns, rows in zip(nanoseconds, times.num_rows, strict=True)]
+
     return {
         "requests": settings.requests,
         "draft_tokens": settings.draft_tokens,
         "depth": settings.depth,
         "steps": settings.steps,
         "acceptance": settings.acceptance,
-        "us_per_request_step": _summary(
-            [step / max(rows, 1) for step, rows in zip(steps, times.num_rows, strict=True)]
-        ),
+        "us_per_request_step": _summary(of_row(steps)),
+        "cpu_us_per_request_step": _summary(of_row(times.cpu)),
         "us_per_step": _summary(steps),
         "by_phase": {
             "prepare": _summary(times.prepare),
@@ -117,11 +123,12 @@ def _report(
 
 
 def _summary(nanoseconds: Sequence[float]) -> dict[str, float]:
-    """Returns median, smallest and mean in microseconds; empty without a value."""
+    """Returns median, 99th percentile, smallest and mean in microseconds; empty without a value."""
     if not nanoseconds:
         return {}
     return {
         "p50": round(median(nanoseconds) / 1e3, 3),
+        "p99": round(float(np.percentile(nanoseconds, 99)) / 1e3, 3),
         "min": round(min(nanoseconds) / 1e3, 3),
         "mean": round(mean(nanoseconds) / 1e3, 3),
     }
@@ -131,6 +138,7 @@ def describe(report: dict[str, Any]) -> str:
     """Returns the report as a table of microseconds, and what the load was like."""
     lines = {
         "per request and step": report["us_per_request_step"],
+        "  processor time": report["cpu_us_per_request_step"],
         "per step": report["us_per_step"],
         **{f"  {name}": times for name, times in report["by_phase"].items()},
         "codec per step": report["codec_us"],
@@ -138,11 +146,11 @@ def describe(report: dict[str, Any]) -> str:
         "a new request": report["add_us"],
     }
     rows = [
-        (name, times["p50"], times["min"], times["mean"]) for name, times in lines.items() if times
+        (name, *(times[figure] for figure in FIGURES)) for name, times in lines.items() if times
     ]
     return "\n".join(
         [
-            format_table(("us", "p50", "min", "mean"), rows),
+            format_table(("us", *FIGURES), rows),
             f"{report['requests']} requests, {report['draft_tokens']} drafts, depth "
             f"{report['depth']}; per step {report['replaced_per_step']} requests end and others "
             f"begin ({report['prefix_hits']:.0%} of their prompts cached), "

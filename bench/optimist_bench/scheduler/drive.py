@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
 
 from optimist.worker.v1 import worker_pb2
@@ -98,6 +98,8 @@ class Times:
     prepare: list[int] = field(default_factory=list)
     schedule: list[int] = field(default_factory=list)
     settle: list[int] = field(default_factory=list)
+    cpu: list[int] = field(default_factory=list)
+    """Processor time of all phases of a step together."""
     add: list[int] = field(default_factory=list)
     window: list[int] = field(default_factory=list)
     num_rows: list[int] = field(default_factory=list)
@@ -145,6 +147,7 @@ class Drive:
         )
         self._traffic = Traffic(model, requests, load.seed)
         self._num_steps = 0
+        self._cpu_ns = 0
         self._in_flight: deque[tuple[Plan, worker_pb2.ExecuteRequest]] = deque()
         self.exchanges: deque[Exchange] = deque(maxlen=NUM_EXCHANGES)
         """The last plans that were settled, and their results."""
@@ -162,6 +165,7 @@ class Drive:
         run, when the next decision is prepared already.
         """
         self._num_steps += 1
+        self._cpu_ns = 0
         scheduler, times = self.scheduler, self.times
         outputs = None
         if self._in_flight:
@@ -170,21 +174,20 @@ class Drive:
             times.num_rows.append(len(result.slots))
         self._schedule()
         self._timed(times.prepare, scheduler.prepare)
+        times.cpu.append(self._cpu_ns)
         if outputs is not None:
             self._answer(outputs)
 
     def _schedule(self) -> None:
         """Fills the worker's queue."""
-        spent = 0
+        spent: list[int] = []
         while self.scheduler.can_send:
-            started = perf_counter_ns()
-            plan = self.scheduler.schedule(self._now)
-            spent += perf_counter_ns() - started
+            plan = self._timed(spent, self.scheduler.schedule, self._now)
             if plan is None:
                 break
             self.times.num_planned_drafts += int(plan.num_draft_tokens.sum())
             self._in_flight.append((plan, plan_message(plan)))
-        self.times.schedule.append(spent)
+        self.times.schedule.append(sum(spent))
 
     def _run_worker(self) -> StepResult:
         """Lets the worker run its next plan."""
@@ -212,7 +215,8 @@ class Drive:
         self._timed(self.times.window, self.scheduler.set_window, new.request_id, new.window)
 
     def _timed(self, times: list[int], call: Callable[..., T], *arguments: Any) -> T:
-        started = perf_counter_ns()
+        cpu_started, started = thread_time_ns(), perf_counter_ns()
         value = call(*arguments)
         times.append(perf_counter_ns() - started)
+        self._cpu_ns += thread_time_ns() - cpu_started
         return value

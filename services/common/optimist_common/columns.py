@@ -16,12 +16,14 @@ INT32_BYTES = _INT32.itemsize
 
 def to_bytes(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
     """Encodes integers as an int32 column; raises OverflowError if one does not fit."""
-    return np.asarray(values, dtype=_INT32).tobytes()
+    if isinstance(values, np.ndarray) and values.dtype is _INT32:
+        return values.tobytes()
+    return np.asarray(values, dtype=_INT32).tobytes() if len(values) else b""
 
 
 def from_bytes(data: bytes) -> Int32Column:
     """Decodes an int32 column, [num_rows], read-only; raises ValueError if the length is off."""
-    return np.frombuffer(data, dtype=_INT32)
+    return np.frombuffer(data, _INT32)
 
 
 def floats_to_bytes(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy.typing as npt
@@ -16,12 +17,20 @@ _OPTIONAL: tuple[Literal["num_logprobs", "num_prompt_logprobs"], ...] = (
     "num_logprobs",
     "num_prompt_logprobs",
 )
+NUM_KEPT = 64
+"""Parameters that are kept as they were read: those of most requests are the same."""
 _ONE_BY_DEFAULT = ("top_p", "repetition_penalty")
 """Numbers that arrive as 0 if they are not set."""
 
 
 def read_sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
     """Reads a message; raises ValueError, naming the field, if a column is none."""
+    return _read(message.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=NUM_KEPT)
+def _read(data: bytes) -> SamplingParams:
+    message = sampling_pb2.SamplingParams.FromString(data)
     token_ids = _column("logit_bias_token_ids", message, from_bytes, "int32")
     biases = _column("logit_bias_values", message, floats_from_bytes, "float32")
     if len(biases) != len(token_ids):

@@ -106,11 +106,10 @@ def _positions_message(reported: ReportedPositions) -> scheduler_pb2.PredictionP
 
 def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     """Writes a plan."""
-    return worker_pb2.ExecuteRequest(
+    message = worker_pb2.ExecuteRequest(
         sequence=plan.sequence,
         released_slots=to_bytes(plan.released_slots),
         admissions=[_admission(admission) for admission in plan.admissions],
-        windows=[_window(slot, window) for slot, window in plan.windows],
         slots=to_bytes(plan.slots),
         num_known_tokens=to_bytes(plan.num_known_tokens),
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
@@ -118,6 +117,15 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
         new_blocks=to_bytes(plan.new_blocks),
         num_repeats=plan.num_repeats,
     )
+    # Made where they belong: otherwise each is copied there.
+    for slot, window in plan.windows:
+        message.windows.add(
+            slot=slot,
+            base=window.base,
+            token_ids=to_bytes(window.tree.token_ids),
+            parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
+        )
+    return message
 
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
@@ -182,15 +190,6 @@ def _logprobs_message(reported: ReportedLogprobs) -> scheduler_pb2.Logprobs:
         logprobs=floats_to_bytes(logprobs.logprobs),
         candidate_token_ids=to_bytes(logprobs.candidate_token_ids),
         candidate_logprobs=floats_to_bytes(logprobs.candidate_logprobs),
-    )
-
-
-def _window(slot: int, window: Window) -> worker_pb2.Window:
-    return worker_pb2.Window(
-        slot=slot,
-        base=window.base,
-        token_ids=to_bytes(window.tree.token_ids),
-        parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
     )
 
 

@@ -35,7 +35,7 @@ class Admission:
 
     slot: int
     request_id: str
-    token_ids: list[int]
+    token_ids: Sequence[int] | Int32Column
     num_prompt_tokens: int
     sampling: SamplingParams
     cached_blocks: list[int] = field(default_factory=list)
@@ -54,7 +54,7 @@ class WindowUpdate:
     slot: int
     base: int
     """Output position (0 is the first generated token) of the nodes without a parent."""
-    token_ids: list[int]
+    token_ids: Sequence[int] | Int32Column
     """`[num_nodes]`, likely ones first."""
     parents: list[int] = field(default_factory=list)
     """The parent of each node, before it in the list, or -1 for none, `[num_nodes]`; empty for a

@@ -36,7 +36,9 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
     """
     table = _row_columns(request)
     slots, num_known, num_drafts, num_new = table
-    _check_slots("slots", slots, sizes)
+    _check_ids("slots", slots, sizes.max_num_seqs)
+    if np.count_nonzero(np.bincount(slots)) != len(slots):
+        raise PlanError("slots: names a slot twice")
     # One reduction for all columns: on a few hundred rows, calls cost more than numbers.
     totals = np.add.reduce(table.view(_UINT32), 1).tolist()
     if max(totals) >= _NEGATIVE or np.count_nonzero(num_known) != len(slots):
@@ -133,12 +135,6 @@ def _check_least(table: Int32Column) -> None:
             raise PlanError(f"{name}: must be at least {least}, not {column.min()}")
 
 
-def _check_slots(name: str, slots: Int32Column, sizes: Sizes) -> None:
-    _check_ids(name, slots, sizes.max_num_seqs)
-    if np.count_nonzero(np.bincount(slots)) != len(slots):
-        raise PlanError(f"{name}: names a slot twice")
-
-
 def _check_ids(name: str, ids: Int32Column, number: int) -> None:
     """Raises PlanError unless all are in 0 to `number - 1`."""
     # Negative ids are large as unsigned numbers, so one comparison finds both kinds.
@@ -150,9 +146,12 @@ def _check_ids(name: str, ids: Int32Column, number: int) -> None:
 def _released_slots(data: bytes, sizes: Sizes) -> list[int]:
     if not data:
         return []
-    slots = _column("released_slots", data)
-    _check_slots("released_slots", slots, sizes)
-    return slots.tolist()
+    column = _column("released_slots", data)
+    _check_ids("released_slots", column, sizes.max_num_seqs)
+    slots: list[int] = column.tolist()
+    if len(set(slots)) < len(slots):
+        raise PlanError("released_slots: names a slot twice")
+    return slots
 
 
 def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
@@ -161,7 +160,7 @@ def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
     return Admission(
         slot=_slot("admissions.slot", message.slot, sizes),
         request_id=message.request_id,
-        token_ids=_column("admissions.token_ids", message.token_ids).tolist(),
+        token_ids=_column("admissions.token_ids", message.token_ids),
         num_prompt_tokens=message.num_prompt_tokens,
         sampling=_sampling(message.sampling),
         cached_blocks=cached_blocks.tolist(),
@@ -188,7 +187,7 @@ def _window(message: worker_pb2.Window, sizes: Sizes) -> WindowUpdate:
     return WindowUpdate(
         slot=_slot("windows.slot", message.slot, sizes),
         base=message.base,
-        token_ids=token_ids.tolist(),
+        token_ids=token_ids,
         parents=_parents(message.parents, token_ids) if message.parents else [],
     )
 

@@ -325,7 +325,7 @@ class Masks:
 
     def open(self, admission: Admission) -> str | None:
         """Starts the grammar of a request; returns what is wrong with it, or None."""
-        output = admission.token_ids[admission.num_prompt_tokens :]
+        output = [int(token) for token in admission.token_ids[admission.num_prompt_tokens :]]
         try:
             if self._grammars is None:
                 model = self._model

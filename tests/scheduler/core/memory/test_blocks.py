@@ -28,6 +28,8 @@ def test_misuse_is_refused_and_changes_nothing() -> None:
     for first_index, count in ((0, 3), (2, 1), (-1, 1)):
         with pytest.raises(IndexError, match="slot 0 has 2 blocks"):
             pool.register(0, first_index, hashes(count))
+        with pytest.raises(IndexError, match="slot 0 has 2 blocks"):
+            pool.register_unhashed(0, first_index, count, b"", list)
     with pytest.raises(ValueError, match=f"block {ids[0]} is cached by another hash"):
         pool.register(0, 0, hashes(1, "other"))
     with pytest.raises(ValueError, match="slot 1 has 1 blocks already"):
@@ -47,6 +49,58 @@ def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
         pool.take(1, matched)
     assert pool.table(1).tolist() == []
     pool.check_integrity()
+
+
+def release_unhashed(pool: BlockPool, slot: int, first: int, known: list[bytes]) -> None:
+    pool.register_unhashed(slot, first, len(known), known[first - 1], lambda: known)
+    pool.release(slot)
+    pool.check_integrity()
+
+
+def test_hashes_are_computed_only_for_tokens_that_agree_up_to_there() -> None:
+    pool = BlockPool(8, 2, 4)
+    ids = fill(pool, 0, hashes(1)) + pool.allocate(ints(0), ints(2)).tolist()
+    computed = list[int]()
+
+    def hash_all() -> list[bytes]:
+        computed.append(0)
+        return hashes(3)
+
+    pool.register_unhashed(0, 1, 3, hashes(1)[-1], hash_all)
+    pool.release(0)
+    assert pool.match(hashes(3, "other")).tolist() == []
+    assert pool.match(hashes(1)).tolist() == ids[:1]
+    assert not computed
+    assert pool.match(hashes(4)).tolist() == ids
+    assert pool.match(hashes(4)).tolist() == ids
+    assert len(computed) == 1
+    pool.check_integrity()
+
+
+def test_what_was_evicted_without_its_hash_is_not_found() -> None:
+    pool = BlockPool(4, 2, 4)
+    ids = fill(pool, 0, hashes(1)) + pool.allocate(ints(0), ints(3)).tolist()
+    release_unhashed(pool, 0, 1, hashes(4))
+    assert pool.allocate(ints(1), ints(2)).tolist() == ids[2:]
+    assert pool.match(hashes(4)).tolist() == ids[:2]
+    pool.release(1)
+    pool.allocate(ints(1), ints(4))
+    assert pool.match(hashes(4)).tolist() == []
+    pool.check_integrity()
+
+
+def test_a_hash_that_is_known_already_stays_with_its_block() -> None:
+    pool = BlockPool(8, 2, 4)
+    ids = fill(pool, 0, hashes(3))
+    pool.allocate(ints(1), ints(3))
+    release_unhashed(pool, 1, 1, hashes(3))
+    pool.allocate(ints(1), ints(1))
+    pool.register(1, 0, hashes(1))
+    pool.check_integrity()
+    assert pool.match(hashes(3)).tolist() == ids
+    # What has no hash of its own is given away before cached blocks are.
+    pool.allocate(ints(1), ints(3))
+    assert (pool.num_free, pool.num_evictions) == (1, 0)
 
 
 BLOCK_SIZE = 2
@@ -206,16 +260,34 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     def cache(self, slot: int, first: int, end: int) -> None:
         sequence = self.sequence(slot)
-        self.pool.register(slot, first, sequence.hashes(end)[first:])
+        self.pool.register(slot, first, sequence.hashes(end))
         for i in range(first, end):
             self.cached.setdefault(sequence.beginning(i + 1), sequence.blocks[i])
 
+    def cache_unhashed(self, slot: int) -> None:
+        """Caches all that is computed, as much of it as may be without its hashes."""
+        sequence = self.sequence(slot)
+        first = end = sequence.num_computed // BLOCK_SIZE
+        while first > 1 and not (
+            sequence.blocks[first - 1] in self.cached.values()
+            or sequence.beginning(first) in self.cached
+        ):
+            first -= 1
+        self.cache(slot, 0, first)
+        if first < end:
+            known = sequence.hashes(end)
+            self.pool.register_unhashed(slot, first, end, known[first - 1], lambda: known)
+            for i in range(first, end):
+                self.cached[sequence.beginning(i + 1)] = sequence.blocks[i]
+
     @precondition(some_run)
-    @rule(data=st.data(), caches=st.booleans(), twice=st.booleans())
-    def release(self, data: st.DataObject, caches: bool, twice: bool) -> None:
+    @rule(data=st.data(), caches=st.booleans(), hashes=st.booleans(), twice=st.booleans())
+    def release(self, data: st.DataObject, caches: bool, hashes: bool, twice: bool) -> None:
         sequence = self.sequence(slot := self.draw_slot(data, taken=True))
-        if caches:
+        if caches and hashes:
             self.cache(slot, 0, sequence.num_computed // BLOCK_SIZE)
+        elif caches:
+            self.cache_unhashed(slot)
         self.pool.release(slot)
         if twice:
             self.pool.release(slot)

@@ -72,9 +72,10 @@ def observe(
     accepted: npt.NDArray[np.int32],
 ) -> None:
     """Lets widths learn from windows without values."""
-    estimated = np.minimum(accepted + 1, drafted) * np.float32(PRIOR_HAZARD)
+    examined = np.minimum(accepted + 1, drafted)
     nowhere = np.zeros(len(slots), np.bool_)
-    widths.observe(slots, drafted, accepted, estimated, nowhere, nowhere)
+    estimated = examined * np.float32(PRIOR_HAZARD)
+    widths.observe(slots, accepted, examined, estimated, nowhere, nowhere)
 
 
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
@@ -107,7 +108,7 @@ def test_a_new_request_is_judged_by_how_answers_began() -> None:
     estimated, yes = np.full(1, 0.1, np.float32), np.ones(1, np.bool_)
     for agreed in (0, 0, 3, 0, 0, 0, 2, 0):
         # What comes later in the same answers is right.
-        widths.observe(ints(0), ints(4), ints(agreed), estimated, yes, yes)
+        widths.observe(ints(0), ints(agreed), ints(agreed + 1), estimated, yes, yes)
         widths.observe(ints(0), ints(40), ints(40), estimated, yes, ~yes)
     assert before == 64
     assert 0 < widths.first(64, window, 400) < 32

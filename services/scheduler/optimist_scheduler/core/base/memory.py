@@ -1,12 +1,28 @@
 """KV blocks: which are free, which slots own which, and which hold a known beginning."""
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+from itertools import compress
 
 import numpy as np
 
 from optimist_scheduler.core.base.values import Int32Array, SlotArray
+
+Hashes = Sequence[bytes]
+
+_TOKENS = np.dtype("<i4")
+
+
+@dataclass(slots=True)
+class _Unhashed:
+    """Blocks of a sequence that is over, evictable and without hashes as yet."""
+
+    before: bytes
+    """Hash of the block before them."""
+    blocks: list[int]
+    find_hashes: Callable[[], Hashes]
+    """Computes theirs, and those of the blocks after them that were evicted."""
 
 
 class BlockPool:
@@ -15,6 +31,9 @@ class BlockPool:
     A block is in one of three states: free on the stack (nothing in it is of use), evictable
     (cached, in no table; free as well, until somebody takes it), or referenced by as many slots as
     have it in their tables. A referenced block may be cached or not.
+
+    Blocks of a sequence that is over may be cached without their hashes: those are computed when
+    somebody's tokens agree up to there. Mostly nobody's do until the blocks are evicted.
 
     A block that several slots reference is never written by any of them. Slots come to share a
     block only by `take`, which gives out cached blocks, and only a block that is full of verified
@@ -35,9 +54,13 @@ class BlockPool:
         self._num_references = np.zeros(num_blocks, np.int32)
         self._is_cached = np.zeros(num_blocks, np.bool_)
         self._block_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+        self._hash_of: list[bytes] = [b""] * num_blocks
+        # By the hash of the block before the first.
+        self._unhashed: dict[bytes, _Unhashed] = {}
+        # The same by block.
+        self._unhashed_of: list[_Unhashed | None] = [None] * num_blocks
         # The least recently used first.
-        self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._evictable = _BlockQueue(num_blocks)
 
     @property
     def num_free(self) -> int:
@@ -74,8 +97,8 @@ class BlockPool:
         max_length = self._tables.shape[1]
         if ends.max() > max_length:
             raise IndexError(f"{ends.max()} blocks for one slot, at most {max_length} fit")
-        for _ in range(total - self._num_stacked):
-            self._evict()
+        if total > self._num_stacked:
+            self._evict(total - self._num_stacked)
         rest = self._num_stacked - total
         ids = self._stack[rest : self._num_stacked][::-1].copy()
         # Where each slot's blocks go in the flat tables, less where they are in `ids`.
@@ -89,17 +112,22 @@ class BlockPool:
     def match(self, hashes: Sequence[bytes]) -> Int32Array:
         """Returns the cached blocks of the longest known beginning [num_matched].
 
-        Changes nothing, not even what is evicted next.
+        Changes nothing of what is cached, not even what is evicted next.
 
         Args:
             hashes: Of the first blocks of a sequence, from `hash_blocks`.
         """
         ids: list[int] = []
+        before = b""
         for block_hash in hashes:
             block = self._block_of.get(block_hash)
+            if block is None and before in self._unhashed:
+                self._hash(before)
+                block = self._block_of.get(block_hash)
             if block is None:
                 break
             ids.append(block)
+            before = block_hash
         return np.array(ids, np.int32)
 
     def num_evictable(self, ids: Int32Array) -> int:
@@ -118,13 +146,14 @@ class BlockPool:
         """
         if self.num_blocks[slot]:
             raise ValueError(f"slot {slot} has {self.num_blocks[slot]} blocks already")
-        if not self._is_cached[ids].all():
+        if np.count_nonzero(self._is_cached[ids]) < len(ids):
             raise ValueError(f"not all of the blocks {ids.tolist()} are cached")
         self._tables[slot, : len(ids)] = ids
         self.num_blocks[slot] = len(ids)
-        for block in ids[self._num_references[ids] == 0].tolist():
-            del self._evictable[block]
-        self._num_references[ids] += 1
+        num_references = self._num_references[ids]
+        if np.count_nonzero(num_references) < len(ids):
+            self._evictable.remove(ids[num_references == 0])
+        self._num_references[ids] = num_references + 1
 
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
         """Caches blocks of a slot; all their tokens are verified and computed.
@@ -134,23 +163,60 @@ class BlockPool:
         Args:
             slot: The slot.
             first_index: Where in its table the blocks begin.
-            hashes: One for each block.
+            hashes: Of the slot's first blocks, up to the last one that is to be cached.
 
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.
             ValueError: A block is cached by another hash: it was written to after it was full.
+                Nothing has changed.
         """
-        end = first_index + len(hashes)
-        if not 0 <= first_index <= end <= self.num_blocks[slot]:
-            raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
-        blocks = self._tables[slot, first_index:end].tolist()
+        end = len(hashes)
+        self._check_indices(slot, first_index, end)
+        ids = self._tables[slot, first_index:end]
+        if self._unhashed and not self._unhashed.keys().isdisjoint(hashes):
+            for known in hashes:
+                if known in self._unhashed:
+                    self._hash(known)
+        hashes = hashes[first_index:]
+        is_cached = self._is_cached[ids]
+        if np.count_nonzero(is_cached):
+            for block, block_hash in compress(zip(ids.tolist(), hashes, strict=True), is_cached):
+                if self._hash_of[block] != block_hash:
+                    raise ValueError(f"block {block} is cached by another hash")
+        if not self._block_of.keys().isdisjoint(hashes):
+            is_new = np.array([block_hash not in self._block_of for block_hash in hashes])
+            ids, hashes = ids[is_new], [*compress(hashes, is_new)]
+        self._is_cached[ids] = True
+        blocks = ids.tolist()
+        self._block_of.update(zip(hashes, blocks, strict=True))
         for block, block_hash in zip(blocks, hashes, strict=True):
-            if self._hash_of.get(block, block_hash) != block_hash:
-                raise ValueError(f"block {block} is cached by another hash")
-            if block_hash not in self._block_of:
-                self._block_of[block_hash] = block
-                self._hash_of[block] = block_hash
-                self._is_cached[block] = True
+            self._hash_of[block] = block_hash
+
+    def register_unhashed(
+        self, slot: int, first_index: int, end: int, before: bytes, hash_all: Callable[[], Hashes]
+    ) -> None:
+        """Caches blocks of a slot that is released next, but computes their hashes when needed.
+
+        Args:
+            slot: The slot.
+            first_index: Where in its table the blocks begin; none of them is cached.
+            end: Where they end.
+            before: Hash of the block before them.
+            hash_all: Computes the hashes of the slot's first blocks, up to the last one of these.
+
+        Raises:
+            IndexError: The table has not as many blocks. Nothing has changed.
+        """
+        self._check_indices(slot, first_index, end)
+        if before in self._unhashed:
+            self.register(slot, first_index, hash_all())
+            return
+        ids = self._tables[slot, first_index:end]
+        run = _Unhashed(before, ids.tolist(), lambda: hash_all()[first_index:])
+        self._unhashed[before] = run
+        for block in run.blocks:
+            self._unhashed_of[block] = run
+        self._is_cached[ids] = True
 
     def num_freed_by(self, slots: SlotArray) -> int:
         """Returns how many blocks would be free if `slots`, each named once, were released."""
@@ -171,7 +237,7 @@ class BlockPool:
         self._num_references[ids] -= 1
         ids = ids[self._num_references[ids] == 0]
         is_cached = self._is_cached[ids]
-        self._evictable.update(dict.fromkeys(ids[is_cached].tolist()))
+        self._evictable.add(ids[is_cached])
         self._push(ids[~is_cached])
 
     def check_integrity(self) -> None:
@@ -180,17 +246,50 @@ class BlockPool:
         self._check_states()
         self._check_cache()
 
+    def _check_indices(self, slot: int, first_index: int, end: int) -> None:
+        if not 0 <= first_index <= end <= self.num_blocks[slot]:
+            raise IndexError(f"slot {slot} has {self.num_blocks[slot]} blocks, not {end}")
+
+    def _hash(self, before: bytes) -> None:
+        """Computes the hashes of blocks that come after a hash and have none yet."""
+        run = self._unhashed.pop(before)
+        # The last ones may have been evicted. A hash that another block is cached by stays with it.
+        for block, block_hash in zip(run.blocks, run.find_hashes(), strict=False):
+            self._unhashed_of[block] = None
+            if block_hash not in self._block_of:
+                self._block_of[block_hash] = block
+                self._hash_of[block] = block_hash
+                continue
+            ids = np.array([block], np.int32)
+            self._evictable.remove(ids)
+            self._is_cached[ids] = False
+            self._push(ids)
+
     def _push(self, ids: Int32Array) -> None:
         self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
         self._num_stacked += len(ids)
 
-    def _evict(self) -> None:
-        block, _ = self._evictable.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
-        self._is_cached[block] = False
-        self._stack[self._num_stacked] = block
-        self._num_stacked += 1
-        self.num_evictions += 1
+    def _evict(self, number: int) -> None:
+        ids = self._evictable.pop(number)
+        blocks, index = ids.tolist(), 0
+        while index < number:
+            block = blocks[index]
+            if (run := self._unhashed_of[block]) is None:
+                del self._block_of[self._hash_of[block]]
+                self._hash_of[block] = b""
+                index += 1
+                continue
+            # They were released together, and nobody has taken one: the end is evicted first.
+            count = min(len(run.blocks), number - index)
+            del run.blocks[-count:]
+            for block in blocks[index : index + count]:
+                self._unhashed_of[block] = None
+            if not run.blocks:
+                del self._unhashed[run.before]
+            index += count
+        self._is_cached[ids] = False
+        self._push(ids)
+        self.num_evictions += number
 
     def _check_tables(self) -> None:
         lengths = np.arange(self._tables.shape[1]) < self.num_blocks[:, None]
@@ -205,7 +304,7 @@ class BlockPool:
 
     def _check_states(self) -> None:
         stacked = self._stack[: self._num_stacked]
-        evictable = np.array(list(self._evictable), np.int32)
+        evictable = self._evictable.ids
         referenced = np.flatnonzero(self._num_references)
         blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
         if not np.array_equal(blocks, np.arange(len(self._stack))):
@@ -214,13 +313,78 @@ class BlockPool:
             raise AssertionError("a block on the stack is cached, or an evictable one is not")
 
     def _check_cache(self) -> None:
-        if {block: known for known, block in self._block_of.items()} != self._hash_of:
+        hash_of = {block: known for block, known in enumerate(self._hash_of) if known}
+        if {block: known for known, block in self._block_of.items()} != hash_of:
             raise AssertionError("blocks and hashes disagree")
-        if set(np.flatnonzero(self._is_cached).tolist()) != set(self._hash_of):
+        unhashed = {block for block, run in enumerate(self._unhashed_of) if run is not None}
+        if unhashed != {block for run in self._unhashed.values() for block in run.blocks}:
+            raise AssertionError("blocks and those without a hash disagree")
+        if unhashed & set(hash_of):
+            raise AssertionError("a block has a hash, and is to get one")
+        if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of) | unhashed:
             raise AssertionError("a block with a hash is not marked as cached, or one without is")
         exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
         if len(exposed):
             raise AssertionError("a block that is not cached is shared")
+
+
+class _BlockQueue:
+    """Blocks in the order in which they were added, each at most once.
+
+    Columns instead of an ordered dictionary: many blocks come and go together.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        # What was removed stays among the entries until they are written anew.
+        self._entries = np.zeros(2 * num_blocks, np.int32)
+        self._first = self._end = 0
+        # Where among the entries each block is.
+        self._places = np.full(num_blocks, -1, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def ids(self) -> Int32Array:
+        """The blocks, the first one first [len]."""
+        return self._find(self._first, self._end)
+
+    def add(self, ids: Int32Array) -> None:
+        """Adds blocks that are not in the queue."""
+        if self._end + len(ids) > len(self._entries):
+            self._write(self.ids, 0)
+        self._write(ids, self._end)
+        self._count += len(ids)
+
+    def remove(self, ids: Int32Array) -> None:
+        """Takes some of its blocks out."""
+        self._places[ids] = -1
+        self._count -= len(ids)
+
+    def pop(self, number: int) -> Int32Array:
+        """Takes the first blocks out, no more than there are, and returns them [number]."""
+        end = self._first + number
+        ids = self._find(self._first, end)
+        while len(ids) < number:
+            # Some of the entries did not count any more.
+            start, end = end, end + number - len(ids)
+            ids = np.concatenate([ids, self._find(start, end)])
+        self._first = end
+        self.remove(ids)
+        return ids
+
+    def _find(self, first: int, end: int) -> Int32Array:
+        """Returns the blocks of entries that still count."""
+        ids = self._entries[first:end]
+        found: Int32Array = ids[self._places[ids] == np.arange(first, end)]
+        return found
+
+    def _write(self, ids: Int32Array, first: int) -> None:
+        """Writes blocks as the last entries, from `first` on; if that is 0, as the only ones."""
+        self._first, self._end = min(self._first, first), first + len(ids)
+        self._entries[first : self._end] = ids
+        self._places[ids] = np.arange(first, self._end)
 
 
 def hash_blocks(
@@ -256,8 +420,9 @@ def hash_blocks(
     hashes = list(previous)
     parent = hashes[-1] if hashes else sha256(salt.encode()).digest()
     new_token_ids = token_ids[len(hashes) * block_size : num_full * block_size]
-    tokens = np.asarray(new_token_ids, np.dtype("<i4")).tobytes()
-    for start in range(0, len(tokens), 4 * block_size):
-        parent = sha256(parent + tokens[start : start + 4 * block_size]).digest()
+    tokens = np.asarray(new_token_ids, _TOKENS).tobytes()
+    size = _TOKENS.itemsize * block_size
+    for start in range(0, len(tokens), size):
+        parent = sha256(parent + tokens[start : start + size]).digest()
         hashes.append(parent)
     return hashes

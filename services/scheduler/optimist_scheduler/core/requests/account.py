@@ -1,6 +1,10 @@
 """What drafts were worth: those that were kept by source, and the positions of predictions."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.base.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
@@ -75,20 +79,20 @@ class DraftAccounts:
 
     def _count(self) -> None:
         if self._others:
-            slots, sources, kept = map(np.concatenate, zip(*self._others, strict=True))
+            slots, sources, kept = map(_join, zip(*self._others, strict=True))
             self._others.clear()
             self._add(slots, sources, kept)
         if self._drafted:
-            slots, positions = map(np.concatenate, zip(*self._drafted, strict=True))
+            slots, positions = map(_join, zip(*self._drafted, strict=True))
             self._drafted.clear()
             is_predicted = positions >= 0
             cells = self._mark_cells(slots[is_predicted], positions[is_predicted])
             self._marks.reshape(-1)[cells] |= np.uint8(_DRAFTED)
         if self._kept:
-            slots, kept, positions = map(np.concatenate, zip(*self._kept, strict=True))
+            slots, kept, positions = map(_join, zip(*self._kept, strict=True))
             self._kept.clear()
             self._add(slots, PREDICTION, kept)
-            slots = np.repeat(slots, kept)
+            slots = slots.repeat(kept)
             if len(positions) and np.minimum.reduce(positions) < 0:
                 is_predicted = positions >= 0
                 others = slots[~is_predicted]
@@ -106,6 +110,11 @@ class DraftAccounts:
     def _add(self, slots: SlotArray, sources: Int32Array | int, number: Int32Array | int) -> None:
         """Adds to the accepted drafts of slots, which may be there more than once."""
         np.add.at(self._num_accepted.reshape(-1), slots * NUM_SOURCES + sources, number)
+
+
+def _join(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    # Mostly a request ends with each step or so: then there is nothing to join.
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def num_rejected_tokens(request: Request) -> int:

@@ -1,6 +1,6 @@
 """Everything the scheduler knows: who waits, who runs, who owns what, what is in flight."""
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections import deque
 from collections.abc import Sequence
 
@@ -168,7 +168,7 @@ class SchedulerState:
         self.weigh_window(slot)
         index = bisect(self._running_order, request.order)
         self._running_order.insert(index, request.order)
-        self.running = np.insert(self.running, index, slot)
+        self.running = np.concatenate([self.running[:index], [slot], self.running[index:]])
         if request.window is not None and request.window.num_nodes:
             self.unsent_windows[slot] = None
         if self.config.enable_prefix_caching:
@@ -217,6 +217,8 @@ class SchedulerState:
             return False
         request.window, request.window_base = left, window.base
         if request.slot == NO_SLOT:
+            # Not only when the request is admitted: then, a plan waits for them.
+            left.find_hazards()
             self.waiting.touch()
             return True
         self.table.replace_window(request.slot)
@@ -350,13 +352,14 @@ class SchedulerState:
 
     def _stop(self, request: Request, status: int) -> None:
         slot = request.slot
-        index = self._running_order.index(request.order)
+        index = bisect_left(self._running_order, request.order)
         del self._running_order[index]
-        self.running = np.delete(self.running, index)
+        self.running = np.concatenate([self.running[:index], self.running[index + 1 :]])
         self.num_fenced += 1
         self.table.status[slot] = status
         self.table.version[slot] += 1
-        self.release_settled(np.array([slot], np.int64))
+        if self.table.num_plans_in_flight[slot] == 0:
+            self._release(slot)
 
     def _release(self, slot: int) -> None:
         """Takes slot and blocks of a request back; the next plan tells the worker."""
@@ -368,7 +371,7 @@ class SchedulerState:
             num_computed = min(
                 int(self.table.num_computed_tokens[slot]), int(self.table.num_tokens[slot]) - 1
             )
-            self._register(slot, num_computed // self.config.block_size)
+            self._register(slot, num_computed // self.config.block_size, is_over=is_over)
         self.blocks.release(slot)
         request = self.table.release(slot)
         self.stops.remove(request.stop_token_ids)
@@ -381,13 +384,26 @@ class SchedulerState:
             self.accounts.close(slot, request)
             self.wait(request)
 
-    def _register(self, slot: int, num_blocks: int) -> None:
+    def _register(self, slot: int, num_blocks: int, *, is_over: bool = False) -> None:
+        """Lets the prefix cache know a slot's first blocks."""
         first = int(self.table.num_registered_blocks[slot])
         if num_blocks <= first:
             return
-        request = self.table.request(slot)
-        self._hash(request, self.table.tokens(slot)[: num_blocks * self.config.block_size])
-        self.blocks.register(slot, first, request.block_hashes[first:num_blocks])
+        request, block_size = self.table.request(slot), self.config.block_size
+        known = request.block_hashes
+        token_ids = self.table.tokens(slot)[: num_blocks * block_size]
+        if is_over and 0 < first <= len(known) < num_blocks:
+            salt, token_ids, before = request.cache_salt, token_ids.copy(), known[first - 1]
+            self.blocks.register_unhashed(
+                slot,
+                first,
+                num_blocks,
+                before,
+                lambda: hash_blocks(token_ids, block_size, salt, known),
+            )
+        else:
+            self._hash(request, token_ids)
+            self.blocks.register(slot, first, request.block_hashes[:num_blocks])
         self.table.num_registered_blocks[slot] = num_blocks
 
     def _hash(self, request: Request, token_ids: Int32Array) -> None:

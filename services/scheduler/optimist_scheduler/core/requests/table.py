@@ -100,8 +100,9 @@ class StopTokens:
         return self._is_stop.take(token_ids)
 
     def _count(self, token_ids: list[int], change: int) -> None:
-        self._counts[token_ids] += change
-        self._is_stop[token_ids] = self._counts[token_ids] > 0
+        if token_ids:
+            self._counts[token_ids] += change
+            self._is_stop[token_ids] = self._counts[token_ids] > 0
 
 
 class SlotStatus:
@@ -147,10 +148,6 @@ class Rows:
     """Most drafts of the next pass if the worker's drafter makes them."""
     version: Int32Array
     """Moves whenever something changes what the slot may run, other than its own results."""
-
-    def select(self, chosen: BoolArray) -> "Rows":
-        """Returns the rows that a mask chooses."""
-        return Rows(*(getattr(self, name)[chosen] for name in _SCHEDULED_COLUMNS))
 
 
 _SCHEDULED_COLUMNS = tuple(field.name for field in fields(Rows))

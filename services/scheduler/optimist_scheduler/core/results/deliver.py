@@ -63,11 +63,11 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     # A window that agrees has begun.
     inside = np.minimum(window_ends, new.starts + new.num_tokens) - new.starts
     has_window = inside > 0
-    if not has_window.any():
+    if not np.count_nonzero(has_window):
         return
     num_agreed = inside
     wrong = table.windows.expected.reshape(-1)[new.cells] != new.token_ids
-    if wrong.any():
+    if np.count_nonzero(wrong):
         # What lies after a window cannot be wrong.
         wrong &= new.cells < table.windows.cells(new.slots, window_ends)[new.rows]
         cells, rows = new.cells[wrong], new.rows[wrong]
@@ -75,7 +75,7 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
         is_first[1:] = rows[1:] != rows[:-1]
         cells, rows = cells[is_first], rows[is_first]
         num_agreed = inside.copy()
-        num_agreed[rows] = cells - table.windows.cells(new.slots[rows], new.starts[rows])
+        num_agreed[rows] = cells - new.first_cells[rows]
         table.window_end[new.slots[rows]] = 0
     _learn_windows(state, new, has_window, inside, num_agreed)
     if table.windows.trees:
@@ -98,7 +98,7 @@ def _learn_windows(
         inside: New tokens inside the window [num_rows].
         num_agreed: How many of them agree before the first that does not [num_rows].
     """
-    slots, starts = new.slots, new.starts
+    slots, starts, before = new.slots, new.starts, new.first_cells - 1
     if state.config.drafter is not None:
         has_window = has_window & (new.draft_sources <= PREDICTION)
     if state.widths.goes_by_share:
@@ -106,16 +106,15 @@ def _learn_windows(
         drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
         accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
         state.widths.observe_drafts(slots[has_window], drafted, accepted)
-    if not has_window.all():
-        slots, starts = slots[has_window], starts[has_window]
+    if np.count_nonzero(has_window) < len(has_window):
+        slots, starts, before = slots[has_window], starts[has_window], before[has_window]
         inside, num_agreed = inside[has_window], num_agreed[has_window]
     windows = state.table.windows
-    hazards, before = windows.hazards.reshape(-1), windows.cells(slots, starts - 1)
-    examined = np.minimum(num_agreed + 1, inside)
+    hazards, examined = windows.hazards.reshape(-1), np.minimum(num_agreed + 1, inside)
     estimated = hazards.take(before + examined) - hazards.take(before)
-    is_valued = windows.is_valued[slots]
-    is_first = starts == state.table.num_prompt_tokens[slots]
-    state.widths.observe(slots, inside, num_agreed, estimated, is_valued, is_first)
+    is_valued = windows.is_valued.take(slots)
+    is_first = starts == state.table.num_prompt_tokens.take(slots)
+    state.widths.observe(slots, num_agreed, examined, estimated, is_valued, is_first)
 
 
 def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:
@@ -214,10 +213,12 @@ def build_outputs(
     """
     table = state.table
     observed = _find_observed(state, new)
-    slots = new.slots[observed]
-    observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
-    earlier = _find_earlier(state, new, observed)
-    table.num_observed_tokens[slots] = table.num_tokens[slots]
+    observed_ids, earlier = list[str](), dict[int, list[int]]()
+    if len(observed):
+        slots = new.slots[observed]
+        observed_ids = [table.request_ids[slot] for slot in slots.tolist()]
+        earlier = _find_earlier(state, new, observed)
+        table.num_observed_tokens[slots] = table.num_tokens[slots]
     owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
     ended = [
         finish(state, table.request(int(new.slots[row])), reason)
@@ -245,7 +246,7 @@ def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
     """Returns the rows of requests that go on and whose tokens proposers are sent now."""
     table, slots = state.table, new.slots
     gains = table.gain.take(slots)
-    if not (gains != NOT_FOLLOWED).any():
+    if not np.count_nonzero(gains != NOT_FOLLOWED):
         return NO_OUTPUTS.observed_rows
     lengths = table.num_tokens.take(slots)
     is_observed = is_due(

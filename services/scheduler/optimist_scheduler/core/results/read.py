@@ -119,7 +119,7 @@ def find_draft_nodes(state: SchedulerState, step: Plan, result: StepResult) -> D
     ahead = (nodes - ROOT) | (num_after - result.num_drafted_tokens)
     if np.minimum.reduce(ahead) < 0 and (is_windows & (ahead < 0)).any():
         raise ResultError("window_nodes: not in the window, or not so many drafts after it")
-    slots = np.repeat(step.slots, num_accepted * is_windows)
+    slots = step.slots.repeat(num_accepted * is_windows)
     if len(accepted_nodes) != len(slots):
         raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(slots)}")
     positions = windows.find_positions(slots, accepted_nodes)
@@ -218,8 +218,11 @@ class NewTokens:
     """The new tokens, row after row [num_new]."""
     rows: Int64Array
     """Row of each token [num_new]."""
+    first_cells: Int64Array
+    """Where each row's first token lies among those of all slots, see WindowPlanes.cells
+    [num_rows]."""
     cells: Int64Array
-    """Where each token lies among those of all slots, see WindowPlanes.cells [num_new]."""
+    """Where each token lies among them [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     """Why requests end with their last token, by row."""
 
@@ -244,26 +247,33 @@ def find_new_tokens(
     """
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
-    sources = result.draft_sources
+    sources, starts = result.draft_sources, rows.num_tokens
+    window_ends, max_lengths = rows.window_end, rows.max_length
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
-        token_ids = token_ids[np.repeat(gets, counts)]
+        token_ids = token_ids[gets.repeat(counts)]
         nodes = DraftNodes(
             nodes.window_nodes[gets],
-            nodes.accepted_positions[np.repeat(gets, accepted)],
+            nodes.accepted_positions[gets.repeat(accepted)],
         )
-        slots, counts, drafted = slots[gets], counts[gets], drafted[gets]
-        accepted, sources = accepted[gets], sources[gets]
-        rows = rows.select(gets)
-    starts, of_row = rows.num_tokens, np.arange(len(slots))
-    cells = state.table.windows.cells(slots, starts)
+        chosen = gets.nonzero()[0]
+        slots, starts = slots.take(chosen), starts.take(chosen)
+        window_ends, max_lengths = window_ends.take(chosen), max_lengths.take(chosen)
+        counts, drafted = counts.take(chosen), drafted.take(chosen)
+        accepted, sources = accepted.take(chosen), sources.take(chosen)
+    of_row = np.arange(len(slots))
+    first_cells = cells = state.table.windows.cells(slots, starts)
     if len(token_ids) != len(slots):
-        of_row = np.repeat(of_row, counts)
-        cells = (cells - (np.cumsum(counts) - counts))[of_row] + np.arange(len(token_ids))
+        # Where each row's tokens go, less where they are among the new ones.
+        shifts = first_cells + counts
+        shifts -= counts.cumsum()
+        of_row = of_row.repeat(counts)
+        cells = shifts.take(of_row)
+        cells += np.arange(len(token_ids))
     new = NewTokens(
         slots,
         starts,
-        rows.window_end,
+        window_ends,
         counts,
         drafted,
         accepted,
@@ -271,10 +281,11 @@ def find_new_tokens(
         nodes,
         token_ids,
         of_row,
+        first_cells,
         cells,
     )
     _cut_at_stops(state, new)
-    is_full = new.starts + new.num_tokens >= rows.max_length
+    is_full = new.starts + new.num_tokens >= max_lengths
     for row in is_full.nonzero()[0].tolist():
         new.reasons.setdefault(row, FinishReason.LENGTH)
     return new

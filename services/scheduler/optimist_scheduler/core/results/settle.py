@@ -169,7 +169,7 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
     before = table.gain.take(new.slots)
-    if not (before >= LEAST_GAIN).any():
+    if not np.count_nonzero(before >= LEAST_GAIN):
         return
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == DraftSource.PREDICTION)

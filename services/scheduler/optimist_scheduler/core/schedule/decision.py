@@ -1,6 +1,6 @@
 """What runs next: decided without a change, perhaps ahead of results, and then repaired."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def decide(
     if np.count_nonzero(rows.num_known_tokens) < len(rows.slots):
         rows = rows.select(rows.num_known_tokens > 0)
     if admitted:
-        rows = replace(rows, num_repeats=0)
+        rows.num_repeats = 0
     versions = view.table.version.take(rows.slots)
     return ScheduleDecision(preempted, rows, versions, admitted, view.queue_version)
 
@@ -112,9 +112,12 @@ def repair(
         stats.num_preschedule_hits += 1
         stats.num_prescheduled_rows += decision.num_rows
         return decision
-    stale = rows.slots[~stays]
-    again = stale[view.table.status[stale] == SlotStatus.RUNNING]
-    rows = replace(rows.select(stays), num_repeats=0)
+    stale = again = NO_SLOTS
+    if np.count_nonzero(stays) < len(stays):
+        stale = rows.slots[~stays]
+        again = stale[view.table.status[stale] == SlotStatus.RUNNING]
+        rows = rows.select(stays)
+    rows.num_repeats = 0
     budget = view.config.max_num_batched_tokens - rows.num_tokens
     num_free = view.blocks.num_free - rows.num_blocks
     if len(again):

@@ -1,6 +1,6 @@
 """Which running rows run, which requests get a slot, and what each gets of tokens and blocks."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,12 +35,13 @@ class PlannedRows:
 
     def select(self, chosen: BoolArray) -> "PlannedRows":
         """Returns the rows that a mask chooses."""
-        return replace(
-            self,
-            slots=self.slots[chosen],
-            num_known_tokens=self.num_known_tokens[chosen],
-            num_draft_tokens=self.num_draft_tokens[chosen],
-            num_new_blocks=self.num_new_blocks[chosen],
+        return PlannedRows(
+            self.slots[chosen],
+            self.num_known_tokens[chosen],
+            self.num_draft_tokens[chosen],
+            self.num_new_blocks[chosen],
+            self.num_repeats,
+            self.is_short,
         )
 
 

@@ -99,8 +99,7 @@ class DraftWidths:
             What it may draft to begin with, from its window and from the drafter.
         """
         self._limits[slot] = limit
-        self._calibration.reset(slot)
-        self.scales[slot] = self._calibration.common_scale
+        self.scales[slot] = self._calibration.reset(slot)
         self._adaptive.reset(slot, limit)
         if self._drafter is not None:
             self._level_limits[slot] = most = self._most_levels(limit, is_followed=is_followed)
@@ -149,8 +148,8 @@ class DraftWidths:
     def observe(
         self,
         slots: SlotArray,
-        drafted: Int32Array,
         accepted: Int32Array,
+        examined: Int32Array,
         estimated: Float32Array,
         is_valued: BoolArray,
         is_first: BoolArray,
@@ -162,18 +161,17 @@ class DraftWidths:
 
         Args:
             slots: Each at most once [num_rows].
-            drafted: Tokens of the window that were compared with the output, or came after such;
-                a row with 0 is left as it is [num_rows].
-            accepted: How many of them, from the first on, agreed [num_rows].
+            accepted: Tokens of the window that agreed with the output [num_rows].
+            examined: Tokens that were compared with it: those and the first that did not agree; a
+                row with 0 is left as it is [num_rows].
             estimated: Hazard of those that agreed and the first that did not, by what the windows
                 say [num_rows].
             is_valued: Whether they say it, and it is not what is taken for it [num_rows].
             is_first: Whether they are at the beginning of the output [num_rows].
         """
-        examined = np.minimum(accepted + 1, drafted)
         self._calibration.observe(slots, accepted, examined, estimated, is_valued, is_first)
         missed = accepted < examined
-        if missed.any():
+        if np.count_nonzero(missed):
             # Doubts count at once, not only with the next choice.
             slots = slots[missed]
             self.scales[slots] = self._calibration.scale(slots)

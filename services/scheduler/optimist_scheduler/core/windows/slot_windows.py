@@ -138,7 +138,7 @@ class WindowPlanes:
         # go on past the longest sequence.
         reach = hazards.take(before + drafts, mode="clip") - hazards.take(before, mode="clip")
         is_worth = reach <= depths
-        if not self.trees and is_worth.all():
+        if not self.trees and np.count_nonzero(is_worth) == len(is_worth):
             return drafts
         is_tree, is_valued = self.is_tree[slots], self.is_valued[slots]
         worth = drafts.copy()

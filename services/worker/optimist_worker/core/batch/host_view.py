@@ -6,6 +6,8 @@ All that moves with steps is in the SlotTable.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.plan import Admission, PlannedRow
 
@@ -37,7 +39,8 @@ def find_fault(
             f"cached_blocks: {num_cached} tokens are cached, but at most {num_tokens - 1} "
             f"of {num_tokens} may be"
         )
-    lowest, highest = min(admission.token_ids), max(admission.token_ids)
+    column = np.asarray(admission.token_ids)
+    lowest, highest = int(column.min()), int(column.max())
     outside = lowest if lowest < 0 else highest
     if not 0 <= outside < vocab_size:
         return f"token_ids: {outside} is not in the vocabulary ({vocab_size})"

@@ -1,10 +1,12 @@
 """The state of all requests that hold a slot, as tensors on the model's device."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
+from optimist_common.columns import Int32Column
 from optimist_worker.core.plan import Admission
 
 MOST_STOP_TOKENS = 32
@@ -161,7 +163,7 @@ class SlotTable:
         ids = self.block_tables[slots, blocks.clamp(max=self.block_tables.shape[1] - 1)]
         return ids * self.block_size + indices % self.block_size
 
-    def _tensor(self, values: list[int] | list[list[int]]) -> torch.Tensor:
+    def _tensor(self, values: Sequence[int] | Int32Column | list[list[int]]) -> torch.Tensor:
         return send(torch.tensor(values, dtype=torch.int64), self.device)
 
 
