@@ -45,9 +45,10 @@ class Candidate:
         stop: Offset at which the text goes on elsewhere; NO_STOP if it does not.
         resume: Where it goes on then.
         features: Its own, besides those of its kind.
+        logit: What its features weigh, once they are weighed.
     """
 
-    __slots__ = ("features", "kind", "length", "offset", "resume", "stop", "token_id")
+    __slots__ = ("features", "kind", "length", "logit", "offset", "resume", "stop", "token_id")
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Candidate:
         self.stop = stop
         self.resume = resume
         self.features = features
+        self.logit = 0.0
 
 
 class View:

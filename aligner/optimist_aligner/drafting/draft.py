@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from struct import pack
 from typing import Final
 
 from optimist_aligner.text.sources import INT32
@@ -11,6 +12,8 @@ FLOAT32: Final = "f"
 """Type code of arrays of chances."""
 NO_PARENT: Final = -1
 """Parent of a node that comes right after the output."""
+_CHAIN: Final = array(INT32, range(NO_PARENT, 1023))
+"""Parents of a chain, as long as any that was seen."""
 
 
 @dataclass(slots=True)
@@ -30,19 +33,6 @@ class Draft:
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
 
-    @classmethod
-    def from_nodes(cls, nodes: Sequence[tuple[int, int, int, float]]) -> "Draft":
-        """Returns the tree of some nodes: of each a cell of every column."""
-        if not nodes:
-            return cls()
-        token_ids, parents, positions, values = zip(*nodes, strict=True)
-        return cls(
-            array(INT32, token_ids),
-            array(INT32, parents),
-            array(INT32, positions),
-            array(FLOAT32, values),
-        )
-
     def __len__(self) -> int:
         return len(self.token_ids)
 
@@ -50,6 +40,27 @@ class Draft:
     def is_chain(self) -> bool:
         """Whether every node comes after the one before it."""
         parents = self.parents
-        if parents and parents[-1] != len(parents) - 2:
+        number = len(parents)
+        if number and parents[-1] != number - 2:
             return False
-        return parents == array(INT32, range(-1, len(parents) - 1))
+        if number > len(_CHAIN):
+            _CHAIN.extend(range(len(_CHAIN) - 1, number - 1))
+        return parents == _CHAIN[:number]
+
+
+def make_draft(
+    token_ids: Sequence[int],
+    parents: Sequence[int],
+    positions: Sequence[int],
+    values: Sequence[float],
+) -> Draft:
+    """Returns the tree of four columns."""
+    # An array that is made of numbers parses each of them as an argument.
+    number = len(token_ids)
+    form = f"{number}{INT32}"
+    return Draft(
+        array(INT32, pack(form, *token_ids)),
+        array(INT32, pack(form, *parents)),
+        array(INT32, pack(form, *positions)),
+        array(FLOAT32, pack(f"{number}{FLOAT32}", *values)),
+    )

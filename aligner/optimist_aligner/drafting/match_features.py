@@ -56,8 +56,9 @@ def make_predicted(view: View, offsets: Mapping[int, tuple[int, ...]]) -> list[C
             _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
             _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
             row + classes[token_id],
-            *of_context,
         )
+        if of_context:
+            features += of_context
         if token_id == rejected:
             features += (_rejected_feature(view, PREDICTED),)
         if offset == cursor:
@@ -91,8 +92,9 @@ def make_own(
             _RECENCY + length_class * NUM_RECENCIES + recency,
             _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance,
             row + classes[token_id],
-            *of_context,
         )
+        if of_context:
+            features += of_context
         if token_id == rejected:
             features += (_rejected_feature(view, OWN),)
         candidates.append(Candidate(token_id, OWN, length, offset, NO_STOP, NO_STOP, features))

@@ -16,17 +16,10 @@ def count_equal(text: list[int], offset: int, num_output: int) -> int:
         offset: In the text.
         num_output: Tokens of the output; no others are compared with.
     """
-    end = len(text)
-    most = min(MOST_LENGTH, offset, num_output)
-    if text[offset - most : offset] == text[end - most :]:
-        return most
+    first, second = offset - 1, len(text) - 1
+    most = min(MOST_LENGTH, min(offset, num_output))
     length = 0
-    while (
-        length + 4 <= most
-        and text[offset - length - 4 : offset - length] == text[end - length - 4 : end - length]
-    ):
-        length += 4
-    while length < most and text[offset - length - 1] == text[end - length - 1]:
+    while length < most and text[first - length] == text[second - length]:
         length += 1
     return length
 

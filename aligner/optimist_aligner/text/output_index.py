@@ -43,10 +43,8 @@ class OutputIndex:
 
 
 def _add(order: dict[int, int | list[int]], key: int, offset: int) -> None:
-    offsets = order.get(key)
-    if offsets is None:
-        order[key] = offset
-    elif isinstance(offsets, int):
-        order[key] = [offsets, offset]
-    else:
+    offsets = order.setdefault(key, offset)
+    if not isinstance(offsets, int):
         offsets.append(offset)
+    elif offsets != offset:
+        order[key] = [offsets, offset]

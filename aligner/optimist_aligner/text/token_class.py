@@ -46,6 +46,7 @@ class TokenClasses:
 
     def cover(self, token_ids: Sequence[int]) -> None:
         """Makes the table long enough for tokens that the vocabulary does not have."""
-        missing = max(token_ids, default=0) + 1 - len(self.table)
-        if missing > 0:
-            self.table.extend([OTHER] * missing)
+        table = self.table
+        for token_id in token_ids:
+            if token_id >= len(table):
+                table.extend([OTHER] * (token_id + 1 - len(table)))
