@@ -47,6 +47,16 @@ class Draft:
             _CHAIN.extend(range(len(_CHAIN) - 1, number - 1))
         return parents == _CHAIN[:number]
 
+    def count_heights(self) -> list[int]:
+        """Returns how long the longest path after each node is, and last after the root."""
+        parents: list[int] = self.parents.tolist()
+        heights = [0] * (len(parents) + 1)
+        for node in range(len(parents) - 1, -1, -1):
+            parent, height = parents[node], heights[node] + 1
+            if height > heights[parent]:
+                heights[parent] = height
+        return heights
+
 
 def make_draft(
     token_ids: Sequence[int],
