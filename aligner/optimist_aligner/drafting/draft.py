@@ -47,6 +47,22 @@ class Draft:
             _CHAIN.extend(range(len(_CHAIN) - 1, number - 1))
         return parents == _CHAIN[:number]
 
+    def walk(self, token_ids: "array[int]", node: int) -> tuple[int, int]:
+        """Returns to which node some tokens lead after a node, and how many of them are nodes."""
+        first, count = node + 1, 0
+        own: list[int] = self.token_ids[first:].tolist()
+        parents: list[int] = self.parents[first:].tolist()
+        for token_id in token_ids:
+            child = node + 1
+            while child - first < len(own) and (
+                own[child - first] != token_id or parents[child - first] != node
+            ):
+                child += 1
+            if child - first == len(own):
+                break
+            node, count = child, count + 1
+        return node, count
+
     def count_heights(self) -> list[int]:
         """Returns how long the longest path after each node is, and last after the root."""
         parents: list[int] = self.parents.tolist()

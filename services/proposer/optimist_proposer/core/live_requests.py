@@ -6,7 +6,7 @@ from collections import OrderedDict
 from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32
-from optimist_common.drafts import ROOT, find_path
+from optimist_common.drafts import ROOT
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, SourceName
 
@@ -38,10 +38,8 @@ class SentWindow:
         """Follows new output tokens."""
         if not self.is_alive or not token_ids:
             return
-        path = find_path(self.draft.token_ids, self.draft.parents, token_ids, self._node)
-        self.is_alive = len(path) == len(token_ids)
-        if path:
-            self._node = path[-1]
+        self._node, count = self.draft.walk(token_ids, self._node)
+        self.is_alive = count == len(token_ids)
 
 
 NOT_OPENED = -1
