@@ -124,7 +124,7 @@ class AutoFollower:
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
-        view, weights = self.look(), self._reference.weights
+        view, weights = self.look(keeps_features=False), self._reference.weights
         candidates, longest = self.find_candidates(view, min_value)
         none_logit = weights.weigh(none_features(view, longest))
         positions, is_chain = self._reference.positions, self._reference.is_chain
@@ -153,8 +153,8 @@ class AutoFollower:
             candidates += guess_frequent(view, reference.frequent, reference.counts)
         return candidates, longest
 
-    def look(self) -> View:
-        """Returns what candidates are found in."""
+    def look(self, *, keeps_features: bool = True) -> View:
+        """Returns what candidates are found in; they tell their features if those are kept."""
         return View(
             self._text,
             self._start,
@@ -165,6 +165,8 @@ class AutoFollower:
             self._alignment,
             self._template,
             self._reference.common,
+            self._reference.weights.logits,
+            keeps_features=keeps_features,
         )
 
 

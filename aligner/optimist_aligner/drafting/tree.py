@@ -98,11 +98,11 @@ class TreeGrower:
 
     def _add_up(self, candidates: list[Candidate], none_logit: float) -> list[First]:
         """Weighs candidates; returns the tokens that are worth a node, the likeliest first."""
-        shared, weights = self._shared, self._weights
+        shared = self._shared
         firsts: dict[int, First] = {}
         total = 1.0
         for candidate in candidates:
-            logit = shared[candidate.kind] + weights.weigh(candidate.features) - none_logit
+            logit = shared[candidate.kind] + candidate.logit - none_logit
             candidate.logit = logit
             odds = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
             total += odds
@@ -186,11 +186,10 @@ class TreeGrower:
         while node != NO_PARENT:
             drafted.append(self._token_ids[node])
             node = self._parents[node]
-        weights, factors = self._weights, self._weights.continuations[OWN]
+        factors = self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
         for candidate in find_further(self._view, drafted[::-1]):
-            token_id, offset = candidate.token_id, candidate.offset
-            logit = weights.weigh(candidate.features)
+            token_id, offset, logit = candidate.token_id, candidate.offset, candidate.logit
             branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
             branch.weight += exp(min(logit, _MOST_EXPONENT))
             if offset != NOWHERE and len(branch.paths) < MOST_PATHS:
