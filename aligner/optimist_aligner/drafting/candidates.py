@@ -120,7 +120,7 @@ class View:
         text: list[int],
         start: int,
         searched: SearchedText,
-        classes: list[int],
+        classes: bytes,
         contexts: ContextIndex,
         output: OutputIndex,
         alignment: Alignment,

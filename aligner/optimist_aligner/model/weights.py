@@ -84,11 +84,13 @@ class Weights:
             [self._factor("next_class", source * num_pairs + pair) for pair in range(num_pairs)]
             for source in range(2)
         ]
+        # The same few numbers over and over: as objects of their own they would fill the cache.
+        steps = self._factors("next_step")
         self.continuations = [
             Continuation(
                 kind,
                 [self._factor("next_length", SOURCE[kind] * NUM_LENGTHS + each) for each in LENGTH],
-                [self._factor("next_step", kind * NUM_STEPS + each) for each in STEP],
+                [steps[kind * NUM_STEPS + each] for each in STEP],
                 classes[SOURCE[kind]],
             )
             for kind in range(NUM_KINDS)

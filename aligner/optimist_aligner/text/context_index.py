@@ -10,9 +10,10 @@ import numpy.typing as npt
 from optimist_aligner.text.sources import INT32
 
 MOST_ORDER: Final = 3
-TOKEN_BITS: Final = 21
+TOKEN_BITS: Final = 20
 MOST_TOKEN_ID: Final = (1 << TOKEN_BITS) - 3
-"""Three tokens make a key of 63 bits; 0 stands for what is before the beginning."""
+"""Three tokens make a key of 60 bits, which mypyc shifts without an object; 0 stands for what is
+before the beginning."""
 TOKEN_OFFSET: Final = 2
 _FEW: Final = 4
 
