@@ -83,10 +83,12 @@ def make_draft(
     """Returns the tree of four columns."""
     # An array that is made of numbers parses each of them as an argument.
     number = len(token_ids)
-    form = f"{number}{INT32}"
+    form = f"{3 * number}{INT32}{number}{FLOAT32}"
+    data = pack(form, *token_ids, *parents, *positions, *values)
+    size = len(data) // 4
     return Draft(
-        array(INT32, pack(form, *token_ids)),
-        array(INT32, pack(form, *parents)),
-        array(INT32, pack(form, *positions)),
-        array(FLOAT32, pack(f"{number}{FLOAT32}", *values)),
+        array(INT32, data[:size]),
+        array(INT32, data[size : 2 * size]),
+        array(INT32, data[2 * size : 3 * size]),
+        array(FLOAT32, data[3 * size :]),
     )
