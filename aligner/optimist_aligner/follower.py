@@ -35,7 +35,7 @@ _NUM_FREQUENT: Final = 24
 _FREQUENT_VALUE: Final = 0.02
 """Where nodes have to be worth more, frequent tokens are not looked at."""
 _FREQUENT_RUN: Final = 6
-_BYTES_PER_TOKEN: Final = 84
+_BYTES_PER_TOKEN: Final = 124
 
 
 class AutoReference:
@@ -56,7 +56,7 @@ class AutoReference:
         self.searched, self.classes, self.weights = searched, classes, weights
         self.common, self.is_chain = common, is_chain
         self.index = ContextIndex(token_ids)
-        self.text = token_ids.tolist()
+        self.text, self.positions = token_ids.tolist(), searched.positions.tolist()
         tokens = np.frombuffer(token_ids, np.intc)
         counts = np.bincount(tokens[tokens != SEPARATOR])
         distinct = np.flatnonzero(counts)
@@ -124,15 +124,12 @@ class AutoFollower:
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
-        view, weights = self.look(), self._reference.weights
-        shared = weights.kind_logits[view.rate][view.runs][view.followed]
+        view, weights = self.look(keeps_features=False), self._reference.weights
         candidates, longest = self.find_candidates(view, min_value)
-        seeds = [(each, shared[each.kind] + weights.weigh(each.features)) for each in candidates]
         none_logit = weights.weigh(none_features(view, longest))
-        positions = self._reference.searched.positions
-        is_chain = self._reference.is_chain
+        positions, is_chain = self._reference.positions, self._reference.is_chain
         grower = TreeGrower(view, weights, positions, max_tokens, min_value, is_chain)
-        return grower.grow(seeds, none_logit)
+        return grower.grow(candidates, none_logit)
 
     def find_candidates(self, view: View, min_value: float) -> tuple[list[Candidate], int]:
         """Returns what may come next, likely or not, and the most tokens that agree before it."""
@@ -156,8 +153,8 @@ class AutoFollower:
             candidates += guess_frequent(view, reference.frequent, reference.counts)
         return candidates, longest
 
-    def look(self) -> View:
-        """Returns what candidates are found in."""
+    def look(self, *, keeps_features: bool = True) -> View:
+        """Returns what candidates are found in; they tell their features if those are kept."""
         return View(
             self._text,
             self._start,
@@ -168,6 +165,8 @@ class AutoFollower:
             self._alignment,
             self._template,
             self._reference.common,
+            self._reference.weights.logits,
+            keeps_features=keeps_features,
         )
 
 

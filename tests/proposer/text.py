@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from optimist_aligner.algorithm import Algorithm, Follower
-from optimist_aligner.drafting.draft import Draft
+from optimist_aligner.drafting.draft import Draft, make_draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
 from optimist_common.drafts import TokenTree
 
@@ -46,8 +46,7 @@ def draft_of(
     """Returns a draft: a chain read from nowhere with even chances, unless others are given."""
     size = len(token_ids)
     parents, positions = parents or range(-1, size - 1), positions or [NO_POSITION] * size
-    nodes = zip(token_ids, parents, positions, values or [0.5] * size, strict=True)
-    return Draft.from_nodes(list(nodes))
+    return make_draft(token_ids, parents, positions, values or [0.5] * size)
 
 
 def followed(algorithm: Algorithm, predicted: str | list[str], output: str) -> Follower:

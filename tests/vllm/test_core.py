@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner import Draft, Follower, Reference
+from optimist_aligner.drafting.draft import make_draft
 from optimist_vllm.core.account import Account
 from optimist_vllm.core.followed_request import FollowedRequest
 from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_attached
@@ -182,12 +183,14 @@ class _Repeating(Follower, Reference):
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         rest = self.expected[len(self.output) :][:max_tokens]
-        nodes = [
-            (token_id, index - 1, len(self.output) + index, self.value ** (index + 1))
-            for index, token_id in enumerate(rest)
-            if self.value ** (index + 1) >= min_value
-        ]
-        return Draft.from_nodes(nodes)
+        values = [self.value ** (index + 1) for index in range(len(rest))]
+        nodes = range(sum(value >= min_value for value in values))
+        return make_draft(
+            rest[: len(nodes)],
+            [node - 1 for node in nodes],
+            [len(self.output) + node for node in nodes],
+            values[: len(nodes)],
+        )
 
 
 @pytest.mark.parametrize(("num_predicted", "least", "most"), [(0, 10, 25), (1000, 60, 90)])

@@ -1,10 +1,8 @@
 """What may come after a node of a tree, and what it was found as."""
 
 from optimist_aligner.drafting.candidates import NO_STOP, Candidate
+from optimist_aligner.drafting.draft import NO_PARENT
 from optimist_aligner.model.weights import Continuation
-
-Seed = tuple[Candidate, float]
-"""A candidate of the first token, and its logit."""
 
 
 class Path:
@@ -34,15 +32,22 @@ class Path:
 
 
 class Branch:
-    """What may come after a node."""
+    """What may come after a node.
 
-    __slots__ = ("paths", "position", "token_id", "weight")
+    Attributes:
+        token_id: The token.
+        weight: Its odds against nothing that was found.
+        position: See `Sources.positions`.
+        paths: What it was found as.
+        value, parent, step: While it waits to be a node: its chance, the node before it, and how
+            many nodes lead there.
+    """
+
+    __slots__ = ("parent", "paths", "position", "step", "token_id", "value", "weight")
 
     def __init__(self, token_id: int, weight: float, position: int, paths: list[Path]) -> None:
-        self.token_id, self.weight = token_id, weight
-        self.position = position
-        """See `Sources.positions`."""
-        self.paths = paths
+        self.token_id, self.weight, self.position, self.paths = token_id, weight, position, paths
+        self.value, self.parent, self.step = 0.0, NO_PARENT, 0
 
 
 class First:
@@ -52,4 +57,4 @@ class First:
 
     def __init__(self, token_id: int, odds: float) -> None:
         self.token_id, self.odds, self.value = token_id, odds, 0.0
-        self.seeds: list[Seed] = []
+        self.seeds: list[Candidate] = []

@@ -44,10 +44,11 @@ class Candidate:
         offset: Where it stands in the text; NOWHERE if nowhere in particular.
         stop: Offset at which the text goes on elsewhere; NO_STOP if it does not.
         resume: Where it goes on then.
-        features: Its own, besides those of its kind.
+        features: Its own, besides those of its kind, if the view keeps them.
+        logit: What they weigh, and what those of its kind weigh once it is compared with others.
     """
 
-    __slots__ = ("features", "kind", "length", "offset", "resume", "stop", "token_id")
+    __slots__ = ("features", "kind", "length", "logit", "offset", "resume", "stop", "token_id")
 
     def __init__(
         self,
@@ -55,9 +56,8 @@ class Candidate:
         kind: int,
         length: int,
         offset: int,
-        stop: int,
-        resume: int,
-        features: tuple[int, ...],
+        stop: int = NO_STOP,
+        resume: int = NO_STOP,
     ) -> None:
         self.token_id = token_id
         self.kind = kind
@@ -65,7 +65,14 @@ class Candidate:
         self.offset = offset
         self.stop = stop
         self.resume = resume
-        self.features = features
+        self.features: tuple[int, ...] = ()
+        self.logit = 0.0
+
+    def add(self, view: "View", feature: int) -> None:
+        """Takes one more feature of its own."""
+        self.logit += view.logits[feature]
+        if view.keeps_features:
+            self.features += (feature,)
 
 
 class View:
@@ -76,6 +83,8 @@ class View:
         start: Where the output begins.
         num_output: Tokens of the output.
         num_context: Tokens of the text that the output goes on, and of the output.
+        logits: Weights of features.
+        keeps_features: Whether candidates tell their features.
         num_aligned: Offsets that the cursor walks through.
         is_rewrite: Whether the output is expected to be a changed text.
         last_class: Class of its last token.
@@ -91,7 +100,9 @@ class View:
         "contexts",
         "followed",
         "is_rewrite",
+        "keeps_features",
         "last_class",
+        "logits",
         "num_aligned",
         "num_context",
         "num_output",
@@ -109,16 +120,20 @@ class View:
         text: list[int],
         start: int,
         searched: SearchedText,
-        classes: list[int],
+        classes: bytes,
         contexts: ContextIndex,
         output: OutputIndex,
         alignment: Alignment,
         template: Template,
         common: Common | None,
+        logits: list[float],
+        *,
+        keeps_features: bool,
     ) -> None:
         self.text, self.start, self.num_aligned = text, start, searched.num_aligned
         self.classes, self.contexts, self.output = classes, contexts, output
         self.alignment, self.template, self.common = alignment, template, common
+        self.logits, self.keeps_features = logits, keeps_features
         self.is_rewrite = searched.is_rewrite
         self.num_output = len(text) - start
         self.num_context = len(text) - searched.context_start

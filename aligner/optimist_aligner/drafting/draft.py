@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from struct import pack
 from typing import Final
 
 from optimist_aligner.text.sources import INT32
@@ -11,6 +12,8 @@ FLOAT32: Final = "f"
 """Type code of arrays of chances."""
 NO_PARENT: Final = -1
 """Parent of a node that comes right after the output."""
+_CHAIN: Final = array(INT32, range(NO_PARENT, 1023))
+"""Parents of a chain, as long as any that was seen."""
 
 
 @dataclass(slots=True)
@@ -30,19 +33,6 @@ class Draft:
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
 
-    @classmethod
-    def from_nodes(cls, nodes: Sequence[tuple[int, int, int, float]]) -> "Draft":
-        """Returns the tree of some nodes: of each a cell of every column."""
-        if not nodes:
-            return cls()
-        token_ids, parents, positions, values = zip(*nodes, strict=True)
-        return cls(
-            array(INT32, token_ids),
-            array(INT32, parents),
-            array(INT32, positions),
-            array(FLOAT32, values),
-        )
-
     def __len__(self) -> int:
         return len(self.token_ids)
 
@@ -50,6 +40,55 @@ class Draft:
     def is_chain(self) -> bool:
         """Whether every node comes after the one before it."""
         parents = self.parents
-        if parents and parents[-1] != len(parents) - 2:
+        number = len(parents)
+        if number and parents[-1] != number - 2:
             return False
-        return parents == array(INT32, range(-1, len(parents) - 1))
+        if number > len(_CHAIN):
+            _CHAIN.extend(range(len(_CHAIN) - 1, number - 1))
+        return parents == _CHAIN[:number]
+
+    def walk(self, token_ids: "array[int]", node: int) -> tuple[int, int]:
+        """Returns to which node some tokens lead after a node, and how many of them are nodes."""
+        first, count = node + 1, 0
+        own: list[int] = self.token_ids[first:].tolist()
+        parents: list[int] = self.parents[first:].tolist()
+        for token_id in token_ids:
+            child = node + 1
+            while child - first < len(own) and (
+                own[child - first] != token_id or parents[child - first] != node
+            ):
+                child += 1
+            if child - first == len(own):
+                break
+            node, count = child, count + 1
+        return node, count
+
+    def count_heights(self) -> list[int]:
+        """Returns how long the longest path after each node is, and last after the root."""
+        parents: list[int] = self.parents.tolist()
+        heights = [0] * (len(parents) + 1)
+        for node in range(len(parents) - 1, -1, -1):
+            parent, height = parents[node], heights[node] + 1
+            if height > heights[parent]:
+                heights[parent] = height
+        return heights
+
+
+def make_draft(
+    token_ids: Sequence[int],
+    parents: Sequence[int],
+    positions: Sequence[int],
+    values: Sequence[float],
+) -> Draft:
+    """Returns the tree of four columns."""
+    # An array that is made of numbers parses each of them as an argument.
+    number = len(token_ids)
+    form = f"{3 * number}{INT32}{number}{FLOAT32}"
+    data = pack(form, *token_ids, *parents, *positions, *values)
+    size = len(data) // 4
+    return Draft(
+        array(INT32, data[:size]),
+        array(INT32, data[size : 2 * size]),
+        array(INT32, data[2 * size : 3 * size]),
+        array(FLOAT32, data[3 * size :]),
+    )

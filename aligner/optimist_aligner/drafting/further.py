@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
+from optimist_aligner.drafting.candidates import Candidate, View
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import COMMON, NUM_SHARES, OWN, START, share_bucket
 from optimist_aligner.text.context_index import MOST_ORDER, context_key
@@ -36,10 +36,10 @@ def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
         if candidates:
             break
     if view.common is not None:
-        candidates += [
-            Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, (feature + _FROM_COMMON,))
-            for token_id, feature in view.common.find_further(tail[-2], tail[-1])
-        ]
+        for token_id, feature in view.common.find_further(tail[-2], tail[-1]):
+            candidate = Candidate(token_id, COMMON, 0, NOWHERE)
+            candidate.add(view, feature + _FROM_COMMON)
+            candidates.append(candidate)
     return candidates
 
 
@@ -49,15 +49,9 @@ def _make(view: View, offsets: Sequence[int], order: int, *, is_own: bool) -> li
     latest = {text[offset]: offset for offset in offsets if offset < end and text[offset] >= 0}
     following = [text[offset] for offset in offsets if offset < end]
     first = _FURTHER + ((order - 2) * 2 + is_own) * NUM_SHARES
-    return [
-        Candidate(
-            token_id,
-            OWN,
-            order,
-            offset,
-            NO_STOP,
-            NO_STOP,
-            (first + share_bucket(following.count(token_id), len(following)),),
-        )
-        for token_id, offset in latest.items()
-    ]
+    candidates: list[Candidate] = []
+    for token_id, offset in latest.items():
+        candidate = Candidate(token_id, OWN, order, offset)
+        candidate.add(view, first + share_bucket(following.count(token_id), len(following)))
+        candidates.append(candidate)
+    return candidates

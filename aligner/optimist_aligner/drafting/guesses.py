@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from optimist_aligner.drafting.candidates import (
-    NO_STOP,
     Candidate,
     View,
     class_row,
@@ -49,8 +48,11 @@ def guess_beginning(view: View, starts: list[int]) -> list[Candidate]:
     for offset in starts:
         token_id = view.text[offset]
         if token_id >= 0:
-            features = _AHEAD + AHEAD[0], _SAME_CLASS, row + view.classes[token_id]
-            candidates.append(Candidate(token_id, EXPECTED, 0, offset, NO_STOP, NO_STOP, features))
+            candidate = Candidate(token_id, EXPECTED, 0, offset)
+            candidate.add(view, _AHEAD + AHEAD[0])
+            candidate.add(view, _SAME_CLASS)
+            candidate.add(view, row + view.classes[token_id])
+            candidates.append(candidate)
     return candidates
 
 
@@ -75,12 +77,11 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
             break
         offset = start + ahead
         if token_id not in seen and offset not in taken:
-            features = (
-                aheads + AHEAD[ahead],
-                nears + NEAR[ahead] * NUM_LOST * 3,
-                row + classes[token_id],
-            )
-            candidates.append(Candidate(token_id, EXPECTED, 0, offset, NO_STOP, NO_STOP, features))
+            candidate = Candidate(token_id, EXPECTED, 0, offset)
+            candidate.add(view, aheads + AHEAD[ahead])
+            candidate.add(view, nears + NEAR[ahead] * NUM_LOST * 3)
+            candidate.add(view, row + classes[token_id])
+            candidates.append(candidate)
         seen.add(token_id)
     if view.last_class == NEWLINE:
         candidates += _guess_lines(view, taken)
@@ -102,12 +103,11 @@ def guess_template(view: View) -> list[Candidate]:
         if token_id in seen:
             continue
         seen.add(token_id)
-        features = (
-            _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead],
-            _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
-            row + view.classes[token_id],
-        )
-        candidates.append(Candidate(token_id, TEMPLATE, 0, offset, NO_STOP, NO_STOP, features))
+        candidate = Candidate(token_id, TEMPLATE, 0, offset)
+        candidate.add(view, _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead])
+        candidate.add(view, _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same)
+        candidate.add(view, row + view.classes[token_id])
+        candidates.append(candidate)
     return candidates
 
 
@@ -131,12 +131,11 @@ def guess_frequent(
     for token_id in dict.fromkeys([*reversed(recent), *frequent]):
         offset = latest.get(token_id, NOWHERE)
         count = (counts.get(token_id, 0) + output.count(token_id)).bit_length()
-        features = (
-            _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1),
-            _AGE + (end - offset).bit_length() if offset != NOWHERE else _AGE,
-            row + classes[token_id],
-        )
-        candidates.append(Candidate(token_id, FREQUENT, 0, offset, NO_STOP, NO_STOP, features))
+        candidate = Candidate(token_id, FREQUENT, 0, offset)
+        candidate.add(view, _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1))
+        candidate.add(view, _AGE + (end - offset).bit_length() if offset != NOWHERE else _AGE)
+        candidate.add(view, row + classes[token_id])
+        candidates.append(candidate)
     return candidates
 
 
@@ -145,8 +144,10 @@ def guess_common(view: View, common: Common) -> list[Candidate]:
     row, classes = class_row(COMMON, view.last_class), view.classes
     candidates: list[Candidate] = []
     for token_id, feature in common.find(view.text, view.last_class):
-        features = (feature, row + classes[token_id])
-        candidates.append(Candidate(token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, features))
+        candidate = Candidate(token_id, COMMON, 0, NOWHERE)
+        candidate.add(view, feature)
+        candidate.add(view, row + classes[token_id])
+        candidates.append(candidate)
     return candidates
 
 
@@ -163,11 +164,10 @@ def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:
             break
         token_id = view.text[offset]
         if offset not in taken:
-            features = (
-                _NEXT_LINE + number * NUM_LOST + lost,
-                row + view.classes[token_id],
-            )
-            candidates.append(Candidate(token_id, EXPECTED, 0, offset, NO_STOP, NO_STOP, features))
+            candidate = Candidate(token_id, EXPECTED, 0, offset)
+            candidate.add(view, _NEXT_LINE + number * NUM_LOST + lost)
+            candidate.add(view, row + view.classes[token_id])
+            candidates.append(candidate)
     return candidates
 
 

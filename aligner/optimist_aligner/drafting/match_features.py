@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View, class_row
+from optimist_aligner.drafting.candidates import Candidate, View, class_row
 from optimist_aligner.following.agreement import count_equal
 from optimist_aligner.following.rule import Rule
 from optimist_aligner.following.template import NOWHERE
@@ -52,19 +52,17 @@ def make_predicted(view: View, offsets: Mapping[int, tuple[int, ...]]) -> list[C
     for offset, of_context in offsets.items():
         token_id, length = text[offset], count_equal(text, offset, num_context)
         distance = distance_bucket(offset - lost_at)
-        features: tuple[int, ...] = (
-            _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
-            _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
-            row + classes[token_id],
-            *of_context,
-        )
+        candidate = Candidate(token_id, PREDICTED, length, offset)
+        candidate.add(view, _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length])
+        candidate.add(view, _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance)
+        candidate.add(view, row + classes[token_id])
+        for feature in of_context:
+            candidate.add(view, feature)
         if token_id == rejected:
-            features += (_rejected_feature(view, PREDICTED),)
+            candidate.add(view, _rejected_feature(view, PREDICTED))
         if offset == cursor:
-            features += (_CURSOR + LENGTH[length],)
-        candidates.append(
-            Candidate(token_id, PREDICTED, length, offset, NO_STOP, NO_STOP, features)
-        )
+            candidate.add(view, _CURSOR + LENGTH[length])
+        candidates.append(candidate)
     return candidates
 
 
@@ -86,16 +84,16 @@ def make_own(
         length_class = LENGTH_CLASS[length]
         recency = FROM_PROMPT if is_prompt else RECENCY[rank]
         distance = _template_distance(view, offset)
-        features: tuple[int, ...] = (
-            _LENGTH + OWN * NUM_LENGTHS + LENGTH[length],
-            _RECENCY + length_class * NUM_RECENCIES + recency,
-            _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance,
-            row + classes[token_id],
-            *of_context,
-        )
+        candidate = Candidate(token_id, OWN, length, offset)
+        candidate.add(view, _LENGTH + OWN * NUM_LENGTHS + LENGTH[length])
+        candidate.add(view, _RECENCY + length_class * NUM_RECENCIES + recency)
+        candidate.add(view, _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance)
+        candidate.add(view, row + classes[token_id])
+        for feature in of_context:
+            candidate.add(view, feature)
         if token_id == rejected:
-            features += (_rejected_feature(view, OWN),)
-        candidates.append(Candidate(token_id, OWN, length, offset, NO_STOP, NO_STOP, features))
+            candidate.add(view, _rejected_feature(view, OWN))
+        candidates.append(candidate)
     return candidates
 
 
@@ -104,44 +102,41 @@ def make_skipped(view: View, offset: int) -> Candidate:
     if offset >= view.num_aligned:
         return make_own_skipped(view, offset, -1)
     token_id, length = view.text[offset], _count_equal_before(view, offset)
-    features = (
-        _LENGTH + PREDICTED_SKIP * NUM_LENGTHS + length,
-        _SKIP_DISTANCE + distance_bucket(offset - view.alignment.lost_at),
-        *_token_features(view, PREDICTED_SKIP, token_id),
-    )
-    return Candidate(token_id, PREDICTED_SKIP, length, offset, NO_STOP, NO_STOP, features)
+    candidate = Candidate(token_id, PREDICTED_SKIP, length, offset)
+    candidate.add(view, _LENGTH + PREDICTED_SKIP * NUM_LENGTHS + length)
+    candidate.add(view, _SKIP_DISTANCE + distance_bucket(offset - view.alignment.lost_at))
+    _add_token_features(view, candidate)
+    return candidate
 
 
 def make_own_skipped(view: View, offset: int, rank: int) -> Candidate:
     """Returns such a candidate of the output, by how many later ones there are; -1: the prompt."""
     token_id, length = view.text[offset], _count_equal_before(view, offset)
-    features = (
-        _LENGTH + OWN_SKIP * NUM_LENGTHS + length,
-        _SKIP_RECENCY + (RECENCY[rank] if rank >= 0 else FROM_PROMPT),
-        _TEMPLATE_DISTANCE + _template_distance(view, offset),
-        *_token_features(view, OWN_SKIP, token_id),
-    )
-    return Candidate(token_id, OWN_SKIP, length, offset, NO_STOP, NO_STOP, features)
+    candidate = Candidate(token_id, OWN_SKIP, length, offset)
+    candidate.add(view, _LENGTH + OWN_SKIP * NUM_LENGTHS + length)
+    candidate.add(view, _SKIP_RECENCY + (RECENCY[rank] if rank >= 0 else FROM_PROMPT))
+    candidate.add(view, _TEMPLATE_DISTANCE + _template_distance(view, offset))
+    _add_token_features(view, candidate)
+    return candidate
 
 
 def make_ruled(view: View, rule: Rule, offset: int, resume: int, length: int) -> Candidate:
     """Returns what a rule says at an offset of its replacement."""
     token_id = view.text[offset]
-    features = (
-        _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
-        _CURSOR + LENGTH[length],
-        _RULE + rule.sightings,
-        class_row(PREDICTED, view.last_class) + view.classes[token_id],
-    )
     stop = rule.offset + rule.length
-    return Candidate(token_id, PREDICTED, length, offset, stop, resume, features)
+    candidate = Candidate(token_id, PREDICTED, length, offset, stop, resume)
+    candidate.add(view, _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length])
+    candidate.add(view, _CURSOR + LENGTH[length])
+    candidate.add(view, _RULE + rule.sightings)
+    candidate.add(view, class_row(PREDICTED, view.last_class) + view.classes[token_id])
+    return candidate
 
 
-def _token_features(view: View, kind: int, token_id: int) -> tuple[int, ...]:
-    class_feature = class_row(kind, view.last_class) + view.classes[token_id]
-    if token_id != view.rejected:
-        return (class_feature,)
-    return class_feature, _rejected_feature(view, kind)
+def _add_token_features(view: View, candidate: Candidate) -> None:
+    kind, token_id = candidate.kind, candidate.token_id
+    candidate.add(view, class_row(kind, view.last_class) + view.classes[token_id])
+    if token_id == view.rejected:
+        candidate.add(view, _rejected_feature(view, kind))
 
 
 def _rejected_feature(view: View, kind: int) -> int:

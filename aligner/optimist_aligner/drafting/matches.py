@@ -50,16 +50,17 @@ def find_matches(view: View) -> list[Candidate]:
         context_key(view.text, order) for order in range(1, min(MOST_ORDER, view.num_context) + 1)
     ]
     text, end = view.text, len(view.text)
-    offsets = {
-        offset: features
-        for offset, features in _find_offsets(view, keys).items()
-        if offset < end and text[offset] >= 0
-    }
-    aligned = {offset: each for offset, each in offsets.items() if offset < view.num_aligned}
+    aligned: dict[int, tuple[int, ...]] = {}
+    prompted: dict[int, tuple[int, ...]] = {}
+    for offset, features in _find_offsets(view, keys).items():
+        if offset < end and text[offset] >= 0:
+            if offset < view.num_aligned:
+                aligned[offset] = features
+            else:
+                prompted[offset] = ()
     candidates = make_predicted(view, aligned)
-    if len(aligned) < len(offsets):
-        prompted = [offset for offset in offsets if offset >= view.num_aligned]
-        candidates += make_own(view, dict.fromkeys(prompted, ()), is_prompt=True)
+    if prompted:
+        candidates += make_own(view, prompted, is_prompt=True)
     if view.alignment.run < CERTAIN_RUN:
         candidates += make_own(view, _find_own_offsets(view, keys))
     return _apply_rules(view, candidates)
@@ -218,6 +219,6 @@ def _apply_rules(view: View, candidates: list[Candidate]) -> list[Candidate]:
     for rule in alignment.rules.find(view.text, alignment.offset)[:1]:
         passed = _RULE_PASSED + rule.sightings
         resume = alignment.offset + len(rule.replaced)
-        candidates[0].features += (passed,)
+        candidates[0].add(view, passed)
         candidates.append(make_ruled(view, rule, rule.offset, resume, length))
     return candidates

@@ -5,20 +5,17 @@ their weights, with a weight of 1 for none of them being right. The best tree of
 nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are taken best first.
 """
 
-from array import array
-from heapq import heappop, heappush, nlargest
 from math import exp, inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Final
 
-from optimist_aligner.drafting.branch import Branch, First, Path, Seed
-from optimist_aligner.drafting.candidates import NO_STOP, View
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.branch import Branch, First, Path
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
+from optimist_aligner.drafting.draft import NO_PARENT, Draft, make_draft
 from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import (
     MOST_LENGTH,
-    MOST_LOGIT,
     MOST_STEPS,
     NUM_CLASSES,
     OWN,
@@ -32,6 +29,10 @@ LEAST_OPEN: Final = 4.0
 """Nodes are extended that are worth so many times the least value."""
 MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
+_NOTHING: Final = -1.0
+"""Less than any value."""
+_NUMBERS: Final = list(range(1024))
+"""Nodes, so that a path takes them from here; as many as any tree had."""
 
 
 class TreeGrower:
@@ -41,7 +42,7 @@ class TreeGrower:
         self,
         view: View,
         weights: Weights,
-        positions: "array[int]",
+        positions: list[int],
         max_tokens: int,
         min_value: float,
         is_chain: bool,
@@ -57,58 +58,86 @@ class TreeGrower:
         if alignment.pending is None and alignment.is_found:
             self._cursor = alignment.offset
         self._weights, self._positions = weights, positions
+        self._shared = weights.kind_logits[view.rate][view.runs][view.followed]
         self._next_terms = weights.next_terms[view.rate][view.runs]
         self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
         self._least_open = inf if view.is_rewrite else LEAST_OPEN * min_value
-        self._heap: list[tuple[float, int, int, Branch, int]] = []
-        self._num_pushed = 0
+        self._waiting: list[Branch] = []
+        """The likeliest last, of equal ones the one that waits longest."""
+        self._most_waiting = _NOTHING
+        """Value of the last of them."""
         self._least_next = min_value
         """Value of the first node that comes next, or the least value of a node."""
-        self._nodes: list[tuple[int, int, int, float]] = []
-        """Rows of the columns of a draft."""
+        self._token_ids: list[int] = []
+        self._parents: list[int] = []
+        self._found_at: list[int] = []
+        self._values: list[float] = []
+        """The last of the columns of a draft; the one before has positions."""
+        while len(_NUMBERS) < max_tokens:
+            _NUMBERS.append(len(_NUMBERS))
 
-    def grow(self, seeds: list[Seed], none_logit: float) -> Draft:
+    def grow(self, candidates: list[Candidate], none_logit: float) -> Draft:
         """Returns the tree.
 
         Args:
-            seeds: What may come first, with logits.
+            candidates: What may come first.
             none_logit: Logit of none of them being right.
         """
-        firsts = _add_up(seeds, none_logit)
-        if self._is_chain:
-            del firsts[1:]
+        firsts = self._add_up(candidates, none_logit)
         for number, first in enumerate(firsts):
             value = first.value
-            if value < self._min_value:
-                break
             self._grow_above(value)
-            if len(self._nodes) >= self._max_tokens:
+            if len(self._token_ids) >= self._max_tokens:
                 break
             branch = self._sprout(first)
             following = firsts[number + 1].value if number + 1 < len(firsts) else 0.0
             self._least_next = max(following, self._min_value)
             self._take(branch, value, NO_PARENT, 0)
         self._grow_above(0.0)
-        return Draft.from_nodes(self._nodes)
+        return make_draft(self._token_ids, self._parents, self._found_at, self._values)
+
+    def _add_up(self, candidates: list[Candidate], none_logit: float) -> list[First]:
+        """Weighs candidates; returns the tokens that are worth a node, the likeliest first."""
+        shared = self._shared
+        firsts: dict[int, First] = {}
+        total = 1.0
+        for candidate in candidates:
+            logit = shared[candidate.kind] + candidate.logit - none_logit
+            candidate.logit = logit
+            odds = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
+            total += odds
+            first = firsts.get(candidate.token_id)
+            if first is None:
+                first = firsts[candidate.token_id] = First(candidate.token_id, odds)
+            else:
+                first.odds += odds
+            if candidate.offset != NOWHERE:
+                first.seeds.append(candidate)
+        chosen: list[First] = []
+        for first in firsts.values():
+            first.value = first.odds / total
+            if first.value >= self._min_value:
+                chosen.append(first)
+        chosen.sort(key=attrgetter("odds"), reverse=True)
+        return chosen[:1] if self._is_chain else chosen
 
     def _grow_above(self, least: float) -> None:
         """Makes nodes of all that has been found after others and is worth that much."""
-        nodes, heap, max_tokens = self._nodes, self._heap, self._max_tokens
-        while heap and -heap[0][0] >= least and len(nodes) < max_tokens:
-            value, _, parent, branch, step = heappop(heap)
-            self._take(branch, -value, parent, step)
+        waiting = self._waiting
+        while waiting and self._most_waiting >= least and len(self._token_ids) < self._max_tokens:
+            branch = waiting.pop()
+            self._most_waiting = waiting[-1].value if waiting else _NOTHING
+            self._take(branch, branch.value, branch.parent, branch.step)
 
     def _sprout(self, first: First) -> Branch:
         """Makes paths of what a first node was found as."""
         branch, seeds = Branch(first.token_id, first.odds, NO_POSITION, []), first.seeds
         if len(seeds) > MOST_PATHS:
-            seeds = nlargest(MOST_PATHS, seeds, key=itemgetter(1))
-        for candidate, logit in seeds:
+            seeds.sort(key=attrgetter("logit"), reverse=True)
+            del seeds[MOST_PATHS:]
+        for candidate in seeds:
             kind, offset = candidate.kind, candidate.offset
-            slope, of_rate, of_runs = self._next_terms[kind]
-            if logit > MOST_LOGIT:
-                logit = MOST_LOGIT
-            factor = exp(slope * logit + of_rate + of_runs)
+            factor = self._next_terms[kind].factor(candidate.logit)
             factors = self._weights.continuations[kind]
             if offset == self._cursor:
                 factors = self._weights.cursor
@@ -120,18 +149,21 @@ class TreeGrower:
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
         """Makes a node of a branch, and of what comes after it as long as that is likeliest."""
-        nodes, heap = self._nodes, self._heap
+        token_ids, max_tokens = self._token_ids, self._max_tokens
         while True:
-            nodes.append((branch.token_id, parent, branch.position, value))
+            token_ids.append(branch.token_id)
+            self._parents.append(parent)
+            self._found_at.append(branch.position)
+            self._values.append(value)
             step += 1
             if not branch.paths:
                 self._look_further(value, step)
                 return
             if len(branch.paths) == 1:
                 step, value = self._copy(branch, value, step)
-            if step == MOST_STEPS or len(nodes) == self._max_tokens:
+            if step == MOST_STEPS or len(token_ids) == max_tokens:
                 return
-            parent = len(nodes) - 1
+            parent = len(token_ids) - 1
             branches = self._continue(branch, step)
             if len(branches) != 1:
                 if branches:
@@ -141,7 +173,7 @@ class TreeGrower:
                 return
             branch = branches[0]
             value *= branch.weight / (1.0 + branch.weight)
-            if value < self._least_next or (heap and value < -heap[0][0]):
+            if value < self._least_next or value < self._most_waiting:
                 self._push(branch, value, parent, step)
                 return
 
@@ -149,25 +181,23 @@ class TreeGrower:
         """Finds what may come after the last node, where no path goes on."""
         if value < self._least_open or step > MOST_OPEN_STEPS:
             return
-        nodes, drafted = self._nodes, list[int]()
-        node = len(nodes) - 1
+        last, drafted = len(self._token_ids) - 1, list[int]()
+        node = last
         while node != NO_PARENT:
-            token_id, node, _, _ = nodes[node]
-            drafted.append(token_id)
-        slope, of_rate, of_runs = self._next_terms[OWN]
-        weights, factors = self._weights, self._weights.continuations[OWN]
+            drafted.append(self._token_ids[node])
+            node = self._parents[node]
+        factors = self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
         for candidate in find_further(self._view, drafted[::-1]):
-            token_id, offset = candidate.token_id, candidate.offset
-            logit = weights.weigh(candidate.features)
+            token_id, offset, logit = candidate.token_id, candidate.offset, candidate.logit
             branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
             branch.weight += exp(min(logit, _MOST_EXPONENT))
             if offset != NOWHERE and len(branch.paths) < MOST_PATHS:
-                factor = exp(slope * min(logit, MOST_LOGIT) + of_rate + of_runs)
+                factor = self._next_terms[OWN].factor(logit)
                 agreed = candidate.length - step
                 branch.paths.append(Path(factor, factors, agreed, offset - step))
                 branch.position = _prefer(branch.position, self._find_position(offset))
-        self._push_all(list(branches.values()), value, len(nodes) - 1, step)
+        self._push_all(list(branches.values()), value, last, step)
 
     def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
         """Makes nodes of what comes after a branch of one path, as long as that is all plain.
@@ -178,25 +208,21 @@ class TreeGrower:
             Number of nodes before the next, MOST_STEPS if this is all for now: something else is
             likelier than the next node. And the last one's value.
         """
-        path = branch.paths[0]
-        factor, length, first, stop = path.factor, path.agreed, path.first, path.stop
-        _, lengths, steps, pairs = path.factors
-        nodes, classes, by_token = self._nodes, self._classes, self._rules.by_token
-        least = self._least_next
-        if self._heap and least < -self._heap[0][0]:
-            least = -self._heap[0][0]
-        num_positions, positions = len(self._positions), self._positions
-        text, offset, node = self._text, first + step, len(nodes) - 1
-        end = min(offset + self._max_tokens - 1 - node, first + MOST_STEPS, len(text))
+        path, factors = branch.paths[0], branch.paths[0].factors
+        factor, length, stop = path.factor, path.agreed, path.stop
+        lengths, steps, pairs = factors.lengths, factors.steps, factors.classes
+        text, classes, by_token = self._text, self._classes, self._rules.by_token
+        values, node = self._values, len(self._values) - 1
+        least = max(self._least_next, self._most_waiting)
+        first = offset = path.first + step
+        end = min(min(self._max_tokens - 1 - node, MOST_STEPS - step) + offset, len(text))
         row = classes[branch.token_id] * NUM_CLASSES
+        is_less = False
         while offset < end:
             token_id = text[offset]
-            if token_id in by_token:
-                return step, value
-            if offset == stop or token_id == SEPARATOR:
+            if token_id == SEPARATOR or token_id in by_token or offset == stop:
                 break
-            agreed = length + step
-            klass = classes[token_id]
+            agreed, klass = length + step, classes[token_id]
             weight = (
                 factor
                 * lengths[agreed if agreed < MOST_LENGTH else MOST_LENGTH]
@@ -204,18 +230,32 @@ class TreeGrower:
                 * pairs[row + klass]
             )
             next_value = value * (weight / (1.0 + weight))
-            position = positions[offset] if offset < num_positions else NO_POSITION
             if next_value < least:
-                branch.token_id, branch.weight, branch.position = token_id, weight, position
-                self._push(branch, next_value, node, step)
-                return MOST_STEPS, value
+                is_less = True
+                break
             value = next_value
-            nodes.append((token_id, node, position, value))
-            branch.token_id, row = token_id, klass * NUM_CLASSES
-            node += 1
+            values.append(value)
+            row = klass * NUM_CLASSES
             step += 1
             offset += 1
+        if offset > first:
+            self._extend(first, offset, node)
+            branch.token_id = text[offset - 1]
+        if is_less:
+            branch.token_id, branch.weight = token_id, weight
+            branch.position = self._find_position(offset)
+            self._push(branch, next_value, len(values) - 1, step)
+            return MOST_STEPS, value
         return step, value
+
+    def _extend(self, first: int, end: int, parent: int) -> None:
+        """Makes nodes of what stands from an offset on, one after the other."""
+        self._token_ids += self._text[first:end]
+        self._parents += _NUMBERS[parent : parent + end - first]
+        self._found_at += self._positions[first:end]
+        missing = len(self._parents) - len(self._found_at)
+        if missing:
+            self._found_at += [NO_POSITION] * missing
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
         total = 0.0
@@ -229,9 +269,19 @@ class TreeGrower:
 
     def _push(self, branch: Branch, value: float, parent: int, step: int) -> None:
         """Keeps a branch for later, if it is worth it."""
-        if value >= self._min_value:
-            self._num_pushed += 1
-            heappush(self._heap, (-value, self._num_pushed, parent, branch, step))
+        if value < self._min_value:
+            return
+        branch.value, branch.parent, branch.step = value, parent, step
+        waiting = self._waiting
+        low, high = 0, len(waiting)
+        while low < high:
+            middle = (low + high) // 2
+            if waiting[middle].value < value:
+                low = middle + 1
+            else:
+                high = middle
+        waiting.insert(low, branch)
+        self._most_waiting = max(self._most_waiting, value)
 
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
         """Returns what may come after a branch, `step` nodes after the output."""
@@ -247,13 +297,12 @@ class TreeGrower:
             token_id = text[offset] if offset < num_tokens else SEPARATOR
             if token_id == SEPARATOR:
                 continue
-            _, lengths, steps, pairs = path.factors
-            length = path.agreed + step
+            factors, length = path.factors, path.agreed + step
             weight = (
                 path.factor
-                * lengths[length if length < MOST_LENGTH else MOST_LENGTH]
-                * steps[step]
-                * pairs[row + classes[token_id]]
+                * factors.lengths[length if length < MOST_LENGTH else MOST_LENGTH]
+                * factors.steps[step]
+                * factors.classes[row + classes[token_id]]
             )
             if token_id in by_token and path.stop == NO_STOP:
                 weight = self._replace(branches, path, offset, step, weight)
@@ -291,27 +340,6 @@ class TreeGrower:
         ruled = weight * self._weights.next_rule[rule.sightings]
         self._add(branches, self._text[rule.offset], ruled, rule.offset, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]
-
-
-def _add_up(seeds: list[Seed], none_logit: float) -> list[First]:
-    """Returns the tokens of candidates with their chances, the likeliest first."""
-    firsts: dict[int, First] = {}
-    total = 1.0
-    for candidate, logit in seeds:
-        logit -= none_logit
-        weight = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
-        total += weight
-        first = firsts.get(candidate.token_id)
-        if first is None:
-            first = firsts[candidate.token_id] = First(candidate.token_id, weight)
-        else:
-            first.odds += weight
-        if candidate.offset != NOWHERE:
-            first.seeds.append((candidate, logit))
-    ordered = sorted(firsts.values(), key=attrgetter("odds"), reverse=True)
-    for first in ordered:
-        first.value = first.odds / total
-    return ordered
 
 
 def _prefer(position: int, other: int) -> int:

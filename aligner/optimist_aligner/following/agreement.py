@@ -6,6 +6,10 @@ from typing import Final
 from optimist_aligner.model.layout import MOST_LENGTH
 
 _LENGTHS: Final = (MOST_LENGTH, 16, 8, 5)
+_SHORTNESS: Final = tuple(
+    sum(length < each for each in _LENGTHS) for length in range(MOST_LENGTH + 1)
+)
+"""By length: how many of them it does not reach [MOST_LENGTH + 1]."""
 
 
 def count_equal(text: list[int], offset: int, num_output: int) -> int:
@@ -16,17 +20,10 @@ def count_equal(text: list[int], offset: int, num_output: int) -> int:
         offset: In the text.
         num_output: Tokens of the output; no others are compared with.
     """
-    end = len(text)
-    most = min(MOST_LENGTH, offset, num_output)
-    if text[offset - most : offset] == text[end - most :]:
-        return most
+    first, second = offset - 1, len(text) - 1
+    most = min(MOST_LENGTH, min(offset, num_output))
     length = 0
-    while (
-        length + 4 <= most
-        and text[offset - length - 4 : offset - length] == text[end - length - 4 : end - length]
-    ):
-        length += 4
-    while length < most and text[offset - length - 1] == text[end - length - 1]:
+    while length < most and text[first - length] == text[second - length]:
         length += 1
     return length
 
@@ -46,19 +43,10 @@ def choose_longest(
         most: How many to return.
     """
 
-    def measure(offset: int) -> int:
-        return offset - near if offset >= near else 2 * (near - offset)
+    most_distance = 2 * len(text) + 1
 
-    chosen: list[int] = []
-    rest = offsets
-    for length in _LENGTHS:
-        if length > num_output:
-            continue
-        tail = text[-length:]
-        agreeing = [offset for offset in rest if text[offset - length : offset] == tail]
-        if agreeing:
-            chosen += sorted(agreeing, key=measure)
-            if len(chosen) >= most:
-                return chosen[:most]
-            rest = [offset for offset in rest if offset not in agreeing]
-    return (chosen + sorted(rest, key=measure))[:most]
+    def rank(offset: int) -> int:
+        distance = offset - near if offset >= near else 2 * (near - offset)
+        return _SHORTNESS[count_equal(text, offset, num_output)] * most_distance + distance
+
+    return sorted(offsets, key=rank)[:most]

@@ -4,11 +4,12 @@ import json
 import math
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Final
 
 from optimist_aligner.model.layout import (
     BLOCKS,
     LENGTH,
+    MOST_LOGIT,
     NUM_CLASSES,
     NUM_FOLLOWED,
     NUM_KINDS,
@@ -26,27 +27,37 @@ _FILES: Final = {False: "weights.json", True: "rewrite_weights.json"}
 _MOST_EXPONENT: Final = 30.0
 
 
-class Continuation(NamedTuple):
-    """Factors of what comes after a candidate, apart from its own (`Terms`)."""
+class Continuation:
+    """Factors of what comes after a candidate, apart from its own (`Terms`).
 
-    kind: int
-    lengths: list[float]
-    """By tokens that agree [MOST_LENGTH + 1]."""
-    steps: list[float]
-    """By nodes before [MOST_STEPS + 1]."""
-    classes: list[float]
-    """By classes of the last token and the next [NUM_CLASSES * NUM_CLASSES]."""
-
-
-class Terms(NamedTuple):
-    """What a candidate's own factor of all that comes after it is made of.
-
-    It is `exp(slope * logit + of_rate + of_runs)`, with the candidate's logit.
+    Attributes:
+        kind: Of the candidate.
+        lengths: By tokens that agree [MOST_LENGTH + 1].
+        steps: By nodes before [MOST_STEPS + 1].
+        classes: By classes of the last token and the next [NUM_CLASSES * NUM_CLASSES].
     """
 
-    slope: float
-    of_rate: float
-    of_runs: float
+    __slots__ = ("classes", "kind", "lengths", "steps")
+
+    def __init__(
+        self, kind: int, lengths: list[float], steps: list[float], classes: list[float]
+    ) -> None:
+        self.kind, self.lengths, self.steps, self.classes = kind, lengths, steps, classes
+
+
+class Terms:
+    """What a candidate's own factor of all that comes after it is made of."""
+
+    __slots__ = ("of_rate", "of_runs", "slope")
+
+    def __init__(self, slope: float, of_rate: float, of_runs: float) -> None:
+        self.slope, self.of_rate, self.of_runs = slope, of_rate, of_runs
+
+    def factor(self, logit: float) -> float:
+        """Returns the factor of a candidate with this logit."""
+        if logit > MOST_LOGIT:
+            logit = MOST_LOGIT
+        return math.exp(self.slope * logit + self.of_rate + self.of_runs)
 
 
 class Weights:
@@ -73,11 +84,13 @@ class Weights:
             [self._factor("next_class", source * num_pairs + pair) for pair in range(num_pairs)]
             for source in range(2)
         ]
+        # The same few numbers over and over: as objects of their own they would fill the cache.
+        steps = self._factors("next_step")
         self.continuations = [
             Continuation(
                 kind,
                 [self._factor("next_length", SOURCE[kind] * NUM_LENGTHS + each) for each in LENGTH],
-                [self._factor("next_step", kind * NUM_STEPS + each) for each in STEP],
+                [steps[kind * NUM_STEPS + each] for each in STEP],
                 classes[SOURCE[kind]],
             )
             for kind in range(NUM_KINDS)
@@ -85,7 +98,7 @@ class Weights:
         plain = self.continuations[PREDICTED]
         of_cursor = [self._factor("next_cursor", each) for each in LENGTH]
         lengths = [one * other for one, other in zip(plain.lengths, of_cursor, strict=True)]
-        self.cursor = plain._replace(lengths=lengths)
+        self.cursor = Continuation(PREDICTED, lengths, plain.steps, plain.classes)
         self.kind_logits = [
             [
                 [self._kind_logits(rate, runs, followed) for followed in range(NUM_FOLLOWED)]
@@ -99,7 +112,7 @@ class Weights:
         self.next_rule = self._factors("next_rule")
         self.next_rule_passed = self._factors("next_rule_passed")
 
-    def weigh(self, features: Sequence[int]) -> float:
+    def weigh(self, features: tuple[int, ...]) -> float:
         """Returns the sum of the weights of some features."""
         logits, total = self.logits, 0.0
         for feature in features:

@@ -10,10 +10,12 @@ import numpy.typing as npt
 from optimist_aligner.text.sources import INT32
 
 MOST_ORDER: Final = 3
-TOKEN_BITS: Final = 21
+TOKEN_BITS: Final = 20
 MOST_TOKEN_ID: Final = (1 << TOKEN_BITS) - 3
-"""Three tokens make a key of 63 bits; 0 stands for what is before the beginning."""
+"""Three tokens make a key of 60 bits, which mypyc shifts without an object; 0 stands for what is
+before the beginning."""
 TOKEN_OFFSET: Final = 2
+_FEW: Final = 4
 
 
 def context_key(tokens: list[int], order: int) -> int:
@@ -66,10 +68,14 @@ class ContextIndex:
     def find(self, order: int, key: int) -> Offsets | None:
         """Returns the offsets after a context of 1 to 3 tokens; None if there are none."""
         keys, offsets = self._orders[order - 1]
-        start = bisect_left(keys, key)
-        if start == len(keys) or keys[start] != key:
+        start, number = bisect_left(keys, key), len(keys)
+        if start == number or keys[start] != key:
             return None
-        return Offsets(offsets, start, bisect_right(keys, key, start))
+        end = start + 1
+        # Most contexts are few.
+        while end < number and end < start + _FEW and keys[end] == key:
+            end += 1
+        return Offsets(offsets, start, end if end < start + _FEW else bisect_right(keys, key, end))
 
 
 def _sort(

@@ -20,8 +20,10 @@ class OutputIndex:
         start = self._start
         last = text[first - 1] + TOKEN_OFFSET if first > start else 0
         before = text[first - 2] + TOKEN_OFFSET if first - 1 > start else 0
-        for offset, token_id in enumerate(text[first:], first + 1):
+        for number, token_id in enumerate(text[first:], first + 1):
             key = token_id + TOKEN_OFFSET
+            # One object for all three: mypyc makes one of a plain integer each time.
+            offset: int | list[int] = number
             _add(ones, key, offset)
             two = (key << TOKEN_BITS) | last
             if last:
@@ -42,11 +44,11 @@ class OutputIndex:
         return 1 if isinstance(offsets, int) else len(offsets)
 
 
-def _add(order: dict[int, int | list[int]], key: int, offset: int) -> None:
-    offsets = order.get(key)
-    if offsets is None:
-        order[key] = offset
-    elif isinstance(offsets, int):
+def _add(order: dict[int, int | list[int]], key: int, offset: int | list[int]) -> None:
+    offsets = order.setdefault(key, offset)
+    if offsets is offset or not isinstance(offset, int):
+        return
+    if isinstance(offsets, int):
         order[key] = [offsets, offset]
     else:
         offsets.append(offset)

@@ -42,10 +42,11 @@ class TokenClasses:
     """The class of each token of a vocabulary."""
 
     def __init__(self, token_texts: Sequence[str]) -> None:
-        self.table = [token_class(text) for text in token_texts]
+        self.table = bytes(map(token_class, token_texts))
+        """By token; as bytes it is small enough to stay in the processor's cache."""
 
     def cover(self, token_ids: Sequence[int]) -> None:
         """Makes the table long enough for tokens that the vocabulary does not have."""
-        missing = max(token_ids, default=0) + 1 - len(self.table)
-        if missing > 0:
-            self.table.extend([OTHER] * missing)
+        for token_id in token_ids:
+            if token_id >= len(self.table):
+                self.table += bytes([OTHER]) * (token_id + 1 - len(self.table))

@@ -1,5 +1,7 @@
 """Columns of numbers on the wire: little-endian int32 or float32 in `bytes`."""
 
+import sys
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +26,23 @@ def to_bytes(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
 def from_bytes(data: bytes) -> Int32Column:
     """Decodes an int32 column, [num_rows], read-only; raises ValueError if the length is off."""
     return np.frombuffer(data, _INT32)
+
+
+def array_to_bytes(values: "array[int] | array[float]") -> bytes:
+    """Encodes an array of 4-byte integers or numbers as a column, sooner than numpy does."""
+    if sys.byteorder == "little":
+        return values.tobytes()
+    swapped = values[:]
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def array_from_bytes(data: bytes) -> "array[int]":
+    """Decodes an int32 column, [num_rows]; raises ValueError if the length is off."""
+    values = array("i", data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
 
 
 def floats_to_bytes(values: Sequence[float] | npt.NDArray[np.floating]) -> bytes:

@@ -182,6 +182,8 @@ class Following:
 
     def _keep(self, live: LiveRequest) -> None:
         forgotten = self._cache.put(live)
+        if not forgotten:
+            return
         metrics.FORGOTTEN.inc(len(forgotten))
         if self._logs is not None:
             for request_id in forgotten:

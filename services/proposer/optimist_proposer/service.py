@@ -71,6 +71,9 @@ def load_vocabulary(model: str) -> Vocabulary:
 
 logger = logging.getLogger(__name__)
 
+_YOUNG_OBJECTS = 50_000
+"""As many new ones, and the collector looks at them."""
+
 
 async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
@@ -85,6 +88,8 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
         port = await server.start()
         # What is here now stays; the collector need not walk the whole vocabulary again and again.
         gc.freeze()
+        # A window takes some thousand objects, nearly none of which are in a circle.
+        gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
         await server.set_serving(serving=True)
         logger.info("serving on %s:%d", settings.host, port)
         await until_signal()

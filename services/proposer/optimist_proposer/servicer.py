@@ -9,8 +9,8 @@ import grpc
 import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_aligner.text.sources import INT32, NO_POSITION
-from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
+from optimist_aligner.text.sources import NO_POSITION
+from optimist_common.columns import array_from_bytes, array_to_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open
@@ -104,10 +104,9 @@ def _request_id(name: str, value: str) -> str:
 
 def _tokens(name: str, data: bytes) -> "array[int]":
     try:
-        column = from_bytes(data)
+        return array_from_bytes(data)
     except ValueError:
         raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
-    return array(INT32, column.astype(np.intc, copy=False).tobytes())
 
 
 def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.ProposeResponse:
@@ -128,14 +127,17 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
 
 def _window(request_id: str, window: SentWindow) -> proposer_pb2.Window:
     draft = window.draft
-    positions = np.frombuffer(draft.positions, dtype=np.intc)
-    prompt_positions = np.maximum(NO_POSITION - positions, 0)
+    positions, prompt_positions = array_to_bytes(draft.positions), b""
+    if min(draft.positions, default=0) < NO_POSITION:
+        column = np.frombuffer(draft.positions, dtype=np.intc)
+        positions = to_bytes(np.maximum(column, NO_POSITION))
+        prompt_positions = to_bytes(np.maximum(NO_POSITION - column, 0))
     return proposer_pb2.Window(
         request_id=request_id,
         base=window.base,
-        token_ids=to_bytes(draft.token_ids),
-        parents=b"" if draft.is_chain else to_bytes(draft.parents),
-        prediction_positions=to_bytes(np.maximum(positions, NO_POSITION)),
-        prompt_positions=to_bytes(prompt_positions) if prompt_positions.any() else b"",
-        values=floats_to_bytes(draft.values),
+        token_ids=array_to_bytes(draft.token_ids),
+        parents=b"" if draft.is_chain else array_to_bytes(draft.parents),
+        prediction_positions=positions,
+        prompt_positions=prompt_positions,
+        values=array_to_bytes(draft.values),
     )

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32
-from optimist_common.drafts import ROOT, find_path
+from optimist_common.drafts import ROOT
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, SourceName
 
@@ -31,29 +31,15 @@ class SentWindow:
         if not self.is_alive:
             return 0
         if self._heights is None:
-            self._heights = _count_heights(self.draft)
+            self._heights = self.draft.count_heights()
         return self._heights[self._node]
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""
         if not self.is_alive or not token_ids:
             return
-        path = find_path(self.draft.token_ids, self.draft.parents, token_ids, self._node)
-        self.is_alive = len(path) == len(token_ids)
-        if path:
-            self._node = path[-1]
-
-
-def _count_heights(draft: Draft) -> list[int]:
-    """Returns how long the longest path after each node is, and last after the root."""
-    number = len(draft)
-    if draft.is_chain:
-        return [*range(number - 1, -1, -1), number]
-    heights = [0] * (number + 1)
-    for node in range(number - 1, -1, -1):
-        parent = draft.parents[node]
-        heights[parent] = max(heights[parent], heights[node] + 1)
-    return heights
+        self._node, count = self.draft.walk(token_ids, self._node)
+        self.is_alive = count == len(token_ids)
 
 
 NOT_OPENED = -1
@@ -237,14 +223,20 @@ class RequestCache:
 
     def put(self, request: LiveRequest) -> list[str]:
         """Sets a request, or notes that it grew; returns which others were forgotten for it."""
-        self.pop(request.request_id)
-        name = request.prepared.name
-        if name not in self._prepared:
-            self.put_sources(request.prepared)
-        self._requests[request.request_id] = (request, request.num_bytes)
-        self._num_users[name] = self._num_users.get(name, 0) + 1
-        self.num_bytes += request.num_bytes
-        return self._shrink()
+        request_id, num_bytes = request.request_id, request.num_bytes
+        held = self._requests.get(request_id)
+        if held is not None and held[0] is request:
+            self._requests.move_to_end(request_id)
+            self.num_bytes -= held[1]
+        else:
+            self.pop(request_id)
+            name = request.prepared.name
+            if name not in self._prepared:
+                self.put_sources(request.prepared)
+            self._num_users[name] = self._num_users.get(name, 0) + 1
+        self._requests[request_id] = (request, num_bytes)
+        self.num_bytes += num_bytes
+        return self._shrink() if self._is_full else []
 
     def pop(self, request_id: str) -> LiveRequest | None:
         """Forgets a request; its sources stay while there is room."""
@@ -259,12 +251,14 @@ class RequestCache:
             del self._num_users[name]
         return request
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._requests) > self._max_requests or self.num_bytes > self._max_bytes
+
     def _shrink(self) -> list[str]:
         self._drop_unused_sources(self._max_bytes)
         forgotten: list[str] = []
-        while len(self._requests) > 1 and (
-            len(self._requests) > self._max_requests or self.num_bytes > self._max_bytes
-        ):
+        while len(self._requests) > 1 and self._is_full:
             request_id = next(iter(self._requests))
             self.pop(request_id)
             forgotten.append(request_id)
