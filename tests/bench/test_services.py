@@ -161,5 +161,11 @@ def test_a_small_run_says_what_the_texts_say(report_of: ReportOf) -> None:
     assert report["tokens_per_pass"] > 3
     assert report["output_tokens"] > report["passes"] >= report["steps"] / 3 > 0
     assert 0 <= report["steps_waited"] <= report["steps"]
-    assert report["share"] == pytest.approx(report["steps_waited"] / report["steps"], abs=1e-3)
+    share = report["steps_waited"] / report["steps"]
+    assert report["steps_waited_share"] == pytest.approx(share, abs=1e-3)
+    assert 0 <= report["steps_idle_share"] <= report["steps_waited_share"]
+    assert 0 <= report["waits_in_vain_share"] <= 1
+    assert report["windows"] >= 6
+    assert report["proposer_us_per_window"] > 0
+    assert report["scheduler_us_per_row"] > 0
     assert report["accepted_prediction_tokens"] > report["rejected_prediction_tokens"]
