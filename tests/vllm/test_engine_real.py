@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Event
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from tests.integration.edit import Answer, ask, complete, connect, edits
-from tests.stack import Stack, descendants, read_totals, wait_for_end, wait_until
+from tests.stack import Stack, descendants, wait_for_end, wait_until
 from tests.vllm.server import BIN
 
 pytestmark = [
@@ -92,10 +93,10 @@ def test_what_vllm_does_not_support_is_refused_by_name(
 
 
 def test_a_pause_keeps_what_runs(served: Stack, client: OpenAI) -> None:
-    expected = long_answer(client)
+    expected, begun = long_answer(client), Event()
     with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(long_answer, client)
-        wait_until(lambda: stat(served, "requests_running"), "a request")
+        going = pool.submit(long_answer, client, on_chunk=lambda _: begun.set())
+        assert begun.wait(60)
         order(served, "pause?mode=keep")
         assert not going.done()
         order(served, "resume")
@@ -106,10 +107,6 @@ def order(served: Stack, path: str) -> None:
     headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
     url = f"{served.url}/admin/{path}"
     httpx.post(url, headers=headers, timeout=30, trust_env=False).raise_for_status()
-
-
-def stat(served: Stack, name: str) -> float:
-    return read_totals(f"{served.url}/metrics")[f"optimist_gateway_{name}"]
 
 
 @pytest.mark.parametrize("who", ["engine", "core"])
@@ -137,10 +134,10 @@ def test_a_request_goes_on_when_what_was_killed_is_back(
 
 
 def test_an_engine_that_hangs_says_so(served: Stack, client: OpenAI) -> None:
-    core = core_pid(served)
+    core, begun = core_pid(served), Event()
     with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(long_answer, client)
-        wait_until(lambda: stat(served, "requests_running"), "a request")
+        going = pool.submit(long_answer, client, on_chunk=lambda _: begun.set())
+        assert begun.wait(60)
         os.kill(core, signal.SIGSTOP)
         try:
             wait_until(lambda: not is_ready(served), "a gateway that is not ready", 20)
