@@ -7,6 +7,7 @@ from itertools import compress
 
 import numpy as np
 
+from optimist_scheduler.core.base.block_queue import BlockQueue
 from optimist_scheduler.core.base.values import Int32Array, SlotArray
 
 Hashes = Sequence[bytes]
@@ -60,7 +61,7 @@ class BlockPool:
         # The same by block.
         self._unhashed_of: list[_Unhashed | None] = [None] * num_blocks
         # The least recently used first.
-        self._evictable = _BlockQueue(num_blocks)
+        self._evictable = BlockQueue(num_blocks)
 
     @property
     def num_free(self) -> int:
@@ -326,65 +327,6 @@ class BlockPool:
         exposed = np.flatnonzero((self._num_references > 1) & ~self._is_cached)
         if len(exposed):
             raise AssertionError("a block that is not cached is shared")
-
-
-class _BlockQueue:
-    """Blocks in the order in which they were added, each at most once.
-
-    Columns instead of an ordered dictionary: many blocks come and go together.
-    """
-
-    def __init__(self, num_blocks: int) -> None:
-        # What was removed stays among the entries until they are written anew.
-        self._entries = np.zeros(2 * num_blocks, np.int32)
-        self._first = self._end = 0
-        # Where among the entries each block is.
-        self._places = np.full(num_blocks, -1, np.int64)
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def ids(self) -> Int32Array:
-        """The blocks, the first one first [len]."""
-        return self._find(self._first, self._end)
-
-    def add(self, ids: Int32Array) -> None:
-        """Adds blocks that are not in the queue."""
-        if self._end + len(ids) > len(self._entries):
-            self._write(self.ids, 0)
-        self._write(ids, self._end)
-        self._count += len(ids)
-
-    def remove(self, ids: Int32Array) -> None:
-        """Takes some of its blocks out."""
-        self._places[ids] = -1
-        self._count -= len(ids)
-
-    def pop(self, number: int) -> Int32Array:
-        """Takes the first blocks out, no more than there are, and returns them [number]."""
-        end = self._first + number
-        ids = self._find(self._first, end)
-        while len(ids) < number:
-            # Some of the entries did not count any more.
-            start, end = end, end + number - len(ids)
-            ids = np.concatenate([ids, self._find(start, end)])
-        self._first = end
-        self.remove(ids)
-        return ids
-
-    def _find(self, first: int, end: int) -> Int32Array:
-        """Returns the blocks of entries that still count."""
-        ids = self._entries[first:end]
-        found: Int32Array = ids[self._places[ids] == np.arange(first, end)]
-        return found
-
-    def _write(self, ids: Int32Array, first: int) -> None:
-        """Writes blocks as the last entries, from `first` on; if that is 0, as the only ones."""
-        self._first, self._end = min(self._first, first), first + len(ids)
-        self._entries[first : self._end] = ids
-        self._places[ids] = np.arange(first, self._end)
 
 
 def hash_blocks(
