@@ -74,7 +74,17 @@ class TokenTree:
                 node += 1
                 path.append(node)
             return path
-        return find_path(self.token_ids.tolist(), self.parents.tolist(), token_ids, node)
+        tree, parents = self.token_ids.tolist(), self.parents.tolist()
+        for token_id in token_ids:
+            try:
+                child = tree.index(token_id, node + 1)
+                while parents[child] != node:
+                    child = tree.index(token_id, child + 1)
+            except ValueError:
+                break
+            path.append(child)
+            node = child
+        return path
 
     def find_subtree(self, node: int) -> NodeColumn:
         """Returns all nodes after a node, itself not among them, in their order."""
@@ -117,23 +127,6 @@ class TokenTree:
         for node, parent in enumerate(self.parents.tolist()):
             depths[node] = depths[parent] + 1
         return np.array(depths[:-1], np.int64)
-
-
-def find_path(
-    tree: Sequence[int], parents: Sequence[int], token_ids: Sequence[int], node: int
-) -> list[int]:
-    """Does what `TokenTree.walk` does on the columns of a tree, of a chain too, without a copy."""
-    path = list[int]()
-    for token_id in token_ids:
-        try:
-            child = tree.index(token_id, node + 1)
-            while parents[child] != node:
-                child = tree.index(token_id, child + 1)
-        except ValueError:
-            break
-        path.append(child)
-        node = child
-    return path
 
 
 class DraftSource(IntEnum):
