@@ -110,7 +110,7 @@ async def _keep_equal(cases: Sequence[Case], fleet: Fleet) -> list[Case]:
         with ExitStack() as stack:
             options = (*MODEL_FLAG, "--schedulers", address)
             gateway = await asyncio.to_thread(start, stack, "gateway", *options)
-            client = Client([f"http://{gateway.address}"], DEADLINE_SECONDS, lambda *_: False, 0)
+            client = Client([f"http://{gateway.address}"], DEADLINE_SECONDS)
             async with aclosing(client):
                 answers.append(await ask_each(client, cases))
     ours, theirs = answers

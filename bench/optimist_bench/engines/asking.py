@@ -76,15 +76,15 @@ class Asker:
         Raises:
             SetupError: A request failed; the message names the engine.
         """
-        machine, front = read_machine_seconds(), self._read_front_seconds()
+        machine, before = read_machine_seconds(), self._read_front_seconds()
         with ThreadPoolExecutor(num_streams) as pool:
             started = perf_counter()
             answers = list(pool.map(lambda each: self._ask(each, max_tokens), prompts))
             seconds = perf_counter() - started
         stolen_share = find_stolen_share(machine, read_machine_seconds())
-        if front is not None:
-            front = (self._read_front_seconds() or front) - front
-        return Round(seconds, answers, stolen_share, front)
+        after = self._read_front_seconds()
+        front_seconds = None if before is None or after is None else after - before
+        return Round(seconds, answers, stolen_share, front_seconds)
 
     def _read_front_seconds(self) -> float | None:
         try:

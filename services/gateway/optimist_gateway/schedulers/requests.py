@@ -210,7 +210,7 @@ class TrackedRequest:
         """Tokens that prompt and output may have together."""
         return len(self.add.prompt_token_ids) // 4 + self.add.max_tokens
 
-    def next_add(self, handle: int, engine: str = "") -> scheduler_pb2.Add:
+    def next_add(self, handle: int, engine: str) -> scheduler_pb2.Add:
         """Returns the command that lets the request begin, or go on after its output.
 
         Args:
