@@ -139,6 +139,9 @@ class WindowsSettings(ServiceSettings):
     affinity: bool = Field(True, description="whether a request stays with one: true or false")
     pass_ms: float = Field(20.0, gt=0, description="how long a pass takes without its tokens")
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
+    looks_up: bool = Field(
+        True, description="whether the worker looks drafts up in predictions: true or false"
+    )
     depth: int = Field(2, ge=1, le=3, description="plans in flight")
     wait_ms: float = Field(10.0, ge=0, description="longest wait for a window between two passes")
     wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")
@@ -176,6 +179,7 @@ def measure(settings: WindowsSettings) -> dict[str, Any]:
             simulated_worker(
                 step_us=round(1000 * settings.pass_ms),
                 token_us=settings.token_us,
+                looks_up=str(settings.looks_up),
                 truths=str(truths),
                 max_num_seqs=settings.concurrency,
                 max_num_batched_tokens=128 * settings.concurrency,

@@ -19,6 +19,7 @@ SIZES: dict[str, Any] = {"vocab_size": 50, "max_model_len": 64, "block_size": 4,
 SIZES |= {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 COLUMNS: tuple[str, ...] = ("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens")
 COLUMNS += ("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes")
+COLUMNS += ("draft_positions",)
 """Of a result, besides its slots."""
 
 
@@ -74,6 +75,8 @@ class Row:
     ended: bool = False
     """Whether it said a stop token or is as long as it may be: it emits nothing any more."""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    num_predicted: int = 0
+    """Tokens of its predictions."""
     _hashes: list[int] = field(default_factory=list)
     """Of its tokens up to each."""
 
@@ -171,8 +174,9 @@ class FakeWorker:
             self.description.drafter = drafter.source.value  # type: ignore[assignment]
             self.description.max_drafter_tokens = drafter.max_tokens
             self.description.max_drafter_depth = drafter.max_depth
-        self.drafted: list[tuple[str, tuple[int, ...], list[tuple[int, ...]]]] = []
-        """Request, its output and the nodes behind of each look at a window."""
+        self.drafted: list[tuple[str, tuple[int, ...], list[tuple[int, ...]], int]] = []
+        """Request, its output and the nodes behind of each look at a window or at a prediction, and
+        the position there, -1 of a window."""
         self.admitted: list[str] = []
         self.failing: set[str] = set()
         self.num_steps = 0
@@ -251,6 +255,7 @@ class FakeWorker:
             cached,
         )
         row.sampling = read_sampling(admission.sampling)
+        row.num_predicted = len(from_bytes(admission.predicted_token_ids))
         assert 0 < row.num_prompt_tokens <= len(tokens) < row.max_length
         assert row.max_length <= self.description.max_model_len
         # The last token at least is computed, for its logits.
@@ -298,11 +303,12 @@ class FakeWorker:
         for slot, num_known, num_drafts in zip(slots, known, drafts, strict=True):
             row = self.rows[slot]
             new, counts, source, nodes = list[int](), (0, 0), DraftSource.TARGET, [-1]
+            position = -1
             if row.request_id in self.failing:
                 response.errors.add(slot=slot, message=f"{row.request_id} fails")
             elif not row.ended:
                 num_computed = row.num_computed
-                new, counts, source, nodes = self._run_row(row, num_known, num_drafts)
+                new, counts, source, nodes, position = self._run_row(row, num_known, num_drafts)
                 reported = row.report(slot, self.description.vocab_size, num_computed, len(new))
                 if reported is not None and not self.is_silent:
                     response.logprobs.append(reported)
@@ -311,11 +317,13 @@ class FakeWorker:
                     levels = self._drafter.count_levels(np.array([counts[0]], np.int32))
                     deepest = max(deepest, int(levels[0]))
             parts: list[Sequence[int]] = [[len(row.token_ids)], [len(new)], new, counts[:1]]
-            parts += counts[1:], [source], nodes[:1], nodes[1:]
+            parts += counts[1:], [source], nodes[:1], nodes[1:], [position]
             for name, values in zip(COLUMNS, parts, strict=True):
                 columns[name] += values
         if DraftSource.PREDICTION not in columns["draft_sources"]:
             del columns["window_nodes"], columns["accepted_nodes"]
+        if max(columns["draft_positions"]) < 0:
+            del columns["draft_positions"]
         for name, column in columns.items():
             setattr(response, name, to_bytes(column))
         response.num_tokens, response.draft_ns = num_fed, 2000 * deepest
@@ -324,7 +332,7 @@ class FakeWorker:
 
     def _run_row(
         self, row: Row, num_known: int, num_drafts: int
-    ) -> tuple[list[int], tuple[int, int], DraftSource, list[int]]:
+    ) -> tuple[list[int], tuple[int, int], DraftSource, list[int], int]:
         end = row.num_computed + num_known
         capacity = len(row.blocks) * self.description.block_size
         assert num_known > 0
@@ -334,7 +342,7 @@ class FakeWorker:
         # Nobody needs the keys and values of a request's last token.
         assert min(end + num_drafts, row.max_length - 1) <= capacity
         room = min(capacity - end, row.max_length - end - 1)
-        source, nodes = self._draft(row, min(num_drafts, room))
+        source, nodes, position = self._draft(row, min(num_drafts, room))
         holders = self._holders()
         hashes = row.hashes(end)
         written = range(row.num_computed, end + len(nodes))
@@ -344,7 +352,7 @@ class FakeWorker:
         assert self._kv_of(row, end) == hashes
         row.num_computed = end
         if end < len(row.token_ids):
-            return [], (0, 0), DraftSource.TARGET, [-1]
+            return [], (0, 0), DraftSource.TARGET, [-1], -1
         new, known = list[int](), hashes[-1]
         while not new or tuple(new) in nodes:
             new.append(known % self.description.vocab_size)
@@ -356,10 +364,11 @@ class FakeWorker:
         kept = range(end, end + len(new) - 1)
         self._write(row, kept, row.hashes(end + len(kept))[end:])
         row.num_computed += len(new) - 1
-        return new, (len(nodes), len(new) - 1), source, of_window
+        return new, (len(nodes), len(new) - 1), source, of_window, position
 
-    def _draft(self, row: Row, most: int) -> tuple[DraftSource, set[tuple[int, ...]]]:
-        """Returns the source and the nodes, each as the path that leads to it."""
+    def _draft(self, row: Row, most: int) -> tuple[DraftSource, set[tuple[int, ...]], int]:
+        """Returns the source, the nodes, each as the path that leads to it, and where in the
+        prediction a lookup has found them, -1 for nowhere."""
         source, nodes = DraftSource.PREDICTION, row.nodes()
         if not nodes and self._drafter is not None:
             source, paths = self._drafter.source, self._guess(row.token_ids, self._drafter)
@@ -367,11 +376,14 @@ class FakeWorker:
             longest = max(map(len, paths), default=0)
             every = [tuple(path[: depth + 1]) for depth in range(longest) for path in paths]
             nodes = list(dict.fromkeys(every))
-        chosen = nodes[:most]
-        if source == DraftSource.PREDICTION:
+        chosen, position = nodes[:most], -1
+        num_positions = row.num_predicted - len(chosen) + 1
+        if source == DraftSource.NGRAM and chosen and num_positions > 0:
+            position = 7 * len(row.token_ids) % num_positions
+        if source == DraftSource.PREDICTION or position >= 0:
             output = tuple(row.token_ids[row.num_prompt_tokens :])
-            self.drafted.append((row.request_id, output, chosen))
-        return (source, set(chosen)) if chosen else (DraftSource.TARGET, set())
+            self.drafted.append((row.request_id, output, chosen, position))
+        return (source, set(chosen), position) if chosen else (DraftSource.TARGET, set(), -1)
 
     def _guess(self, token_ids: list[int], drafter: Drafter) -> list[list[int]]:
         """Returns the branches of a tree; the first ones are mostly what the model will say."""

@@ -99,7 +99,7 @@ def plan_rows(sequence: int, rows: Sequence[PlannedRow] = (), **parts: Any) -> P
 
 _RESULT_COLUMNS = (
     *("lengths", "num_emitted_tokens", "num_drafted_tokens", "num_accepted_tokens"),
-    *("draft_sources", "window_nodes"),
+    *("draft_sources", "window_nodes", "draft_positions"),
 )
 
 
@@ -175,13 +175,15 @@ def generate(
     predict: Predict | None = None,
     width: int = 0,
     chunk: int = 1000,
+    predicted: Sequence[int] = (),
     note: Callable[[StepResult], object] | None = None,
 ) -> list[int]:
     """Generates on slot 0 of a runner from which everything is released; notes each result."""
     runner.release_all()
     output: list[int] = []
     first = PlannedRow(0, chunk, width, blocks_of(0))
-    plan = plan_rows(0, [first], admissions=[admit(0, prompt, sampling)])
+    request = admit(0, prompt, sampling, predicted_token_ids=predicted)
+    plan = plan_rows(0, [first], admissions=[request])
     while True:
         result = runner.execute(plan)
         if note is not None:

@@ -21,9 +21,12 @@ from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, S
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_cli.serve.ports import free_ports
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.drafts import DraftSource
 from optimist_common.errors import run_or_explain
+from optimist_common.lookup import MOST_DRAFTS
 from optimist_common.network.server import GrpcServer, run_service
 from optimist_common.settings import ServiceSettings, load_settings
+from optimist_scheduler.core.width.acceptance import Drafter
 
 
 class Emissions:
@@ -85,6 +88,9 @@ class SimulatedSettings(ServiceSettings):
     truths_by_seed: bool = Field(
         False, description="whether seeds say what is said, not prompts: true or false"
     )
+    looks_up: bool = Field(
+        False, description="whether rows that left their windows draft from their predictions"
+    )
     emissions: str = Field("", description="file that says at the end what was sent when")
     stall_every: int = Field(0, ge=0, description="number of steps between stalls; 0: none")
     stall_us: int = Field(0, ge=0, description="how much longer such a step takes")
@@ -99,6 +105,9 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._settings = settings
         # Room for the longest sequence in each slot: nothing is preempted.
         model = SimulatedModel(
+            drafter=Drafter(DraftSource.NGRAM, MOST_DRAFTS, MOST_DRAFTS)
+            if settings.looks_up
+            else None,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
         )

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from optimist_common.errors import SetupError
+from optimist_common.lookup import MOST_DRAFTS
 from optimist_common.network.endpoints import is_loopback
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
@@ -81,8 +82,8 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     )
     drafter: Literal["none", "ngram", "draft_model", "quantised", "medusa", "eagle"] = Field(
         "ngram",
-        description="what drafts where no window does: none, ngram (the request's own text, if no "
-        "proposer follows it), draft_model, quantised, medusa or eagle",
+        description="what drafts where no window does: none, ngram (a lookup in predictions and in "
+        "the request's own text), draft_model, quantised, medusa or eagle",
     )
     drafter_model: str = Field(
         "",
@@ -100,7 +101,11 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         8, ge=4, le=8, multiple_of=4, description="bits per weight of the quantised target: 8 or 4"
     )
     drafter_tokens: int = Field(
-        5, ge=1, le=64, description="most drafts of a request and pass, all branches together"
+        0,
+        ge=0,
+        le=64,
+        description="most drafts of a request and pass, all branches together; 0: 64 of ngram, "
+        "which drafts what is likely, and 5 of others",
     )
     drafter_tree: Literal["none", "fixed", "dynamic"] = Field(
         "none",
@@ -173,6 +178,11 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
                 f"{self.tensor_parallel_size}"
             )
         return self
+
+    @property
+    def num_drafter_tokens(self) -> int:
+        """Most drafts of a request and pass."""
+        return self.drafter_tokens or (MOST_DRAFTS if self.drafter == "ngram" else 5)
 
     def find_unused(self) -> list[str]:
         """Returns which settings were given that have no effect, one sentence each."""

@@ -113,6 +113,8 @@ class Expected:
         accepted: int,
         drafted: dict[TokenPath, int],
         positions: list[int] | None,
+        *,
+        is_looked_up: bool,
     ) -> None:
         """Takes the output of a pass.
 
@@ -120,8 +122,9 @@ class Expected:
             tokens: What it brought.
             source: Where its drafts came from.
             accepted: How many of the tokens were drafts.
-            drafted: Positions in the prediction of what was drafted of a window.
+            drafted: Positions in the prediction of what was drafted of it or of a window.
             positions: Those that were reported of accepted drafts.
+            is_looked_up: Whether the worker found its drafts in the prediction.
         """
         assert accepted <= len(tokens)
         self._num_passes += 1
@@ -135,7 +138,7 @@ class Expected:
         assert self.output == self.truth[: len(self.output)]
         is_wanted = self.new.wants_prediction_positions and expected
         assert positions == (expected if is_wanted else None)
-        self._learn_gain(source, accepted)
+        self._learn_gain(DraftSource.NGRAM if is_looked_up else source, accepted)
 
     def _account(self, kept: list[int], drafted: dict[TokenPath, int]) -> list[int]:
         """Notes the drafts of a window, of which these were kept; returns their positions."""
@@ -152,7 +155,7 @@ class Expected:
         """Averages what a pass has brought; a request that gains too little has no window."""
         drafter = self._drafter
         if self.gain >= 0 and drafter is not None and drafter.is_lookup and self.base < 0:
-            assert source != drafter.source
+            assert source != drafter.source or self.new.predicted_token_ids
         if self.gain < 64:
             return
         brought = accepted if source == DraftSource.PREDICTION else 0

@@ -5,7 +5,7 @@ Some runs are recorded, and replayed in the end.
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -121,7 +121,7 @@ NUMBERS = st.integers(0, 5)
 """Which of the workers that can."""
 
 Drafted = dict[str, dict[TokenPath, int]]
-"""Position in the prediction of what was drafted of windows, by request."""
+"""Position in the prediction of what was drafted of windows or found there, by request."""
 
 
 class DrivenWorker(Worker):
@@ -140,7 +140,8 @@ class DrivenWorker(Worker):
     def forget(self) -> None:
         """Loses what is between the worker and its scheduler."""
         self.sent: list[worker_pb2.ExecuteRequest] = []
-        self.results: list[tuple[worker_pb2.ExecuteResponse, Drafted]] = []
+        self.results: list[tuple[worker_pb2.ExecuteResponse, Drafted, set[str]]] = []
+        """With what was drafted, and the requests whose drafts were looked up in predictions."""
         self.settled: list[worker_pb2.ExecuteResponse] = []
         self.in_force: dict[int, Drafted] = {}
         """The windows when each plan was made."""
@@ -149,7 +150,7 @@ class DrivenWorker(Worker):
     @property
     def in_flight(self) -> list[list[int]]:
         """Slots of the plans without a result."""
-        first = [result.slots for result, _ in self.results if result.repeat == 0]
+        first = [result.slots for result, *_ in self.results if result.repeat == 0]
         return [from_bytes(each).tolist() for each in (*(plan.slots for plan in self.sent), *first)]
 
 
@@ -515,10 +516,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         worker.fake.drafted.clear()
         result = run()
         drafted: Drafted = {}
-        for request_id, output, paths in worker.fake.drafted:
-            windows = worker.in_force[result.sequence][request_id] if paths else {}
-            drafted[request_id] = {output + path: windows[output + path] for path in paths}
-        worker.results.append((result, drafted))
+        for request_id, output, paths, start in worker.fake.drafted:
+            windows = worker.in_force[result.sequence][request_id] if paths and start < 0 else {}
+            drafted[request_id] = {
+                output + path: start + len(path) - 1 if start >= 0 else windows[output + path]
+                for path in paths
+            }
+        looked_up = {request_id for request_id, *_, start in worker.fake.drafted if start >= 0}
+        worker.results.append((result, drafted, looked_up))
 
     @can(lambda worker: bool(worker.results))
     @rule(number=NUMBERS)
@@ -526,12 +531,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.receive_from(self.choose(number, lambda worker: bool(worker.results)))
 
     def receive_from(self, worker: DrivenWorker) -> None:
-        result, drafted = worker.results.pop(0)
+        result, drafted, looked_up = worker.results.pop(0)
         worker.settled.append(result)
         is_quiet = worker.scheduler.is_quiet
         outputs = worker.settle(step_result(result), result)
         assert not is_quiet or len(outputs.handles) == 0
-        self.take(outputs, drafted)
+        self.take(outputs, drafted, looked_up)
 
     @can(lambda worker: bool(worker.settled))
     @rule(number=NUMBERS, data=st.data())
@@ -594,7 +599,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # What must hold.
 
-    def take(self, outputs: StepOutputs, drafted: Drafted) -> None:
+    def take(self, outputs: StepOutputs, drafted: Drafted, looked_up: Collection[str]) -> None:
         assert set(outputs.owners.tolist()) <= {3}
         for reported in outputs.logprobs:
             assert reported.owner == 3
@@ -605,7 +610,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         for handle, source, accepted in zip(*(each.tolist() for each in counted), strict=True):
             path = drafted.get(f"r{handle}", {})
             self.live[f"r{handle}"].take(
-                texts[handle], source, accepted, path, positions.pop(handle, None)
+                texts[handle],
+                source,
+                accepted,
+                path,
+                positions.pop(handle, None),
+                is_looked_up=f"r{handle}" in looked_up,
             )
         assert not positions
         for request_id, tokens in outputs.observed:

@@ -5,11 +5,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from optimist_common.lookup import LONGEST_MATCH
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.noise import Stream, gumbel
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.drafters.ngram import LONGEST_MATCH, find_sources
+from optimist_worker.drafters.ngram import choose_sources, count_matches, find_last
 from optimist_worker.drafters.shape import choose_drafts
 from tests.worker.acceptance.test_sampling_table import table_of
 from tests.worker.drafters.markov import random_logits
@@ -53,9 +54,18 @@ def test_the_coupled_rules_drafter_shares_the_targets_noise() -> None:
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:
     """Looks one row up; what lies after its length is noise."""
-    row = torch.tensor([token_ids + [token_ids[-1]] * padding])
-    found = find_sources(row, torch.tensor([len(token_ids)]), torch.tensor([cursor]))
-    return int(found[0])
+    row, length = torch.tensor([token_ids + [token_ids[-1]] * padding]), len(token_ids)
+    return look_up(row, torch.tensor([length]), cursor)[0][0]
+
+
+def look_up(
+    token_ids: torch.Tensor, lengths: torch.Tensor, cursor: int
+) -> tuple[list[int], list[int]]:
+    texts = torch.nn.functional.pad(token_ids, (LONGEST_MATCH, 0), value=-1)
+    num_matched = count_matches(texts, find_last(token_ids, lengths))
+    indices = torch.arange(token_ids.shape[1])
+    found = choose_sources(num_matched, indices, lengths, torch.full_like(lengths, cursor))
+    return found.indices.tolist(), found.num_matched.tolist()
 
 
 def worth(token_ids: list[int], index: int, cursor: int) -> tuple[int, int]:
@@ -80,10 +90,11 @@ def test_the_longest_and_nearest_match_is_taken_whatever_lies_beside(
     width = max(map(len, rows)) + 2
     table = torch.tensor([row + [0] * (width - len(row)) for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
-    found = find_sources(table, lengths, torch.full_like(lengths, cursor)).tolist()
+    found, num_matched = look_up(table, lengths, cursor)
     assert found == [find(row, cursor) for row in rows]
-    for row, index in zip(rows, found, strict=True):
+    for row, index, matched in zip(rows, found, num_matched, strict=True):
         best = max((worth(row, each, cursor) for each in range(1, len(row))), default=(0, 0))
+        assert matched == best[0]
         if best[0]:
             assert worth(row, index, cursor) == best
         else:

@@ -8,7 +8,7 @@ import pytest
 from optimist_common.errors import SetupError
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
-from optimist_worker.core.plan import PlannedRow, WindowUpdate
+from optimist_worker.core.plan import PlannedRow, StepResult, WindowUpdate
 from optimist_worker.drafters.build import read_shape
 from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.runner.runner import Runner
@@ -35,6 +35,46 @@ def test_texts_are_those_without_drafts(
 ) -> None:
     expected = plain_text(llama, PROMPT, 48, sampling)
     assert generate(drafting, PROMPT, 48, sampling=sampling, width=width, chunk=8) == expected
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), SAMPLED])
+def test_what_follows_an_edit_is_looked_up_in_the_prediction(
+    llama: Runner, llama_path: Path, sampling: SamplingParams
+) -> None:
+    truth = plain_text(llama, PROMPT, 60, sampling)
+    wrong = (truth[9] + 1) % VOCAB_SIZE
+    # A token that is another, one that is missing, and two that the text does not have.
+    predicted = [*truth[:9], wrong, *truth[10:20], *truth[21:40], wrong, wrong, *truth[40:]]
+    runner = shared_runner(llama_path, "ngram", "chain", AcceptanceRule.COUPLED)
+    found: list[tuple[int, int]] = []
+
+    def note(result: StepResult) -> None:
+        found.append((int(result.draft_positions[0]), int(result.num_accepted_tokens[0])))
+
+    text = generate(runner, PROMPT, 60, sampling=sampling, predicted=predicted, width=4, note=note)
+    assert text == truth
+    assert found[0] == (0, 4)
+    of_prediction = sum(accepted for position, accepted in found if position >= 0)
+    assert of_prediction > 36
+    for position, accepted in found:
+        assert position < len(predicted) - accepted + 1
+
+
+def test_unlikely_drafts_are_not_made_where_they_do_not_pay(
+    llama: Runner, llama_path: Path
+) -> None:
+    truth = plain_text(llama, PROMPT, 30)
+    other = [(token + 1) % VOCAB_SIZE for token in truth[:10]]
+    runner = shared_runner(llama_path, "ngram", "chain", AcceptanceRule.COUPLED)
+    for least_chance, number in ((0.0, 4), (0.7, 0)):
+        runner.release_all()
+        request = admit(0, PROMPT, predicted_token_ids=[*other, *truth[10:]])
+        first = plan_rows(0, [PlannedRow(0, 100, 0, blocks_of(0))], admissions=[request])
+        run(runner, first)
+        plan = plan_rows(1, [PlannedRow(0, 1, 4, [])], least_chance=least_chance)
+        (row,) = run(runner, plan)
+        # What was said first is not in the prediction near by.
+        assert row.num_drafted_tokens == number
 
 
 def window_tree(truth: list[int], base: int) -> WindowUpdate:

@@ -43,6 +43,7 @@ def request() -> worker_pb2.ExecuteRequest:
                 max_length=90,
                 min_length=4,
                 stop_token_ids=to_bytes([2, 11]),
+                predicted_token_ids=to_bytes([6, 7, 6]),
                 sampling=sampling_pb2.SamplingParams(
                     temperature=0.5,
                     seed=-3,
@@ -62,12 +63,16 @@ def request() -> worker_pb2.ExecuteRequest:
         num_new_blocks=to_bytes([1, 2]),
         new_blocks=to_bytes([9, 0, 4]),
         num_repeats=63,
+        least_chance=0.25,
     )
 
 
 def listed(part: Any) -> Any:
     """Returns the same with a list of tokens, which can be compared."""
-    return replace(part, token_ids=list(part.token_ids))
+    columns = {"token_ids": list(part.token_ids)}
+    if isinstance(part, Admission):
+        columns["predicted_token_ids"] = list(part.predicted_token_ids)
+    return replace(part, **columns)
 
 
 def test_the_codec_does_not_load_torch() -> None:
@@ -77,11 +82,11 @@ def test_the_codec_does_not_load_torch() -> None:
 
 def test_plans_are_decoded() -> None:
     plan = decode_plan(request(), SIZES)
-    assert (plan.sequence, plan.num_repeats, plan.repeat) == (8, 63, 0)
+    assert (plan.sequence, plan.num_repeats, plan.repeat, plan.least_chance) == (8, 63, 0, 0.25)
     assert plan.released_slots == [3]
     sampling = SamplingParams(temperature=0.5, seed=-3, logit_bias={7: 1.5})
     assert [listed(each) for each in plan.admissions] == [
-        Admission(3, "r", [5, 6], 1, sampling, [7, 8], 90, 4, [2, 11])
+        Admission(3, "r", [5, 6], 1, sampling, [7, 8], 90, 4, [2, 11], [6, 7, 6])
     ]
     assert [listed(each) for each in plan.windows] == [WindowUpdate(1, 4, [1, 2, 3], [-1, 0, 0])]
     assert list(plan.rows()) == [PlannedRow(3, 2, 0, [9]), PlannedRow(1, 1, 5, [0, 4])]
@@ -140,6 +145,7 @@ def test_results_are_encoded() -> None:
         "draft_sources": [1, 0],
         "window_nodes": [5, -1],
         "accepted_nodes": [6],
+        "draft_positions": [-1, 4],
     }
     scored = RowLogprobs(
         slot=3,
@@ -180,18 +186,20 @@ def test_a_digest_shows_what_decides_and_no_more() -> None:
         assert digest(replace(result, **{name: value})) != same, name
 
 
-MALFORMED: dict[str, list[int | bytes | list[int]]] = {
+MALFORMED: dict[str, list[float | bytes | list[int]]] = {
     "slots": [b"abc", [1, 1], [1, 4], [-1, 3], [2**31 - 1, 3], b""],
     "released_slots": [[4], [2, 2]],
     "num_known_tokens": [[-1, 2], [2**31 - 1] * 2, b"12345678901", [1], [1, 0], [20, 1]],
     "num_draft_tokens": [[0, -1], b""],
     "num_new_blocks": [[3], [4, -1]],
     "num_repeats": [-1, 64],
+    "least_chance": [-0.5, float("nan"), float("inf")],
     "new_blocks": [[1, 2], [1, -1, 2], b"1", [1, 2, 10]],
     "admissions.slot": [4],
     "admissions.token_ids": [b"12345"],
     "admissions.cached_blocks": [[1, 10], b"1"],
     "admissions.stop_token_ids": [b"1"],
+    "admissions.predicted_token_ids": [b"1"],
     "admissions.sampling.logit_bias_values": [b"", b"12345"],
     "windows.slot": [-1],
     "windows.base": [-1],
@@ -210,7 +218,7 @@ MALFORMED: dict[str, list[int | bytes | list[int]]] = {
     ("message", "value"),
     [(message, value) for message in MALFORMED for value in MALFORMED[message]],
 )
-def test_malformed_plans_name_the_field(message: str, value: int | bytes | list[int]) -> None:
+def test_malformed_plans_name_the_field(message: str, value: float | bytes | list[int]) -> None:
     *owners, name = message.partition(":")[0].split(".")
     plan: Any = request()
     part = plan

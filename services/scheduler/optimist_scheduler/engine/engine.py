@@ -26,6 +26,10 @@ PASS_MEMORY = 1 / 8
 """Weight of a pass among those by which the next one is estimated."""
 
 
+WAITING_SHARE = 7 / 8
+"""Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
+
+
 class Engine(Worker):
     """Runs requests on one worker, from each connection to its loss."""
 
@@ -54,7 +58,7 @@ class Engine(Worker):
         self._watch, self._delivery, self._proposers = watch, delivery, proposers
         self._answer_pauses = answer_pauses
         self._news = asyncio.Event()
-        self._link = WorkerLink(settings, peer, self._news.set)
+        self._link = WorkerLink(settings, peer, self._take_news)
         self._metrics = metrics.StatsMetrics(peer.target)
         self._pass_seconds = 0.0
         self._waits_since = 0.0
@@ -117,6 +121,11 @@ class Engine(Worker):
         """Lets the loop look for something new to do."""
         self._news.set()
 
+    def _take_news(self) -> None:
+        """Wakes the loop from what it waits for: the worker has answered, or is lost."""
+        self._news.set()
+        self._proposers.waits.note_answer()
+
     async def close(self) -> None:
         """Ends the connection, and the worker's part of the journal."""
         self.end_journal()
@@ -127,16 +136,29 @@ class Engine(Worker):
         """Waits a little for drafts rather than go on without."""
         if not scheduler.can_send:
             return
-        is_idle = scheduler.num_plans_in_flight == 0
-        num_running = scheduler.num_running * is_idle
-        find_unaligned = scheduler.find_unaligned
-        if self._proposers.is_worth_a_wait(find_unaligned, num_running, self._pass_seconds):
+        slack_seconds = 0.0
+        if scheduler.num_plans_in_flight:
+            in_pass = monotonic() - self._waits_since
+            slack_seconds = max(self._pass_seconds * WAITING_SHARE - in_pass, 0.0)
+        find_unaligned, drafter = scheduler.find_unaligned, scheduler.config.drafter
+        if self._proposers.is_worth_a_wait(
+            find_unaligned,
+            scheduler.num_running,
+            self._pass_seconds,
+            slack_seconds,
+            looks_up=drafter is not None and drafter.is_lookup,
+        ):
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()
-            if await self._proposers.wait_for_windows(find_unaligned):
-                is_idle = scheduler.num_plans_in_flight <= self._link.num_results
+            if await self._proposers.wait_for_windows(
+                find_unaligned, slack_seconds, self._is_worker_idle
+            ):
+                is_idle = self._is_worker_idle()
                 self._proposers.waits.num_idle += is_idle
                 metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
+
+    def _is_worker_idle(self) -> bool:
+        return self.scheduler.num_plans_in_flight <= self._link.num_results
 
     async def _send_plans(self, scheduler: Scheduler) -> None:
         num_starved = scheduler.stats.num_starved

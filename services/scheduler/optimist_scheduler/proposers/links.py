@@ -340,40 +340,56 @@ class WindowWaits:
         self.seconds = 0.0
         """Time of all together."""
 
-    def is_worth_one(self, num_lacking: int, num_running: int, pass_seconds: float) -> bool:
+    def is_worth_one(
+        self, num_lacking: float, num_running: int, pass_seconds: float, slack_seconds: float
+    ) -> bool:
         """Returns whether to wait; see `WaitValue.pays`."""
         if not self._longest:
             return False
         if self._pays_always:
             return num_lacking > 0
-        return self._value.pays(num_lacking, num_running, pass_seconds)
+        return self._value.pays(num_lacking, num_running, pass_seconds, slack_seconds)
 
     def note_answer(self) -> None:
         """Lets those that wait look again at what they wait for."""
         self._answered.set()
 
-    async def wait(self, find_awaited: Callable[[], list[ProposerLink]]) -> list[ProposerLink]:
-        """Waits until no answer is due any more; returns whose are when the time is over."""
+    async def wait(
+        self,
+        find_awaited: Callable[[], list[ProposerLink]],
+        slack_seconds: float,
+        is_idle: Callable[[], bool],
+    ) -> list[ProposerLink]:
+        """Waits until no answer is due any more; returns whose are when the time is over.
+
+        Args:
+            find_awaited: Returns where answers are due.
+            slack_seconds: For how long the worker probably still has something to run: a wait that
+                is expected to be over by then may be that long, but ends when the worker is idle.
+            is_idle: Returns whether it has nothing to run.
+        """
         started = perf_counter()
-        awaited = find_awaited()
-        timeout, is_late = self._budget.timeout, False
+        awaited, costs_nothing = find_awaited(), slack_seconds > self._value.expected
+        timeout = slack_seconds if costs_nothing else self._budget.timeout
+        is_over = False
         try:
             async with asyncio.timeout(timeout):
-                while awaited:
+                while awaited and not (costs_nothing and is_idle()):
                     self._answered.clear()
                     await self._answered.wait()
                     awaited = find_awaited()
         except TimeoutError:
-            metrics.PROPOSER_LATE.inc()
-            self.num_late += 1
-            is_late = True
+            is_over = True
         finally:
             seconds = perf_counter() - started
-            if is_late:
+            if is_over and not costs_nothing:
                 self._budget.observe(seconds, timeout)
             metrics.PROPOSER_WAITS.inc()
             metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
             self.num_waits += 1
             self.seconds += seconds
             self._value.observe(seconds)
-        return awaited
+        if awaited:
+            metrics.PROPOSER_LATE.inc()
+            self.num_late += 1
+        return awaited if is_over else []

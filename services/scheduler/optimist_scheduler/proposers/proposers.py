@@ -9,6 +9,7 @@ from functools import partial
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, from_bytes
+from optimist_scheduler.core.requests.following import LOOKED_UP_LOSS
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks, WindowWaits
@@ -136,25 +137,41 @@ class Proposers:
         self._flush()
 
     def is_worth_a_wait(
-        self, find_unaligned: FindUnaligned, num_running: int, pass_seconds: float
+        self,
+        find_unaligned: FindUnaligned,
+        num_running: int,
+        pass_seconds: float,
+        slack_seconds: float,
+        *,
+        looks_up: bool,
     ) -> bool:
         """Returns whether requests lack windows that answers could bring in time.
 
         Args:
             find_unaligned: Returns those of the requests that matter which have no window.
-            num_running: Requests that the worker could go on with; 0 if it has something to do.
+            num_running: Requests that the worker could go on with.
             pass_seconds: How long a pass takes.
+            slack_seconds: For how long the worker still has something to run.
+            looks_up: Whether the worker looks drafts up in predictions.
         """
         if not self._followed or all(link.is_late or not link.is_open for link in self._links):
             return False
-        num_lacking = sum(request_id in self._followed for request_id in find_unaligned())
-        return self.waits.is_worth_one(num_lacking, num_running, pass_seconds)
+        num_lacking = 0.0
+        for request_id in find_unaligned():
+            if (followed := self._followed.get(request_id)) is not None:
+                is_looked_up = looks_up and followed.opening.predicted_token_ids
+                num_lacking += LOOKED_UP_LOSS if is_looked_up else 1.0
+        return self.waits.is_worth_one(num_lacking, num_running, pass_seconds, slack_seconds)
 
-    async def wait_for_windows(self, find_unaligned: FindUnaligned) -> bool:
+    async def wait_for_windows(
+        self, find_unaligned: FindUnaligned, slack_seconds: float, is_idle: Callable[[], bool]
+    ) -> bool:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
 
         Args:
             find_unaligned: Returns those of the requests that matter which have no window.
+            slack_seconds: For how long the worker probably still has something to run.
+            is_idle: Returns whether it has nothing to run.
 
         Returns:
             Whether there was anything to wait for.
@@ -162,7 +179,7 @@ class Proposers:
         find_awaited = partial(self._find_awaited, find_unaligned)
         if not find_awaited():
             return False
-        for link in await self.waits.wait(find_awaited):
+        for link in await self.waits.wait(find_awaited, slack_seconds, is_idle):
             # Not waited for again before it answers anything.
             link.is_late = True
         return True

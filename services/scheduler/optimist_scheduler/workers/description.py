@@ -126,7 +126,7 @@ def _drafter(message: worker_pb2.DescribeResponse) -> Drafter | None:
         raise ValueError(
             f"it says max_drafter_depth is {depth} with max_drafter_tokens {num_tokens}"
         )
-    return Drafter(source, num_tokens, depth)
+    return Drafter(source, num_tokens, depth, message.pads_passes)
 
 
 def _drafter_us(message: worker_pb2.DescribeResponse) -> tuple[int, ...]:

@@ -116,6 +116,7 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
         num_new_blocks=to_bytes(plan.num_new_blocks),
         new_blocks=to_bytes(plan.new_blocks),
         num_repeats=plan.num_repeats,
+        least_chance=plan.least_chance,
     )
     # Made where they belong: otherwise each is copied there.
     for slot, window in plan.windows:
@@ -144,6 +145,7 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         draft_sources=from_bytes(message.draft_sources),
         window_nodes=from_bytes(message.window_nodes),
         accepted_nodes=from_bytes(message.accepted_nodes),
+        draft_positions=from_bytes(message.draft_positions),
         errors={error.slot: error.message for error in message.errors},
         repeat=message.repeat,
         num_tokens=message.num_tokens,
@@ -212,6 +214,7 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
         # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.
         min_length=min(request.min_length, request.max_length),
         stop_token_ids=to_bytes(sorted(request.stop_token_ids)),
+        predicted_token_ids=to_bytes(request.predicted_token_ids),
     )
 
 

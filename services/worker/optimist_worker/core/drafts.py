@@ -47,6 +47,10 @@ class Drafts:
     None: all rows if there are no probabilities, else none.
     """
 
+    positions: Tensor | None = None
+    """Position in its request's predictions of each row's first draft, -1 if it was read elsewhere,
+    int64 `[R]`; None: of all rows."""
+
     _depths: Tensor | None = field(default=None, init=False, repr=False)
 
     @property

@@ -45,6 +45,8 @@ class Admission:
     min_length: int = 0
     """Length below which no stop token ends the request, in tokens."""
     stop_token_ids: list[int] = field(default_factory=list)
+    predicted_token_ids: Sequence[int] | Int32Column = ()
+    """Of all predictions; a drafter may look drafts up in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Plan(NamedTuple):
     """How many times the rows may be run again."""
     repeat: int = 0
     """Which run this is; 0 is the first."""
+    least_chance: float = 0.0
+    """Chance below which a draft that is looked up is not worth its time; 0 if all are."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Goes through the rows."""
@@ -159,6 +163,8 @@ class StepResult:
     window_nodes: Int32Column = field(default_factory=lambda: _NO_ROWS)
     """Node of its window that each row was at when it drafted, -1 for none; counts for rows whose
     drafts came from their window."""
+    draft_positions: Int32Column = field(default_factory=lambda: _NO_ROWS)
+    """Position in the predictions of each row's first draft, -1 if it was read elsewhere."""
     accepted_nodes: Int32Column = field(default_factory=lambda: _NO_ROWS)
     """Accepted nodes of all these rows, `[sum of their num_accepted_tokens]`."""
 
@@ -188,4 +194,5 @@ def plan_repeat(plan: Plan, result: StepResult) -> Plan | None:
         num_new_blocks=np.zeros_like(plan.slots),
         num_repeats=plan.num_repeats,
         repeat=plan.repeat + 1,
+        least_chance=plan.least_chance,
     )

@@ -91,7 +91,7 @@ def build_drafter(
         RuntimeError: There is too little memory.
     """
     if settings.drafter == "ngram":
-        return NgramDrafter(state.table, settings.drafter_tokens), None
+        return NgramDrafter(state.table, settings.num_drafter_tokens), None
     if weights is None:
         return None, None
     rule = AcceptanceRule(settings.acceptance)
@@ -113,15 +113,15 @@ def build_drafter(
 def read_shape(settings: WorkerSettings, vocab_size: int) -> DraftShape:
     """Returns the shape of the drafts; raises SetupError if there can be no such tree."""
     if settings.drafter_tree == "none":
-        return DraftShape(settings.drafter_tokens, settings.drafter_tokens)
+        return DraftShape(settings.num_drafter_tokens, settings.num_drafter_tokens)
     depth, width = settings.drafter_depth, settings.drafter_width
     if width > vocab_size:
         raise SetupError(f"--drafter-width: {width} is more than the {vocab_size} tokens")
-    most = width + (depth - 1) * width**2
-    if depth > settings.drafter_tokens or most < settings.drafter_tokens:
+    most, number = width + (depth - 1) * width**2, settings.num_drafter_tokens
+    if depth > number or most < number:
         raise SetupError(
             f"--drafter-tokens: a tree of {depth} levels that is {width} wide has {depth} to "
-            f"{most} tokens, not {settings.drafter_tokens}; see --drafter-depth, --drafter-width"
+            f"{most} tokens, not {number}; see --drafter-depth, --drafter-width"
         )
     # Medusa's heads are not fed drafts; of the last level nothing is fed.
     num_fed = 0 if settings.drafter == "medusa" else (depth - 1) * width
@@ -131,5 +131,5 @@ def read_shape(settings: WorkerSettings, vocab_size: int) -> DraftShape:
             f"{num_fed} drafts go on, and no more than {MOST_TREE_NODES} can"
         )
     return DraftShape(
-        settings.drafter_tokens, depth, width, is_dynamic=settings.drafter_tree == "dynamic"
+        settings.num_drafter_tokens, depth, width, is_dynamic=settings.drafter_tree == "dynamic"
     )

@@ -11,6 +11,7 @@ from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import PassSize
 from optimist_worker.core.batch.slot_table import FittedRows, SlotColumns
 from optimist_worker.core.drafts import Drafts, Ragged, chain_parents
+from optimist_worker.core.plan import Admission
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class DraftRows:
     """Most of them of all rows."""
     needs: Needs
     """What the rows' sampling needs at least."""
+    least_chance: float = 0.0
+    """Chance below which a draft is not worth its time; 0 if all are, or none is saved."""
 
     def select(self, chosen: torch.Tensor) -> "DraftRows":
         """Returns some rows."""
@@ -90,7 +93,7 @@ class Drafter(Protocol):
     max_depth: int
     """Most of them that can be accepted."""
 
-    def admit(self, slot: int) -> None:
+    def admit(self, admission: Admission) -> None:
         """Forgets whatever it knew of a slot: another request holds it now."""
 
     def propose(self, rows: DraftRows) -> Proposal:
@@ -115,6 +118,7 @@ def spread(proposal: Proposal, rows: torch.Tensor, num_rows: int) -> Proposal:
         sources=place(drafts.sources),
         parents=None if drafts.parents is None else place(drafts.parents, -1),
         probabilities=None if drafts.probabilities is None else place(drafts.probabilities),
+        positions=None if drafts.positions is None else place(drafts.positions, -1),
     )
     return Proposal(placed, None if proposal.fed is None else place(proposal.fed, -1))
 
@@ -145,6 +149,9 @@ def merge(windows: Drafts, proposal: Proposal) -> Proposal:
         max_siblings=max(windows.max_siblings, drafted.max_siblings),
         probabilities=probabilities,
         is_certain=None if probabilities is None else from_window,
+        positions=None
+        if drafted.positions is None
+        else torch.where(from_window, -1, drafted.positions),
     )
     return Proposal(merged, None if proposal.fed is None else widen(proposal.fed, -1))
 

@@ -7,6 +7,7 @@ from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.flat_batch import FedLevel
 from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.plan import Admission
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.heads.medusa import MedusaHeads
 from optimist_worker.drafters.network import DraftNetwork, KeptDrafts, LastFeatures, Thought
@@ -29,9 +30,9 @@ class AutoregressiveDrafter:
         self._network, self._shape, self._sampling = network, shape, sampling
         self._rule = shape.rule(rule)
 
-    def admit(self, slot: int) -> None:
+    def admit(self, admission: Admission) -> None:
         """Forgets whatever it knew of a slot."""
-        self._network.admit(slot)
+        self._network.admit(admission.slot)
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for some rows."""
@@ -104,9 +105,9 @@ class MedusaDrafter:
         self._rule = shape.rule(rule)
         self._last = LastFeatures(heads.layer_weight.shape[-1], table, dtype)
 
-    def admit(self, slot: int) -> None:
+    def admit(self, admission: Admission) -> None:
         """Forgets the slot's hidden state."""
-        self._last.forget(slot)
+        self._last.forget(admission.slot)
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for the rows that have emitted something."""

@@ -68,6 +68,7 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
         num_new,
         blocks,
         num_repeats,
+        least_chance=_least_chance(request.least_chance),
     )
 
 
@@ -76,6 +77,7 @@ def encode_result(
 ) -> worker_pb2.ExecuteResponse:
     """Encodes the result of a step that took `step_ns`, after `idle_ns` with nothing to run."""
     has_windows = np.count_nonzero(result.draft_sources == PREDICTION) > 0
+    has_lookups = len(result.draft_positions) and int(result.draft_positions.max()) >= 0
     response = worker_pb2.ExecuteResponse(
         sequence=result.sequence,
         slots=to_bytes(result.slots),
@@ -92,6 +94,7 @@ def encode_result(
         draft_ns=result.draft_ns,
         window_nodes=to_bytes(result.window_nodes) if has_windows else b"",
         accepted_nodes=to_bytes(result.accepted_nodes) if has_windows else b"",
+        draft_positions=to_bytes(result.draft_positions) if has_lookups else b"",
     )
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
@@ -167,7 +170,14 @@ def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
         max_length=message.max_length,
         min_length=message.min_length,
         stop_token_ids=_column("admissions.stop_token_ids", message.stop_token_ids).tolist(),
+        predicted_token_ids=_column("admissions.predicted_token_ids", message.predicted_token_ids),
     )
+
+
+def _least_chance(value: float) -> float:
+    if not 0 <= value < float("inf"):
+        raise PlanError(f"least_chance: must be at least 0 and finite, not {value}")
+    return value
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
@@ -226,6 +236,7 @@ def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
         num_new_blocks=to_bytes(plan.num_new_blocks),
         new_blocks=to_bytes(plan.new_blocks),
         num_repeats=plan.num_repeats,
+        least_chance=plan.least_chance,
     )
 
 
@@ -240,6 +251,7 @@ def _write_admission(admission: Admission) -> worker_pb2.Admission:
         max_length=admission.max_length,
         min_length=admission.min_length,
         stop_token_ids=to_bytes(admission.stop_token_ids),
+        predicted_token_ids=to_bytes(admission.predicted_token_ids),
     )
 
 

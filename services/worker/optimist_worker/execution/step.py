@@ -248,6 +248,8 @@ class Step:
             max_unseen=bounds.max_unseen,
             num_unseen=bounds.num_unseen,
             needs=bounds.needs,
+            # Where sizes are not read, a pass has the size that was planned.
+            least_chance=bounds.least_chance if self._reads else 0.0,
         )
         if self._reads:
             chosen = limits.nonzero()[:, 0]
@@ -282,6 +284,9 @@ class Step:
             num_accepted_tokens=verdict.num_accepted * has_emitted,
             draft_sources=drafts.sources * has_emitted,
             window_nodes=nodes[:, 0],
+            draft_positions=torch.full_like(number, -1)
+            if drafts.positions is None
+            else torch.where(has_emitted, drafts.positions, -1),
             is_short=rows.is_short,
             is_broken=rows.emits & ~verdict.is_finite,
             has_ended=settled.has_ended,

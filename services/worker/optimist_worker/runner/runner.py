@@ -1,7 +1,7 @@
 """Runs plans: which requests hold slots, and what becomes of each row."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -232,7 +232,7 @@ class Runner:
             try:
                 engine.state.admit(admission)
                 if engine.drafter is not None:
-                    engine.drafter.admit(slot)
+                    engine.drafter.admit(admission)
             except (RuntimeError, MemoryError) as failure:
                 held.error = self._refuse(held, "it cannot be admitted", failure)
 
@@ -268,6 +268,7 @@ class Runner:
             for slot, new in zip(held, new_blocks, strict=True):
                 slot.num_blocks += len(new)
         bounds = find_bounds(rows, held, state.sizes.block_size, state.sampling.needs(columns[0]))
+        bounds = replace(bounds, least_chance=launched.plan.least_chance)
         launched.num_unseen = [slot.num_unseen for slot in held]
         for row, slot in zip(rows, held, strict=True):
             slot.num_unseen += 1 + row.num_draft_tokens

@@ -69,6 +69,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             token_key_ps=costs.keys.token_ps,
             is_synthetic=engine.rule is AcceptanceRule.SYNTHETIC,
             num_pipeline_stages=engine.executor.num_stages,
+            pads_passes=not engine.state.table.reads_sizes,
         )
 
     async def Execute(  # noqa: N802

@@ -146,7 +146,7 @@ def test_the_lookup_drafts_only_for_what_no_proposer_follows(
 def test_a_wait_that_holds_up_nobody_pays_if_anybody_lacks_a_window(
     num_lacking: int, longest: float, pass_seconds: float
 ) -> None:
-    assert WaitValue(longest).pays(num_lacking, 0, pass_seconds) == (num_lacking > 0)
+    assert WaitValue(longest).pays(num_lacking, 0, pass_seconds, 0.0) == (num_lacking > 0)
 
 
 @given(st.integers(1, 64), st.integers(0, 64))
@@ -154,25 +154,27 @@ def test_a_wait_pays_if_more_lack_a_window_than_it_takes_of_the_pass(
     num_running: int, num_lacking: int
 ) -> None:
     value = WaitValue(0.01)
-    assert value.pays(num_lacking, num_running, PASS_SECONDS) == (2 * num_lacking >= num_running)
+    assert value.pays(num_lacking, num_running, PASS_SECONDS, 0.0) == (
+        2 * num_lacking >= num_running
+    )
 
 
 def test_long_waits_make_the_next_ones_seem_dear() -> None:
     value = WaitValue(0.001)
-    assert value.pays(8, 64, PASS_SECONDS)
+    assert value.pays(8, 64, PASS_SECONDS, 0.0)
     for _ in range(64):
         value.observe(0.01)
-    assert not value.pays(8, 64, PASS_SECONDS)
+    assert not value.pays(8, 64, PASS_SECONDS, 0.0)
 
 
 def test_what_was_dear_once_is_tried_again() -> None:
     value = WaitValue(0.01)
     num_skipped = 0
-    while not value.pays(1, 64, PASS_SECONDS):
+    while not value.pays(1, 64, PASS_SECONDS, 0.0):
         num_skipped += 1
     assert 100 < num_skipped < 1000
     value.observe(0.01)
-    assert not value.pays(1, 64, PASS_SECONDS)
+    assert not value.pays(1, 64, PASS_SECONDS, 0.0)
 
 
 def test_waits_that_overrun_are_ended_sooner() -> None:

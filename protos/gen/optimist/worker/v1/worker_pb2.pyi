@@ -57,6 +57,7 @@ class DescribeResponse(_message.Message):
     NUM_PIPELINE_STAGES_FIELD_NUMBER: _builtins.int
     ROW_KEY_PS_FIELD_NUMBER: _builtins.int
     TOKEN_KEY_PS_FIELD_NUMBER: _builtins.int
+    PADS_PASSES_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Name or directory the weights came from."""
     vocab_size: _builtins.int
@@ -95,6 +96,10 @@ class DescribeResponse(_message.Message):
     """How much longer a pass takes for each key that a row has in memory, in picoseconds; 0 if that was not timed."""
     token_key_ps: _builtins.int
     """How much longer still for each key and each token of the row after its first one, in picoseconds."""
+    pads_passes: _builtins.bool
+    """Whether a pass takes the time of all drafts that were planned, also of those that are not made. Of others a
+    plan may allow a lookup more drafts than it expects.
+    """
     def __init__(
         self,
         *,
@@ -116,10 +121,11 @@ class DescribeResponse(_message.Message):
         num_pipeline_stages: _builtins.int = ...,
         row_key_ps: _builtins.int = ...,
         token_key_ps: _builtins.int = ...,
+        pads_passes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -143,6 +149,7 @@ class ExecuteRequest(_message.Message):
     NUM_NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     NUM_REPEATS_FIELD_NUMBER: _builtins.int
+    LEAST_CHANCE_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan; the result carries it back."""
     released_slots: _builtins.bytes
@@ -163,6 +170,8 @@ class ExecuteRequest(_message.Message):
     """How many times the worker may run the rows again, each time as one known token and as many drafts as
     planned, while no newer plan has arrived. The blocks of all these runs are in new_blocks.
     """
+    least_chance: _builtins.float
+    """Chance below which a draft that is looked up is not worth its time in this pass; 0 if all are."""
     @_builtins.property
     def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admission]:
         """Requests that take a slot with this plan."""
@@ -184,10 +193,11 @@ class ExecuteRequest(_message.Message):
         num_new_blocks: _builtins.bytes = ...,
         new_blocks: _builtins.bytes = ...,
         num_repeats: _builtins.int = ...,
+        least_chance: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admissions", b"admissions", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "num_repeats", b"num_repeats", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admissions", b"admissions", "least_chance", b"least_chance", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "num_repeats", b"num_repeats", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -209,6 +219,7 @@ class Admission(_message.Message):
     MIN_LENGTH_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TRACE_PARENT_FIELD_NUMBER: _builtins.int
+    PREDICTED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     slot: _builtins.int
     """Slot to take; must be free."""
     request_id: _builtins.str
@@ -227,6 +238,10 @@ class Admission(_message.Message):
     """Tokens that end the request. What was accepted after one is still part of the result."""
     trace_parent: _builtins.str
     """W3C traceparent of the span that asked for this, at most 64 bytes; empty if the request is not traced."""
+    predicted_token_ids: _builtins.bytes
+    """What the output is expected to repeat: tokens of all predictions, one after the other. A drafter that looks
+    drafts up finds them here too; others ignore it.
+    """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How logits become tokens."""
@@ -244,10 +259,11 @@ class Admission(_message.Message):
         min_length: _builtins.int = ...,
         stop_token_ids: _builtins.bytes = ...,
         trace_parent: _builtins.str = ...,
+        predicted_token_ids: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "max_length", b"max_length", "min_length", b"min_length", "num_prompt_tokens", b"num_prompt_tokens", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids", "token_ids", b"token_ids", "trace_parent", b"trace_parent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "max_length", b"max_length", "min_length", b"min_length", "num_prompt_tokens", b"num_prompt_tokens", "predicted_token_ids", b"predicted_token_ids", "request_id", b"request_id", "sampling", b"sampling", "slot", b"slot", "stop_token_ids", b"stop_token_ids", "token_ids", b"token_ids", "trace_parent", b"trace_parent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -315,6 +331,7 @@ class ExecuteResponse(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     WINDOW_NODES_FIELD_NUMBER: _builtins.int
     ACCEPTED_NODES_FIELD_NUMBER: _builtins.int
+    DRAFT_POSITIONS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan."""
     slots: _builtins.bytes
@@ -348,6 +365,10 @@ class ExecuteResponse(_message.Message):
     """
     accepted_nodes: _builtins.bytes
     """The accepted nodes of all these rows, one after the other [sum(num_accepted_tokens) of these rows]."""
+    draft_positions: _builtins.bytes
+    """Position in predicted_token_ids of each row's first draft, if they were looked up there; -1 for other rows.
+    Empty if there was no such row.
+    """
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___RowError]:
         """Rows that failed; they emitted nothing and their slots still have to be released."""
@@ -376,10 +397,11 @@ class ExecuteResponse(_message.Message):
         logprobs: _abc.Iterable[Global___RowLogprobs] | None = ...,
         window_nodes: _builtins.bytes = ...,
         accepted_nodes: _builtins.bytes = ...,
+        draft_positions: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_positions", b"draft_positions", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

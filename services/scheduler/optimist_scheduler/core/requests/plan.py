@@ -77,6 +77,8 @@ class Plan:
     """How often the worker may run the rows again while no newer plan has arrived."""
     generations: Int32Array
     """Which use of its slot each row was [num_rows]."""
+    least_chance: float
+    """Chance below which a draft that is looked up is not worth its time."""
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
     num_runs: int = 0
@@ -104,6 +106,9 @@ class StepResult:
     drafts from their window [num_rows]. Empty if the worker does not report it."""
     accepted_nodes: Int32Array = field(default_factory=lambda: _NO_NODES)
     """Accepted nodes of all these rows, row after row [sum of their num_accepted_tokens]."""
+    draft_positions: Int32Array = field(default_factory=lambda: _NO_NODES)
+    """Position in the predictions of each row's first draft, NO_POSITION for rows whose drafts were
+    not looked up there [num_rows]; empty if there is no such row."""
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
     repeat: int = 0

@@ -84,8 +84,8 @@ class Request:
     sampling: SamplingParams
     sampling_message: Any
     """The same as it came, for the worker."""
-    num_predicted_tokens: int
-    """Of all predictions."""
+    predicted_token_ids: Int32Array
+    """Of all predictions [num_predicted_tokens]."""
     priority: int
     """The smaller, the sooner; 0 unless the policy is priority."""
     cache_salt: str
@@ -134,6 +134,11 @@ class Request:
     """Prompt and output tokens that proposers were sent, before the present slot."""
 
     @property
+    def num_predicted_tokens(self) -> int:
+        """Of all predictions."""
+        return len(self.predicted_token_ids)
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Whether log-probabilities of its prompt are still to be reported."""
         return (
@@ -150,6 +155,11 @@ class Request:
     def is_followed(self) -> bool:
         """Whether a proposer follows it."""
         return self.gain != NOT_FOLLOWED
+
+    @property
+    def uses_lookup(self) -> bool:
+        """Whether a lookup is of use: in a prediction, or for want of a proposer."""
+        return not self.is_followed or self.num_predicted_tokens > 0
 
     @property
     def is_worth_a_wait(self) -> bool:
@@ -176,7 +186,7 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         stop_token_ids=frozenset(new.stop_token_ids),
         sampling=new.sampling,
         sampling_message=new.sampling_message,
-        num_predicted_tokens=len(new.predicted_token_ids),
+        predicted_token_ids=np.asarray(new.predicted_token_ids, np.int32),
         priority=new.priority,
         cache_salt=new.cache_salt,
         max_draft_tokens=config.num_speculative_tokens

@@ -163,7 +163,7 @@ class SchedulerState:
             self.logprob_slots.add(slot)
         if request.wants_prediction_positions:
             self.position_slots.add(slot)
-        widths = self.widths.admit(slot, request.max_draft_tokens, is_followed=request.is_followed)
+        widths = self.widths.admit(slot, request.max_draft_tokens, uses_lookup=request.uses_lookup)
         self.table.draft_width[slot], self.table.drafter_width[slot] = widths
         self.weigh_window(slot)
         index = bisect(self._running_order, request.order)

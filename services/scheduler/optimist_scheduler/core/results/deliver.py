@@ -23,6 +23,7 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
+from optimist_scheduler.core.windows.window import NO_POSITION
 
 MISSING = "the worker did not report the log-probabilities of this request"
 
@@ -40,19 +41,28 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
-    window_nodes, positions = new.nodes
-    is_known = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
+    window_nodes, draft_positions, positions = new.nodes
+    is_window = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
+    is_known = is_window | (draft_positions != NO_POSITION)
     others = (kept > 0) & ~is_known
     if np.count_nonzero(others):
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
         positions, kept = positions[np.repeat(is_known, kept)], kept * is_known
     accounts.record_kept(slots, kept, positions)
-    is_cut = is_known & (new.num_drafted_tokens > kept)
+    is_rejected = new.num_drafted_tokens > kept
+    is_cut = is_rejected & is_window
     if np.count_nonzero(is_cut):
         drafted = state.worker_windows.find_drafted(
             slots[is_cut], window_nodes[is_cut], new.num_drafted_tokens[is_cut]
         )
         accounts.record_drafted(*drafted)
+    is_cut = is_rejected & (draft_positions != NO_POSITION)
+    if np.count_nonzero(is_cut):
+        number = new.num_drafted_tokens[is_cut]
+        shifts = draft_positions[is_cut] - (number.cumsum() - number)
+        accounts.record_drafted(
+            slots[is_cut].repeat(number), shifts.repeat(number) + np.arange(number.sum())
+        )
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
@@ -232,7 +242,7 @@ def build_outputs(
         new.num_tokens,
         new.token_ids,
         new.num_accepted_tokens,
-        new.draft_sources,
+        np.where(new.nodes.draft_positions >= 0, PREDICTION, new.draft_sources),
         observed,
         observed_ids,
         earlier,

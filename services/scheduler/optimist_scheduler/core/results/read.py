@@ -94,23 +94,64 @@ class DraftNodes(NamedTuple):
 
     window_nodes: Int32Array
     """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
+    draft_positions: Int32Array
+    """See StepResult [num_rows]."""
     accepted_positions: Int32Array
     """Where accepted drafts were read from, row after row, see `Window.positions`
     [sum(num_accepted_tokens)]."""
 
 
-def find_draft_nodes(state: SchedulerState, step: Plan, result: StepResult) -> DraftNodes:
+def find_draft_nodes(
+    state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
+) -> DraftNodes:
     """Returns the nodes of drafts, which `check_result` has found to be as many as planned.
+
+    Args:
+        state: The windows that the worker has.
+        step: The plan.
+        alive: Which rows belong to requests that are not over [num_rows].
+        result: The result.
 
     Raises:
         ResultError: They cannot be those of the windows that the worker has.
     """
+    nodes, positions = _find_window_nodes(state, step, result)
+    draft_positions = result.draft_positions
+    if len(draft_positions) == 0:
+        draft_positions = np.full(len(step.slots), NO_POSITION, np.int32)
+    elif np.count_nonzero(draft_positions != NO_POSITION):
+        _check_draft_positions(state, step, alive, result)
+        num_accepted = result.num_accepted_tokens
+        of_row = np.arange(len(num_accepted)).repeat(num_accepted)
+        offsets = np.arange(len(of_row)) - (num_accepted.cumsum() - num_accepted).take(of_row)
+        first = draft_positions.take(of_row)
+        positions = np.where(first >= 0, first + offsets, positions).astype(np.int32)
+    return DraftNodes(nodes, draft_positions, positions)
+
+
+def _check_draft_positions(
+    state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
+) -> None:
+    first, drafted = result.draft_positions, result.num_drafted_tokens
+    if len(first) != len(step.slots):
+        raise ResultError("draft_positions: not one element per row")
+    looks_up = alive & (first != NO_POSITION)
+    ends = state.table.num_predicted_tokens.take(step.slots)
+    is_wrong = (first < 0) | (drafted > ends - first) | (result.draft_sources != DraftSource.NGRAM)
+    if (looks_up & is_wrong).any():
+        raise ResultError("draft_positions: not in the predictions, or of drafts from elsewhere")
+
+
+def _find_window_nodes(
+    state: SchedulerState, step: Plan, result: StepResult
+) -> tuple[Int32Array, Int32Array]:
+    """Returns where rows were in their windows, and where accepted drafts were read from."""
     nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
     num_accepted = result.num_accepted_tokens
     if len(nodes) == len(accepted_nodes) == 0:
         # No row has drafted from its window, or the worker does not report nodes.
         unknown = np.full(len(step.slots), UNKNOWN_NODE, np.int32)
-        return DraftNodes(unknown, np.full(num_accepted.sum(), NO_POSITION, np.int32))
+        return unknown, np.full(num_accepted.sum(), NO_POSITION, np.int32)
     if len(nodes) != len(step.slots):
         raise ResultError("window_nodes: not one element per row")
     windows, is_windows = state.worker_windows, result.draft_sources == PREDICTION
@@ -129,7 +170,7 @@ def find_draft_nodes(state: SchedulerState, step: Plan, result: StepResult) -> D
         of_windows, found = np.repeat(is_windows, num_accepted), positions
         positions = np.full(len(of_windows), NO_POSITION, np.int32)
         positions[of_windows] = found
-    return DraftNodes(nodes, positions)
+    return nodes, positions
 
 
 def check_logprobs(state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult) -> None:
@@ -254,6 +295,7 @@ def find_new_tokens(
         token_ids = token_ids[gets.repeat(counts)]
         nodes = DraftNodes(
             nodes.window_nodes[gets],
+            nodes.draft_positions[gets],
             nodes.accepted_positions[gets.repeat(accepted)],
         )
         chosen = gets.nonzero()[0]
@@ -307,7 +349,7 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
     is_kept = _find_first(new.num_accepted_tokens, num_accepted)
     positions = new.nodes.accepted_positions[is_kept]
-    new.nodes = DraftNodes(new.nodes.window_nodes, positions)
+    new.nodes = new.nodes._replace(accepted_positions=positions)
     new.num_tokens, new.num_accepted_tokens = counts, num_accepted
 
 

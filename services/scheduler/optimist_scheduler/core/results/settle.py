@@ -59,7 +59,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     rows = state.table.gather(step.slots)
     check_result(state, step, rows, alive, result)
-    nodes = find_draft_nodes(state, step, result)
+    nodes = find_draft_nodes(state, step, alive, result)
     if result.logprobs:
         check_logprobs(state, step, alive, result)
     state.stats.num_results += 1

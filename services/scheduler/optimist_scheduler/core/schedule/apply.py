@@ -3,6 +3,7 @@
 import numpy as np
 
 from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
+from optimist_scheduler.core.requests.following import NOT_FOLLOWED
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
@@ -51,7 +52,10 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
     chances = np.where(waits & state.table.is_worth_a_wait(slots), 0.0, chances)
     if state.config.drafter is not None:
-        return np.where(rows.drafter_width > 0, 1.0, chances)
+        drafts_alone = rows.drafter_width > 0
+        if state.config.drafter.is_lookup:
+            drafts_alone &= state.table.gain.take(slots) == NOT_FOLLOWED
+        return np.where(drafts_alone, 1.0, chances)
     return chances
 
 
@@ -101,10 +105,18 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         new_blocks,
         num_repeats,
         state.table.generation.take(slots),
+        _find_least_chance(state, known, drafts),
         emits,
     )
     state.in_flight.append(plan)
     return plan
+
+
+def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Array) -> float:
+    drafter = state.config.drafter
+    if drafter is None or not drafter.is_selective:
+        return 0.0
+    return state.widths.find_price(int(known.sum()), int(drafts.sum()))
 
 
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:

@@ -131,6 +131,13 @@ def _share_budget(
         room = np.maximum(rows.max_length - 1 - assumed, 0)
         from_drafter = np.minimum(room, rows.drafter_width)
         has_window = (rows.window_end > assumed) | (drafts > 0)
+        if view.config.drafter.is_selective:
+            looks_up = ~has_window & (from_drafter > 0)
+            num_left = budget - int(left.sum()) - int(drafts.sum())
+            share = max(num_left, 0) // max(int(np.count_nonzero(looks_up)), 1)
+            most = np.minimum(view.widths.find_limits(slots), view.config.drafter.max_tokens)
+            allowed = np.minimum(np.minimum(most, share), room)
+            from_drafter = np.where(looks_up, np.maximum(from_drafter, allowed), from_drafter)
         drafts = np.where(has_window, drafts, from_drafter)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
@@ -295,7 +302,7 @@ def _count_drafts(
         width = view.widths.first(request.max_draft_tokens, window, num_before)
     else:
         width = view.widths.first_of_drafter(
-            request.max_draft_tokens, is_followed=request.is_followed
+            request.max_draft_tokens, uses_lookup=request.uses_lookup
         )
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens

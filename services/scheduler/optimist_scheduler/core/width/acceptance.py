@@ -49,10 +49,18 @@ class Drafter:
     """Most drafts of a row in one pass, all branches of a tree together."""
     max_depth: int
     """Most of them that can be accepted."""
+    is_padded: bool = False
+    """Whether a pass takes the time of all drafts that are planned, not of those that it makes."""
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether it makes those drafts only that are likely enough, for which alone a pass takes
+        its time."""
+        return self.is_lookup and not self.is_padded
 
     @property
     def is_lookup(self) -> bool:
-        """Whether it looks in the request's own text, as proposers do, for want of one."""
+        """Whether it looks drafts up in predictions and the request's own text."""
         return self.source is DraftSource.NGRAM
 
     @property

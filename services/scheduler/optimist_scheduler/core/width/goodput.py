@@ -72,6 +72,17 @@ class Prices:
         self._dearest = max(slopes, default=0.0)
         """Cost of a token where it costs the most."""
 
+    def find_price(self, num_tokens: int, num_drafts: int) -> float:
+        """Returns the chance from which on one of the drafts of a pass is worth its time.
+
+        Args:
+            num_tokens: Tokens of the pass without drafts.
+            num_drafts: Its drafts, at least one.
+        """
+        sizes = num_tokens, num_tokens + num_drafts
+        plain, whole = np.interp(sizes, self._tokens, self._costs)
+        return float(whole - plain) / num_drafts
+
     def choose_worth(
         self,
         num_tokens: int,

@@ -87,13 +87,13 @@ class DraftWidths:
             START_WIDTH if policy == "adaptive" else drafter.max_depth if drafter else 0
         )
 
-    def admit(self, slot: int, limit: int, *, is_followed: bool = False) -> tuple[int, int]:
+    def admit(self, slot: int, limit: int, *, uses_lookup: bool = True) -> tuple[int, int]:
         """Starts a request that may have up to `limit` drafts a pass; 0 turns them off for it.
 
         Args:
             slot: Its slot.
             limit: Its limit.
-            is_followed: Whether a proposer follows it, which looks up what a lookup would.
+            uses_lookup: Whether it drafts with a drafter that looks drafts up, see `Request`.
 
         Returns:
             What it may draft to begin with, from its window and from the drafter.
@@ -102,10 +102,10 @@ class DraftWidths:
         self.scales[slot] = self._calibration.reset(slot)
         self._adaptive.reset(slot, limit)
         if self._drafter is not None:
-            self._level_limits[slot] = most = self._most_levels(limit, is_followed=is_followed)
+            self._level_limits[slot] = most = self._most_levels(limit, uses_lookup=uses_lookup)
             self._level_acceptance.reset(slot)
             self._adaptive_levels.reset(slot, most)
-        return self._first_width(limit), self.first_of_drafter(limit, is_followed=is_followed)
+        return self._first_width(limit), self.first_of_drafter(limit, uses_lookup=uses_lookup)
 
     def first(self, limit: int, window: Window, num_tokens: int) -> int:
         """Returns how much of its window such a request begins with; changes nothing.
@@ -130,12 +130,16 @@ class DraftWidths:
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
 
-    def first_of_drafter(self, limit: int, *, is_followed: bool = False) -> int:
+    def first_of_drafter(self, limit: int, *, uses_lookup: bool = True) -> int:
         """Returns how much of the drafter such a request begins with; changes nothing."""
         if self._drafter is None:
             return 0
-        levels = min(self._first_levels, self._most_levels(limit, is_followed=is_followed))
+        levels = min(self._first_levels, self._most_levels(limit, uses_lookup=uses_lookup))
         return min(limit, int(self._drafter.count_tokens(levels)))
+
+    def find_limits(self, slots: SlotArray) -> Int32Array:
+        """Returns the most drafts that each slot may have [num_rows]."""
+        return self._limits.take(slots)
 
     def most_drafts(self, slots: SlotArray) -> int:
         """Returns the largest limit of some slots."""
@@ -198,6 +202,17 @@ class DraftWidths:
         return self._prices.choose_worth(
             num_tokens, most, lambda depth: count(np.asarray(depth, np.float32) / scales), lengths
         )
+
+    def find_price(self, num_tokens: int, num_drafts: int) -> float:
+        """Returns the chance from which on a draft is worth its time, 0 where costs do not count.
+
+        Args:
+            num_tokens: Tokens of the pass without drafts.
+            num_drafts: Its drafts.
+        """
+        if not (self.goes_by_value and num_drafts):
+            return 0.0
+        return self._prices.find_price(num_tokens, num_drafts)
 
     def observe_pass(self, num_emitted: int, ns: float) -> None:
         """Learns what a pass brings.
@@ -362,9 +377,9 @@ class DraftWidths:
             return Widths(self._adaptive.choose(slots), self._count_tokens(levels, limits))
         return Widths(limits, self._count_tokens(self._level_limits[slots], limits))
 
-    def _most_levels(self, limit: int, *, is_followed: bool) -> int:
+    def _most_levels(self, limit: int, *, uses_lookup: bool) -> int:
         """Returns the levels of a request that may have `limit` drafts; a part of one is one."""
-        if self._drafter is None or (is_followed and self._drafter.is_lookup):
+        if self._drafter is None or (self._drafter.is_lookup and not uses_lookup):
             return 0
         shape = self._drafter
         return min(-(-limit * shape.max_depth // shape.max_tokens), shape.max_depth)

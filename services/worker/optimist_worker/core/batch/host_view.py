@@ -44,6 +44,10 @@ def find_fault(
     outside = lowest if lowest < 0 else highest
     if not 0 <= outside < vocab_size:
         return f"token_ids: {outside} is not in the vocabulary ({vocab_size})"
+    if len(admission.predicted_token_ids):
+        column = np.asarray(admission.predicted_token_ids)
+        if int(column.min()) < 0 or int(column.max()) >= vocab_size:
+            return f"predicted_token_ids: must be from 0 to {vocab_size - 1}"
     return admission.sampling.fault(vocab_size)
 
 
@@ -125,6 +129,8 @@ class StepBounds:
     """Whether a row has to follow a grammar."""
     needs: Needs
     """What the rows' sampling needs at least."""
+    least_chance: float = 0.0
+    """See `Plan`."""
 
     def rounded(self, max_num_batched_tokens: int, widest_cut: int | None = None) -> "StepBounds":
         """Returns bounds of one of few sizes, so that a captured step serves many.
@@ -155,6 +161,7 @@ class StepBounds:
             uses_windows=self.uses_windows or self.max_num_drafts > 0,
             max_unseen=_unseen(self.max_unseen, num_queries),
             num_unseen=_unseen(self.num_unseen, num_tokens),
+            least_chance=0.0,
             needs=self.needs._replace(cut_width=round_up(self.needs.cut_width))
             if widest_cut is None
             else self.needs.widened(widest_cut),

@@ -137,6 +137,8 @@ class Outputs(NamedTuple, Generic[Column]):
     window_nodes: Column
     """Node of its window that each row was at when it drafted, -1 for none; counts where the drafts
     came from the window."""
+    draft_positions: Column
+    """Position in the predictions of each row's first draft, -1 if it was read elsewhere."""
     is_short: Column
     """1 where the blocks did not hold the known tokens."""
     is_broken: Column
@@ -225,6 +227,7 @@ def collect_result(
         num_accepted_tokens=spread.num_accepted_tokens,
         draft_sources=spread.draft_sources,
         window_nodes=spread.window_nodes,
+        draft_positions=spread.draft_positions,
         accepted_nodes=spread.accepted_nodes,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
