@@ -11,6 +11,7 @@ from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer, make_p
 from optimist_bench.windows.load import run_services
 from optimist_bench.windows.report import describe
 from optimist_bench.windows.settings import WindowsSettings
+from optimist_bench.windows.virtual.run import run_virtually
 
 NUM_FUNCTIONS = 24
 """Of each generated text."""
@@ -41,4 +42,6 @@ def measure(settings: WindowsSettings) -> dict[str, Any]:
         pairs = load_pairs(settings.pairs, tokenizer, 0)
     else:
         pairs = list(_generate_pairs(tokenizer))
+    if settings.virtual:
+        return run_virtually(settings, pairs, tokenizer)
     return run_services(settings, pairs)

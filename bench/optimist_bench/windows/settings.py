@@ -1,14 +1,40 @@
 """What is run, on which services, and what these cost in virtual time."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field, model_validator
 
 from optimist_bench.harness.command import ProposerAlgorithm
 from optimist_common.settings import ServiceSettings
 
 
-class WindowsSettings(ServiceSettings):
+class VirtualSettings(BaseModel):
+    """Processor time that is taken in virtual time, in microseconds, and where.
+
+    The defaults are what the real services took; see docs/scheduling.md.
+    """
+
+    virtual: bool = Field(
+        False, description="whether to compute the run in virtual time: true or false"
+    )
+    cores: int = Field(
+        0, ge=0, le=1024, description="cores that virtual services share; 0: each has its own"
+    )
+    wire_us: float = Field(300.0, ge=0, description="how long a message is on its way")
+    step_us: float = Field(1500.0, ge=0, description="scheduler, for a step")
+    row_us: float = Field(80.0, ge=0, description="scheduler, for a row of a step")
+    window_us: float = Field(40.0, ge=0, description="scheduler, for a window")
+    message_us: float = Field(
+        200.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
+    )
+    batch_us: float = Field(200.0, ge=0, description="proposer, for a batch")
+    observation_us: float = Field(100.0, ge=0, description="proposer, for an observation")
+    opening_us: float = Field(4000.0, ge=0, description="proposer, for a request that it opens")
+    worker_us: float = Field(500.0, ge=0, description="worker, for a pass, on a core")
+    load_token_us: float = Field(2.0, ge=0, description="who sends the requests, for a token")
+
+
+class WindowsSettings(VirtualSettings, ServiceSettings):
     """Runs requests with predictions on a simulated worker, with real proposers and scheduler.
 
     The model says the text of each edit; passes take a given time. --json prints the report as one
@@ -33,3 +59,9 @@ class WindowsSettings(ServiceSettings):
     depth: int = Field(2, ge=1, le=3, description="plans in flight")
     wait_ms: float = Field(10.0, ge=0, description="longest wait for a window between two passes")
     wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")
+
+    @model_validator(mode="after")
+    def _is_simulated_with_affinity(self) -> Self:
+        if self.virtual and not self.affinity:
+            raise ValueError("affinity: must be true with --virtual true")
+        return self

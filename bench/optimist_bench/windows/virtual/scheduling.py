@@ -1,0 +1,226 @@
+"""The scheduler in virtual time: the turns of its engine's loop, each a job or two."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from optimist.worker.v1 import worker_pb2
+from optimist_bench.windows.settings import WindowsSettings
+from optimist_bench.windows.virtual.proposing import Batch, Link, Links, read_window
+from optimist_bench.windows.virtual.timeline import Cores, Service, Timeline
+from optimist_proposer.core.messages import Answer
+from optimist_scheduler.core.base.values import NO_OUTPUTS, StepOutputs
+from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
+from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.engine.engine import PASS_MEMORY
+from optimist_scheduler.workers.translate import plan_message, step_result
+
+SETTLED, SCHEDULED, DELIVERED = 0.3, 0.3, 0.4
+"""Shares of a step's time until its result is settled, from there until a plan is out, and of
+what is done while that runs: outputs are sent, the next decision is prepared."""
+
+
+class Waits:
+    """Waits for windows, as the scheduler's `WindowWaits` has them."""
+
+    def __init__(self, longest: float, *, pays_always: bool) -> None:
+        """Takes the longest wait, in seconds, and whether any wait pays."""
+        self._longest, self._pays_always = longest, pays_always
+        self._value, self._budget = WaitValue(longest), WaitBudget(longest)
+        self._timeout = 0.0
+        self.started: float | None = None
+        """When the present wait began, in microseconds; None without one."""
+        self.num_late = 0
+        self.num_idle = 0
+        self.seconds: list[float] = []
+        """How long each was."""
+
+    def is_worth_one(self, num_lacking: int, num_running: int, pass_seconds: float) -> bool:
+        """Returns whether to wait; see `WaitValue.pays`."""
+        if not self._longest:
+            return False
+        if self._pays_always:
+            return num_lacking > 0
+        return self._value.pays(num_lacking, num_running, pass_seconds)
+
+    def begin(self, now: float) -> float:
+        """Begins a wait; returns when it is to end at the latest, in microseconds from now."""
+        self.started, self._timeout = now, self._budget.timeout
+        return 1e6 * self._timeout
+
+    def end(self, now: float, *, is_late: bool, is_idle: bool) -> None:
+        """Ends the wait.
+
+        Args:
+            now: The time, in microseconds.
+            is_late: Whether that is without the last answer.
+            is_idle: Whether the worker has nothing to run.
+        """
+        seconds = (now - (self.started or 0.0)) / 1e6
+        if is_late:
+            self._budget.observe(seconds, self._timeout)
+        self._value.observe(seconds)
+        self.seconds.append(seconds)
+        self.num_late += is_late
+        self.num_idle += is_idle
+        self.started = None
+
+
+class Engine(Service):
+    """The loop of `optimist_scheduler.engine.engine`, and what gateways and proposers send it."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        cores: Cores,
+        settings: WindowsSettings,
+        scheduler: Scheduler,
+        links: Links,
+    ) -> None:
+        super().__init__(timeline, cores)
+        self._costs, self._scheduler, self._links = settings, scheduler, links
+        self.waits = Waits(settings.wait_ms / 1000, pays_always=settings.wait == "always")
+        self.run_plan: Callable[[worker_pb2.ExecuteRequest], None]
+        """Takes plans when they have reached the worker."""
+        self.deliver: Callable[[StepOutputs], None]
+        """Takes outputs when they have reached whose requests these are."""
+        self.num_plans = 0
+        self.num_windows = 0
+        self._results: deque[worker_pb2.ExecuteResponse] = deque()
+        self._held: list[StepOutputs] = []
+        self._pass_seconds = 0.0
+        self._has_news, self._rests = False, True
+        self._flushes_soon = False
+
+    def add(self, new: NewRequest) -> None:
+        """Takes a request that has arrived."""
+        self.spend(self._costs.message_us)
+        self._flush()
+        self._scheduler.add(new, self.time / 1e6)
+        self._links.open(new)
+        self._send_batches_soon()
+        self._wake()
+
+    def take_result(self, response: worker_pb2.ExecuteResponse) -> None:
+        """Takes a result that has arrived."""
+        self._results.append(response)
+        self._wake()
+
+    def _take_answer(self, link: Link, batch: Batch, answer: Answer) -> None:
+        link.take_answer(batch.number)
+        self.spend(self._costs.message_us + self._costs.window_us * len(answer.windows))
+        for request_id in answer.refusals:
+            self._links.close(request_id)
+        for request_id, sent in answer.windows.items():
+            self._scheduler.set_window(request_id, read_window(sent))
+        self.num_windows += len(answer.windows)
+        if self.waits.started is not None:
+            self.ask(partial(self._look_again, self.waits.started))
+        self._send_batches_soon()
+
+    def _wake(self) -> None:
+        if self._rests:
+            self._rests = False
+            self.ask(self._settle)
+        else:
+            self._has_news = True
+
+    def _settle(self) -> None:
+        """Settles what has come, and begins a turn of the loop."""
+        self._has_news = False
+        while self._results:
+            result = step_result(self._results.popleft())
+            self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
+            self._spend_step(SETTLED, len(result.slots))
+            outputs = self._scheduler.settle(result)
+            if outputs is not NO_OUTPUTS:
+                self._held.append(outputs)
+        if self._scheduler.can_send and self._is_worth_a_wait():
+            # The proposers have to see the last tokens to answer them.
+            self._flush()
+            if self._find_awaited():
+                started = self.time
+                timeout_us = self.waits.begin(started)
+                self.send(timeout_us, partial(self.ask, partial(self._give_up, started)))
+                return
+        self._send_plan()
+
+    def _is_worth_a_wait(self) -> bool:
+        if self._links.are_late:
+            return False
+        scheduler = self._scheduler
+        num_lacking = self._links.count_followed(scheduler.find_unaligned())
+        num_running = scheduler.num_running * (scheduler.num_plans_in_flight == 0)
+        return self.waits.is_worth_one(num_lacking, num_running, self._pass_seconds)
+
+    def _look_again(self, started: float) -> None:
+        """Ends a wait if no answer is due any more."""
+        if self.waits.started == started and not self._find_awaited():
+            self._end_wait(is_late=False)
+
+    def _give_up(self, started: float) -> None:
+        """Ends a wait whose time is over; whose answers are due is not waited for again."""
+        if self.waits.started == started:
+            for link in self._find_awaited():
+                link.is_late = True
+            self._end_wait(is_late=True)
+
+    def _find_awaited(self) -> list[Link]:
+        return self._links.find_awaited(self._scheduler.find_unaligned())
+
+    def _end_wait(self, *, is_late: bool) -> None:
+        is_idle = self._scheduler.num_plans_in_flight <= len(self._results)
+        self.waits.end(self.time, is_late=is_late, is_idle=is_idle)
+        self._send_plan()
+
+    def _send_plan(self) -> None:
+        """Sends the next plan, if there is one, and then looks for another."""
+        plan = self._scheduler.schedule(self.time / 1e6)
+        if plan is None:
+            self._finish_turn()
+            return
+        self.num_plans += 1
+        self._spend_step(SCHEDULED, len(plan.slots))
+        self.send(self._costs.wire_us, partial(self.run_plan, plan_message(plan)))
+        self.ask(self._send_plan)
+
+    def _finish_turn(self) -> None:
+        """Does what needs not be done before a plan is out, and rests until there are news."""
+        self._flush()
+        self._scheduler.prepare()
+        if self._has_news:
+            self._settle()
+        else:
+            self._rests = True
+
+    def _flush(self) -> None:
+        """Sends the outputs that are held to proposers and to whose they are."""
+        held, self._held = self._held, []
+        for outputs in held:
+            self._spend_step(DELIVERED, len(outputs.handles))
+            self._links.observe(outputs.observed, set(self._scheduler.find_unaligned()))
+            self._send_batches()
+            for ended in outputs.ended:
+                self._links.close(ended.request_id)
+                self._send_batches_soon()
+            self.send(self._costs.wire_us, partial(self.deliver, outputs))
+
+    def _send_batches_soon(self) -> None:
+        if not self._flushes_soon:
+            self._flushes_soon = True
+            self.ask(self._send_batches)
+
+    def _send_batches(self) -> None:
+        self._flushes_soon = False
+        wire_us = self._costs.wire_us
+        for link, batch in self._links.make_batches():
+            self.spend(self._costs.message_us)
+            answer = partial(link.proposer.answer, batch, partial(self._receive, link, batch))
+            self.send(wire_us, partial(link.proposer.ask, answer))
+
+    def _receive(self, link: Link, batch: Batch, answer: Answer) -> None:
+        self.ask(partial(self._take_answer, link, batch, answer))
+
+    def _spend_step(self, share: float, num_rows: int) -> None:
+        self.spend(share * (self._costs.step_us + self._costs.row_us * num_rows))
