@@ -9,9 +9,9 @@ from optimist_common.settings import ServiceSettings
 
 
 class VirtualSettings(BaseModel):
-    """Processor time that is taken in virtual time, in microseconds, and where.
+    """A run in virtual time: what takes how much processor time, in microseconds, and on what.
 
-    The defaults are what the real services took; see docs/scheduling.md.
+    The defaults are what the real services take on 2 GHz cores, messages included.
     """
 
     virtual: bool = Field(
@@ -20,17 +20,18 @@ class VirtualSettings(BaseModel):
     cores: int = Field(
         0, ge=0, le=1024, description="cores that virtual services share; 0: each has its own"
     )
-    wire_us: float = Field(300.0, ge=0, description="how long a message is on its way")
-    step_us: float = Field(1500.0, ge=0, description="scheduler, for a step")
-    row_us: float = Field(80.0, ge=0, description="scheduler, for a row of a step")
-    window_us: float = Field(40.0, ge=0, description="scheduler, for a window")
+    wire_us: float = Field(50.0, ge=0, description="how long a message is on its way")
+    step_us: float = Field(1300.0, ge=0, description="scheduler, for a step")
+    row_us: float = Field(55.0, ge=0, description="scheduler, for a row of a step")
+    window_us: float = Field(80.0, ge=0, description="scheduler, for a window")
     message_us: float = Field(
-        200.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
+        190.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
     )
-    batch_us: float = Field(200.0, ge=0, description="proposer, for a batch")
+    batch_us: float = Field(250.0, ge=0, description="proposer, for a batch")
     observation_us: float = Field(100.0, ge=0, description="proposer, for an observation")
-    opening_us: float = Field(4000.0, ge=0, description="proposer, for a request that it opens")
-    worker_us: float = Field(500.0, ge=0, description="worker, for a pass, on a core")
+    opening_us: float = Field(1000.0, ge=0, description="proposer, for a request that it opens")
+    worker_us: float = Field(600.0, ge=0, description="worker, for a step, on a core")
+    worker_row_us: float = Field(20.0, ge=0, description="worker, for a row of a step, on a core")
     load_token_us: float = Field(2.0, ge=0, description="who sends the requests, for a token")
 
 

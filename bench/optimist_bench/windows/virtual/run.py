@@ -16,8 +16,9 @@ from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_bench.windows.report import Costs, Totals, make_report
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_bench.windows.virtual.proposing import Links, Proposer
-from optimist_bench.windows.virtual.scheduling import Engine
+from optimist_bench.windows.virtual.scheduling import Engine, Waits
 from optimist_bench.windows.virtual.timeline import Cores, Service, Timeline
+from optimist_common.columns import INT32_BYTES
 from optimist_proposer.service import build_following
 from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.core.base.values import StepOutputs
@@ -57,7 +58,7 @@ class Worker(Service):
 
     def _execute(self, plan: worker_pb2.ExecuteRequest, started: float) -> None:
         response, settings = self._model.execute(plan), self._settings
-        self.spend(settings.worker_us)
+        self.spend(settings.worker_us + settings.worker_row_us * len(response.slots) / INT32_BYTES)
         pass_us = 1000 * settings.pass_ms + settings.token_us * response.num_tokens
         left_us = max(started + pass_us - self.time, 0.0)
         response.idle_ns = round(1000 * (started - self._idle_since))
@@ -97,10 +98,11 @@ class Load(Service):
     def read(self, outputs: StepOutputs) -> None:
         """Takes the outputs of a step."""
         self.spend(self._settings.load_token_us * len(outputs.token_ids))
-        ends = np.cumsum(outputs.num_tokens)[:-1]
-        pieces = np.split(outputs.token_ids, ends)
-        for handle, piece in zip(outputs.handles.tolist(), pieces, strict=True):
-            self._texts[handle] += piece.tolist()
+        tokens, start = outputs.token_ids.tolist(), 0
+        counts = outputs.num_tokens.tolist()
+        for handle, count in zip(outputs.handles.tolist(), counts, strict=True):
+            self._texts[handle] += tokens[start : start + count]
+            start += count
         for ended in outputs.ended:
             truth = self._find_pair(ended.handle).truth
             finished = finished_message(ended.handle, ended.finished)
@@ -153,6 +155,7 @@ def run_virtually(
     worker.answer = lambda response: engine.ask(partial(engine.take_result, response))
     load.ask(load.begin)
     timeline.run()
+    load.totals.stats = _read_stats(engine.waits, scheduler.stats.num_plans)
     return _report(settings, load.totals, engine, proposers) | {
         "virtual": True,
         "cores": settings.cores,
@@ -181,15 +184,8 @@ def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Sched
 def _report(
     settings: WindowsSettings, totals: Totals, engine: Engine, proposers: Sequence[Proposer]
 ) -> dict[str, Any]:
-    waits = engine.waits
-    totals.stats = scheduler_pb2.Stats(
-        num_plans=engine.num_plans,
-        num_window_waits=len(waits.seconds),
-        num_idle_window_waits=waits.num_idle,
-        num_late_window_waits=waits.num_late,
-        window_wait_us=round(1e6 * sum(waits.seconds)),
-    )
-    p50, p99 = np.quantile(waits.seconds or [0.0], [0.5, 0.99]).tolist()
+    seconds = engine.waits.seconds or [0.0]
+    p50, p99 = np.quantile(seconds, [0.5, 0.99]).tolist()
     costs = Costs(
         engine.num_windows,
         sum(proposer.busy_us for proposer in proposers) / 1e6,
@@ -197,3 +193,13 @@ def _report(
         *(1000 * p50, 1000 * p99),
     )
     return make_report(settings, totals, costs)
+
+
+def _read_stats(waits: Waits, num_plans: int) -> scheduler_pb2.Stats:
+    return scheduler_pb2.Stats(
+        num_plans=num_plans,
+        num_window_waits=len(waits.seconds),
+        num_idle_window_waits=waits.num_idle,
+        num_late_window_waits=waits.num_late,
+        window_wait_us=round(1e6 * sum(waits.seconds)),
+    )

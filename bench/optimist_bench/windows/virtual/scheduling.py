@@ -16,7 +16,7 @@ from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import PASS_MEMORY
 from optimist_scheduler.workers.translate import plan_message, step_result
 
-SETTLED, SCHEDULED, DELIVERED = 0.3, 0.3, 0.4
+SETTLED, SCHEDULED, DELIVERED = 0.5, 0.3, 0.2
 """Shares of a step's time until its result is settled, from there until a plan is out, and of
 what is done while that runs: outputs are sent, the next decision is prepared."""
 
@@ -85,7 +85,6 @@ class Engine(Service):
         """Takes plans when they have reached the worker."""
         self.deliver: Callable[[StepOutputs], None]
         """Takes outputs when they have reached whose requests these are."""
-        self.num_plans = 0
         self.num_windows = 0
         self._results: deque[worker_pb2.ExecuteResponse] = deque()
         self._held: list[StepOutputs] = []
@@ -180,7 +179,6 @@ class Engine(Service):
         if plan is None:
             self._finish_turn()
             return
-        self.num_plans += 1
         self._spend_step(SCHEDULED, len(plan.slots))
         self.send(self._costs.wire_us, partial(self.run_plan, plan_message(plan)))
         self.ask(self._send_plan)
