@@ -11,7 +11,7 @@ from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer, make_p
 from optimist_bench.windows.load import run_services
 from optimist_bench.windows.report import describe
 from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.virtual.run import run_virtually
+from optimist_bench.windows.virtual_run import run_virtually
 
 NUM_FUNCTIONS = 24
 """Of each generated text."""

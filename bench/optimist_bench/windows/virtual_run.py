@@ -13,11 +13,11 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.pair import Pair, load_vocabulary
 from optimist_bench.harness.simulated_service import SimulatedSettings, describe_model, make_model
 from optimist_bench.harness.truth_worker import TruthWorker
+from optimist_bench.windows.proposing import Links, Proposer
 from optimist_bench.windows.report import Costs, Totals, make_report
+from optimist_bench.windows.scheduling import Engine, Waits
 from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.virtual.proposing import Links, Proposer
-from optimist_bench.windows.virtual.scheduling import Engine, Waits
-from optimist_bench.windows.virtual.timeline import Cores, Service, Timeline
+from optimist_bench.windows.timeline import Cores, Service, Timeline
 from optimist_common.columns import INT32_BYTES
 from optimist_proposer.service import build_following
 from optimist_proposer.settings import ProposerSettings
@@ -58,7 +58,8 @@ class Worker(Service):
 
     def _execute(self, plan: worker_pb2.ExecuteRequest, started: float) -> None:
         response, settings = self._model.execute(plan), self._settings
-        self.spend(settings.worker_us + settings.worker_row_us * len(response.slots) / INT32_BYTES)
+        num_rows = len(response.slots) // INT32_BYTES
+        self.spend(settings.worker_us + settings.worker_row_us * num_rows)
         pass_us = 1000 * settings.pass_ms + settings.token_us * response.num_tokens
         left_us = max(started + pass_us - self.time, 0.0)
         response.idle_ns = round(1000 * (started - self._idle_since))

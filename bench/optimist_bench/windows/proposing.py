@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.virtual.timeline import Cores, Service, Timeline
+from optimist_bench.windows.timeline import Cores, Service, Timeline
 from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open

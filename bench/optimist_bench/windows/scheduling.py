@@ -5,9 +5,9 @@ from collections.abc import Callable
 from functools import partial
 
 from optimist.worker.v1 import worker_pb2
+from optimist_bench.windows.proposing import Batch, Link, Links, read_window
 from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.virtual.proposing import Batch, Link, Links, read_window
-from optimist_bench.windows.virtual.timeline import Cores, Service, Timeline
+from optimist_bench.windows.timeline import Cores, Service, Timeline
 from optimist_proposer.core.messages import Answer
 from optimist_scheduler.core.base.values import NO_OUTPUTS, StepOutputs
 from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
@@ -55,7 +55,7 @@ class Waits:
         Args:
             now: The time, in microseconds.
             is_late: Whether that is without the last answer.
-            is_idle: Whether the worker has nothing to run.
+            is_idle: Whether the worker has nothing to run; it lost nothing if no time has passed.
         """
         seconds = (now - (self.started or 0.0)) / 1e6
         if is_late:
@@ -63,7 +63,7 @@ class Waits:
         self._value.observe(seconds)
         self.seconds.append(seconds)
         self.num_late += is_late
-        self.num_idle += is_idle
+        self.num_idle += is_idle and seconds > 0
         self.started = None
 
 

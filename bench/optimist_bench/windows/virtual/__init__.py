@@ -1,1 +1,0 @@
-"""The same requests in virtual time: the real cores as jobs that cost what they are said to."""
