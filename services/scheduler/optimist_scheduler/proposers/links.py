@@ -356,7 +356,7 @@ class WindowWaits:
         """Waits until no answer is due any more; returns whose are when the time is over."""
         started = perf_counter()
         awaited = find_awaited()
-        timeout, is_late = self._budget.timeout, False
+        timeout, is_late = self.timeout, False
         try:
             async with asyncio.timeout(timeout):
                 while awaited:
@@ -364,16 +364,30 @@ class WindowWaits:
                     await self._answered.wait()
                     awaited = find_awaited()
         except TimeoutError:
-            metrics.PROPOSER_LATE.inc()
-            self.num_late += 1
             is_late = True
         finally:
-            seconds = perf_counter() - started
-            if is_late:
-                self._budget.observe(seconds, timeout)
-            metrics.PROPOSER_WAITS.inc()
-            metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
-            self.num_waits += 1
-            self.seconds += seconds
-            self._value.observe(seconds)
+            self.note(perf_counter() - started, timeout, is_late=is_late)
         return awaited
+
+    @property
+    def timeout(self) -> float:
+        """What the timer of the next wait is set to, in seconds."""
+        return self._budget.timeout
+
+    def note(self, seconds: float, timeout: float, *, is_late: bool) -> None:
+        """Takes a wait that is over.
+
+        Args:
+            seconds: How long it was.
+            timeout: What its timer was set to, in seconds.
+            is_late: Whether the timer ended it.
+        """
+        if is_late:
+            metrics.PROPOSER_LATE.inc()
+            self.num_late += 1
+            self._budget.observe(seconds, timeout)
+        metrics.PROPOSER_WAITS.inc()
+        metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
+        self.num_waits += 1
+        self.seconds += seconds
+        self._value.observe(seconds)
