@@ -10,61 +10,15 @@ from optimist_bench.windows.settings import WindowsSettings
 from optimist_bench.windows.timeline import Cores, Service, Timeline
 from optimist_proposer.core.messages import Answer
 from optimist_scheduler.core.base.values import NO_OUTPUTS, StepOutputs
-from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import PASS_MEMORY
+from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.workers.translate import plan_message, step_result
 
 SETTLED, SCHEDULED, DELIVERED = 0.5, 0.3, 0.2
 """Shares of a step's time until its result is settled, from there until a plan is out, and of
 what is done while that runs: outputs are sent, the next decision is prepared."""
-
-
-class Waits:
-    """Waits for windows, as the scheduler's `WindowWaits` has them."""
-
-    def __init__(self, longest: float, *, pays_always: bool) -> None:
-        """Takes the longest wait, in seconds, and whether any wait pays."""
-        self._longest, self._pays_always = longest, pays_always
-        self._value, self._budget = WaitValue(longest), WaitBudget(longest)
-        self._timeout = 0.0
-        self.started: float | None = None
-        """When the present wait began, in microseconds; None without one."""
-        self.num_late = 0
-        self.num_idle = 0
-        self.seconds: list[float] = []
-        """How long each was."""
-
-    def is_worth_one(self, num_lacking: int, num_running: int, pass_seconds: float) -> bool:
-        """Returns whether to wait; see `WaitValue.pays`."""
-        if not self._longest:
-            return False
-        if self._pays_always:
-            return num_lacking > 0
-        return self._value.pays(num_lacking, num_running, pass_seconds)
-
-    def begin(self, now: float) -> float:
-        """Begins a wait; returns when it is to end at the latest, in microseconds from now."""
-        self.started, self._timeout = now, self._budget.timeout
-        return 1e6 * self._timeout
-
-    def end(self, now: float, *, is_late: bool, is_idle: bool) -> None:
-        """Ends the wait.
-
-        Args:
-            now: The time, in microseconds.
-            is_late: Whether that is without the last answer.
-            is_idle: Whether the worker has nothing to run; it lost nothing if no time has passed.
-        """
-        seconds = (now - (self.started or 0.0)) / 1e6
-        if is_late:
-            self._budget.observe(seconds, self._timeout)
-        self._value.observe(seconds)
-        self.seconds.append(seconds)
-        self.num_late += is_late
-        self.num_idle += is_idle and seconds > 0
-        self.started = None
 
 
 class Engine(Service):
@@ -80,7 +34,11 @@ class Engine(Service):
     ) -> None:
         super().__init__(timeline, cores)
         self._costs, self._scheduler, self._links = settings, scheduler, links
-        self.waits = Waits(settings.wait_ms / 1000, pays_always=settings.wait == "always")
+        self.waits = WindowWaits(settings.wait_ms / 1000, pays_always=settings.wait == "always")
+        self.wait_seconds: list[float] = []
+        """How long each wait was."""
+        self._wait: tuple[float, float] | None = None
+        """When the present wait began, in microseconds, and its longest time in seconds."""
         self.run_plan: Callable[[worker_pb2.ExecuteRequest], None]
         """Takes plans when they have reached the worker."""
         self.deliver: Callable[[StepOutputs], None]
@@ -114,8 +72,8 @@ class Engine(Service):
         for request_id, sent in answer.windows.items():
             self._scheduler.set_window(request_id, read_window(sent))
         self.num_windows += len(answer.windows)
-        if self.waits.started is not None:
-            self.ask(partial(self._look_again, self.waits.started))
+        if self._wait is not None:
+            self.ask(partial(self._look_again, self._wait))
         self._send_batches_soon()
 
     def _wake(self) -> None:
@@ -139,9 +97,8 @@ class Engine(Service):
             # The proposers have to see the last tokens to answer them.
             self._flush()
             if self._find_awaited():
-                started = self.time
-                timeout_us = self.waits.begin(started)
-                self.send(timeout_us, partial(self.ask, partial(self._give_up, started)))
+                self._wait = wait = self.time, self.waits.timeout
+                self.send(1e6 * wait[1], partial(self.ask, partial(self._look_again, wait, True)))
                 return
         self._send_plan()
 
@@ -153,25 +110,25 @@ class Engine(Service):
         num_running = scheduler.num_running * (scheduler.num_plans_in_flight == 0)
         return self.waits.is_worth_one(num_lacking, num_running, self._pass_seconds)
 
-    def _look_again(self, started: float) -> None:
-        """Ends a wait if no answer is due any more."""
-        if self.waits.started == started and not self._find_awaited():
-            self._end_wait(is_late=False)
-
-    def _give_up(self, started: float) -> None:
-        """Ends a wait whose time is over; whose answers are due is not waited for again."""
-        if self.waits.started == started:
-            for link in self._find_awaited():
-                link.is_late = True
-            self._end_wait(is_late=True)
+    def _look_again(self, wait: tuple[float, float], is_late: bool = False) -> None:
+        """Ends a wait if no answer is due any more or its time is over."""
+        awaited = self._find_awaited()
+        if self._wait is not wait or (awaited and not is_late):
+            return
+        for link in awaited:
+            # Not waited for again before it answers anything.
+            link.is_late = True
+        started, timeout = wait
+        seconds, self._wait = (self.time - started) / 1e6, None
+        self.waits.note(seconds, timeout, is_late=is_late)
+        self.wait_seconds.append(seconds)
+        # The worker loses nothing while no time passes.
+        is_idle = seconds > 0 and self._scheduler.num_plans_in_flight <= len(self._results)
+        self.waits.num_idle += is_idle
+        self._send_plan()
 
     def _find_awaited(self) -> list[Link]:
         return self._links.find_awaited(self._scheduler.find_unaligned())
-
-    def _end_wait(self, *, is_late: bool) -> None:
-        is_idle = self._scheduler.num_plans_in_flight <= len(self._results)
-        self.waits.end(self.time, is_late=is_late, is_idle=is_idle)
-        self._send_plan()
 
     def _send_plan(self) -> None:
         """Sends the next plan, if there is one, and then looks for another."""

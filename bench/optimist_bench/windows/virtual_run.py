@@ -15,7 +15,7 @@ from optimist_bench.harness.simulated_service import SimulatedSettings, describe
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_bench.windows.proposing import Links, Proposer
 from optimist_bench.windows.report import Costs, Totals, make_report
-from optimist_bench.windows.scheduling import Engine, Waits
+from optimist_bench.windows.scheduling import Engine
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_bench.windows.timeline import Cores, Service, Timeline
 from optimist_common.columns import INT32_BYTES
@@ -24,6 +24,7 @@ from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.translate import finished_message
@@ -185,8 +186,7 @@ def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Sched
 def _report(
     settings: WindowsSettings, totals: Totals, engine: Engine, proposers: Sequence[Proposer]
 ) -> dict[str, Any]:
-    seconds = engine.waits.seconds or [0.0]
-    p50, p99 = np.quantile(seconds, [0.5, 0.99]).tolist()
+    p50, p99 = np.quantile(engine.wait_seconds or [0.0], [0.5, 0.99]).tolist()
     costs = Costs(
         engine.num_windows,
         sum(proposer.busy_us for proposer in proposers) / 1e6,
@@ -196,11 +196,11 @@ def _report(
     return make_report(settings, totals, costs)
 
 
-def _read_stats(waits: Waits, num_plans: int) -> scheduler_pb2.Stats:
+def _read_stats(waits: WindowWaits, num_plans: int) -> scheduler_pb2.Stats:
     return scheduler_pb2.Stats(
         num_plans=num_plans,
-        num_window_waits=len(waits.seconds),
+        num_window_waits=waits.num_waits,
         num_idle_window_waits=waits.num_idle,
         num_late_window_waits=waits.num_late,
-        window_wait_us=round(1e6 * sum(waits.seconds)),
+        window_wait_us=round(1e6 * waits.seconds),
     )
