@@ -69,6 +69,11 @@ class Link:
     is_late: bool = False
     """Whether an answer was waited for in vain and nothing came since."""
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether not too many batches wait for an answer."""
+        return len(self.unanswered) < MAX_UNANSWERED_BATCHES
+
     def take_answer(self, batch: int) -> None:
         """Notes that a batch was answered."""
         self.unanswered.remove(batch)
@@ -142,12 +147,11 @@ class Links:
         routes: dict[Link, list[str]] = {}
         for request_id in self._unsent:
             link = self._followed[request_id].link or self._find_least_loaded()
-            if len(link.unanswered) < MAX_UNANSWERED_BATCHES:
+            if link.takes_batches:
                 routes.setdefault(link, []).append(request_id)
-        if not routes and self._closed:
-            link = self._closed[0][1]
-            if len(link.unanswered) < MAX_UNANSWERED_BATCHES:
-                routes[link] = []
+        if not routes:
+            homes = (link for _, link in self._closed if link.takes_batches)
+            routes = {link: [] for link in itertools.islice(homes, 1)}
         return routes
 
     def _find_least_loaded(self) -> Link:
