@@ -11,7 +11,7 @@ from optimist_common.settings import ServiceSettings
 class VirtualSettings(BaseModel):
     """A run in virtual time: what takes how much processor time, in microseconds, and on what.
 
-    The defaults are what the real services take on 2 GHz cores, messages included.
+    The defaults are what the real services take on cores of an AMD EPYC, messages included.
     """
 
     virtual: bool = Field(
