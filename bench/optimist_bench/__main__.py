@@ -19,7 +19,7 @@ BENCHMARKS = {
     "quantization": "optimist_bench.quantization",
     "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler.command",
-    "windows": "optimist_bench.windows",
+    "windows": "optimist_bench.windows.command",
 }
 
 

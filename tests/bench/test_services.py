@@ -13,7 +13,7 @@ from optimist_bench.overload.load import (
     Outcome,
 )
 from optimist_bench.overload.report import is_right, report_outcomes
-from optimist_bench.windows import _find_quantile
+from optimist_bench.windows.load import _find_quantile
 from tests.bench.conftest import ReportOf
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -121,11 +121,15 @@ class SchedulerStream:
                 raise RuntimeError(f"the scheduler refused a command: {reply.error}")
         return response
 
-    async def read_stats(self) -> scheduler_pb2.Stats:
-        """Returns the scheduler's figures, once no request runs any more."""
+    async def ask_stats(self) -> None:
+        """Asks for the scheduler's figures, which are a reply of one of the next responses."""
         await self._call.write(
             scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats(), command_id=0)
         )
+
+    async def read_stats(self) -> scheduler_pb2.Stats:
+        """Returns the scheduler's figures, once no request runs any more."""
+        await self.ask_stats()
         while True:
             for reply in (await self.read()).replies:
                 if reply.stats.num_plans:

@@ -98,21 +98,35 @@ class SimulatedSettings(ServiceSettings):
     max_num_batched_tokens: int = Field(2048, ge=1, description="most tokens of a pass")
 
 
+def make_model(settings: SimulatedSettings) -> SimulatedModel:
+    """Returns the model, with room for the longest sequence in each slot: nothing is preempted."""
+    lookup = Drafter(DraftSource.NGRAM, MOST_DRAFTS, MOST_DRAFTS) if settings.looks_up else None
+    model = SimulatedModel(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        drafter=lookup,
+    )
+    num_blocks = settings.max_num_seqs * model.max_model_len // model.block_size
+    return replace(model, num_blocks=num_blocks)
+
+
+def describe_model(
+    model: SimulatedModel, settings: SimulatedSettings
+) -> worker_pb2.DescribeResponse:
+    """Returns the model's description, with what passes take if that grows with their tokens."""
+    description = model.describe()
+    if settings.token_us:
+        sizes = [1 << power for power in range(model.max_num_batched_tokens.bit_length())]
+        times = [settings.step_us + settings.token_us * size for size in sizes]
+        description.cost_num_tokens, description.cost_us = to_bytes(sizes), to_bytes(times)
+    return description
+
+
 class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
     """Serves Describe and Execute; steps run on a thread of their own, as a real worker's do."""
 
     def __init__(self, settings: SimulatedSettings) -> None:
-        self._settings = settings
-        # Room for the longest sequence in each slot: nothing is preempted.
-        model = SimulatedModel(
-            drafter=Drafter(DraftSource.NGRAM, MOST_DRAFTS, MOST_DRAFTS)
-            if settings.looks_up
-            else None,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-        )
-        num_blocks = settings.max_num_seqs * model.max_model_len // model.block_size
-        self._model = replace(model, num_blocks=num_blocks)
+        self._settings, self._model = settings, make_model(settings)
         self._truths: list[list[int]] = []
         if settings.truths:
             lines = Path(settings.truths).read_text(encoding="utf-8").splitlines()
@@ -124,14 +138,6 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
         if self._emissions is not None:
             self._emissions.write(Path(self._settings.emissions))
 
-    def _describe(self) -> worker_pb2.DescribeResponse:
-        description, settings = self._model.describe(), self._settings
-        if settings.token_us:
-            sizes = [1 << power for power in range(self._model.max_num_batched_tokens.bit_length())]
-            times = [settings.step_us + settings.token_us * size for size in sizes]
-            description.cost_num_tokens, description.cost_us = to_bytes(sizes), to_bytes(times)
-        return description
-
     def _make_worker(self) -> SimulatedWorker | TruthWorker:
         if self._truths:
             by_seed = self._settings.truths_by_seed
@@ -142,7 +148,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.DescribeRequest, context: _Context
     ) -> worker_pb2.DescribeResponse:
         """Describes the model that there is not."""
-        return self._describe()
+        return describe_model(self._model, self._settings)
 
     async def Execute(  # noqa: N802
         self, request_iterator: AsyncIterator[worker_pb2.ExecuteRequest], context: _Context

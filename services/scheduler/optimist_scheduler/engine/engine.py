@@ -8,6 +8,7 @@ from time import monotonic, perf_counter
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.base.values import NO_OUTPUTS, Ended
+from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.gateways.delivery import Delivery
@@ -24,10 +25,6 @@ logger = logging.getLogger(__name__)
 
 PASS_MEMORY = 1 / 8
 """Weight of a pass among those by which the next one is estimated."""
-
-
-WAITING_SHARE = 7 / 8
-"""Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
 
 
 class Engine(Worker):
@@ -138,8 +135,7 @@ class Engine(Worker):
             return
         slack_seconds = 0.0
         if scheduler.num_plans_in_flight:
-            in_pass = monotonic() - self._waits_since
-            slack_seconds = max(self._pass_seconds * WAITING_SHARE - in_pass, 0.0)
+            slack_seconds = find_slack(self._pass_seconds, monotonic() - self._waits_since)
         find_unaligned, drafter = scheduler.find_unaligned, scheduler.config.drafter
         if self._proposers.is_worth_a_wait(
             find_unaligned,

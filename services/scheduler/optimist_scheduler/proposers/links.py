@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -323,6 +324,15 @@ class ProposerLinks:
         self._links.remove(link)
 
 
+class Wait(NamedTuple):
+    """A wait for windows."""
+
+    timeout: float
+    """The longest that it may be, in seconds."""
+    costs_nothing: bool
+    """Whether it is to end before the worker has nothing to run."""
+
+
 class WindowWaits:
     """Waits that end in time, and what they have cost."""
 
@@ -364,17 +374,14 @@ class WindowWaits:
 
         Args:
             find_awaited: Returns where answers are due.
-            slack_seconds: For how long the worker probably still has something to run: a wait that
-                is expected to be over by then may be that long, but ends when the worker is idle.
+            slack_seconds: For how long the worker probably still has something to run.
             is_idle: Returns whether it has nothing to run.
         """
-        started = perf_counter()
-        awaited, costs_nothing = find_awaited(), slack_seconds > self._value.expected
-        timeout = slack_seconds if costs_nothing else self._budget.timeout
+        wait, started, awaited = self.begin(slack_seconds), perf_counter(), find_awaited()
         is_over = False
         try:
-            async with asyncio.timeout(timeout):
-                while awaited and not (costs_nothing and is_idle()):
+            async with asyncio.timeout(wait.timeout):
+                while awaited and not (wait.costs_nothing and is_idle()):
                     self._answered.clear()
                     await self._answered.wait()
                     awaited = find_awaited()
@@ -382,14 +389,31 @@ class WindowWaits:
             is_over = True
         finally:
             seconds = perf_counter() - started
-            if is_over and not costs_nothing:
-                self._budget.observe(seconds, timeout)
-            metrics.PROPOSER_WAITS.inc()
-            metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
-            self.num_waits += 1
-            self.seconds += seconds
-            self._value.observe(seconds)
-        if awaited:
+            self.note(wait, seconds, is_over=is_over, is_in_vain=bool(awaited))
+        return awaited if is_over else []
+
+    def begin(self, slack_seconds: float) -> Wait:
+        """Returns how long to wait; a wait that is over before the worker is idle costs nothing."""
+        if slack_seconds > self._value.expected:
+            return Wait(slack_seconds, costs_nothing=True)
+        return Wait(self._budget.timeout, costs_nothing=False)
+
+    def note(self, wait: Wait, seconds: float, *, is_over: bool, is_in_vain: bool) -> None:
+        """Takes a wait that has ended.
+
+        Args:
+            wait: The wait.
+            seconds: How long it was.
+            is_over: Whether the timer ended it.
+            is_in_vain: Whether answers were still due.
+        """
+        if is_in_vain:
             metrics.PROPOSER_LATE.inc()
             self.num_late += 1
-        return awaited if is_over else []
+        if is_over and not wait.costs_nothing:
+            self._budget.observe(seconds, wait.timeout)
+        metrics.PROPOSER_WAITS.inc()
+        metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
+        self.num_waits += 1
+        self.seconds += seconds
+        self._value.observe(seconds)

@@ -29,6 +29,12 @@ OnWindow = Callable[[proposer_pb2.Window], bool]
 FindUnaligned = Callable[[], list[str]]
 
 
+def find_batch_size(num_requests: int) -> int:
+    """Returns how many requests go in the next batch, of those that are to be sent."""
+    size = max(FEW_BATCH_REQUESTS, -(-num_requests // MANY_BATCHES))
+    return min(size, MAX_BATCH_REQUESTS)
+
+
 class Proposers:
     """Opens, observes and closes requests at any number of proposers.
 
@@ -261,8 +267,7 @@ class Proposers:
         request = proposer_pb2.ProposeRequest(batch=next(self._batches))
         named: list[str] = []
         num_bytes = 0
-        size = max(FEW_BATCH_REQUESTS, -(-len(request_ids) // MANY_BATCHES))
-        for request_id in request_ids[: min(size, MAX_BATCH_REQUESTS)]:
+        for request_id in request_ids[: find_batch_size(len(request_ids))]:
             if num_bytes >= MAX_BATCH_BYTES:
                 break
             del self._unsent[request_id]

@@ -35,6 +35,8 @@ MOST_PREDICTED_GROUP = 16
 LOOKED_UP_LOSS = 1 / 8
 """Part of a pass that a request loses without a window if it drafts what a lookup finds: of real
 edits, 7.3 of 8.0 tokens come."""
+WAITING_SHARE = 7 / 8
+"""Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
 WAIT_MEMORY = 1 / 16
 """Weight of a wait among those by which the next one is estimated."""
 FORGETTING = 1 / 64
@@ -101,6 +103,11 @@ def wakes(window: Window, scale: float) -> bool:
     # A node's value is its chance, and of those side by side one comes at most.
     chances = np.power(window.values, np.float32(max(scale, 1.0))) * np.float32(TOKEN)
     return int(chances.astype(np.int64).sum()) >= TOKEN
+
+
+def find_slack(pass_seconds: float, seconds_in_pass: float) -> float:
+    """Returns for how long the next plan may wait while the worker runs a pass, in seconds."""
+    return max(pass_seconds * WAITING_SHARE - seconds_in_pass, 0.0)
 
 
 class WaitBudget:

@@ -1,0 +1,1 @@
+"""`optimist bench windows`: what proposers cost on the way from one pass to the next."""

@@ -1,0 +1,205 @@
+"""A run in virtual time: the worker, who sends the requests, and the report."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist.worker.v1 import worker_pb2
+from optimist_bench.harness.pair import Pair, load_vocabulary
+from optimist_bench.harness.simulated_service import SimulatedSettings, describe_model, make_model
+from optimist_bench.harness.truth_worker import TruthWorker
+from optimist_bench.windows.proposing import Links, Proposer
+from optimist_bench.windows.report import Costs, Progress, Totals, make_report
+from optimist_bench.windows.scheduling import Engine
+from optimist_bench.windows.settings import WindowsSettings
+from optimist_bench.windows.timeline import Cores, Service, Timeline
+from optimist_common.columns import INT32_BYTES
+from optimist_proposer.service import build_following
+from optimist_proposer.settings import ProposerSettings
+from optimist_scheduler.core.base.values import StepOutputs
+from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.settings import SchedulerSettings
+from optimist_scheduler.workers.description import describe_worker
+from optimist_scheduler.workers.translate import finished_message
+
+NO_LIMIT_MS = 2**31
+"""Of processor time on a request: clocks decide nothing here."""
+
+
+class Worker(Service):
+    """The worker: passes take their time, of which its own work is a part."""
+
+    def __init__(
+        self, timeline: Timeline, cores: Cores, settings: WindowsSettings, model: TruthWorker
+    ) -> None:
+        super().__init__(timeline, cores)
+        self._settings, self._model = settings, model
+        self.answer: Callable[[worker_pb2.ExecuteResponse], None]
+        """Takes results when they have reached the scheduler."""
+        self._plans: deque[worker_pb2.ExecuteRequest] = deque()
+        self._runs = False
+        self._idle_since = 0.0
+
+    def run(self, plan: worker_pb2.ExecuteRequest) -> None:
+        """Runs a plan after those that came before."""
+        self._plans.append(plan)
+        if not self._runs:
+            self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        self._runs = True
+        self.ask(partial(self._execute, self._plans.popleft(), self._timeline.now))
+
+    def _execute(self, plan: worker_pb2.ExecuteRequest, started: float) -> None:
+        response, settings = self._model.execute(plan), self._settings
+        num_rows = len(response.slots) // INT32_BYTES
+        self.spend(settings.worker_us + settings.worker_row_us * num_rows)
+        pass_us = 1000 * settings.pass_ms + settings.token_us * response.num_tokens
+        left_us = max(started + pass_us - self.time, 0.0)
+        response.idle_ns = round(1000 * (started - self._idle_since))
+        response.step_ns = round(1000 * (self.time + left_us - started))
+        self.send(left_us, self._end_pass)
+        self.send(left_us + settings.wire_us, partial(self.answer, response))
+
+    def _end_pass(self) -> None:
+        self._runs, self._idle_since = False, self._timeline.now
+        if self._plans:
+            self._begin_pass()
+
+
+class Load(Service):
+    """Who sends the requests: a new one for each that has ended."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        cores: Cores,
+        settings: WindowsSettings,
+        pairs: Sequence[Pair],
+        engine: Engine,
+    ) -> None:
+        super().__init__(timeline, cores)
+        self._settings, self._pairs, self._engine = settings, pairs, engine
+        self._texts: dict[int, list[int]] = {}
+        """Output so far, by handle, of the requests that run."""
+        self._num_added = 0
+        self.totals = Totals()
+
+    def begin(self) -> None:
+        """Sends the first requests."""
+        for _ in range(min(self._settings.concurrency, self._settings.requests)):
+            self._add()
+
+    def read(self, outputs: StepOutputs) -> None:
+        """Takes the outputs of a step."""
+        self.spend(self._settings.load_token_us * len(outputs.token_ids))
+        tokens, start = outputs.token_ids.tolist(), 0
+        counts = outputs.num_tokens.tolist()
+        progress = self.totals.progress
+        progress.num_tokens += len(tokens)
+        progress.num_rows += len(counts)
+        for handle, count in zip(outputs.handles.tolist(), counts, strict=True):
+            self._texts[handle] += tokens[start : start + count]
+            start += count
+        for ended in outputs.ended:
+            truth = self._find_pair(ended.handle).truth
+            finished = finished_message(ended.handle, ended.finished)
+            self.totals.take(self._texts.pop(ended.handle), truth, finished)
+            if self._num_added < self._settings.requests:
+                self._add()
+            elif not self.totals.full.num_rows:
+                self.totals.full = self._measure()
+        if not self._texts:
+            self.totals.progress = self._measure()
+
+    def _measure(self) -> Progress:
+        stats = self._engine.read_stats()
+        return replace(self.totals.progress, seconds=self.time / 1e6, stats=stats)
+
+    def _add(self) -> None:
+        self._num_added += 1
+        handle = self._num_added
+        pair = self._find_pair(handle)
+        self._texts[handle] = []
+        new = NewRequest(
+            f"windows-{handle}",
+            [(handle - 1) % len(self._pairs)],
+            len(pair.truth),
+            pair.predicted,
+            sampling_message=scheduler_pb2.Add().sampling,
+            is_followed=True,
+            handle=handle,
+        )
+        add = partial(self._engine.add, new)
+        self.send(self._settings.wire_us, partial(self._engine.ask, add))
+
+    def _find_pair(self, handle: int) -> Pair:
+        return self._pairs[(handle - 1) % len(self._pairs)]
+
+
+def run_virtually(
+    settings: WindowsSettings, pairs: Sequence[Pair], tokenizer: Tokenizer
+) -> dict[str, Any]:
+    """Runs all requests in virtual time; returns the report."""
+    timeline, cores = Timeline(), Cores(settings.cores)
+    proposing = ProposerSettings(
+        model="", algorithm=settings.algorithm, max_alignment_ms=NO_LIMIT_MS
+    )
+    vocabulary = load_vocabulary(tokenizer)
+    proposers = [
+        Proposer(timeline, cores, settings, build_following(proposing, vocabulary, None))
+        for _ in range(settings.replicas)
+    ]
+    scheduler, model = _make_cores(settings, pairs)
+    engine = Engine(timeline, cores, settings, scheduler, Links(proposers))
+    worker = Worker(timeline, cores, settings, model)
+    load = Load(timeline, cores, settings, pairs, engine)
+    engine.run_plan = worker.run
+    engine.deliver = lambda outputs: load.ask(partial(load.read, outputs))
+    worker.answer = lambda response: engine.ask(partial(engine.take_result, response))
+    load.ask(load.begin)
+    timeline.run()
+    return _report(settings, load.totals, engine, proposers) | {
+        "virtual": True,
+        "cores": settings.cores,
+    }
+
+
+def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:
+    """Returns the scheduler's and the worker's, set up as the real services are."""
+    simulated = SimulatedSettings(
+        step_us=round(1000 * settings.pass_ms),
+        token_us=settings.token_us,
+        looks_up=settings.looks_up,
+        max_num_seqs=settings.concurrency,
+        max_num_batched_tokens=128 * settings.concurrency,
+    )
+    message = describe_model(make_model(simulated), simulated)
+    scheduling = SchedulerSettings(
+        max_plans_in_flight=settings.depth, max_num_waiting=settings.concurrency
+    )
+    description = describe_worker(message, scheduling)
+    scheduler = Scheduler(
+        description.config, description.costs, description.drafter_us, description.key_costs
+    )
+    return scheduler, TruthWorker([list(pair.truth) for pair in pairs], message)
+
+
+def _report(
+    settings: WindowsSettings, totals: Totals, engine: Engine, proposers: Sequence[Proposer]
+) -> dict[str, Any]:
+    p50, p99 = np.quantile(engine.wait_seconds or [0.0], [0.5, 0.99]).tolist()
+    costs = Costs(
+        engine.num_windows,
+        sum(proposer.busy_us for proposer in proposers) / 1e6,
+        engine.busy_us / 1e6,
+        *(1000 * p50, 1000 * p99),
+    )
+    return make_report(settings, totals, costs)
