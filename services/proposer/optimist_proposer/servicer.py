@@ -17,6 +17,8 @@ from optimist_proposer.core.messages import Answer, Observation, Open
 
 _MAX_REQUEST_ID_LENGTH = 256
 _MAX_TENANT_BYTES = 256
+_NEGATIVE = 0xFF
+"""Highest byte of a small negative number."""
 
 
 class MalformedError(ValueError):
@@ -128,7 +130,8 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
 def _window(request_id: str, window: SentWindow) -> proposer_pb2.Window:
     draft = window.draft
     positions, prompt_positions = array_to_bytes(draft.positions), b""
-    if min(draft.positions, default=0) < NO_POSITION:
+    # Most have no negative numbers, and one look at the highest bytes says so.
+    if _NEGATIVE in positions[3::4] and min(draft.positions) < NO_POSITION:
         column = np.frombuffer(draft.positions, dtype=np.intc)
         positions = to_bytes(np.maximum(column, NO_POSITION))
         prompt_positions = to_bytes(np.maximum(NO_POSITION - column, 0))
