@@ -48,6 +48,9 @@ class Following:
         self._algorithm, self._cache, self._check = algorithm, cache, check
         self._window_tokens, self._min_value = window_tokens, min_value
         self._prompt_tokens, self._logs = prompt_tokens, logs
+        metrics.LIVE_REQUESTS.set_function(lambda: cache.num_requests)
+        metrics.REFERENCES.set_function(lambda: cache.num_sources)
+        metrics.MEMORY_BYTES.set_function(lambda: cache.num_bytes)
 
     def get(self, request_id: str) -> LiveRequest | None:
         """Returns a request, or None if it does not live here."""
@@ -103,16 +106,16 @@ class Following:
             if live is None:
                 answer.gaps[request_id] = UNKNOWN
                 continue
-            num_known = live.num_known
+            num_known = len(live.output)
             try:
                 reason = self._fold(live, observations, answer)
-                grew = live.num_known > num_known
+                grew = len(live.output) > num_known
                 if grew and reason is None:
                     seconds = self._send(live, num_known, started, answer)
                     # To ask for the time costs more than to look up a request.
                     started += seconds
                     metrics.OBSERVATION_SECONDS.observe(seconds)
-                    reason = self._check.delay(live.spent_seconds, live.num_known)
+                    reason = self._check.delay(live.spent_seconds, len(live.output))
             except Exception:
                 about = _about(request_id)
                 logger.exception("request %s cannot be followed", request_id, extra=about)
@@ -152,12 +155,6 @@ class Following:
         """Follows a request no longer, if it lives here."""
         if self._cache.pop(request_id) is not None and self._logs is not None:
             self._logs.close(request_id)
-
-    def count(self) -> None:
-        """Shows in the metrics how much is held."""
-        metrics.LIVE_REQUESTS.set(self._cache.num_requests)
-        metrics.REFERENCES.set(self._cache.num_sources)
-        metrics.MEMORY_BYTES.set(self._cache.num_bytes)
 
     def _fold(
         self, live: LiveRequest, observations: Sequence[Observation], answer: Answer

@@ -228,13 +228,14 @@ class RequestCache:
         request_id, num_bytes = request.request_id, request.num_bytes
         held = self._requests.get(request_id)
         if held is not None and held[0] is request:
-            self.num_bytes -= held[1]
-        else:
-            self.pop(request_id)
-            name = request.prepared.name
-            if name not in self._prepared:
-                self.put_sources(request.prepared)
-            self._num_users[name] = self._num_users.get(name, 0) + 1
+            self.num_bytes += num_bytes - held[1]
+            self._requests[request_id] = (request, num_bytes)
+            return self._shrink() if self._is_full else []
+        self.pop(request_id)
+        name = request.prepared.name
+        if name not in self._prepared:
+            self.put_sources(request.prepared)
+        self._num_users[name] = self._num_users.get(name, 0) + 1
         self._requests[request_id] = (request, num_bytes)
         self.num_bytes += num_bytes
         return self._shrink() if self._is_full else []
