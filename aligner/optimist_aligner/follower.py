@@ -82,7 +82,7 @@ class AutoFollower:
         self._text = reference.text.copy()
         self._start = len(self._text)
         searched = reference.searched
-        self._output = OutputIndex(self._start)
+        self._output = OutputIndex(self._text)
         self._alignment = Alignment(
             self._text, searched.num_aligned, searched.context_start, reference.index
         )
@@ -95,29 +95,22 @@ class AutoFollower:
 
     def observe(self, token_ids: "array[int]") -> None:
         """See `Follower.observe`."""
-        text, output, alignment, template = (
-            self._text,
-            self._output,
-            self._alignment,
-            self._template,
-        )
+        text, alignment, template = self._text, self._alignment, self._template
         # A token that no vocabulary has stands for all of them, so that tables stay small.
         new, position = [min(token_id, MOST_TOKEN_ID) for token_id in token_ids], 0
         self._reference.classes.cover(new)
         while position < len(new):
-            count, first = 0, len(text)
+            count = 0
             if alignment.run >= CERTAIN_RUN:
                 count = alignment.count_following(new[position:])
             if count:
                 text.extend(new[position : position + count])
-                output.extend(text, first)
                 alignment.follow(count)
                 template.leave()
                 position += count
             else:
                 token_id = new[position]
                 text.append(token_id)
-                output.extend(text, first)
                 template.advance(token_id)
                 alignment.advance(token_id)
                 position += 1

@@ -46,7 +46,8 @@ def draft_of(
     """Returns a draft: a chain read from nowhere with even chances, unless others are given."""
     size = len(token_ids)
     parents, positions = parents or range(-1, size - 1), positions or [NO_POSITION] * size
-    return make_draft(token_ids, parents, positions, values or [0.5] * size)
+    columns = list(token_ids), list(parents), list(positions)
+    return make_draft(*columns, list(values or [0.5] * size))
 
 
 def followed(algorithm: Algorithm, predicted: str | list[str], output: str) -> Follower:

@@ -51,10 +51,10 @@ class Branch:
 
 
 class First:
-    """A first token: its odds against none of the candidates, and what it was found as."""
+    """A first token: its odds against none of the candidates, its chance, what it was found as."""
 
     __slots__ = ("odds", "seeds", "token_id", "value")
 
-    def __init__(self, token_id: int, odds: float) -> None:
-        self.token_id, self.odds, self.value = token_id, odds, 0.0
+    def __init__(self, token_id: int, odds: float, value: float) -> None:
+        self.token_id, self.odds, self.value = token_id, odds, value
         self.seeds: list[Candidate] = []

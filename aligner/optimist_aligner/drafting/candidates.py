@@ -46,9 +46,21 @@ class Candidate:
         resume: Where it goes on then.
         features: Its own, besides those of its kind, if the view keeps them.
         logit: What they weigh, and what those of its kind weigh once it is compared with others.
+        odds: Of its token against nothing that was found, once it is compared with others; the
+            first candidate of a token has those of all of them.
     """
 
-    __slots__ = ("features", "kind", "length", "logit", "offset", "resume", "stop", "token_id")
+    __slots__ = (
+        "features",
+        "kind",
+        "length",
+        "logit",
+        "odds",
+        "offset",
+        "resume",
+        "stop",
+        "token_id",
+    )
 
     def __init__(
         self,
@@ -66,13 +78,20 @@ class Candidate:
         self.stop = stop
         self.resume = resume
         self.features: tuple[int, ...] = ()
-        self.logit = 0.0
+        self.logit = self.odds = 0.0
 
     def add(self, view: "View", feature: int) -> None:
         """Takes one more feature of its own."""
         self.logit += view.logits[feature]
         if view.keeps_features:
             self.features += (feature,)
+
+    def add_three(self, view: "View", first: int, second: int, third: int) -> None:
+        """Takes the first three features of its own."""
+        logits = view.logits
+        self.logit = logits[first] + logits[second] + logits[third]
+        if view.keeps_features:
+            self.features = (first, second, third)
 
 
 class View:

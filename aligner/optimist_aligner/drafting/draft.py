@@ -1,7 +1,6 @@
 """What an output is expected to go on with."""
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from struct import pack
 from typing import Final
@@ -32,6 +31,8 @@ class Draft:
     """Where each node was read from, see `Sources.positions` [num_nodes]."""
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
+    _listed: tuple[list[int], list[int]] | None = field(default=None, repr=False, compare=False)
+    """Tokens and parents once more, if there are such lists: an array makes an object of each."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -49,23 +50,25 @@ class Draft:
 
     def walk(self, token_ids: "array[int]", node: int) -> tuple[int, int]:
         """Returns to which node some tokens lead after a node, and how many of them are nodes."""
-        first, count = node + 1, 0
-        own: list[int] = self.token_ids[first:].tolist()
-        parents: list[int] = self.parents[first:].tolist()
+        own, parents = self._list()
+        number, count = len(own), 0
         for token_id in token_ids:
             child = node + 1
-            while child - first < len(own) and (
-                own[child - first] != token_id or parents[child - first] != node
-            ):
+            while child < number and (own[child] != token_id or parents[child] != node):
                 child += 1
-            if child - first == len(own):
+            if child == number:
                 break
             node, count = child, count + 1
         return node, count
 
+    def _list(self) -> tuple[list[int], list[int]]:
+        if self._listed is None:
+            self._listed = self.token_ids.tolist(), self.parents.tolist()
+        return self._listed
+
     def count_heights(self) -> list[int]:
         """Returns how long the longest path after each node is, and last after the root."""
-        parents: list[int] = self.parents.tolist()
+        parents = self._list()[1]
         heights = [0] * (len(parents) + 1)
         for node in range(len(parents) - 1, -1, -1):
             parent, height = parents[node], heights[node] + 1
@@ -75,10 +78,7 @@ class Draft:
 
 
 def make_draft(
-    token_ids: Sequence[int],
-    parents: Sequence[int],
-    positions: Sequence[int],
-    values: Sequence[float],
+    token_ids: list[int], parents: list[int], positions: list[int], values: list[float]
 ) -> Draft:
     """Returns the tree of four columns."""
     # An array that is made of numbers parses each of them as an argument.
@@ -91,4 +91,5 @@ def make_draft(
         array(INT32, data[size : 2 * size]),
         array(INT32, data[2 * size : 3 * size]),
         array(FLOAT32, data[3 * size :]),
+        (token_ids, parents),
     )

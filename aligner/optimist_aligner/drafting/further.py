@@ -31,8 +31,8 @@ def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
         found = view.contexts.find(order, key)
         if found is not None:
             candidates += _make(view, found.latest(_MOST_PLACES), order, is_own=False)
-        own = view.output.find(order, key)
-        candidates += _make(view, own[-_MOST_PLACES:], order, is_own=True)
+        own = view.output.find_latest(order, key, _MOST_PLACES)
+        candidates += _make(view, own, order, is_own=True)
         if candidates:
             break
     if view.common is not None:

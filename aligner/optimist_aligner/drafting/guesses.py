@@ -49,9 +49,7 @@ def guess_beginning(view: View, starts: list[int]) -> list[Candidate]:
         token_id = view.text[offset]
         if token_id >= 0:
             candidate = Candidate(token_id, EXPECTED, 0, offset)
-            candidate.add(view, _AHEAD + AHEAD[0])
-            candidate.add(view, _SAME_CLASS)
-            candidate.add(view, row + view.classes[token_id])
+            candidate.add_three(view, _AHEAD + AHEAD[0], _SAME_CLASS, row + view.classes[token_id])
             candidates.append(candidate)
     return candidates
 
@@ -71,18 +69,20 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
     same = view.compare_classes(start, alignment.num_lost)
     row, aheads = class_row(EXPECTED, view.last_class), _AHEAD + lost * NUM_AHEAD
     nears, classes = _SAME_CLASS + lost * 3 + same, view.classes
-    seen = set()
-    for ahead, token_id in enumerate(text[start : min(start + MOST_AHEAD, view.num_aligned)]):
+    end = min(start + MOST_AHEAD, view.num_aligned)
+    for offset in range(start, end):
+        token_id, ahead = text[offset], offset - start
         if token_id < 0:
             break
-        offset = start + ahead
-        if token_id not in seen and offset not in taken:
+        if not _has(text, start, offset, token_id) and offset not in taken:
             candidate = Candidate(token_id, EXPECTED, 0, offset)
-            candidate.add(view, aheads + AHEAD[ahead])
-            candidate.add(view, nears + NEAR[ahead] * NUM_LOST * 3)
-            candidate.add(view, row + classes[token_id])
+            candidate.add_three(
+                view,
+                aheads + AHEAD[ahead],
+                nears + NEAR[ahead] * NUM_LOST * 3,
+                row + classes[token_id],
+            )
             candidates.append(candidate)
-        seen.add(token_id)
     if view.last_class == NEWLINE:
         candidates += _guess_lines(view, taken)
     return candidates
@@ -97,16 +97,17 @@ def guess_template(view: View) -> list[Candidate]:
     lost, start = lost_bucket(template.num_lost), template.lost_at
     same = view.compare_classes(start, template.num_lost)
     row = class_row(TEMPLATE, view.last_class)
-    seen = set()
     for offset in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(text))):
         token_id, ahead = text[offset], offset - start
-        if token_id in seen:
+        if _has(text, start, offset, token_id):
             continue
-        seen.add(token_id)
         candidate = Candidate(token_id, TEMPLATE, 0, offset)
-        candidate.add(view, _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead])
-        candidate.add(view, _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same)
-        candidate.add(view, row + view.classes[token_id])
+        candidate.add_three(
+            view,
+            _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead],
+            _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
+            row + view.classes[token_id],
+        )
         candidates.append(candidate)
     return candidates
 
@@ -132,9 +133,12 @@ def guess_frequent(
         offset = latest.get(token_id, NOWHERE)
         count = (counts.get(token_id, 0) + output.count(token_id)).bit_length()
         candidate = Candidate(token_id, FREQUENT, 0, offset)
-        candidate.add(view, _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1))
-        candidate.add(view, _AGE + (end - offset).bit_length() if offset != NOWHERE else _AGE)
-        candidate.add(view, row + classes[token_id])
+        candidate.add_three(
+            view,
+            _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1),
+            _AGE + (end - offset).bit_length() if offset != NOWHERE else _AGE,
+            row + classes[token_id],
+        )
         candidates.append(candidate)
     return candidates
 
@@ -149,6 +153,14 @@ def guess_common(view: View, common: Common) -> list[Candidate]:
         candidate.add(view, row + classes[token_id])
         candidates.append(candidate)
     return candidates
+
+
+def _has(text: list[int], start: int, end: int, token_id: int) -> bool:
+    """Returns whether a token is between two offsets that are near each other."""
+    offset = start
+    while offset < end and text[offset] != token_id:
+        offset += 1
+    return offset < end
 
 
 def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:

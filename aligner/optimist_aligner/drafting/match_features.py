@@ -53,9 +53,12 @@ def make_predicted(view: View, offsets: Mapping[int, tuple[int, ...]]) -> list[C
         token_id, length = text[offset], count_equal(text, offset, num_context)
         distance = distance_bucket(offset - lost_at)
         candidate = Candidate(token_id, PREDICTED, length, offset)
-        candidate.add(view, _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length])
-        candidate.add(view, _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance)
-        candidate.add(view, row + classes[token_id])
+        candidate.add_three(
+            view,
+            _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
+            _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
+            row + classes[token_id],
+        )
         for feature in of_context:
             candidate.add(view, feature)
         if token_id == rejected:
@@ -85,9 +88,12 @@ def make_own(
         recency = FROM_PROMPT if is_prompt else RECENCY[rank]
         distance = _template_distance(view, offset)
         candidate = Candidate(token_id, OWN, length, offset)
-        candidate.add(view, _LENGTH + OWN * NUM_LENGTHS + LENGTH[length])
-        candidate.add(view, _RECENCY + length_class * NUM_RECENCIES + recency)
-        candidate.add(view, _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance)
+        candidate.add_three(
+            view,
+            _LENGTH + OWN * NUM_LENGTHS + LENGTH[length],
+            _RECENCY + length_class * NUM_RECENCIES + recency,
+            _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance,
+        )
         candidate.add(view, row + classes[token_id])
         for feature in of_context:
             candidate.add(view, feature)
@@ -113,9 +119,12 @@ def make_own_skipped(view: View, offset: int, rank: int) -> Candidate:
     """Returns such a candidate of the output, by how many later ones there are; -1: the prompt."""
     token_id, length = view.text[offset], _count_equal_before(view, offset)
     candidate = Candidate(token_id, OWN_SKIP, length, offset)
-    candidate.add(view, _LENGTH + OWN_SKIP * NUM_LENGTHS + length)
-    candidate.add(view, _SKIP_RECENCY + (RECENCY[rank] if rank >= 0 else FROM_PROMPT))
-    candidate.add(view, _TEMPLATE_DISTANCE + _template_distance(view, offset))
+    candidate.add_three(
+        view,
+        _LENGTH + OWN_SKIP * NUM_LENGTHS + length,
+        _SKIP_RECENCY + (RECENCY[rank] if rank >= 0 else FROM_PROMPT),
+        _TEMPLATE_DISTANCE + _template_distance(view, offset),
+    )
     _add_token_features(view, candidate)
     return candidate
 
@@ -125,9 +134,12 @@ def make_ruled(view: View, rule: Rule, offset: int, resume: int, length: int) ->
     token_id = view.text[offset]
     stop = rule.offset + rule.length
     candidate = Candidate(token_id, PREDICTED, length, offset, stop, resume)
-    candidate.add(view, _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length])
-    candidate.add(view, _CURSOR + LENGTH[length])
-    candidate.add(view, _RULE + rule.sightings)
+    candidate.add_three(
+        view,
+        _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
+        _CURSOR + LENGTH[length],
+        _RULE + rule.sightings,
+    )
     candidate.add(view, class_row(PREDICTED, view.last_class) + view.classes[token_id])
     return candidate
 

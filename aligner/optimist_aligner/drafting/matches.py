@@ -87,7 +87,7 @@ def find_skipped(view: View, taken: set[int]) -> list[Candidate]:
             if text[before] != last:
                 taken.add(offset)
                 found.append(make_skipped(view, offset))
-    latest = view.output.find(2, key)[-_MOST_AMBIGUOUS:]
+    latest = view.output.find_latest(2, key, _MOST_AMBIGUOUS)
     own = [before + 1 for before in latest if before + 1 < end and text[before] != last]
     for rank, offset in enumerate(own[: -_MOST_OWN_SKIPPED - 1 : -1]):
         found.append(make_own_skipped(view, offset, rank))
@@ -106,7 +106,8 @@ def _find_offsets(view: View, keys: list[int]) -> dict[int, tuple[int, ...]]:
             if found is not None:
                 chosen = _choose(view, found, order)
                 if view.is_rewrite:
-                    offsets.update(dict.fromkeys(chosen, ()))
+                    for offset in chosen:
+                        offsets[offset] = ()
                 else:
                     measured = _measure(view, found, chosen, order)
                     offsets.update(
@@ -175,9 +176,10 @@ def _find_own_offsets(view: View, keys: list[int]) -> dict[int, tuple[int, ...]]
                 if len(offsets) + len(new) == most:
                     break
         if view.is_rewrite:
-            offsets.update(dict.fromkeys(new, ()))
+            for offset in new:
+                offsets[offset] = ()
         elif new:
-            counted = view.output.find(order, keys[order - 1])[-MOST_COUNTED:]
+            counted = view.output.find_latest(order, keys[order - 1], MOST_COUNTED)
             shares = _find_shares(view, counted, new, order, _OWN_SHARE)
             offsets.update((offset, (share,)) for offset, share in zip(new, shares, strict=True))
         if len(offsets) >= _ENOUGH_OWN_PLACES:
@@ -197,12 +199,13 @@ def _agrees_long(view: View, offsets: Iterable[int]) -> bool:
 
 def _find_latest(view: View, order: int, key: int) -> Sequence[int]:
     """Returns offsets of the output after a context: the latest, or the longest to agree, first."""
-    offsets = view.output.find(order, key)
     most = _MOST_OWN_PLACES[order - 1] + 1
-    if order < MOST_ORDER or len(offsets) <= most:
-        return offsets[: -most - 1 : -1]
+    is_ambiguous = order == MOST_ORDER
+    offsets = view.output.find_latest(order, key, _MOST_AMBIGUOUS if is_ambiguous else most)
+    if len(offsets) <= most:
+        return offsets[::-1]
     end = len(view.text)
-    ambiguous = [offset for offset in offsets[-_MOST_AMBIGUOUS:] if offset < end]
+    ambiguous = [offset for offset in offsets if offset < end]
     return choose_longest(view.text, ambiguous, view.num_context, end, most)
 
 

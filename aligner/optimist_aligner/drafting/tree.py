@@ -99,24 +99,30 @@ class TreeGrower:
     def _add_up(self, candidates: list[Candidate], none_logit: float) -> list[First]:
         """Weighs candidates; returns the tokens that are worth a node, the likeliest first."""
         shared = self._shared
-        firsts: dict[int, First] = {}
+        leads: list[Candidate] = []
         total = 1.0
         for candidate in candidates:
             logit = shared[candidate.kind] + candidate.logit - none_logit
             candidate.logit = logit
             odds = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
             total += odds
-            first = firsts.get(candidate.token_id)
-            if first is None:
-                first = firsts[candidate.token_id] = First(candidate.token_id, odds)
+            # They are few, and to look a token up takes an object.
+            token_id = candidate.token_id
+            for lead in leads:
+                if lead.token_id == token_id:
+                    lead.odds += odds
+                    break
             else:
-                first.odds += odds
-            if candidate.offset != NOWHERE:
-                first.seeds.append(candidate)
+                candidate.odds = odds
+                leads.append(candidate)
         chosen: list[First] = []
-        for first in firsts.values():
-            first.value = first.odds / total
-            if first.value >= self._min_value:
+        for lead in leads:
+            value = lead.odds / total
+            if value >= self._min_value:
+                first, token_id = First(lead.token_id, lead.odds, value), lead.token_id
+                for candidate in candidates:
+                    if candidate.token_id == token_id and candidate.offset != NOWHERE:
+                        first.seeds.append(candidate)
                 chosen.append(first)
         chosen.sort(key=attrgetter("odds"), reverse=True)
         return chosen[:1] if self._is_chain else chosen
@@ -211,7 +217,8 @@ class TreeGrower:
         path, factors = branch.paths[0], branch.paths[0].factors
         factor, length, stop = path.factor, path.agreed, path.stop
         lengths, steps, pairs = factors.lengths, factors.steps, factors.classes
-        text, classes, by_token = self._text, self._classes, self._rules.by_token
+        text, classes = self._text, self._classes
+        by_token, marks = self._rules.by_token, self._rules.marks
         values, node = self._values, len(self._values) - 1
         least = max(self._least_next, self._most_waiting)
         first = offset = path.first + step
@@ -220,7 +227,9 @@ class TreeGrower:
         is_less = False
         while offset < end:
             token_id = text[offset]
-            if token_id == SEPARATOR or token_id in by_token or offset == stop:
+            if token_id == SEPARATOR or offset == stop:
+                break
+            if marks[token_id & 0xFF] and token_id in by_token:
                 break
             agreed, klass = length + step, classes[token_id]
             weight = (
@@ -286,7 +295,7 @@ class TreeGrower:
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
         """Returns what may come after a branch, `step` nodes after the output."""
         text, num_tokens, classes = self._text, len(self._text), self._classes
-        by_token = self._rules.by_token
+        by_token, marks = self._rules.by_token, self._rules.marks
         branches: list[Branch] = []
         row = classes[branch.token_id] * NUM_CLASSES
         for path in branch.paths:
@@ -304,7 +313,7 @@ class TreeGrower:
                 * factors.steps[step]
                 * factors.classes[row + classes[token_id]]
             )
-            if token_id in by_token and path.stop == NO_STOP:
+            if marks[token_id & 0xFF] and token_id in by_token and path.stop == NO_STOP:
                 weight = self._replace(branches, path, offset, step, weight)
             self._add(branches, token_id, weight, offset, path)
         return branches

@@ -106,12 +106,13 @@ class Alignment:
         if self.pending is not None:
             return 0
         end = min(self.offset + len(token_ids), self._num_aligned)
-        predicted, by_token = self._text[self.offset : end], self.rules.by_token
-        if by_token or predicted != token_ids:
-            for count, (expected, token_id) in enumerate(zip(predicted, token_ids, strict=False)):
-                if expected != token_id or token_id in by_token:
-                    return count
-        return len(predicted)
+        text, offset = self._text, self.offset
+        by_token, marks = self.rules.by_token, self.rules.marks
+        for token_id in token_ids[: end - offset]:
+            if text[offset] != token_id or (marks[token_id & 0xFF] and token_id in by_token):
+                break
+            offset += 1
+        return offset - self.offset
 
     def follow(self, num_tokens: int) -> None:
         """Takes tokens that `count_following` has counted."""

@@ -40,6 +40,8 @@ class Rules:
     def __init__(self) -> None:
         self.by_token: dict[int, list[Rule]] = {}
         """None of the lists is empty."""
+        self.marks = bytes(256)
+        """By the last byte of a token, whether there may be rules for it: sooner to be asked."""
 
     def find(self, text: list[int], offset: int) -> list[Rule]:
         """Returns the rules for what stands at an offset."""
@@ -63,6 +65,8 @@ class Rules:
         if replaced == said or min(replaced) < 0:
             return
         rules = self.by_token.setdefault(replaced[0], [])
+        last = replaced[0] & 0xFF
+        self.marks = self.marks[:last] + b"\1" + self.marks[last + 1 :]
         for rule in rules:
             same = rule.replaced == replaced and rule.length == length
             if same and text[rule.offset : rule.offset + length] == said:

@@ -51,9 +51,9 @@ class Template:
     def _find_offset(self, token_id: int) -> int:
         text = self._text
         if len(text) - self._start >= MOST_ORDER:
-            offsets = self._index.find(MOST_ORDER, context_key(text, MOST_ORDER))
+            offsets = self._index.find_latest(MOST_ORDER, context_key(text, MOST_ORDER), 2)
             if len(offsets) > 1:
-                return offsets[-2]
+                return offsets[0]
         if self.lost_at >= 0:
             for offset in range(self.lost_at, min(self.lost_at + _NEAR, len(text) - 1)):
                 if text[offset] == token_id:

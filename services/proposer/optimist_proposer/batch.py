@@ -119,19 +119,19 @@ class BatchProposer:
             if observation.request_id not in answer.refusals:
                 grouped.setdefault(observation.request_id, []).append(observation)
         await self._catch_up(grouped)
-        for request_id, ones in grouped.items():
-            self._observe(request_id, ones, answer)
+        for live in self._following.observe(grouped, answer):
+            if self._writer is not None:
+                self._writer.note(live)
+        if self._writer is not None:
+            for request_id in grouped.keys() & answer.refusals.keys():
+                self._writer.close(request_id)
         self._spans.note(grouped, answer)
         for request_id in closes:
             self._spans.end(request_id, live=self._following.get(request_id))
             self._following.drop(request_id)
             if self._writer is not None:
                 self._writer.close(request_id)
-        metrics.OBSERVATIONS.inc(len(observations))
-        metrics.WINDOWS.inc(len(answer.windows))
-        metrics.GAPS.inc(len(answer.gaps))
-        metrics.REFUSALS.inc(len(answer.refusals))
-        self._following.count()
+        _count(len(observations), answer)
         metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
         return answer
 
@@ -143,15 +143,6 @@ class BatchProposer:
             self._writer.close(request.request_id)
         else:
             self._writer.note(live)
-
-    def _observe(self, request_id: str, ones: Sequence[Observation], answer: Answer) -> None:
-        live = self._following.observe(request_id, ones, answer)
-        if self._writer is None:
-            return
-        if live is not None:
-            self._writer.note(live)
-        elif request_id in answer.refusals:
-            self._writer.close(request_id)
 
     async def _catch_up(self, grouped: Grouped) -> None:
         """Reads the requests of which too little is known here."""
@@ -225,3 +216,13 @@ class BatchProposer:
         if now >= self._next_log:
             self._next_log = now + _LOG_INTERVAL_SECONDS
             logger.warning("requests of other replicas are unknown for now: %s", error)
+
+
+def _count(num_observations: int, answer: Answer) -> None:
+    """Counts a batch for the metrics; what there seldom is costs nothing."""
+    metrics.OBSERVATIONS.inc(num_observations)
+    metrics.WINDOWS.inc(len(answer.windows))
+    if answer.gaps:
+        metrics.GAPS.inc(len(answer.gaps))
+    if answer.refusals:
+        metrics.REFUSALS.inc(len(answer.refusals))

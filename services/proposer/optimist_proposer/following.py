@@ -4,7 +4,7 @@ import logging
 import secrets
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from optimist_aligner.algorithm import Algorithm
 from optimist_aligner.text.sources import INT32, Sources
@@ -48,6 +48,9 @@ class Following:
         self._algorithm, self._cache, self._check = algorithm, cache, check
         self._window_tokens, self._min_value = window_tokens, min_value
         self._prompt_tokens, self._logs = prompt_tokens, logs
+        metrics.LIVE_REQUESTS.set_function(lambda: cache.num_requests)
+        metrics.REFERENCES.set_function(lambda: cache.num_sources)
+        metrics.MEMORY_BYTES.set_function(lambda: cache.num_bytes)
 
     def get(self, request_id: str) -> LiveRequest | None:
         """Returns a request, or None if it does not live here."""
@@ -82,7 +85,7 @@ class Following:
             live = LiveRequest(request_id, secrets.token_bytes(GENERATION_BYTES), prepared)
             if self._logs is not None:
                 self._logs.open(request_id, prepared.sources)
-            self._send(live, array(INT32), started, answer)
+            self._send(live, 0, started, answer)
             reason = self._check.delay(live.spent_seconds, 0)
         except Exception:
             logger.exception("request %s cannot be followed", request_id, extra=_about(request_id))
@@ -94,31 +97,36 @@ class Following:
         return live
 
     def observe(
-        self, request_id: str, observations: Sequence[Observation], answer: Answer
-    ) -> LiveRequest | None:
-        """Takes observations of one request in turn; returns it if it grew."""
-        live = self._cache.get(request_id)
-        if live is None:
-            answer.gaps[request_id] = UNKNOWN
-            return None
-        started, num_known = time.thread_time(), live.num_known
-        try:
-            reason = self._fold(live, observations, answer)
-            new = live.output[num_known:]
-            if new and reason is None:
-                metrics.OBSERVATION_SECONDS.observe(self._send(live, new, started, answer))
-                reason = self._check.delay(live.spent_seconds, live.num_known)
-        except Exception:
-            logger.exception("request %s cannot be followed", request_id, extra=_about(request_id))
-            reason = _ALGORITHM_FAILED
-        if reason is not None:
-            self.drop(request_id)
-            self._refuse(request_id, reason, answer)
-            return None
-        if not new:
-            return None
-        self._keep(live)
-        return live
+        self, grouped: Mapping[str, Sequence[Observation]], answer: Answer
+    ) -> Iterator[LiveRequest]:
+        """Takes observations of requests in turn; yields those that grew."""
+        started = time.thread_time()
+        for request_id, observations in grouped.items():
+            live = self._cache.get(request_id)
+            if live is None:
+                answer.gaps[request_id] = UNKNOWN
+                continue
+            num_known = len(live.output)
+            try:
+                reason = self._fold(live, observations, answer)
+                grew = len(live.output) > num_known
+                if grew and reason is None:
+                    seconds = self._send(live, num_known, started, answer)
+                    # To ask for the time costs more than to look up a request.
+                    started += seconds
+                    metrics.OBSERVATION_SECONDS.observe(seconds)
+                    reason = self._check.delay(live.spent_seconds, len(live.output))
+            except Exception:
+                about = _about(request_id)
+                logger.exception("request %s cannot be followed", request_id, extra=about)
+                reason = _ALGORITHM_FAILED
+            if reason is not None:
+                self.drop(request_id)
+                self._refuse(request_id, reason, answer)
+                started = time.thread_time()
+            elif grew:
+                self._keep(live)
+                yield live
 
     def adopt(self, request_id: str, stored: StoredRequest, prepared: Prepared) -> None:
         """Brings a request up to what the store has; raises ValueError for a log that is none."""
@@ -148,12 +156,6 @@ class Following:
         if self._cache.pop(request_id) is not None and self._logs is not None:
             self._logs.close(request_id)
 
-    def count(self) -> None:
-        """Shows in the metrics how much is held."""
-        metrics.LIVE_REQUESTS.set(self._cache.num_requests)
-        metrics.REFERENCES.set(self._cache.num_sources)
-        metrics.MEMORY_BYTES.set(self._cache.num_bytes)
-
     def _fold(
         self, live: LiveRequest, observations: Sequence[Observation], answer: Answer
     ) -> str | None:
@@ -167,8 +169,11 @@ class Following:
                 return None
         return None
 
-    def _send(self, live: LiveRequest, new: "array[int]", started: float, answer: Answer) -> float:
-        """Sends what comes next, if it is new; returns the CPU seconds since `started`."""
+    def _send(self, live: LiveRequest, num_before: int, started: float, answer: Answer) -> float:
+        """Sends what comes next, if it is new; returns the CPU seconds since `started`.
+
+        Of the output all but the first `num_before` tokens are new.
+        """
         window = live.next_window(self._window_tokens, self._min_value)
         if window is not None:
             answer.windows[live.request_id] = window
@@ -176,7 +181,7 @@ class Following:
         live.spent_seconds += seconds
         if self._logs is not None:
             draft = None if window is None else window.draft
-            num_alignments = live.num_alignments
+            new, num_alignments = live.output[num_before:], live.num_alignments
             self._logs.step(live.request_id, new, live.num_known, draft, seconds, num_alignments)
         return seconds
 

@@ -9,11 +9,10 @@ SOURCES = "sources are no template"
 
 def placed(output: str) -> Template:
     text = codes(SOURCES).tolist()
-    index = OutputIndex(len(text))
+    index = OutputIndex(text)
     template = Template(text, index)
     for token_id in codes(output):
         text.append(token_id)
-        index.extend(text, len(text) - 1)
         template.advance(token_id)
     return template
 

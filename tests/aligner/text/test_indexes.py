@@ -66,13 +66,14 @@ def test_offsets_in_the_output_are_those_of_a_search_of_the_output_alone(
     sources: list[int], parts: list[list[int]], other: list[int]
 ) -> None:
     text, start = list(sources), len(sources)
-    index = OutputIndex(start)
+    index = OutputIndex(text)
     for part in parts:
-        first = len(text)
         text.extend(part)
-        index.extend(text, first)
+        index.count(0)
     said = [*text[start:], *other]
     for order in range(1, MOST_ORDER + 1):
         for end in range(order, len(said) + 1):
             expected = brute_offsets(text, said[end - order : end], start)
-            assert list(index.find(order, context_key(said[:end], order))) == expected
+            key = context_key(said[:end], order)
+            for most in (1, 2, 99):
+                assert index.find_latest(order, key, most) == expected[-most:]

@@ -69,6 +69,7 @@ class LiveRequest:
     """
 
     __slots__ = (
+        "_fixed_bytes",
         "_follower",
         "copy_hint",
         "generation",
@@ -91,6 +92,8 @@ class LiveRequest:
         self.seen_log, self.num_seen = b"", 0
         self.spent_seconds = 0.0
         self._follower: Follower = prepared.reference.follow()
+        sources = _BYTES_PER_SOURCE_TOKEN * len(prepared.sources.token_ids)
+        self._fixed_bytes = _BASE_BYTES + sources
 
     @property
     def num_known(self) -> int:
@@ -105,8 +108,7 @@ class LiveRequest:
     @property
     def num_bytes(self) -> int:
         """Memory it takes without its sources, in bytes, roughly."""
-        sources = _BYTES_PER_SOURCE_TOKEN * len(self.prepared.sources.token_ids)
-        return _BASE_BYTES + sources + _BYTES_PER_TOKEN * len(self.output)
+        return self._fixed_bytes + _BYTES_PER_TOKEN * len(self.output)
 
     def catch_up(self, num_known: int, log: bytes) -> "array[int]":
         """Takes what the store knows more of the output.
@@ -141,7 +143,7 @@ class LiveRequest:
         num_old = len(self.output) - position
         if num_old < 0:
             return None
-        new = token_ids[num_old:]
+        new = token_ids[num_old:] if num_old else token_ids
         if new:
             self._follower.observe(new)
             self.output.extend(new)
@@ -222,18 +224,18 @@ class RequestCache:
         self.num_bytes += prepared.num_bytes
 
     def put(self, request: LiveRequest) -> list[str]:
-        """Sets a request, or notes that it grew; returns which others were forgotten for it."""
+        """Sets a request, or notes that one grew since `get`; returns who was forgotten for it."""
         request_id, num_bytes = request.request_id, request.num_bytes
         held = self._requests.get(request_id)
         if held is not None and held[0] is request:
-            self._requests.move_to_end(request_id)
-            self.num_bytes -= held[1]
-        else:
-            self.pop(request_id)
-            name = request.prepared.name
-            if name not in self._prepared:
-                self.put_sources(request.prepared)
-            self._num_users[name] = self._num_users.get(name, 0) + 1
+            self.num_bytes += num_bytes - held[1]
+            self._requests[request_id] = (request, num_bytes)
+            return self._shrink() if self._is_full else []
+        self.pop(request_id)
+        name = request.prepared.name
+        if name not in self._prepared:
+            self.put_sources(request.prepared)
+        self._num_users[name] = self._num_users.get(name, 0) + 1
         self._requests[request_id] = (request, num_bytes)
         self.num_bytes += num_bytes
         return self._shrink() if self._is_full else []

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from optimist_aligner.text.sources import INT32
 from optimist_aligner.text.vocabulary import Vocabulary
@@ -25,8 +26,7 @@ class Open:
     """W3C traceparent of the request's span; empty if it is not traced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """Verified output tokens of a request from an output position on."""
 
     request_id: str
