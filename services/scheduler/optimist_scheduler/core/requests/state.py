@@ -96,6 +96,8 @@ class SchedulerState:
 
     def costs_for(self, slots: SlotArray) -> CostCurve:
         """Returns what passes of some slots take by their tokens."""
+        if not self.key_costs:
+            return self._costs
         return self.key_costs.curve(self._costs, self.table.num_tokens[slots])
 
     def learn_costs(

@@ -1,5 +1,7 @@
 """Whether a decision is worth sending now, and what it changes: as if all drafts were accepted."""
 
+import math
+
 import numpy as np
 
 from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
@@ -25,13 +27,31 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
         return True
+    # Mostly the first row will do, and plain numbers are the soonest for one.
+    if _is_plainly_likely(state, int(slots[0])):
+        return True
     # With nothing to reject in flight, all is certain but where windows are waited for.
     if not any(np.count_nonzero(step.num_draft_tokens) for step in state.in_flight) and (
         np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
     # Mostly one of the first few will do.
-    return any(bool((_chances(state, some) >= LEAST_CHANCE).any()) for some in (slots[:16], slots))
+    return any(np.count_nonzero(_chances(state, some) >= LEAST_CHANCE) for some in (slots[:16], slots))
+
+
+def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
+    """Returns whether `_chances` of a slot is at least LEAST_CHANCE, if that is plain to see."""
+    table, windows = state.table, state.table.windows
+    if not (state.widths.goes_by_value and windows.is_valued[slot]) or windows.is_tree[slot]:
+        return False
+    length, placeholders = int(table.num_tokens[slot]), int(table.num_output_placeholders[slot])
+    if table.window_end[slot] <= length + placeholders:
+        return False
+    end = length + placeholders - int(table.num_emits_in_flight[slot])
+    hazards = windows.hazards[slot]
+    estimated = float(hazards[end - 1] - hazards[length - 1]) * float(state.widths.scales[slot])
+    # Less than all that rounding could change.
+    return math.exp(-estimated) > LEAST_CHANCE + 1e-5
 
 
 def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:

@@ -29,6 +29,7 @@ MEMORY_TOKENS = 64.0
 """Examined drafts after which an observation counts 1/e."""
 COMMON_TOKENS = 512.0
 """The same for what all rows have in common."""
+_FADING = np.float32(-1 / MEMORY_TOKENS)
 MIN_HAZARD = 1 / 1024
 """No row is taken to be certain."""
 MOST_COMMON_SCALE = 256.0
@@ -38,6 +39,8 @@ START_WIDTH = 5
 MIN_WIDTH = 1
 WIDEN_ABOVE = 0.85
 NARROW_BELOW = 0.55
+
+_Counts = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Acceptance:
             examined: Drafts that were compared with it: those that agreed and the first that did
                 not, for what comes after a rejected draft says nothing [num_rows].
         """
-        keep = np.exp(examined * np.float32(-1 / MEMORY_TOKENS), dtype=np.float32)
+        keep = np.exp(examined * _FADING, dtype=np.float32)
         self._examined[slots] = self._examined[slots] * keep + examined
         self._agreed[slots] = self._agreed[slots] * keep + agreed
         if num_examined := int(examined.sum()):
@@ -205,10 +208,10 @@ class Calibration:
         self._counts[3] = PRIOR_TOKENS
         self._first_scales = np.ones(max_num_seqs, np.float32)
         agreed, estimated = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * PRIOR_HAZARD
-        self._all_counts = np.array([PRIOR_TOKENS, agreed, estimated])
-        """The first three of all rows with windows that say values [3]."""
-        self._first_counts = self._all_counts.copy()
-        """The same of windows at the beginning of outputs alone [3]."""
+        self._all_counts = PRIOR_TOKENS, agreed, estimated
+        """The first three of all rows with windows that say values."""
+        self._first_counts = self._all_counts
+        """The same of windows at the beginning of outputs alone."""
 
     @property
     def common_scale(self) -> float:
@@ -224,8 +227,8 @@ class Calibration:
         return max(self._find_scale(self._first_counts), self.common_scale)
 
     @staticmethod
-    def _find_scale(counts: FloatArray) -> float:
-        examined, agreed, estimated = counts.tolist()
+    def _find_scale(counts: _Counts) -> float:
+        examined, agreed, estimated = counts
         hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
         scale: float = hazard * examined / estimated
         return min(max(scale, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
@@ -260,11 +263,12 @@ class Calibration:
         new = np.zeros((4, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, estimated
         counts = self._counts.take(slots, axis=1)
-        counts *= np.exp(new[0] * np.float32(-1 / MEMORY_TOKENS))
+        counts *= np.exp(new[0] * _FADING)
         counts += new
         # By columns: numpy takes several times as long to set rows of a plane at once.
-        for column, values in zip(self._counts, counts, strict=True):
-            column[slots] = values
+        of_slots = self._counts
+        of_slots[0][slots], of_slots[1][slots] = counts[0], counts[1]
+        of_slots[2][slots], of_slots[3][slots] = counts[2], counts[3]
         is_all = np.count_nonzero(is_valued) == len(slots)
         self._all_counts = _add(self._all_counts, new[:3] if is_all else new[:3, is_valued])
         if np.count_nonzero(is_first):
@@ -294,8 +298,8 @@ class Calibration:
         return rates, means.astype(np.float32)
 
 
-def _add(counts: FloatArray, new: Float32Array) -> FloatArray:
+def _add(counts: _Counts, new: Float32Array) -> _Counts:
     """Returns what all rows have in common after some more `[3, num_rows]`."""
-    total = new.sum(axis=1)
-    added: FloatArray = counts * math.exp(-total[0] / COMMON_TOKENS) + total
-    return added
+    examined, agreed, estimated = np.add.reduce(new, 1).tolist()
+    kept = math.exp(-examined / COMMON_TOKENS)
+    return counts[0] * kept + examined, counts[1] * kept + agreed, counts[2] * kept + estimated
