@@ -109,7 +109,6 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     message = worker_pb2.ExecuteRequest(
         sequence=plan.sequence,
         released_slots=to_bytes(plan.released_slots),
-        admissions=[_admission(admission) for admission in plan.admissions],
         slots=to_bytes(plan.slots),
         num_known_tokens=to_bytes(plan.num_known_tokens),
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
@@ -118,20 +117,29 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
         num_repeats=plan.num_repeats,
     )
     # Made where they belong: otherwise each is copied there.
-    for slot, window in plan.windows:
-        message.windows.add(
-            slot=slot,
-            base=window.base,
-            token_ids=to_bytes(window.tree.token_ids),
-            parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
-        )
+    for admission in plan.admissions:
+        _add_admission(message, admission)
+    if plan.windows:
+        add = message.windows.add
+        for slot, window in plan.windows:
+            token_ids, parents = window.tree.token_ids, window.tree.parents
+            if parents is None:
+                add(slot=slot, base=window.base, token_ids=to_bytes(token_ids))
+            else:
+                add(
+                    slot=slot,
+                    base=window.base,
+                    token_ids=to_bytes(token_ids),
+                    parents=to_bytes(parents),
+                )
     return message
 
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
     """Reads a result; raises ValueError if a column is none, or a slot is there twice."""
-    logprobs = {each.slot: _logprobs(each) for each in message.logprobs}
-    if len(logprobs) != len(message.logprobs):
+    reported, errors = message.logprobs, message.errors
+    logprobs = {each.slot: _logprobs(each) for each in reported} if reported else {}
+    if len(logprobs) != len(reported):
         raise ValueError("logprobs: a slot is there twice")
     return StepResult(
         sequence=message.sequence,
@@ -144,7 +152,7 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         draft_sources=from_bytes(message.draft_sources),
         window_nodes=from_bytes(message.window_nodes),
         accepted_nodes=from_bytes(message.accepted_nodes),
-        errors={error.slot: error.message for error in message.errors},
+        errors={error.slot: error.message for error in errors} if errors else {},
         repeat=message.repeat,
         num_tokens=message.num_tokens,
         step_ns=message.step_ns,
@@ -193,7 +201,7 @@ def _logprobs_message(reported: ReportedLogprobs) -> scheduler_pb2.Logprobs:
     )
 
 
-def _admission(admission: Admission) -> worker_pb2.Admission:
+def _add_admission(message: worker_pb2.ExecuteRequest, admission: Admission) -> None:
     request = admission.request
     sampling: sampling_pb2.SamplingParams | None = request.sampling_message
     if request.sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
@@ -201,7 +209,7 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
         sampling = sampling_pb2.SamplingParams()
         sampling.CopyFrom(request.sampling_message)
         sampling.ClearField("num_prompt_logprobs")
-    return worker_pb2.Admission(
+    message.admissions.add(
         slot=admission.slot,
         request_id=request.request_id,
         token_ids=to_bytes(admission.token_ids),

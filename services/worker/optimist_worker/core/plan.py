@@ -29,7 +29,8 @@ class Sizes:
     max_num_batched_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as that takes several times as long to make.
+@dataclass(slots=True)
 class Admission:
     """A request that takes a slot."""
 
@@ -47,7 +48,7 @@ class Admission:
     stop_token_ids: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WindowUpdate:
     """A tree of tokens to draft from, which replaces the window of its slot."""
 

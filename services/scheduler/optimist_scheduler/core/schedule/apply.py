@@ -36,7 +36,9 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     ):
         return True
     # Mostly one of the first few will do.
-    return any(np.count_nonzero(_chances(state, some) >= LEAST_CHANCE) for some in (slots[:16], slots))
+    return any(
+        np.count_nonzero(_chances(state, some) >= LEAST_CHANCE) for some in (slots[:16], slots)
+    )
 
 
 def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
@@ -138,8 +140,8 @@ def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Ar
         for each in decision.admitted
     ]
     slots, known, drafts, num_new = (
-        np.concatenate([column, np.array(more, np.int32)])
-        for column, more in zip(columns, zip(*added, strict=True), strict=True)
+        np.concatenate([column, more])
+        for column, more in zip(columns, np.array(added, np.int32).T, strict=True)
     )
     return slots, known, drafts, num_new
 

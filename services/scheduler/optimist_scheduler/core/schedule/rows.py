@@ -26,12 +26,12 @@ class PlannedRows:
     @property
     def num_tokens(self) -> int:
         """Tokens of all rows, drafts included."""
-        return int(self.num_known_tokens.sum()) + int(self.num_draft_tokens.sum())
+        return int(np.add.reduce(self.num_known_tokens)) + int(np.add.reduce(self.num_draft_tokens))
 
     @property
     def num_blocks(self) -> int:
         """New blocks of all rows."""
-        return int(self.num_new_blocks.sum())
+        return int(np.add.reduce(self.num_new_blocks))
 
     def select(self, chosen: BoolArray) -> "PlannedRows":
         """Returns the rows that a mask chooses."""
@@ -68,7 +68,7 @@ def plan_rows(
     if num_repeats:
         worst += num_repeats * (1 + drafts) * (known > 0)
     num_new = _lacking_blocks(view, slots, rows, worst)
-    if int(num_new.sum()) <= num_free:
+    if int(np.add.reduce(num_new)) <= num_free:
         return PlannedRows(slots, known, drafts, num_new, num_repeats)
     num_new = _lacking_blocks(view, slots, rows, end)
     num_free -= int(num_new.sum())
@@ -111,6 +111,7 @@ def _share_budget(
     assumed = rows.num_tokens + rows.num_output_placeholders
     left = assumed - rows.num_computed_tokens
     runs = _find_rows_to_run(view, slots, rows)
+    total = int(np.add.reduce(left))
     windows, drafts = view.table.windows, np.zeros(len(left), np.int32)
     if np.count_nonzero(rows.window_end):
         # What is in flight may already reach the length limit.
@@ -121,7 +122,7 @@ def _share_budget(
     if view.widths.goes_by_value and windows.num_valued:
         drafts = view.widths.choose_worth(
             slots,
-            int(left.sum()),
+            total,
             drafts,
             lambda depths: windows.count_worth(slots, assumed, drafts, depths),
             assumed,
@@ -134,7 +135,8 @@ def _share_budget(
         drafts = np.where(has_window, drafts, from_drafter)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
-    total, num_drafts = int(left.sum()), int(drafts.sum())
+        total = int(np.add.reduce(left))
+    num_drafts = int(np.add.reduce(drafts))
     if total + num_drafts + demand <= budget:
         return left, drafts
 
@@ -183,8 +185,9 @@ def _lacking_blocks(
     view: ScheduleView, slots: SlotArray, rows: Rows, lengths: Int32Array
 ) -> Int32Array:
     """Returns how many blocks each slot lacks to hold `lengths` tokens, or its longest."""
-    wanted = -(-np.minimum(lengths, rows.max_length) // view.config.block_size)
-    lacking: Int32Array = np.maximum(wanted - view.blocks.num_blocks[slots], 0)
+    block_size = view.config.block_size
+    wanted = (np.minimum(lengths, rows.max_length) + (block_size - 1)) // block_size
+    lacking: Int32Array = np.maximum(wanted - view.blocks.num_blocks.take(slots), 0)
     return lacking
 
 

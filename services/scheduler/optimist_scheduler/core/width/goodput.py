@@ -92,14 +92,13 @@ class Prices:
             lengths: Tokens of each row, which its drafts attend to; None: as in the mean
                 [num_rows].
         """
-        total = int(np.add.reduce(most))
-        if total == 0:
+        if not np.count_nonzero(most):
             return most
         extra = None
         if lengths is not None and self._per_key:
             extra = self._per_key * (lengths.astype(np.float64) - self._mean_length)
         worth = count(_find_depths_of(self._dearest, extra))
-        if worth is most or int(np.add.reduce(worth)) == total:
+        if worth is most or int(np.add.reduce(worth)) == (total := int(np.add.reduce(most))):
             return worth
         worth, start = most, num_tokens
         for end, slope in self._find_hull(num_tokens, num_tokens + total):

@@ -100,7 +100,8 @@ class DraftWidths:
         """
         self._limits[slot] = limit
         self.scales[slot] = self._calibration.reset(slot)
-        self._adaptive.reset(slot, limit)
+        if self.goes_by_share:
+            self._adaptive.reset(slot, limit)
         if self._drafter is not None:
             self._level_limits[slot] = most = self._most_levels(limit, is_followed=is_followed)
             self._level_acceptance.reset(slot)
@@ -118,8 +119,10 @@ class DraftWidths:
         width = min(self._first_width(limit), window.num_nodes)
         if not (self.goes_by_value and window.has_values):
             return width
-        hazards = np.maximum.accumulate(window.find_hazards()[:width])
-        hazards *= np.float32(self._calibration.first_scale)
+        hazards = window.find_hazards()[:width]
+        if window.tree.parents is not None:
+            hazards = np.maximum.accumulate(hazards)
+        hazards = hazards * np.float32(self._calibration.first_scale)
 
         def count(depth: float | FloatArray) -> Int32Array:
             return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
