@@ -282,18 +282,19 @@ class BlockPool:
     def _evict(self, number: int) -> None:
         ids = self._evictable.pop(number)
         blocks, index = ids.tolist(), 0
+        block_of, hash_of, unhashed_of = self._block_of, self._hash_of, self._unhashed_of
         while index < number:
             block = blocks[index]
-            if (run := self._unhashed_of[block]) is None:
-                del self._block_of[self._hash_of[block]]
-                self._hash_of[block] = b""
+            if (run := unhashed_of[block]) is None:
+                del block_of[hash_of[block]]
+                hash_of[block] = b""
                 index += 1
                 continue
             # They were released together, and nobody has taken one: the end is evicted first.
             count = min(len(run.blocks), number - index)
             del run.blocks[-count:]
             for block in blocks[index : index + count]:
-                self._unhashed_of[block] = None
+                unhashed_of[block] = None
             if not run.blocks:
                 del self._unhashed[run.before]
             index += count

@@ -206,6 +206,10 @@ class RequestTable(Rows):
         """Returns the columns that schedules are made from, of some slots."""
         return Rows(*self._scheduled_columns.take(slots, axis=1))
 
+    def gather_counters(self, slots: SlotArray) -> Int32Array:
+        """Returns the columns of Rows down to num_emits_in_flight, of some slots [6, num_rows]."""
+        return self._scheduled_columns[:6].take(slots, axis=1)
+
     def request(self, slot: int) -> Request:
         """Returns the request in a slot; raises LookupError if it is free."""
         request = self.requests[slot]

@@ -155,15 +155,14 @@ def _advance(
 ) -> Int32Array:
     """Moves the counters by all that was planned; returns which rows emit, see `Plan.emits`."""
     table = state.table
-    rows = table.gather(slots)
-    assumed = rows.num_tokens + rows.num_output_placeholders
-    emits: Int32Array = (rows.num_computed_tokens + known == assumed).astype(np.int32)
+    tokens, computed, placeholders, in_flight, plans, emitting = table.gather_counters(slots)
+    emits: Int32Array = (computed + known == tokens + placeholders).astype(np.int32)
     num_planned = known + drafts
-    table.num_computed_tokens[slots] = rows.num_computed_tokens + num_planned
-    table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens + num_planned
-    table.num_plans_in_flight[slots] = rows.num_plans_in_flight + 1
-    table.num_emits_in_flight[slots] = rows.num_emits_in_flight + emits
-    table.num_output_placeholders[slots] = rows.num_output_placeholders + emits * (1 + drafts)
+    table.num_computed_tokens[slots] = computed + num_planned
+    table.num_in_flight_tokens[slots] = in_flight + num_planned
+    table.num_plans_in_flight[slots] = plans + 1
+    table.num_emits_in_flight[slots] = emitting + emits
+    table.num_output_placeholders[slots] = placeholders + emits * (1 + drafts)
     if num_repeats:
         table.num_lease_tokens[slots] += num_repeats * (1 + drafts)
     return emits

@@ -170,15 +170,15 @@ def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32A
     return np.where(windows.is_tree[slots], of_trees, drafts)
 
 
-def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> Int32Array:
+def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> BoolArray:
     # Each plan in flight that emits brings at least one token.
-    runs = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
+    runs: BoolArray = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
     num_stages = view.config.num_pipeline_stages
     if num_stages > 1:
         # A request is in one stage at a time, and each stage gets its part of the requests.
         runs &= rows.num_plans_in_flight - np.isin(slots, view.settling) <= 0
         runs &= np.cumsum(runs) <= -(-len(view.running) // num_stages)
-    return runs.astype(np.int32)
+    return runs
 
 
 def _lacking_blocks(

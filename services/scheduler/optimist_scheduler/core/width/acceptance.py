@@ -274,28 +274,21 @@ class Calibration:
         if np.count_nonzero(is_first):
             self._first_counts = _add(self._first_counts, new[:3, is_valued & is_first])
 
-    def rate(self, slots: SlotArray) -> Float32Array:
-        """Returns the chance that a token agrees, in the mean of those examined [num_rows]."""
-        return self._weigh(slots)[0]
+    def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
+        """Returns rates and scales.
 
-    def scale(self, slots: SlotArray) -> Float32Array:
-        """Returns what hazards of the rows' windows are to be multiplied by [num_rows]."""
-        rates, estimated = self._weigh(slots)
-        hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
-        scales: Float32Array = (hazards / estimated).astype(np.float32)
-        return scales
-
-    def _weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
-        """Returns the share of tokens that agree, and the mean of what is estimated [num_rows].
-
-        What a row is trusted with at first counts as tokens with the mean hazard of the row's.
+        A rate is the chance that a token agrees, in the mean of those examined; a scale is what
+        hazards of the row's windows are to be multiplied by. What a row is trusted with at first
+        counts as tokens with the mean hazard of the row's [num_rows].
         """
         examined, agreed, estimated, trust = self._counts.take(slots, axis=1)
         means = np.where(examined > 0, estimated / np.maximum(examined, 1e-9), PRIOR_HAZARD)
         means = np.maximum(means, 1e-6)
         trusted = trust * np.exp(-means * self._first_scales[slots])
         rates: Float32Array = ((agreed + trusted) / (examined + trust)).astype(np.float32)
-        return rates, means.astype(np.float32)
+        hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
+        scales: Float32Array = (hazards / means.astype(np.float32)).astype(np.float32)
+        return rates, scales
 
 
 def _add(counts: _Counts, new: Float32Array) -> _Counts:

@@ -72,6 +72,10 @@ class Prices:
         self._dearest = max(slopes, default=0.0)
         """Cost of a token where it costs the most."""
 
+    def is_worth(self, depth: float) -> bool:
+        """Returns whether drafts above a threshold are worth it where tokens cost the most."""
+        return bool(depth <= np.float32(_find_depths_of(self._dearest, None)))
+
     def choose_worth(
         self,
         num_tokens: int,
