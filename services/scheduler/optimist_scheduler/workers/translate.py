@@ -119,19 +119,13 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     # Made where they belong: otherwise each is copied there.
     for admission in plan.admissions:
         _add_admission(message, admission)
-    if plan.windows:
-        add = message.windows.add
-        for slot, window in plan.windows:
-            token_ids, parents = window.tree.token_ids, window.tree.parents
-            if parents is None:
-                add(slot=slot, base=window.base, token_ids=to_bytes(token_ids))
-            else:
-                add(
-                    slot=slot,
-                    base=window.base,
-                    token_ids=to_bytes(token_ids),
-                    parents=to_bytes(parents),
-                )
+    for slot, window in plan.windows:
+        message.windows.add(
+            slot=slot,
+            base=window.base,
+            token_ids=to_bytes(window.tree.token_ids),
+            parents=b"" if window.tree.parents is None else to_bytes(window.tree.parents),
+        )
     return message
 
 
