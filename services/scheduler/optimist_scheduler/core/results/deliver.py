@@ -110,9 +110,7 @@ def _learn_windows(
         slots, starts, before = slots[has_window], starts[has_window], before[has_window]
         inside, num_agreed = inside[has_window], num_agreed[has_window]
     windows = state.table.windows
-    hazards, examined = windows.hazards.reshape(-1), inside
-    if num_agreed is not inside:
-        examined = np.minimum(num_agreed + 1, inside)
+    hazards, examined = windows.hazards.reshape(-1), np.minimum(num_agreed + 1, inside)
     estimated = hazards.take(before + examined) - hazards.take(before)
     is_valued = windows.is_valued.take(slots)
     is_first = starts == state.table.num_prompt_tokens.take(slots)
