@@ -40,7 +40,7 @@ RULES = (
     *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "report_logprobs"),
     # Windows, and who drafted.
     *("follow_windows", "RequestTable.move_tree", "_learn_windows", "_learn_drafter"),
-    *("DraftAccounts._count", "DraftAccounts.open"),
+    *("DraftAccounts.record_kept", "DraftAccounts.record_drafted", "DraftAccounts.open"),
     *("WorkerWindows.find_drafted", "find_draft_nodes"),
 )
 SURVIVORS = Path(__file__).with_name("survivors.txt")

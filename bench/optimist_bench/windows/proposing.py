@@ -45,8 +45,7 @@ class Proposer(Service):
         answer, costs = Answer(), self._settings
         for request in batch.opens:
             self._following.open(request, answer)
-        for one in batch.observations:
-            self._following.observe(one.request_id, [one], answer)
+        list(self._following.observe({one.request_id: [one] for one in batch.observations}, answer))
         for request_id in batch.closes:
             self._following.drop(request_id)
         self.spend(

@@ -96,11 +96,11 @@ def test_sglang_15690_statistics_are_not_polluted_by_finished_requests(depth: in
     situation.fill()
     finished = situation.abort(0)
     rates = situation.scheduler._state.widths._calibration
-    rate = rates.rate(ints(0))[0]
+    rate = rates.weigh(ints(0))[0][0]
     situation.settle()
     # What came after the end moved nothing that is known of the slot's drafts.
     assert (finished.num_passes, finished.rejected_prediction_tokens) == (0, 0)
-    assert rates.rate(ints(0))[0] == rate
+    assert rates.weigh(ints(0))[0][0] == rate
     situation.add_predicted(1, [3], 9)
     situation.finish()
     assert situation.finished(1).accepted_prediction_tokens > 0

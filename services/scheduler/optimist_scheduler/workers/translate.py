@@ -109,7 +109,6 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     message = worker_pb2.ExecuteRequest(
         sequence=plan.sequence,
         released_slots=to_bytes(plan.released_slots),
-        admissions=[_admission(admission) for admission in plan.admissions],
         slots=to_bytes(plan.slots),
         num_known_tokens=to_bytes(plan.num_known_tokens),
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
@@ -119,6 +118,8 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
         least_chance=plan.least_chance,
     )
     # Made where they belong: otherwise each is copied there.
+    for admission in plan.admissions:
+        _add_admission(message, admission)
     for slot, window in plan.windows:
         message.windows.add(
             slot=slot,
@@ -131,8 +132,9 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
     """Reads a result; raises ValueError if a column is none, or a slot is there twice."""
-    logprobs = {each.slot: _logprobs(each) for each in message.logprobs}
-    if len(logprobs) != len(message.logprobs):
+    reported, errors = message.logprobs, message.errors
+    logprobs = {each.slot: _logprobs(each) for each in reported} if reported else {}
+    if len(logprobs) != len(reported):
         raise ValueError("logprobs: a slot is there twice")
     return StepResult(
         sequence=message.sequence,
@@ -146,7 +148,7 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         window_nodes=from_bytes(message.window_nodes),
         accepted_nodes=from_bytes(message.accepted_nodes),
         draft_positions=from_bytes(message.draft_positions),
-        errors={error.slot: error.message for error in message.errors},
+        errors={error.slot: error.message for error in errors} if errors else {},
         repeat=message.repeat,
         num_tokens=message.num_tokens,
         step_ns=message.step_ns,
@@ -195,7 +197,7 @@ def _logprobs_message(reported: ReportedLogprobs) -> scheduler_pb2.Logprobs:
     )
 
 
-def _admission(admission: Admission) -> worker_pb2.Admission:
+def _add_admission(message: worker_pb2.ExecuteRequest, admission: Admission) -> None:
     request = admission.request
     sampling: sampling_pb2.SamplingParams | None = request.sampling_message
     if request.sampling.num_prompt_logprobs is not None and not request.wants_prompt_logprobs:
@@ -203,7 +205,7 @@ def _admission(admission: Admission) -> worker_pb2.Admission:
         sampling = sampling_pb2.SamplingParams()
         sampling.CopyFrom(request.sampling_message)
         sampling.ClearField("num_prompt_logprobs")
-    return worker_pb2.Admission(
+    message.admissions.add(
         slot=admission.slot,
         request_id=request.request_id,
         token_ids=to_bytes(admission.token_ids),

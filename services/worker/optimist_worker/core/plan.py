@@ -29,7 +29,8 @@ class Sizes:
     max_num_batched_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as that takes several times as long to make.
+@dataclass(slots=True)
 class Admission:
     """A request that takes a slot."""
 
@@ -49,7 +50,7 @@ class Admission:
     """Of all predictions; a drafter may look drafts up in them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WindowUpdate:
     """A tree of tokens to draft from, which replaces the window of its slot."""
 

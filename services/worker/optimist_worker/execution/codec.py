@@ -23,6 +23,7 @@ from optimist_worker.core.plan import (
 _UINT32 = np.dtype("<u4")
 _NEGATIVE = 2**31
 """Numbers that are negative as int32 are at least this as uint32, and so are sums of them."""
+_PREDICTION_BYTE = bytes([PREDICTION])
 _LEAST = {"slots": 0, "num_known_tokens": 1, "num_draft_tokens": 0, "num_new_blocks": 0}
 """Columns with a number per row, and the least that each may hold."""
 
@@ -76,8 +77,10 @@ def encode_result(
     result: StepResult, step_ns: int = 0, idle_ns: int = 0
 ) -> worker_pb2.ExecuteResponse:
     """Encodes the result of a step that took `step_ns`, after `idle_ns` with nothing to run."""
-    has_windows = np.count_nonzero(result.draft_sources == PREDICTION) > 0
-    has_lookups = len(result.draft_positions) and int(result.draft_positions.max()) >= 0
+    draft_sources, positions = to_bytes(result.draft_sources), result.draft_positions
+    # A source is a small number, in one byte of its four.
+    has_windows = _PREDICTION_BYTE in draft_sources
+    has_lookups = len(positions) > 0 and int(np.maximum.reduce(positions)) >= 0
     response = worker_pb2.ExecuteResponse(
         sequence=result.sequence,
         slots=to_bytes(result.slots),
@@ -90,11 +93,11 @@ def encode_result(
         repeat=result.repeat,
         num_tokens=result.num_tokens,
         idle_ns=idle_ns,
-        draft_sources=to_bytes(result.draft_sources),
+        draft_sources=draft_sources,
         draft_ns=result.draft_ns,
         window_nodes=to_bytes(result.window_nodes) if has_windows else b"",
         accepted_nodes=to_bytes(result.accepted_nodes) if has_windows else b"",
-        draft_positions=to_bytes(result.draft_positions) if has_lookups else b"",
+        draft_positions=to_bytes(positions) if has_lookups else b"",
     )
     for slot, message in result.errors.items():
         response.errors.add(slot=slot, message=message)
@@ -146,30 +149,40 @@ def _check_ids(name: str, ids: Int32Column, number: int) -> None:
         raise PlanError(f"{name}: {ids[unsigned.argmax()]} is not in 0 to {number - 1}")
 
 
+def _list_ids(name: str, data: bytes, number: int) -> list[int]:
+    """Returns a few ids; raises PlanError unless all are in 0 to `number - 1`."""
+    column = _column(name, data)
+    ids: list[int] = column.tolist()
+    if min(ids) < 0 or max(ids) >= number:
+        _check_ids(name, column, number)
+    return ids
+
+
 def _released_slots(data: bytes, sizes: Sizes) -> list[int]:
     if not data:
         return []
-    column = _column("released_slots", data)
-    _check_ids("released_slots", column, sizes.max_num_seqs)
-    slots: list[int] = column.tolist()
+    slots = _list_ids("released_slots", data, sizes.max_num_seqs)
     if len(set(slots)) < len(slots):
         raise PlanError("released_slots: names a slot twice")
     return slots
 
 
 def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
-    cached_blocks = _column("admissions.cached_blocks", message.cached_blocks)
-    _check_ids("admissions.cached_blocks", cached_blocks, sizes.num_blocks)
+    cached_blocks, stop_token_ids = message.cached_blocks, message.stop_token_ids
     return Admission(
         slot=_slot("admissions.slot", message.slot, sizes),
         request_id=message.request_id,
         token_ids=_column("admissions.token_ids", message.token_ids),
         num_prompt_tokens=message.num_prompt_tokens,
         sampling=_sampling(message.sampling),
-        cached_blocks=cached_blocks.tolist(),
+        cached_blocks=_list_ids("admissions.cached_blocks", cached_blocks, sizes.num_blocks)
+        if cached_blocks
+        else [],
         max_length=message.max_length,
         min_length=message.min_length,
-        stop_token_ids=_column("admissions.stop_token_ids", message.stop_token_ids).tolist(),
+        stop_token_ids=_column("admissions.stop_token_ids", stop_token_ids).tolist()
+        if stop_token_ids
+        else [],
         predicted_token_ids=_column("admissions.predicted_token_ids", message.predicted_token_ids),
     )
 
@@ -191,14 +204,14 @@ def _window(message: worker_pb2.Window, sizes: Sizes) -> WindowUpdate:
     if message.base < 0:
         raise PlanError(f"windows.base: must not be negative, not {message.base}")
     token_ids = _column("windows.token_ids", message.token_ids)
-    number = len(token_ids)
+    number, parents = len(token_ids), message.parents
     if number > MOST_WINDOW_NODES:
         raise PlanError(f"windows.token_ids: {number} nodes, more than {MOST_WINDOW_NODES}")
     return WindowUpdate(
-        slot=_slot("windows.slot", message.slot, sizes),
-        base=message.base,
-        token_ids=token_ids,
-        parents=_parents(message.parents, token_ids) if message.parents else [],
+        _slot("windows.slot", message.slot, sizes),
+        message.base,
+        token_ids,
+        _parents(parents, token_ids) if parents else [],
     )
 
 

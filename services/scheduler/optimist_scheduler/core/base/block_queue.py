@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import Int32Array
+from optimist_scheduler.core.base.values import Int64Array
 
 
 class BlockQueue:
@@ -14,7 +14,7 @@ class BlockQueue:
     def __init__(self, num_blocks: int) -> None:
         """Is empty; blocks are 0 to `num_blocks - 1`."""
         # What was removed stays among the entries until they are written anew.
-        self._entries = np.zeros(2 * num_blocks, np.int32)
+        self._entries = np.zeros(2 * num_blocks, np.int64)
         self._first = self._end = 0
         # Where among the entries each block is.
         self._places = np.full(num_blocks, -1, np.int64)
@@ -24,23 +24,23 @@ class BlockQueue:
         return self._count
 
     @property
-    def ids(self) -> Int32Array:
+    def ids(self) -> Int64Array:
         """The blocks, the first one first [len]."""
         return self._find(self._first, self._end)
 
-    def add(self, ids: Int32Array) -> None:
+    def add(self, ids: Int64Array) -> None:
         """Adds blocks that are not in the queue."""
         if self._end + len(ids) > len(self._entries):
             self._write(self.ids, 0)
         self._write(ids, self._end)
         self._count += len(ids)
 
-    def remove(self, ids: Int32Array) -> None:
+    def remove(self, ids: Int64Array) -> None:
         """Takes some of its blocks out."""
         self._places[ids] = -1
         self._count -= len(ids)
 
-    def pop(self, number: int) -> Int32Array:
+    def pop(self, number: int) -> Int64Array:
         """Takes the first blocks out, no more than there are, and returns them [number]."""
         end = self._first + number
         ids = self._find(self._first, end)
@@ -52,13 +52,13 @@ class BlockQueue:
         self.remove(ids)
         return ids
 
-    def _find(self, first: int, end: int) -> Int32Array:
+    def _find(self, first: int, end: int) -> Int64Array:
         """Returns the blocks of entries that still count."""
         ids = self._entries[first:end]
-        found: Int32Array = ids[self._places[ids] == np.arange(first, end)]
+        found: Int64Array = ids[self._places[ids] == np.arange(first, end)]
         return found
 
-    def _write(self, ids: Int32Array, first: int) -> None:
+    def _write(self, ids: Int64Array, first: int) -> None:
         """Writes blocks as the last entries, from `first` on; if that is 0, as the only ones."""
         self._first, self._end = min(self._first, first), first + len(ids)
         self._entries[first : self._end] = ids

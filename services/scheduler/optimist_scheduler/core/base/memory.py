@@ -8,7 +8,7 @@ from itertools import compress
 import numpy as np
 
 from optimist_scheduler.core.base.block_queue import BlockQueue
-from optimist_scheduler.core.base.values import Int32Array, SlotArray
+from optimist_scheduler.core.base.values import Int32Array, Int64Array, SlotArray
 
 Hashes = Sequence[bytes]
 
@@ -49,7 +49,8 @@ class BlockPool:
         """Blocks per slot [max_num_seqs]."""
         self.num_evictions = 0
         """Cached blocks that were given away."""
-        self._stack = np.arange(num_blocks - 1, -1, -1, dtype=np.int32)
+        # What indexes is of int64: numpy takes several times as long to index by others.
+        self._stack = np.arange(num_blocks - 1, -1, -1, dtype=np.int64)
         self._num_stacked = num_blocks
         self._tables = np.full((max_num_seqs, max_blocks_per_seq), -1, np.int32)
         self._num_references = np.zeros(num_blocks, np.int32)
@@ -88,12 +89,15 @@ class BlockPool:
             MemoryError: There are not as many free blocks. Nothing has changed.
             IndexError: A table would be longer than the longest sequence. Nothing has changed.
         """
-        total = int(counts.sum())
+        total = int(np.add.reduce(counts))
         if total > self.num_free:
             raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
         if total == 0:
             return np.empty(0, np.int32)
-        lengths = self.num_blocks[slots]
+        # Most rows need none.
+        rows = counts.nonzero()[0]
+        slots, counts = slots.take(rows), counts.take(rows)
+        lengths = self.num_blocks.take(slots)
         ends = lengths + counts
         max_length = self._tables.shape[1]
         if ends.max() > max_length:
@@ -108,7 +112,7 @@ class BlockPool:
         self._num_stacked = rest
         self._num_references[ids] = 1
         self.num_blocks[slots] = ends
-        return ids
+        return ids.astype(np.int32)
 
     def match(self, hashes: Sequence[bytes]) -> Int32Array:
         """Returns the cached blocks of the longest known beginning [num_matched].
@@ -147,14 +151,17 @@ class BlockPool:
         """
         if self.num_blocks[slot]:
             raise ValueError(f"slot {slot} has {self.num_blocks[slot]} blocks already")
-        if np.count_nonzero(self._is_cached[ids]) < len(ids):
+        if len(ids) == 0:
+            return
+        indices = ids.astype(np.int64)
+        if np.count_nonzero(self._is_cached[indices]) < len(ids):
             raise ValueError(f"not all of the blocks {ids.tolist()} are cached")
         self._tables[slot, : len(ids)] = ids
         self.num_blocks[slot] = len(ids)
-        num_references = self._num_references[ids]
+        num_references = self._num_references[indices]
         if np.count_nonzero(num_references) < len(ids):
-            self._evictable.remove(ids[num_references == 0])
-        self._num_references[ids] = num_references + 1
+            self._evictable.remove(indices[num_references == 0])
+        self._num_references[indices] = num_references + 1
 
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
         """Caches blocks of a slot; all their tokens are verified and computed.
@@ -173,7 +180,7 @@ class BlockPool:
         """
         end = len(hashes)
         self._check_indices(slot, first_index, end)
-        ids = self._tables[slot, first_index:end]
+        ids = self._tables[slot, first_index:end].astype(np.int64)
         if self._unhashed and not self._unhashed.keys().isdisjoint(hashes):
             for known in hashes:
                 if known in self._unhashed:
@@ -212,7 +219,7 @@ class BlockPool:
         if before in self._unhashed:
             self.register(slot, first_index, hash_all())
             return
-        ids = self._tables[slot, first_index:end]
+        ids = self._tables[slot, first_index:end].astype(np.int64)
         run = _Unhashed(before, ids.tolist(), lambda: hash_all()[first_index:])
         self._unhashed[before] = run
         for block in run.blocks:
@@ -232,11 +239,13 @@ class BlockPool:
         sequence before its beginning: without its beginning the end would not be found.
         """
         count = int(self.num_blocks[slot])
-        ids = self._tables[slot, :count][::-1].copy()
-        self._tables[slot, :count] = -1
+        table = self._tables[slot, :count]
+        ids = table[::-1].astype(np.int64)
+        table.fill(-1)
         self.num_blocks[slot] = 0
-        self._num_references[ids] -= 1
-        ids = ids[self._num_references[ids] == 0]
+        num_left = self._num_references[ids] - 1
+        self._num_references[ids] = num_left
+        ids = ids[num_left == 0]
         is_cached = self._is_cached[ids]
         self._evictable.add(ids[is_cached])
         self._push(ids[~is_cached])
@@ -261,30 +270,31 @@ class BlockPool:
                 self._block_of[block_hash] = block
                 self._hash_of[block] = block_hash
                 continue
-            ids = np.array([block], np.int32)
+            ids = np.array([block], np.int64)
             self._evictable.remove(ids)
             self._is_cached[ids] = False
             self._push(ids)
 
-    def _push(self, ids: Int32Array) -> None:
+    def _push(self, ids: Int64Array) -> None:
         self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
         self._num_stacked += len(ids)
 
     def _evict(self, number: int) -> None:
         ids = self._evictable.pop(number)
         blocks, index = ids.tolist(), 0
+        block_of, hash_of, unhashed_of = self._block_of, self._hash_of, self._unhashed_of
         while index < number:
             block = blocks[index]
-            if (run := self._unhashed_of[block]) is None:
-                del self._block_of[self._hash_of[block]]
-                self._hash_of[block] = b""
+            if (run := unhashed_of[block]) is None:
+                del block_of[hash_of[block]]
+                hash_of[block] = b""
                 index += 1
                 continue
             # They were released together, and nobody has taken one: the end is evicted first.
             count = min(len(run.blocks), number - index)
             del run.blocks[-count:]
             for block in blocks[index : index + count]:
-                self._unhashed_of[block] = None
+                unhashed_of[block] = None
             if not run.blocks:
                 del self._unhashed[run.before]
             index += count

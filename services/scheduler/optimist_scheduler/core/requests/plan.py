@@ -9,7 +9,7 @@ from optimist_scheduler.core.base.memory import BlockPool
 from optimist_scheduler.core.base.values import Int32Array, Logprobs, SlotArray
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
-from optimist_scheduler.core.requests.table import RequestTable
+from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.window import Window
 
@@ -26,8 +26,6 @@ class ScheduleView:
     blocks: BlockPool
     running: SlotArray
     """Slots of the requests that run, the most urgent first [num_running]."""
-    fenced: SlotArray
-    """Slots that are given back once the plans in flight have settled."""
     settling: SlotArray
     """Slots of the plan whose result will have come before this decision is carried out."""
     widths: DraftWidths
@@ -35,6 +33,11 @@ class ScheduleView:
     """Requests without a slot, the next one first; empty while none may be admitted."""
     queue_version: int
     """Moves when the waiting requests change."""
+
+    @property
+    def fenced(self) -> SlotArray:
+        """Slots that are given back once the plans in flight have settled."""
+        return np.flatnonzero(self.table.status > SlotStatus.RUNNING)
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ class SchedulerState:
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
         self.num_fenced = 0
-        """How many slots are in `fenced`."""
+        """How many slots are given back once the plans in flight have settled."""
         # Preempted requests wait before those that wait, though they have a slot still.
         self._num_leaving = 0
         self.running: SlotArray = NO_SLOTS
@@ -96,6 +96,8 @@ class SchedulerState:
 
     def costs_for(self, slots: SlotArray) -> CostCurve:
         """Returns what passes of some slots take by their tokens."""
+        if not self.key_costs:
+            return self._costs
         return self.key_costs.curve(self._costs, self.table.num_tokens[slots])
 
     def learn_costs(
@@ -115,13 +117,6 @@ class SchedulerState:
             pass_ns -= min(round(of_keys), pass_ns * 15 // 16)
         self._costs.observe(total, pass_ns)
 
-    @property
-    def fenced(self) -> SlotArray:
-        """Slots that are given back once the plans in flight have settled."""
-        if self.num_fenced == 0:
-            return NO_SLOTS
-        return np.flatnonzero(self.table.status > SlotStatus.RUNNING)
-
     def view(self, *, is_ahead: bool = False) -> ScheduleView:
         """Returns what a decision is made from.
 
@@ -134,7 +129,6 @@ class SchedulerState:
             self.table,
             self.blocks,
             self.running,
-            self.fenced,
             settling,
             self.widths,
             self.waiting.requests if self.takes_requests and not self._num_leaving else (),
@@ -373,7 +367,7 @@ class SchedulerState:
             )
             self._register(slot, num_computed // self.config.block_size, is_over=is_over)
         self.blocks.release(slot)
-        request = self.table.release(slot)
+        request = self.table.release(slot, is_over=is_over)
         self.stops.remove(request.stop_token_ids)
         self.unsent_windows.pop(slot, None)
         self.logprob_slots.discard(slot)

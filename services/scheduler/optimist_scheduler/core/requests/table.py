@@ -151,11 +151,11 @@ class Rows:
 
 
 _SCHEDULED_COLUMNS = tuple(field.name for field in fields(Rows))
-_GIVEN = ("max_length", "owner", "handle", "num_prompt_tokens", "num_predicted_tokens")
-"""What a request brings to its slot."""
+_GIVEN = ("owner", "handle", "num_prompt_tokens", "num_predicted_tokens")
+"""What a request brings to its slot, besides its tokens and its longest length."""
 _CARRIED = ("num_passes", "num_drafted_tokens", "gain", "num_observed_tokens")
 """What it brings and takes with it."""
-_OTHER_COLUMNS = ("status", "generation", "num_registered_blocks", *_GIVEN[1:], *_CARRIED)
+_find_brought = attrgetter(*_GIVEN, *_CARRIED)
 
 
 class RequestTable(Rows):
@@ -183,8 +183,11 @@ class RequestTable(Rows):
     def __init__(self, max_num_seqs: int, max_length: int) -> None:
         self._scheduled_columns = np.zeros((len(_SCHEDULED_COLUMNS), max_num_seqs), np.int32)
         super().__init__(*self._scheduled_columns)
-        for name in _OTHER_COLUMNS:
+        for name in ("status", "generation", "num_registered_blocks"):
             setattr(self, name, np.zeros(max_num_seqs, np.int32))
+        self._brought = np.zeros((len(_GIVEN) + len(_CARRIED), max_num_seqs), np.int32)
+        for name, column in zip((*_GIVEN, *_CARRIED), self._brought, strict=True):
+            setattr(self, name, column)
         # Memory that is never touched is never taken.
         self.token_ids = np.zeros((max_num_seqs, max_length), np.int32)
         """Prompt and verified output [max_num_seqs, max_length]."""
@@ -202,6 +205,10 @@ class RequestTable(Rows):
     def gather(self, slots: SlotArray) -> Rows:
         """Returns the columns that schedules are made from, of some slots."""
         return Rows(*self._scheduled_columns.take(slots, axis=1))
+
+    def gather_counters(self, slots: SlotArray) -> Int32Array:
+        """Returns the columns of Rows down to num_emits_in_flight, of some slots [6, num_rows]."""
+        return self._scheduled_columns[:6].take(slots, axis=1)
 
     def request(self, slot: int) -> Request:
         """Returns the request in a slot; raises LookupError if it is free."""
@@ -236,8 +243,8 @@ class RequestTable(Rows):
         self.num_computed_tokens[slot] = num_cached_tokens
         self.status[slot] = SlotStatus.RUNNING
         self.num_registered_blocks[slot] = 0
-        for name in (*_GIVEN, *_CARRIED):
-            getattr(self, name)[slot] = getattr(request, name)
+        self.max_length[slot] = request.max_length
+        self._brought[:, slot] = _find_brought(request)
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
@@ -246,15 +253,17 @@ class RequestTable(Rows):
 
     def update(self, request: Request) -> None:
         """Brings up to date what a request with a slot carries from one slot to the next."""
-        for name in _CARRIED:
-            setattr(request, name, int(getattr(self, name)[request.slot]))
+        carried = self._brought[len(_GIVEN) :, request.slot].tolist()
+        for name, number in zip(_CARRIED, carried, strict=True):
+            setattr(request, name, number)
 
-    def release(self, slot: int) -> Request:
-        """Takes the request out of its slot, with the tokens that it has by now."""
+    def release(self, slot: int, *, is_over: bool = False) -> Request:
+        """Takes the request out of its slot, with the tokens that it has by now if it goes on."""
         request = self.request(slot)
-        self.update(request)
+        if not is_over:
+            self.update(request)
+            request.token_ids = self.tokens(slot).copy()
         request.slot = NO_SLOT
-        request.token_ids = self.tokens(slot).copy()
         self.requests[slot] = None
         self.windows.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE

@@ -32,7 +32,7 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
     """Appends the tokens to their sequences, and drafts to their accounts."""
     table = state.table
     table.token_ids.reshape(-1)[new.cells] = new.token_ids
-    table.num_tokens[new.slots] = new.starts + new.num_tokens
+    table.num_tokens[new.slots] = new.ends
     table.num_passes[new.slots] += 1
     if np.count_nonzero(new.num_drafted_tokens):
         table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
@@ -44,7 +44,7 @@ def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     window_nodes, draft_positions, positions = new.nodes
     is_window = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
     is_known = is_window | (draft_positions != NO_POSITION)
-    others = (kept > 0) & ~is_known
+    others = (kept > 0) > is_known
     if np.count_nonzero(others):
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
         positions, kept = positions[np.repeat(is_known, kept)], kept * is_known
@@ -71,12 +71,12 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     if not np.count_nonzero(window_ends):
         return
     # A window that agrees has begun.
-    inside = np.minimum(window_ends, new.starts + new.num_tokens) - new.starts
+    inside = np.minimum(window_ends, new.ends) - new.starts
     has_window = inside > 0
     if not np.count_nonzero(has_window):
         return
     num_agreed = inside
-    wrong = table.windows.expected.reshape(-1)[new.cells] != new.token_ids
+    wrong = table.windows.expected.reshape(-1).take(new.cells) != new.token_ids
     if np.count_nonzero(wrong):
         # What lies after a window cannot be wrong.
         wrong &= new.cells < table.windows.cells(new.slots, window_ends)[new.rows]

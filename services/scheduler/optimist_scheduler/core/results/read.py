@@ -85,7 +85,7 @@ def check_result(
             raise ResultError("lengths: not the known length and what was emitted, or too long")
     tokens = result.token_ids
     # Negative numbers are large without their sign.
-    if len(tokens) and int(tokens.view(np.uint32).max()) >= state.config.vocab_size:
+    if len(tokens) and int(np.maximum.reduce(tokens.view(np.uint32))) >= state.config.vocab_size:
         raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
 
 
@@ -194,7 +194,7 @@ def _check_drafts(step: Plan, result: StepResult) -> None:
     """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     # A negative number anywhere makes the whole negative.
-    if (accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)).min() < 0:
+    if np.minimum.reduce(accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)) < 0:
         raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
 
 
@@ -202,7 +202,7 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
     """Raises ResultError unless drafts come from windows or the drafter, as much as it makes."""
     sources, drafted = result.draft_sources, result.num_drafted_tokens
     # So it is with predictions alone.
-    if not (sources != (drafted > 0)).any():
+    if not np.count_nonzero(sources != (drafted > 0)):
         return
     if ((sources == DraftSource.TARGET) != (drafted == 0)).any():
         raise ResultError("draft_sources: one without drafts, or drafts without a source")
@@ -229,7 +229,7 @@ def _check_shape(step: Plan, result: StepResult) -> None:
         == len(result.draft_sources)
     ):
         raise ResultError("lengths, num_*_tokens, draft_sources: not one element per row")
-    num_tokens = int(result.num_emitted_tokens.sum())
+    num_tokens = int(np.add.reduce(result.num_emitted_tokens))
     if len(result.token_ids) != num_tokens:
         raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")
 
@@ -266,6 +266,8 @@ class NewTokens:
     """Where each token lies among them [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     """Why requests end with their last token, by row."""
+    ends: Int32Array = field(init=False)
+    """Length of each sequence after the step [num_rows]."""
 
 
 def find_new_tokens(
@@ -327,7 +329,8 @@ def find_new_tokens(
         cells,
     )
     _cut_at_stops(state, new)
-    is_full = new.starts + new.num_tokens >= max_lengths
+    new.ends = new.starts + new.num_tokens
+    is_full = new.ends >= max_lengths
     for row in is_full.nonzero()[0].tolist():
         new.reasons.setdefault(row, FinishReason.LENGTH)
     return new

@@ -182,13 +182,13 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
 def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
     pass_ns = result.step_ns - result.draft_ns
-    num_prompt_tokens = int((step.num_known_tokens - step.emits).sum())
+    num_prompt_tokens = int(np.add.reduce(step.num_known_tokens - step.emits))
     share = 1.0
     if 0 < num_prompt_tokens < result.num_tokens:
         sizes = result.num_tokens - num_prompt_tokens, result.num_tokens
         without_prompts, whole = state.costs_for(step.slots).cost(sizes).tolist()
         share = without_prompts / whole
-    state.widths.observe_pass(int(result.num_emitted_tokens.sum()), pass_ns * share)
+    state.widths.observe_pass(len(result.token_ids), pass_ns * share)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
     if state.config.drafter is not None:

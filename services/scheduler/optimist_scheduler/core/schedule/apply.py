@@ -1,5 +1,7 @@
 """Whether a decision is worth sending now, and what it changes: as if all drafts were accepted."""
 
+import math
+
 import numpy as np
 
 from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
@@ -26,13 +28,33 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
         return True
+    # Mostly the first row will do, and plain numbers are the soonest for one.
+    if _is_plainly_likely(state, int(slots[0])):
+        return True
     # With nothing to reject in flight, all is certain but where windows are waited for.
     if not any(np.count_nonzero(step.num_draft_tokens) for step in state.in_flight) and (
         np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
     # Mostly one of the first few will do.
-    return any(bool((_chances(state, some) >= LEAST_CHANCE).any()) for some in (slots[:16], slots))
+    return any(
+        np.count_nonzero(_chances(state, some) >= LEAST_CHANCE) for some in (slots[:16], slots)
+    )
+
+
+def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
+    """Returns whether `_chances` of a slot is at least LEAST_CHANCE, if that is plain to see."""
+    table, windows = state.table, state.table.windows
+    if not (state.widths.goes_by_value and windows.is_valued[slot]) or windows.is_tree[slot]:
+        return False
+    length, placeholders = int(table.num_tokens[slot]), int(table.num_output_placeholders[slot])
+    if table.window_end[slot] <= length + placeholders:
+        return False
+    end = length + placeholders - int(table.num_emits_in_flight[slot])
+    hazards = windows.hazards[slot]
+    estimated = float(hazards[end - 1] - hazards[length - 1]) * float(state.widths.scales[slot])
+    # Less than all that rounding could change.
+    return math.exp(-estimated) > LEAST_CHANCE + 1e-5
 
 
 def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
@@ -130,8 +152,8 @@ def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Ar
         for each in decision.admitted
     ]
     slots, known, drafts, num_new = (
-        np.concatenate([column, np.array(more, np.int32)])
-        for column, more in zip(columns, zip(*added, strict=True), strict=True)
+        np.concatenate([column, more])
+        for column, more in zip(columns, np.array(added, np.int32).T, strict=True)
     )
     return slots, known, drafts, num_new
 
@@ -145,15 +167,14 @@ def _advance(
 ) -> Int32Array:
     """Moves the counters by all that was planned; returns which rows emit, see `Plan.emits`."""
     table = state.table
-    rows = table.gather(slots)
-    assumed = rows.num_tokens + rows.num_output_placeholders
-    emits: Int32Array = (rows.num_computed_tokens + known == assumed).astype(np.int32)
+    tokens, computed, placeholders, in_flight, plans, emitting = table.gather_counters(slots)
+    emits: Int32Array = (computed + known == tokens + placeholders).astype(np.int32)
     num_planned = known + drafts
-    table.num_computed_tokens[slots] = rows.num_computed_tokens + num_planned
-    table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens + num_planned
-    table.num_plans_in_flight[slots] = rows.num_plans_in_flight + 1
-    table.num_emits_in_flight[slots] = rows.num_emits_in_flight + emits
-    table.num_output_placeholders[slots] = rows.num_output_placeholders + emits * (1 + drafts)
+    table.num_computed_tokens[slots] = computed + num_planned
+    table.num_in_flight_tokens[slots] = in_flight + num_planned
+    table.num_plans_in_flight[slots] = plans + 1
+    table.num_emits_in_flight[slots] = emitting + emits
+    table.num_output_placeholders[slots] = placeholders + emits * (1 + drafts)
     if num_repeats:
         table.num_lease_tokens[slots] += num_repeats * (1 + drafts)
     return emits

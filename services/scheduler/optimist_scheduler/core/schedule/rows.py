@@ -8,6 +8,7 @@ from optimist_scheduler.core.base.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission, ScheduleView
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import Rows
+from optimist_scheduler.core.width.acceptance import Drafter
 
 
 @dataclass(slots=True)
@@ -26,12 +27,12 @@ class PlannedRows:
     @property
     def num_tokens(self) -> int:
         """Tokens of all rows, drafts included."""
-        return int(self.num_known_tokens.sum()) + int(self.num_draft_tokens.sum())
+        return int(np.add.reduce(self.num_known_tokens)) + int(np.add.reduce(self.num_draft_tokens))
 
     @property
     def num_blocks(self) -> int:
         """New blocks of all rows."""
-        return int(self.num_new_blocks.sum())
+        return int(np.add.reduce(self.num_new_blocks))
 
     def select(self, chosen: BoolArray) -> "PlannedRows":
         """Returns the rows that a mask chooses."""
@@ -68,7 +69,7 @@ def plan_rows(
     if num_repeats:
         worst += num_repeats * (1 + drafts) * (known > 0)
     num_new = _lacking_blocks(view, slots, rows, worst)
-    if int(num_new.sum()) <= num_free:
+    if int(np.add.reduce(num_new)) <= num_free:
         return PlannedRows(slots, known, drafts, num_new, num_repeats)
     num_new = _lacking_blocks(view, slots, rows, end)
     num_free -= int(num_new.sum())
@@ -111,6 +112,7 @@ def _share_budget(
     assumed = rows.num_tokens + rows.num_output_placeholders
     left = assumed - rows.num_computed_tokens
     runs = _find_rows_to_run(view, slots, rows)
+    total = int(np.add.reduce(left))
     windows, drafts = view.table.windows, np.zeros(len(left), np.int32)
     if np.count_nonzero(rows.window_end):
         # What is in flight may already reach the length limit.
@@ -121,27 +123,20 @@ def _share_budget(
     if view.widths.goes_by_value and windows.num_valued:
         drafts = view.widths.choose_worth(
             slots,
-            int(left.sum()),
+            total,
             drafts,
             lambda depths: windows.count_worth(slots, assumed, drafts, depths),
             assumed,
         )
     if view.config.drafter is not None:
-        # It drafts from where the row really is, whatever is in flight.
-        room = np.maximum(rows.max_length - 1 - assumed, 0)
-        from_drafter = np.minimum(room, rows.drafter_width)
         has_window = (rows.window_end > assumed) | (drafts > 0)
-        if view.config.drafter.is_selective:
-            looks_up = ~has_window & (from_drafter > 0)
-            num_left = budget - int(left.sum()) - int(drafts.sum())
-            share = max(num_left, 0) // max(int(np.count_nonzero(looks_up)), 1)
-            most = np.minimum(view.widths.find_limits(slots), view.config.drafter.max_tokens)
-            allowed = np.minimum(np.minimum(most, share), room)
-            from_drafter = np.where(looks_up, np.maximum(from_drafter, allowed), from_drafter)
+        num_left = budget - int(left.sum()) - int(drafts.sum())
+        from_drafter = _share_drafter(view, slots, rows, view.config.drafter, has_window, num_left)
         drafts = np.where(has_window, drafts, from_drafter)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
-    total, num_drafts = int(left.sum()), int(drafts.sum())
+        total = int(np.add.reduce(left))
+    num_drafts = int(np.add.reduce(drafts))
     if total + num_drafts + demand <= budget:
         return left, drafts
 
@@ -161,6 +156,37 @@ def _share_budget(
     return known.astype(np.int32), drafts.astype(np.int32)
 
 
+def _share_drafter(
+    view: ScheduleView,
+    slots: SlotArray,
+    rows: Rows,
+    drafter: Drafter,
+    has_window: BoolArray,
+    num_left: int,
+) -> Int32Array:
+    """Returns the drafts that the worker's drafter may make for each row [num_rows].
+
+    Args:
+        view: The state.
+        slots: The rows'.
+        rows: Their columns.
+        drafter: The drafter.
+        has_window: Rows that draft from their windows as far as is known [num_rows].
+        num_left: Tokens of the budget that nobody has.
+    """
+    # It drafts from where the row really is, whatever is in flight.
+    room = np.maximum(rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders, 0)
+    width: Int32Array = np.minimum(room, rows.drafter_width)
+    looks_up = ~has_window & (width > 0)
+    num_rows = int(np.count_nonzero(looks_up))
+    if not drafter.is_selective or not num_rows:
+        return width
+    # It makes only those that are likely: more than are expected of it may be allowed.
+    most = np.minimum(view.widths.find_limits(slots), min(drafter.max_tokens, num_left // num_rows))
+    width[looks_up] = np.maximum(width, np.minimum(most, room))[looks_up]
+    return width
+
+
 def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32Array) -> Int32Array:
     """Returns the drafts of rows, of trees as many as they have nodes at most.
 
@@ -175,23 +201,24 @@ def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32A
     return np.where(windows.is_tree[slots], of_trees, drafts)
 
 
-def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> Int32Array:
+def _find_rows_to_run(view: ScheduleView, slots: SlotArray, rows: Rows) -> BoolArray:
     # Each plan in flight that emits brings at least one token.
-    runs = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
+    runs: BoolArray = rows.num_tokens + rows.num_emits_in_flight < rows.max_length
     num_stages = view.config.num_pipeline_stages
     if num_stages > 1:
         # A request is in one stage at a time, and each stage gets its part of the requests.
         runs &= rows.num_plans_in_flight - np.isin(slots, view.settling) <= 0
         runs &= np.cumsum(runs) <= -(-len(view.running) // num_stages)
-    return runs.astype(np.int32)
+    return runs
 
 
 def _lacking_blocks(
     view: ScheduleView, slots: SlotArray, rows: Rows, lengths: Int32Array
 ) -> Int32Array:
     """Returns how many blocks each slot lacks to hold `lengths` tokens, or its longest."""
-    wanted = -(-np.minimum(lengths, rows.max_length) // view.config.block_size)
-    lacking: Int32Array = np.maximum(wanted - view.blocks.num_blocks[slots], 0)
+    block_size = view.config.block_size
+    wanted = (np.minimum(lengths, rows.max_length) + (block_size - 1)) // block_size
+    lacking: Int32Array = np.maximum(wanted - view.blocks.num_blocks.take(slots), 0)
     return lacking
 
 

@@ -29,6 +29,7 @@ MEMORY_TOKENS = 64.0
 """Examined drafts after which an observation counts 1/e."""
 COMMON_TOKENS = 512.0
 """The same for what all rows have in common."""
+_FADING = np.float32(-1 / MEMORY_TOKENS)
 MIN_HAZARD = 1 / 1024
 """No row is taken to be certain."""
 MOST_COMMON_SCALE = 256.0
@@ -38,6 +39,8 @@ START_WIDTH = 5
 MIN_WIDTH = 1
 WIDEN_ABOVE = 0.85
 NARROW_BELOW = 0.55
+
+_Counts = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,7 @@ class Acceptance:
             examined: Drafts that were compared with it: those that agreed and the first that did
                 not, for what comes after a rejected draft says nothing [num_rows].
         """
-        keep = np.exp(examined * np.float32(-1 / MEMORY_TOKENS), dtype=np.float32)
+        keep = np.exp(examined * _FADING, dtype=np.float32)
         self._examined[slots] = self._examined[slots] * keep + examined
         self._agreed[slots] = self._agreed[slots] * keep + agreed
         if num_examined := int(examined.sum()):
@@ -213,10 +216,10 @@ class Calibration:
         self._counts[3] = PRIOR_TOKENS
         self._first_scales = np.ones(max_num_seqs, np.float32)
         agreed, estimated = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * PRIOR_HAZARD
-        self._all_counts = np.array([PRIOR_TOKENS, agreed, estimated])
-        """The first three of all rows with windows that say values [3]."""
-        self._first_counts = self._all_counts.copy()
-        """The same of windows at the beginning of outputs alone [3]."""
+        self._all_counts = PRIOR_TOKENS, agreed, estimated
+        """The first three of all rows with windows that say values."""
+        self._first_counts = self._all_counts
+        """The same of windows at the beginning of outputs alone."""
 
     @property
     def common_scale(self) -> float:
@@ -232,8 +235,8 @@ class Calibration:
         return max(self._find_scale(self._first_counts), self.common_scale)
 
     @staticmethod
-    def _find_scale(counts: FloatArray) -> float:
-        examined, agreed, estimated = counts.tolist()
+    def _find_scale(counts: _Counts) -> float:
+        examined, agreed, estimated = counts
         hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
         scale: float = hazard * examined / estimated
         return min(max(scale, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
@@ -268,42 +271,36 @@ class Calibration:
         new = np.zeros((4, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, estimated
         counts = self._counts.take(slots, axis=1)
-        counts *= np.exp(new[0] * np.float32(-1 / MEMORY_TOKENS))
+        counts *= np.exp(new[0] * _FADING)
         counts += new
         # By columns: numpy takes several times as long to set rows of a plane at once.
-        for column, values in zip(self._counts, counts, strict=True):
-            column[slots] = values
+        of_slots = self._counts
+        of_slots[0][slots], of_slots[1][slots] = counts[0], counts[1]
+        of_slots[2][slots], of_slots[3][slots] = counts[2], counts[3]
         is_all = np.count_nonzero(is_valued) == len(slots)
         self._all_counts = _add(self._all_counts, new[:3] if is_all else new[:3, is_valued])
         if np.count_nonzero(is_first):
             self._first_counts = _add(self._first_counts, new[:3, is_valued & is_first])
 
-    def rate(self, slots: SlotArray) -> Float32Array:
-        """Returns the chance that a token agrees, in the mean of those examined [num_rows]."""
-        return self._weigh(slots)[0]
+    def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
+        """Returns rates and scales.
 
-    def scale(self, slots: SlotArray) -> Float32Array:
-        """Returns what hazards of the rows' windows are to be multiplied by [num_rows]."""
-        rates, estimated = self._weigh(slots)
-        hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
-        scales: Float32Array = (hazards / estimated).astype(np.float32)
-        return scales
-
-    def _weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
-        """Returns the share of tokens that agree, and the mean of what is estimated [num_rows].
-
-        What a row is trusted with at first counts as tokens with the mean hazard of the row's.
+        A rate is the chance that a token agrees, in the mean of those examined; a scale is what
+        hazards of the row's windows are to be multiplied by. What a row is trusted with at first
+        counts as tokens with the mean hazard of the row's [num_rows].
         """
         examined, agreed, estimated, trust = self._counts.take(slots, axis=1)
         means = np.where(examined > 0, estimated / np.maximum(examined, 1e-9), PRIOR_HAZARD)
         means = np.maximum(means, 1e-6)
         trusted = trust * np.exp(-means * self._first_scales[slots])
         rates: Float32Array = ((agreed + trusted) / (examined + trust)).astype(np.float32)
-        return rates, means.astype(np.float32)
+        hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
+        scales: Float32Array = (hazards / means.astype(np.float32)).astype(np.float32)
+        return rates, scales
 
 
-def _add(counts: FloatArray, new: Float32Array) -> FloatArray:
+def _add(counts: _Counts, new: Float32Array) -> _Counts:
     """Returns what all rows have in common after some more `[3, num_rows]`."""
-    total = new.sum(axis=1)
-    added: FloatArray = counts * math.exp(-total[0] / COMMON_TOKENS) + total
-    return added
+    examined, agreed, estimated = np.add.reduce(new, 1).tolist()
+    kept = math.exp(-examined / COMMON_TOKENS)
+    return counts[0] * kept + examined, counts[1] * kept + agreed, counts[2] * kept + estimated

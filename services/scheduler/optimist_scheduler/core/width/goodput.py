@@ -83,6 +83,10 @@ class Prices:
         plain, whole = np.interp(sizes, self._tokens, self._costs)
         return float(whole - plain) / num_drafts
 
+    def is_worth(self, depth: float) -> bool:
+        """Returns whether drafts above a threshold are worth it where tokens cost the most."""
+        return bool(depth <= np.float32(_find_depths_of(self._dearest, None)))
+
     def choose_worth(
         self,
         num_tokens: int,
@@ -103,14 +107,13 @@ class Prices:
             lengths: Tokens of each row, which its drafts attend to; None: as in the mean
                 [num_rows].
         """
-        total = int(most.sum())
-        if total == 0:
+        if not np.count_nonzero(most):
             return most
         extra = None
         if lengths is not None and self._per_key:
             extra = self._per_key * (lengths.astype(np.float64) - self._mean_length)
         worth = count(_find_depths_of(self._dearest, extra))
-        if int(worth.sum()) == total:
+        if worth is most or int(np.add.reduce(worth)) == (total := int(np.add.reduce(most))):
             return worth
         worth, start = most, num_tokens
         for end, slope in self._find_hull(num_tokens, num_tokens + total):

@@ -100,7 +100,8 @@ class DraftWidths:
         """
         self._limits[slot] = limit
         self.scales[slot] = self._calibration.reset(slot)
-        self._adaptive.reset(slot, limit)
+        if self.goes_by_share:
+            self._adaptive.reset(slot, limit)
         if self._drafter is not None:
             self._level_limits[slot] = most = self._most_levels(limit, uses_lookup=uses_lookup)
             self._level_acceptance.reset(slot)
@@ -116,10 +117,14 @@ class DraftWidths:
             num_tokens: Tokens of the pass without these drafts.
         """
         width = min(self._first_width(limit), window.num_nodes)
-        if not (self.goes_by_value and window.has_values):
+        if not (self.goes_by_value and window.has_values and width):
             return width
-        hazards = np.maximum.accumulate(window.find_hazards()[:width])
-        hazards *= np.float32(self._calibration.first_scale)
+        hazards, scale = window.find_hazards()[:width], np.float32(self._calibration.first_scale)
+        if window.tree.parents is not None:
+            hazards = np.maximum.accumulate(hazards)
+        if self._prices.is_worth(hazards[-1] * scale):
+            return width
+        hazards = hazards * scale
 
         def count(depth: float | FloatArray) -> Int32Array:
             return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
@@ -178,7 +183,7 @@ class DraftWidths:
         if np.count_nonzero(missed):
             # Doubts count at once, not only with the next choice.
             slots = slots[missed]
-            self.scales[slots] = self._calibration.scale(slots)
+            self.scales[slots] = self._calibration.weigh(slots)[1]
 
     def choose_worth(
         self,
@@ -251,7 +256,7 @@ class DraftWidths:
 
     def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a draft is accepted if those before it were [num_rows]."""
-        return self._calibration.rate(slots)
+        return self._calibration.weigh(slots)[0]
 
     def rate_of_drafter(self, slots: SlotArray) -> Float32Array:
         """Returns the same for levels of the drafter [num_rows]."""
@@ -291,10 +296,11 @@ class DraftWidths:
         limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
             return self._choose_without_costs(slots, limits)
-        rates, rows = self._calibration.rate(slots), self._find_drafter_rows(slots, drafter_curve)
+        rates, scales = self._calibration.weigh(slots)
+        rows = self._find_drafter_rows(slots, drafter_curve)
         arguments = rates, limits, drafting, base_tokens, curve, rows
         if self.goes_by_value:
-            self.scales[slots] = scales = self._calibration.scale(slots)
+            self.scales[slots] = scales
             # Before the first pass, as if one row decoded without drafts.
             rate = self._num_emitted / self._ns if self._ns else 1 / float(curve.cost(1))
             self._prices = Prices(rate, curve, key_ns, mean_length)

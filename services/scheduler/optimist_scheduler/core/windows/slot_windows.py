@@ -185,9 +185,11 @@ class WorkerWindows:
 
     def set(self, slot: int, window: Window) -> None:
         """Replaces the window of a slot."""
-        number = window.num_nodes
-        self._positions[slot, :number] = window.positions
-        self._positions[slot, number : self.num_nodes[slot]] = _NO_NODE
+        number, before = window.num_nodes, int(self.num_nodes[slot])
+        positions = self._positions[slot]
+        positions[:number] = window.positions
+        if number < before:
+            positions[number:before] = _NO_NODE
         self.num_nodes[slot] = number
         if window.tree.parents is None:
             self._trees.pop(slot, None)
