@@ -20,7 +20,7 @@ from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_bench.harness.simulated_worker import PlanError, SimulatedModel, SimulatedWorker
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_cli.serve.ports import free_ports
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import INT32_BYTES, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.errors import run_or_explain
 from optimist_common.lookup import MOST_DRAFTS
@@ -82,6 +82,8 @@ class SimulatedSettings(ServiceSettings):
     port: int = Field(0, ge=0, le=65535, description="port of the gRPC service")
     step_us: int = Field(1000, ge=0, description="how long a step takes, in microseconds")
     token_us: int = Field(0, ge=0, description="how much longer each token makes a step")
+    free_tokens: int = Field(0, ge=0, description="tokens of a step that make it no longer")
+    row_us: int = Field(0, ge=0, description="how much longer each request makes a step")
     truths: str = Field(
         "", description="JSON lines with the tokens of what is said; empty: what is expected"
     )
@@ -110,6 +112,12 @@ def make_model(settings: SimulatedSettings) -> SimulatedModel:
     return replace(model, num_blocks=num_blocks)
 
 
+def find_step_us(settings: SimulatedSettings, num_tokens: int, num_rows: int) -> int:
+    """Returns how long a step takes, in microseconds."""
+    num_paid = max(num_tokens - settings.free_tokens, 0)
+    return settings.step_us + settings.token_us * num_paid + settings.row_us * num_rows
+
+
 def describe_model(
     model: SimulatedModel, settings: SimulatedSettings
 ) -> worker_pb2.DescribeResponse:
@@ -117,7 +125,7 @@ def describe_model(
     description = model.describe()
     if settings.token_us:
         sizes = [1 << power for power in range(model.max_num_batched_tokens.bit_length())]
-        times = [settings.step_us + settings.token_us * size for size in sizes]
+        times = [find_step_us(settings, size, num_rows=1) for size in sizes]
         description.cost_num_tokens, description.cost_us = to_bytes(sizes), to_bytes(times)
     return description
 
@@ -189,8 +197,9 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
                 return
             num_steps += 1
             stalls = settings.stall_every and num_steps % settings.stall_every == 0
-            duration = settings.step_us + (settings.stall_us if stalls else 0)
-            duration += settings.token_us * response.num_tokens
+            num_rows = len(response.slots) // INT32_BYTES
+            duration = find_step_us(settings, response.num_tokens, num_rows)
+            duration += settings.stall_us if stalls else 0
             wait_until(started + duration * 1000)
             response.idle_ns = started - waited_from
             response.step_ns = time.perf_counter_ns() - started

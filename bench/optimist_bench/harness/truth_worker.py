@@ -10,7 +10,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.drafts import PREDICTION, ROOT, DraftSource, TokenTree
-from optimist_common.lookup import CHANCES, LONGEST_MATCH, REACH
+from optimist_common.lookup import CHANCES, LONGEST_MATCH, MATCH_AT_START, REACH
 
 _NOWHERE = np.empty(0, np.int64)
 
@@ -82,7 +82,7 @@ class _Row:
         """Returns where in the prediction drafts begin, how many, and how many come true."""
         last = self.truth[max(self.num_output - LONGEST_MATCH, 0) : self.num_output]
         start, num_matched = self.prediction.find(last)
-        chances = CHANCES[num_matched if last else LONGEST_MATCH]
+        chances = CHANCES[num_matched if last else MATCH_AT_START]
         most = min(most, int(np.count_nonzero(chances >= least_chance)))
         drafts = self.prediction.token_ids[start : start + most].tolist()
         truth = self.truth[self.num_output : self.num_output + len(drafts)]

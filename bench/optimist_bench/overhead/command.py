@@ -8,7 +8,7 @@ import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Literal
@@ -30,6 +30,7 @@ from optimist_bench.harness.simulated_service import read_emissions, simulated_w
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings
+from optimist_training.data.options import read_json_lines
 
 _WORKER = "optimist_bench.harness.simulated_service"
 _SERVICES = {
@@ -64,13 +65,19 @@ class OverheadSettings(ServiceSettings):
     streams: int = Field(64, ge=1, le=1024, description="requests at a time")
     tokens: int = Field(2048, ge=2, le=16_384, description="tokens of each answer")
     predictions: bool = Field(False, description="whether answers are predicted: true or false")
-    answers: Literal["functions", "random"] = Field(
-        "functions", description="functions (one text of source code) or random (no two are alike)"
+    answers: Literal["functions", "random", "edits"] = Field(
+        "functions",
+        description="functions (one text of source code), random (no two are alike) or edits (the "
+        "texts after them, whose predictions are those before)",
     )
+    pairs: str = Field("", description="with --answers edits: JSON lines with `before` and `after`")
     follow: Literal["all", "predictions"] = Field(
         "all", description="which requests the proposer follows, as the scheduler has it"
     )
     pass_ms: float | None = Field(None, ge=0, description="how long a pass takes, in a single run")
+    token_us: int = Field(0, ge=0, description="how much longer each token makes a pass")
+    free_tokens: int = Field(0, ge=0, description="tokens of a pass that make it no longer")
+    row_us: int = Field(0, ge=0, description="how much longer each request makes a pass")
     ramp_seconds: float = Field(1.0, ge=0, description="time over which the requests begin")
     model: str = Field("models/tiny-edit", description="directory with a tokenizer")
 
@@ -103,21 +110,22 @@ def measure(settings: OverheadSettings) -> dict[str, Any]:
 def _measure(settings: OverheadSettings, pass_ms: float) -> dict[str, Any]:
     """Runs the services and the load, and returns the report of that run."""
     tokenizer = load_tokenizer(f"{settings.model}/tokenizer.json")
-    truths = _make_truths(settings, tokenizer)
+    truths, predictions = _make_truths(settings, tokenizer)
     texts = [tokenizer.decode(truth, skip_special_tokens=False) for truth in truths]
+    predictions = predictions or texts
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         with _services(settings, pass_ms, truths, directory) as (port, metrics_port):
             # What only the first requests cost is no part of what serving costs.
             seeds = range(settings.streams + 1, 2 * settings.streams + 1)
             warm_up = settings.model_copy(update={"tokens": min(_WARM_UP_TOKENS, settings.tokens)})
-            _run_load(warm_up, port, texts, directory / "warm_up.json", seeds)
+            _run_load(warm_up, port, predictions, directory / "warm_up.json", seeds)
             rests_before = _count_rests(metrics_port)
             pids = find_children(list(_SERVICES.values()))
             before = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
             machine = read_machine_seconds()
             seeds = range(1, settings.streams + 1)
-            seconds = _run_load(settings, port, texts, directory / "arrivals.json", seeds)
+            seconds = _run_load(settings, port, predictions, directory / "arrivals.json", seeds)
             after = {name: read_cpu_seconds(pids[module]) for name, module in _SERVICES.items()}
             stolen_share = find_stolen_share(machine, read_machine_seconds())
             rests = _count_rests(metrics_port)
@@ -181,12 +189,19 @@ def find_latencies(
     ]
 
 
-def _make_truths(settings: OverheadSettings, tokenizer: Tokenizer) -> list[list[int]]:
-    """Returns the tokens of the answers: one like those of edits, or one for each stream."""
+def _make_truths(
+    settings: OverheadSettings, tokenizer: Tokenizer
+) -> tuple[list[list[int]], list[str]]:
+    """Returns the tokens of the answers, one for all streams or one each, and what predicts them.
+
+    Nothing does if that is the answers themselves.
+    """
     if settings.answers == "functions":
         num_functions = settings.tokens
         text = "\n\n".join(functions(num_functions, 0))
-        return [tokenizer.encode(text, add_special_tokens=False).ids[: settings.tokens]]
+        return [tokenizer.encode(text, add_special_tokens=False).ids[: settings.tokens]], []
+    if settings.answers == "edits":
+        return _join_edits(settings, tokenizer)
     special = tokenizer.get_added_tokens_decoder()
     # A part of a character has no text of its own, whose arrival could be seen.
     whole = [
@@ -197,7 +212,32 @@ def _make_truths(settings: OverheadSettings, tokenizer: Tokenizer) -> list[list[
     return [
         random.Random(number).choices(whole, k=settings.tokens)  # noqa: S311
         for number in range(settings.streams)
+    ], []
+
+
+def _join_edits(
+    settings: OverheadSettings, tokenizer: Tokenizer
+) -> tuple[list[list[int]], list[str]]:
+    """Returns answers of as many edits as their tokens need, others for each stream."""
+    # A part of a character has no text of its own, whose arrival could be seen.
+    edits = [
+        (str(row["before"]), str(row["after"]))
+        for _, row in read_json_lines(Path(settings.pairs), "--pairs")
+        if row["after"].isascii()
     ]
+    truths: list[list[int]] = []
+    predictions: list[str] = []
+    for number in range(settings.streams):
+        truth, before = list[int](), list[str]()
+        for offset in count():
+            if len(truth) >= settings.tokens:
+                break
+            edit = edits[(number + offset * settings.streams) % len(edits)]
+            before.append(edit[0])
+            truth += tokenizer.encode(edit[1], add_special_tokens=False).ids
+        truths.append(truth[: settings.tokens])
+        predictions.append("".join(before))
+    return truths, predictions
 
 
 def _count_rests(metrics_port: int) -> tuple[int, int]:
@@ -226,6 +266,10 @@ def _services(
         worker = stack.enter_context(
             simulated_worker(
                 step_us=round(1000 * pass_ms),
+                token_us=settings.token_us,
+                free_tokens=settings.free_tokens,
+                row_us=settings.row_us,
+                looks_up="true",
                 truths=str(path),
                 truths_by_seed="true",
                 emissions=str(directory / "emissions.jsonl"),
@@ -248,7 +292,7 @@ def _services(
 def _run_load(
     settings: OverheadSettings,
     port: int,
-    texts: Sequence[str],
+    predictions: Sequence[str],
     output: Path,
     seeds: Iterable[int],
 ) -> float:
@@ -263,7 +307,7 @@ def _run_load(
     bodies = [body | {"seed": seed} for seed in seeds]
     if settings.predictions:
         for each in bodies:
-            content = texts[each["seed"] % len(texts)]
+            content = predictions[each["seed"] % len(predictions)]
             each["prediction"] = {"type": "content", "content": content}
     task = {
         "port": port,

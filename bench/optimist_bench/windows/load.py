@@ -114,6 +114,8 @@ def run_services(settings: WindowsSettings, pairs: Sequence[Pair]) -> dict[str, 
             simulated_worker(
                 step_us=round(1000 * settings.pass_ms),
                 token_us=settings.token_us,
+                free_tokens=settings.free_tokens,
+                row_us=settings.pass_row_us,
                 looks_up=str(settings.looks_up),
                 truths=str(truths),
                 max_num_seqs=settings.concurrency,

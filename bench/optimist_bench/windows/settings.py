@@ -57,6 +57,8 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
     affinity: bool = Field(True, description="whether a request stays with one: true or false")
     pass_ms: float = Field(20.0, gt=0, description="how long a pass takes without its tokens")
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
+    free_tokens: int = Field(0, ge=0, description="tokens of a pass that make it no longer")
+    pass_row_us: int = Field(0, ge=0, description="how much longer each request makes it")
     looks_up: bool = Field(
         True, description="whether the worker looks drafts up in predictions: true or false"
     )

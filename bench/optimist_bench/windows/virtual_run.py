@@ -12,7 +12,12 @@ from tokenizers import Tokenizer
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.pair import Pair, load_vocabulary
-from optimist_bench.harness.simulated_service import SimulatedSettings, describe_model, make_model
+from optimist_bench.harness.simulated_service import (
+    SimulatedSettings,
+    describe_model,
+    find_step_us,
+    make_model,
+)
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_bench.windows.proposing import Links, Proposer
 from optimist_bench.windows.report import Costs, Progress, Totals, make_report
@@ -41,6 +46,7 @@ class Worker(Service):
     ) -> None:
         super().__init__(timeline, cores)
         self._settings, self._model = settings, model
+        self._simulated = _simulate(settings)
         self.answer: Callable[[worker_pb2.ExecuteResponse], None]
         """Takes results when they have reached the scheduler."""
         self._plans: deque[worker_pb2.ExecuteRequest] = deque()
@@ -61,7 +67,7 @@ class Worker(Service):
         response, settings = self._model.execute(plan), self._settings
         num_rows = len(response.slots) // INT32_BYTES
         self.spend(settings.worker_us + settings.worker_row_us * num_rows)
-        pass_us = 1000 * settings.pass_ms + settings.token_us * response.num_tokens
+        pass_us = find_step_us(self._simulated, response.num_tokens, num_rows)
         left_us = max(started + pass_us - self.time, 0.0)
         response.idle_ns = round(1000 * (started - self._idle_since))
         response.step_ns = round(1000 * (self.time + left_us - started))
@@ -172,15 +178,22 @@ def run_virtually(
     }
 
 
-def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:
-    """Returns the scheduler's and the worker's, set up as the real services are."""
-    simulated = SimulatedSettings(
+def _simulate(settings: WindowsSettings) -> SimulatedSettings:
+    """Returns what the simulated worker of such a run is."""
+    return SimulatedSettings(
         step_us=round(1000 * settings.pass_ms),
         token_us=settings.token_us,
+        free_tokens=settings.free_tokens,
+        row_us=settings.pass_row_us,
         looks_up=settings.looks_up,
         max_num_seqs=settings.concurrency,
         max_num_batched_tokens=128 * settings.concurrency,
     )
+
+
+def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:
+    """Returns the scheduler's and the worker's, set up as the real services are."""
+    simulated = _simulate(settings)
     message = describe_model(make_model(simulated), simulated)
     scheduling = SchedulerSettings(
         max_plans_in_flight=settings.depth, max_num_waiting=settings.concurrency

@@ -11,6 +11,9 @@ LONGEST_MATCH = 8
 """Last tokens that are compared; more add nothing."""
 REACH = 512
 """How far from where a copy would go on it is looked for, in tokens, both ways."""
+MATCH_AT_START = 1
+"""Before the first token of an output nothing says that it begins as the prediction does: it is
+taken to be as likely as after a match of so many tokens."""
 MOST_DRAFTS = 64
 """Drafts of one lookup."""
 _CHANCES = (0.05, 0.29, 0.48, 0.62, 0.75, 0.87, 0.93, 0.96, 0.98)

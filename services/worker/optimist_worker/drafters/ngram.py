@@ -6,12 +6,13 @@ of several positions that look alike the one next to the cursor is taken, and wh
 token that differed is taken for the source's, and the copy to go on after it.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from optimist_common.drafts import DraftSource
-from optimist_common.lookup import CHANCES, LONGEST_MATCH, REACH
+from optimist_common.lookup import CHANCES, LONGEST_MATCH, MATCH_AT_START, REACH
 from optimist_worker.core.batch.slot_table import SlotTable, send
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import Admission
@@ -19,6 +20,12 @@ from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
+PRIOR_HAZARD = 2.0
+"""Weight of what is claimed at first, in hazards."""
+SLOT_MEMORY = 0.9
+"""What a lookup of a slot leaves of the weight of those before."""
+COMMON_MEMORY = 0.99
+"""The same of all slots."""
 _NO_TOKEN = -1
 
 
@@ -110,6 +117,52 @@ class Predictions:
         return texts, indices[:, LONGEST_MATCH:]
 
 
+class Doubts:
+    """How much less likely drafts are than `CHANCES` says, by what came of those before.
+
+    Hazards are minus the logarithms of chances. Those that are claimed of the drafts that were
+    examined are compared with how many of them were wrong, of each slot and of all.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        """Believes `CHANCES` at first."""
+        self._hazards = -torch.from_numpy(CHANCES).log()
+        self._num_matched = torch.zeros(num_slots + 1, dtype=torch.int64)
+        # Of each slot, and in the last element of all.
+        self._claimed = torch.zeros(num_slots + 1)
+        self._wrong = torch.zeros(num_slots + 1)
+
+    def admit(self, slot: int) -> None:
+        """Forgets a slot."""
+        self._claimed[slot] = self._wrong[slot] = 0
+
+    def count_likely(
+        self, slots: torch.Tensor, num_matched: torch.Tensor, least_chance: float
+    ) -> torch.Tensor:
+        """Returns how many drafts have at least a chance, int64 `[num_rows]`.
+
+        Args:
+            slots: `[num_rows]`.
+            num_matched: Of the sources that they are drafted from `[num_rows]`.
+            least_chance: The chance, above 0.
+        """
+        self._num_matched[slots] = num_matched
+        claimed, wrong = self._claimed, self._wrong
+        common = (wrong[-1] + PRIOR_HAZARD) / (claimed[-1] + PRIOR_HAZARD)
+        scales = (wrong[slots] + PRIOR_HAZARD * common) / (claimed[slots] + PRIOR_HAZARD)
+        most = -math.log(least_chance)
+        return (self._hazards[num_matched] * scales[:, None] <= most).sum(1)
+
+    def observe(self, slots: torch.Tensor, drafted: torch.Tensor, accepted: torch.Tensor) -> None:
+        """Takes what came of drafts, at least one of each slot `[num_rows]`."""
+        last = torch.minimum(accepted, drafted - 1)
+        claimed = self._hazards[self._num_matched[slots], last]
+        wrong = (accepted < drafted).float()
+        for sums, values in ((self._claimed, claimed), (self._wrong, wrong)):
+            sums[slots] = sums[slots] * SLOT_MEMORY + values
+            sums[-1] = sums[-1] * COMMON_MEMORY ** len(slots) + values.sum()
+
+
 class NgramDrafter:
     """Copies on from where the last tokens occur in predictions or before; a chain per row."""
 
@@ -121,12 +174,15 @@ class NgramDrafter:
         self._table = table
         self._cursors = torch.full((table.num_slots + 1,), -1, device=table.device)
         self._predictions = Predictions(table)
-        self._chances = torch.from_numpy(CHANCES).to(table.device)
+        # Where sizes are not read, a pass takes the time of all drafts that were planned.
+        self._doubts = Doubts(table.num_slots) if table.reads_sizes else None
 
     def admit(self, admission: Admission) -> None:
         """Takes a request's predictions; forgets where the slot's output was copied from."""
         self._cursors[admission.slot] = -1
         self._predictions.admit(admission)
+        if self._doubts is not None:
+            self._doubts.admit(admission.slot)
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts what follows the longest match; nothing where no index is like the row's end."""
@@ -147,9 +203,9 @@ class NgramDrafter:
         predictions.cursors.index_copy_(0, rows.slots, moved)
         end = torch.where(is_predicted, predictions.lengths[rows.slots], length)
         number = torch.minimum((end - found).clamp(max=self.max_tokens), rows.limits)
-        if rows.least_chance > 0:
-            likely = (self._chances >= rows.least_chance).sum(1)
-            number = torch.minimum(number, likely[num_matched])
+        if self._doubts is not None and rows.least_chance > 0:
+            likely = self._doubts.count_likely(rows.slots, num_matched, rows.least_chance)
+            number = torch.minimum(number, likely)
         number = torch.where(found >= 0, number, 0)
         indices = found[:, None] + torch.arange(rows.width, device=found.device)
         within = indices.clamp(0, predictions.token_ids.shape[1] - 1)
@@ -184,10 +240,10 @@ class NgramDrafter:
         matched = num_matched[:, width + LONGEST_MATCH :]
         cursors = predictions.cursors[rows.slots]
         predicted = choose_sources(matched, ahead, lengths, cursors)
-        # An output begins as its prediction does.
+        # An output begins as its prediction does, perhaps.
         begins = (length == rows.columns.num_prompt_tokens) & (lengths > 0)
         predicted.indices = torch.where(begins, 0, predicted.indices)
-        predicted.num_matched = torch.where(begins, LONGEST_MATCH, predicted.num_matched)
+        predicted.num_matched = torch.where(begins, MATCH_AT_START, predicted.num_matched)
         return own, predicted
 
     def observe(self, step: VerifiedStep) -> None:
@@ -201,3 +257,8 @@ class NgramDrafter:
         self._cursors.index_copy_(0, slots, moved)
         moved = self._predictions.cursors[slots] + step.num_emitted
         self._predictions.cursors.index_copy_(0, slots, moved)
+        if self._doubts is not None:
+            drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
+            is_judged = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
+            if len(rows := is_judged.nonzero()[:, 0]):
+                self._doubts.observe(slots[rows], drafts.num_tokens[rows], accepted[rows])

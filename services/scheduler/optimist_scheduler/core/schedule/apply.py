@@ -12,6 +12,8 @@ from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
 from optimist_scheduler.core.windows.window import Window
 
+LOOKUP_WORTH = 0.5
+"""What a token that a lookup brings is worth: of two, a window would bring one a pass later."""
 LEAST_CHANCE = 0.9
 """Chance that all drafts in flight are accepted, from which on a row is planned ahead of them."""
 
@@ -138,7 +140,7 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
     drafter = state.config.drafter
     if drafter is None or not drafter.is_selective:
         return 0.0
-    return state.widths.find_price(int(known.sum()), int(drafts.sum()))
+    return state.widths.find_price(int(known.sum()), int(drafts.sum())) / LOOKUP_WORTH
 
 
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:

@@ -10,6 +10,9 @@ from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.width.acceptance import Drafter
 
+SELECTIVE_FACTOR = 8
+"""How many times as many drafts as pay on the average a lookup may make where it is sure."""
+
 
 @dataclass(slots=True)
 class PlannedRows:
@@ -183,7 +186,8 @@ def _share_drafter(
         return width
     # It makes only those that are likely: more than are expected of it may be allowed.
     most = np.minimum(view.widths.find_limits(slots), min(drafter.max_tokens, num_left // num_rows))
-    width[looks_up] = np.maximum(width, np.minimum(most, room))[looks_up]
+    allowed = np.minimum(np.minimum(width * SELECTIVE_FACTOR, most), room)
+    width[looks_up] = np.maximum(width, allowed)[looks_up]
     return width
 
 
