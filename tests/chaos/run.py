@@ -53,6 +53,9 @@ class FaultsSettings(RunSettings):
     pause_seconds: float = Field(6.0, gt=0, description="mean time between two faults")
     warm_seconds: float = Field(20.0, gt=0, description="of the same load without faults before")
     cases: int = Field(NUM_CASES, ge=1, description="number of different requests")
+    predictions: bool = Field(
+        False, description="whether every request has a prediction: true or false"
+    )
     clients: int = Field(6, ge=1, le=256, description="requests at once")
     engines: int = Field(
         0, ge=0, le=8, description="engines of vLLM, beside one scheduler with a worker"
@@ -80,7 +83,7 @@ async def run(
 ) -> dict[str, Any]:
     """Runs the services, the load and the faults; returns the figures, with logs in a directory."""
     # Made before there are proxies, which stand still meanwhile.
-    cases = make_cases(settings.cases, settings.seed)
+    cases = make_cases(settings.cases, settings.seed, predicts_all=settings.predictions)
     network = ProxiedNetwork(settings.seed)
     began = time.monotonic()
     async with running_fleet(shape or settings.shape, network, directory) as fleet:

@@ -45,8 +45,14 @@ class Case:
         return f"{self.name.rpartition('-')[0]} {'streamed' if self.is_streamed else 'whole'}"
 
 
-def make_cases(count: int, seed: int) -> list[Case]:
-    """Returns requests of all kinds in turn; the same for the same arguments."""
+def make_cases(count: int, seed: int, *, predicts_all: bool = False) -> list[Case]:
+    """Returns requests of all kinds in turn; the same for the same arguments.
+
+    Args:
+        count: How many.
+        seed: Of what is drawn.
+        predicts_all: Whether those have a prediction too that have none by themselves.
+    """
     rng = random.Random(f"cases {seed}")
     kinds = cycle(_KINDS.items())
     cases: list[Case] = []
@@ -54,6 +60,8 @@ def make_cases(count: int, seed: int) -> list[Case]:
         kind, make = next(kinds)
         path, body = make(edit, rng)
         body |= {"model": MODEL_NAME, "return_token_ids": True}
+        if predicts_all:
+            body.setdefault("prediction", {"type": "content", "content": edit.before})
         if rng.random() < 0.7:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         cases.append(Case(f"{kind}-{len(cases)}", path, body))
