@@ -103,8 +103,9 @@ class Predictions:
     def admit(self, admission: Admission) -> None:
         """Takes the predictions of a request, of which its output so far is taken to be a copy."""
         kept = admission.predicted_token_ids[: self.token_ids.shape[1]]
-        tokens = send(torch.tensor(kept, dtype=torch.int32), self.token_ids.device)
-        self.token_ids[admission.slot, : len(kept)] = tokens
+        if len(kept):
+            tokens = send(torch.tensor(kept, dtype=torch.int32), self.token_ids.device)
+            self.token_ids[admission.slot, : len(kept)] = tokens
         self.lengths[admission.slot] = len(kept)
         self.cursors[admission.slot] = len(admission.token_ids) - admission.num_prompt_tokens
 
@@ -144,13 +145,13 @@ class Doubts:
         Args:
             slots: `[num_rows]`.
             num_matched: Of the sources that they are drafted from `[num_rows]`.
-            least_chance: The chance, above 0.
+            least_chance: The chance.
         """
         self._num_matched[slots] = num_matched
         claimed, wrong = self._claimed, self._wrong
         common = (wrong[-1] + PRIOR_HAZARD) / (claimed[-1] + PRIOR_HAZARD)
         scales = (wrong[slots] + PRIOR_HAZARD * common) / (claimed[slots] + PRIOR_HAZARD)
-        most = -math.log(least_chance)
+        most = -math.log(least_chance) if least_chance > 0 else math.inf
         return (self._hazards[num_matched] * scales[:, None] <= most).sum(1)
 
     def observe(self, slots: torch.Tensor, drafted: torch.Tensor, accepted: torch.Tensor) -> None:
@@ -203,7 +204,7 @@ class NgramDrafter:
         predictions.cursors.index_copy_(0, rows.slots, moved)
         end = torch.where(is_predicted, predictions.lengths[rows.slots], length)
         number = torch.minimum((end - found).clamp(max=self.max_tokens), rows.limits)
-        if self._doubts is not None and rows.least_chance > 0:
+        if self._doubts is not None:
             likely = self._doubts.count_likely(rows.slots, num_matched, rows.least_chance)
             number = torch.minimum(number, likely)
         number = torch.where(found >= 0, number, 0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import StepOutputs
-from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
+from optimist_scheduler.core.requests.following import WaitBudget, WaitValue, find_slack
 from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, make_window
 
@@ -157,6 +157,14 @@ def test_a_wait_pays_if_more_lack_a_window_than_it_takes_of_the_pass(
     assert value.pays(num_lacking, num_running, PASS_SECONDS, 0.0) == (
         2 * num_lacking >= num_running
     )
+
+
+def test_a_wait_that_is_over_before_the_worker_is_idle_costs_nothing() -> None:
+    value = WaitValue(0.01)
+    assert value.pays(0.125, 64, PASS_SECONDS, 0.011)
+    assert not value.pays(0.125, 64, PASS_SECONDS, 0.0)
+    assert find_slack(PASS_SECONDS, 0.0) == PASS_SECONDS * 7 / 8
+    assert find_slack(PASS_SECONDS, 2 * PASS_SECONDS) == 0
 
 
 def test_long_waits_make_the_next_ones_seem_dear() -> None:

@@ -142,3 +142,68 @@ def test_levels_and_tokens_fit_together(drafter: Drafter) -> None:
     tokens = drafter.count_tokens(levels)
     assert drafter.count_levels(tokens).tolist() == levels.tolist()
     assert tokens[-1] == drafter.max_tokens
+
+
+LOOKUP = Drafter(DraftSource.NGRAM, 20, 20)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "number"), [(LOOKUP, 16), (replace(LOOKUP, is_padded=True), 2)], ids=["", "padded"]
+)
+def test_a_lookup_that_leaves_out_what_is_unlikely_may_make_more_than_pays(
+    drafter: Drafter, number: int
+) -> None:
+    situation = drafting(drafter, num_speculative_tokens=20, max_model_len=200)
+    for handle in range(2):
+        situation.add(handle, [1, handle], 100, predicted_token_ids=[9] * 40, is_followed=True)
+    situation.step()
+    situation.table.drafter_width[:] = 2
+    assert planned(situation) == [number] * 2
+    situation.table.drafter_width[:] = 0
+    situation.answer()
+    assert planned(situation) == [0, 0]
+
+
+def test_plans_say_from_which_chance_on_a_draft_of_a_lookup_pays() -> None:
+    situation = drafting(
+        LOOKUP, num_speculative_tokens=20, max_model_len=200, draft_width="goodput"
+    )
+    situation.add(0, [1, 2], 100, predicted_token_ids=[9] * 40)
+    for _ in range(20):
+        situation.step()
+    # A pass of the fake worker takes 10 us and one for each token.
+    assert 0 < situation.send().least_chance < 1
+    situation.answer()
+    situation.finish()
+    chain = drafting(CHAIN, draft_width="goodput")
+    chain.add(0, [1, 2], 30)
+    assert chain.send().least_chance == 0
+    chain.finish()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"draft_positions": [-2]},
+        {"draft_positions": [39]},
+        {"draft_positions": [2**31 - 1]},
+        {"draft_positions": [0, 0]},
+    ],
+)
+def test_a_lookup_elsewhere_than_in_the_prediction_is_refused(values: dict[str, list[int]]) -> None:
+    situation = drafting(LOOKUP, num_speculative_tokens=20, max_model_len=200)
+    situation.add(0, [1, 2], 100, predicted_token_ids=[9] * 40)
+    situation.step()
+    situation.send()
+    settle_spoiled(situation, values, "^draft_positions: ")
+
+
+def test_what_is_looked_up_in_a_prediction_counts_there() -> None:
+    situation = drafting(LOOKUP, num_speculative_tokens=20, max_model_len=200)
+    situation.add(0, [1, 2], 100, predicted_token_ids=[9] * 150)
+    situation.finish()
+    finished = situation.finished(0)
+    sources = finished.num_tokens_by_source
+    assert sources[DraftSource.NGRAM] == 0
+    assert sources[DraftSource.PREDICTION] == finished.accepted_prediction_tokens > 20
+    assert finished.rejected_prediction_tokens > 0
