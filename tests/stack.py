@@ -137,6 +137,12 @@ class Stack:
         assert len(pids) == len(names), f"of {names} there are {pids}"
         return pids
 
+    def is_started_again(self, name: str, pids: list[int]) -> bool:
+        """Returns whether a service runs as another process than those."""
+        word = f"\0{self._modules[name]}\0"
+        found = descendants(self._process.pid).items()
+        return any(word in command and pid not in pids for pid, command in found)
+
     def kill_service(self, name: str) -> None:
         """Kills a service without warning."""
         (pid,) = self.service_pids(name)

@@ -44,9 +44,9 @@ def test_the_answer_completes_with_the_same_text(
         assert afterwards.token_ids == whole.token_ids
         return afterwards.accepted >= len(whole.token_ids) / 2
 
-    # What died was started again.
+    # What died was started again. Without a proposer, the worker looks up in the prediction.
     wait_until(is_of_use, f"a {service} that is of use", START_SECONDS)
-    assert stack.service_pids(service) != pids
+    wait_until(lambda: stack.is_started_again(service, pids), f"another {service}", START_SECONDS)
 
 
 class Replicas(NamedTuple):

@@ -106,7 +106,7 @@ def write(path: Path, entries: list[Entry]) -> None:
 def start(**values: Any) -> bytes:
     entry = Entry(
         start=journal_pb2.JournalStart(
-            **{"format": 7, "settings": SchedulerSettings().decisive, **values}
+            **{"format": 8, "settings": SchedulerSettings().decisive, **values}
         )
     )
     return packed(entry.SerializeToString())

@@ -62,7 +62,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", params=KINDS)
 def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[StartedWorker]:
     """Two ranks that share each layer, or two stages."""
-    options = ["--drafter", "ngram", KINDS[request.param], "2"]
+    options = ["--drafter", "ngram", "--drafter-tokens", "5", KINDS[request.param], "2"]
     traced = ["--stage-trace", str(trace)] if request.param == "stages" else []
     worker = StartedWorker(path, *FLOAT64, *options, *traced)
     yield worker

@@ -20,12 +20,10 @@ from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
-PRIOR_HAZARD = 2.0
+PRIOR_HAZARD = 1.0
 """Weight of what is claimed at first, in hazards."""
-SLOT_MEMORY = 0.9
+MEMORY = 0.9
 """What a lookup of a slot leaves of the weight of those before."""
-COMMON_MEMORY = 0.99
-"""The same of all slots."""
 _NO_TOKEN = -1
 
 
@@ -122,14 +120,14 @@ class Doubts:
     """How much less likely drafts are than `CHANCES` says, by what came of those before.
 
     Hazards are minus the logarithms of chances. Those that are claimed of the drafts that were
-    examined are compared with how many of them were wrong, of each slot and of all.
+    examined are compared with how many of them were wrong, of each slot by itself: what other rows
+    have come to may differ from rank to rank.
     """
 
     def __init__(self, num_slots: int) -> None:
         """Believes `CHANCES` at first."""
         self._hazards = -torch.from_numpy(CHANCES).log()
         self._num_matched = torch.zeros(num_slots + 1, dtype=torch.int64)
-        # Of each slot, and in the last element of all.
         self._claimed = torch.zeros(num_slots + 1)
         self._wrong = torch.zeros(num_slots + 1)
 
@@ -149,8 +147,7 @@ class Doubts:
         """
         self._num_matched[slots] = num_matched
         claimed, wrong = self._claimed, self._wrong
-        common = (wrong[-1] + PRIOR_HAZARD) / (claimed[-1] + PRIOR_HAZARD)
-        scales = (wrong[slots] + PRIOR_HAZARD * common) / (claimed[slots] + PRIOR_HAZARD)
+        scales = (wrong[slots] + PRIOR_HAZARD) / (claimed[slots] + PRIOR_HAZARD)
         most = -math.log(least_chance) if least_chance > 0 else math.inf
         return (self._hazards[num_matched] * scales[:, None] <= most).sum(1)
 
@@ -160,8 +157,7 @@ class Doubts:
         claimed = self._hazards[self._num_matched[slots], last]
         wrong = (accepted < drafted).float()
         for sums, values in ((self._claimed, claimed), (self._wrong, wrong)):
-            sums[slots] = sums[slots] * SLOT_MEMORY + values
-            sums[-1] = sums[-1] * COMMON_MEMORY ** len(slots) + values.sum()
+            sums[slots] = sums[slots] * MEMORY + values
 
 
 class NgramDrafter:
