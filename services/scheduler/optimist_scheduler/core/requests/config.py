@@ -121,7 +121,8 @@ class EngineConfig(SchedulingOptions):
                 f"num_speculative_tokens={asked}: of a window with branches a pass verifies at "
                 f"most {MAX_TREE_DRAFTS} drafts"
             )
-        if drafter is not None and drafter.max_tokens > asked > 0:
+        # A lookup makes as many as it may by default.
+        if drafter is not None and not drafter.is_lookup and drafter.max_tokens > asked > 0:
             yield (
                 f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
                 f"the worker's drafter to {asked}"
