@@ -248,8 +248,7 @@ class Step:
             max_unseen=bounds.max_unseen,
             num_unseen=bounds.num_unseen,
             needs=bounds.needs,
-            # Where sizes are not read, a pass has the size that was planned.
-            least_chance=bounds.least_chance if self._reads else 0.0,
+            least_chance=bounds.least_chance,
         )
         if self._reads:
             chosen = limits.nonzero()[:, 0]

@@ -1,7 +1,7 @@
 """Runs plans: which requests hold slots, and what becomes of each row."""
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -267,8 +267,8 @@ class Runner:
             state.table.append_blocks(columns[0], new_blocks, [slot.num_blocks for slot in held])
             for slot, new in zip(held, new_blocks, strict=True):
                 slot.num_blocks += len(new)
-        bounds = find_bounds(rows, held, state.sizes.block_size, state.sampling.needs(columns[0]))
-        bounds = replace(bounds, least_chance=launched.plan.least_chance)
+        needs, least_chance = state.sampling.needs(columns[0]), launched.plan.least_chance
+        bounds = find_bounds(rows, held, state.sizes.block_size, needs, least_chance)
         launched.num_unseen = [slot.num_unseen for slot in held]
         for row, slot in zip(rows, held, strict=True):
             slot.num_unseen += 1 + row.num_draft_tokens

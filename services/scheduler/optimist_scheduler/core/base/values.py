@@ -23,6 +23,13 @@ FloatArray = npt.NDArray[np.float64]
 NUM_SOURCES = len(DraftSource)
 
 
+def count_up(first: Int32Array, numbers: Int32Array) -> Int64Array:
+    """Returns `numbers` integers of each row from its `first` on, row after row [sum(numbers)]."""
+    before = numbers.cumsum() - numbers
+    counted: Int64Array = np.arange(numbers.sum()) + (first - before).repeat(numbers)
+    return counted
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Logprobs:
     """Log-probabilities: first of prompt tokens that follow one another, then of new tokens."""

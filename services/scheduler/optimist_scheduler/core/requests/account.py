@@ -65,8 +65,8 @@ class DraftAccounts:
         cells += positions
         self._marks.reshape(-1)[cells] = _DRAFTED | _KEPT
 
-    def record_drafted(self, slots: SlotArray, positions: Int32Array) -> None:
-        """Notes drafts from windows, kept or not.
+    def record_drafted(self, slots: SlotArray, positions: Int32Array | Int64Array) -> None:
+        """Notes drafts from windows or found in predictions, kept or not.
 
         Args:
             slots: [num_drafts].

@@ -16,6 +16,7 @@ from optimist_scheduler.core.base.values import (
     ReportedLogprobs,
     ReportedPositions,
     StepOutputs,
+    count_up,
 )
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
@@ -59,10 +60,8 @@ def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     is_cut = is_rejected & (draft_positions != NO_POSITION)
     if np.count_nonzero(is_cut):
         number = new.num_drafted_tokens[is_cut]
-        shifts = draft_positions[is_cut] - (number.cumsum() - number)
-        accounts.record_drafted(
-            slots[is_cut].repeat(number), shifts.repeat(number) + np.arange(number.sum())
-        )
+        looked_up = count_up(draft_positions[is_cut], number)
+        accounts.record_drafted(slots[is_cut].repeat(number), looked_up)
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:

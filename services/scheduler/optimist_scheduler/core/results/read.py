@@ -12,6 +12,7 @@ from optimist_scheduler.core.base.values import (
     Int32Array,
     Int64Array,
     SlotArray,
+    count_up,
     find_logprobs_fault,
 )
 from optimist_scheduler.core.requests.plan import Plan, StepResult
@@ -122,10 +123,9 @@ def find_draft_nodes(
     elif np.count_nonzero(draft_positions != NO_POSITION):
         _check_draft_positions(state, step, alive, result)
         num_accepted = result.num_accepted_tokens
-        of_row = np.arange(len(num_accepted)).repeat(num_accepted)
-        offsets = np.arange(len(of_row)) - (num_accepted.cumsum() - num_accepted).take(of_row)
-        first = draft_positions.take(of_row)
-        positions = np.where(first >= 0, first + offsets, positions).astype(np.int32)
+        looked_up = count_up(draft_positions, num_accepted)
+        is_looked_up = (draft_positions != NO_POSITION).repeat(num_accepted)
+        positions = np.where(is_looked_up, looked_up, positions).astype(np.int32)
     return DraftNodes(nodes, draft_positions, positions)
 
 
@@ -358,8 +358,7 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
 
 def _find_first(numbers: Int32Array, kept: Int32Array) -> BoolArray:
     """Returns which of so many elements of each row are the first ones that are kept."""
-    first = np.cumsum(numbers) - numbers
-    index = np.arange(int(numbers.sum())) - np.repeat(first, numbers)
+    index = count_up(np.zeros_like(numbers), numbers)
     is_kept: BoolArray = index < np.repeat(kept, numbers)
     return is_kept
 

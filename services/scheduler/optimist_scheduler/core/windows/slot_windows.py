@@ -5,7 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from optimist_common.drafts import NodeColumn, TokenTree
-from optimist_scheduler.core.base.values import Float32Array, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.base.values import (
+    Float32Array,
+    Int32Array,
+    Int64Array,
+    SlotArray,
+    count_up,
+)
 from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS, Window
 
 _NO_NODE = -(2**31)
@@ -229,9 +235,9 @@ class WorkerWindows:
             num_drafted: How many of the nodes after it they have drafted [num_rows].
         """
         slot_of_draft = np.repeat(slots, num_drafted)
-        num_before = np.cumsum(num_drafted) - num_drafted
-        drafted = np.arange(len(slot_of_draft)) + np.repeat(nodes + 1 - num_before, num_drafted)
+        drafted = count_up(nodes + 1, num_drafted)
         if self._trees:
+            num_before = num_drafted.cumsum() - num_drafted
             for row, slot in enumerate(slots.tolist()):
                 if (tree := self._trees.get(slot)) is not None:
                     first, number = int(num_before[row]), int(num_drafted[row])

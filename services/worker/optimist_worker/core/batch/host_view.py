@@ -188,7 +188,11 @@ def round_up(number: int) -> int:
 
 
 def find_bounds(
-    rows: Sequence[PlannedRow], held: Sequence[HeldSlot], block_size: int, needs: Needs
+    rows: Sequence[PlannedRow],
+    held: Sequence[HeldSlot],
+    block_size: int,
+    needs: Needs,
+    least_chance: float = 0.0,
 ) -> StepBounds:
     """Returns the bounds of a step.
 
@@ -197,6 +201,7 @@ def find_bounds(
         held: Their slots with the blocks that the plan gives them, `[num_rows]`.
         block_size: Tokens per block.
         needs: What the rows' sampling needs.
+        least_chance: See `Plan`.
     """
     lengths = [row.num_known_tokens + row.num_draft_tokens for row in rows]
     num_drafts = [row.num_draft_tokens for row in rows]
@@ -220,4 +225,5 @@ def find_bounds(
         num_unseen=sum(num_unseen),
         has_grammar=any(slot.has_grammar for slot in held),
         needs=needs,
+        least_chance=least_chance,
     )
