@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from operator import sub
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +17,7 @@ from optimist_bench.harness.process_time import find_replicas, read_cpu_seconds
 from optimist_bench.harness.services import SchedulerStream, open_stream, read_metrics, running
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.windows.report import Costs, Totals, make_report
+from optimist_bench.windows.requests import Requests
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.process import ServiceSpec
@@ -26,18 +26,11 @@ from optimist_common.network.health import is_serving
 
 
 class WindowLoad:
-    """One gateway's stream to the scheduler; the first token of a prompt is the pair's number."""
+    """One gateway's stream to the scheduler."""
 
-    def __init__(
-        self, scheduler: str, pairs: Sequence[Pair], num_requests: int, concurrency: int
-    ) -> None:
-        """Takes the scheduler's host:port, the pairs, and how many requests to send in all."""
-        self._address, self._pairs = scheduler, pairs
-        self._num_requests, self._concurrency = num_requests, concurrency
-        self._num_added = 0
-        self._texts: dict[int, list[int]] = {}
-        """Output so far, by handle, of the requests that run."""
-        self._totals = Totals()
+    def __init__(self, scheduler: str, requests: Requests, concurrency: int) -> None:
+        """Takes the scheduler's host:port, the requests, and how many run at a time."""
+        self._address, self._requests, self._concurrency = scheduler, requests, concurrency
         self._started = 0.0
         self._is_draining = False
         """Whether a request has ended that no other one followed."""
@@ -48,22 +41,20 @@ class WindowLoad:
         Raises:
             RuntimeError: The scheduler refuses a command, or ends the stream.
         """
+        requests = self._requests
         async with open_stream(self._address) as stream:
             self._started = perf_counter()
-            for _ in range(min(self._concurrency, self._num_requests)):
-                await self._add(stream)
-            while self._texts:
+            for _ in range(self._concurrency):
+                if requests.are_left:
+                    await self._add(stream)
+            while requests.run:
                 await self._read(stream)
-            self._totals.progress.seconds = perf_counter() - self._started
-            self._totals.progress.stats = await stream.read_stats()
-        return self._totals
+            seconds = perf_counter() - self._started
+            requests.totals.progress = requests.measure(seconds, await stream.read_stats())
+        return requests.totals
 
     async def _add(self, stream: SchedulerStream) -> None:
-        self._num_added += 1
-        handle = self._num_added
-        number = (handle - 1) % len(self._pairs)
-        pair = self._pairs[number]
-        self._texts[handle] = []
+        handle, number, pair = self._requests.begin()
         add = scheduler_pb2.Add(
             handle=handle,
             request_id=f"windows-{handle}",
@@ -74,30 +65,20 @@ class WindowLoad:
         await stream.add(add)
 
     async def _read(self, stream: SchedulerStream) -> None:
-        response = await stream.read()
-        tokens, start = from_bytes(response.token_ids).tolist(), 0
-        counts = from_bytes(response.num_tokens).tolist()
-        progress = self._totals.progress
-        progress.num_tokens += len(tokens)
-        progress.num_rows += len(counts)
-        for handle, count in zip(from_bytes(response.handles).tolist(), counts, strict=True):
-            self._texts[handle] += tokens[start : start + count]
-            start += count
+        response, requests = await stream.read(), self._requests
+        columns = response.handles, response.num_tokens, response.token_ids
+        requests.take(*(from_bytes(column).tolist() for column in columns))
         for reply in response.replies:
             if reply.stats.num_plans:
                 seconds = perf_counter() - self._started
-                self._totals.full = replace(progress, seconds=seconds, stats=reply.stats)
+                requests.totals.full = requests.measure(seconds, reply.stats)
         for finished in response.finished:
-            self._end(finished)
-            if self._num_added < self._num_requests:
+            requests.end(finished.handle, finished)
+            if requests.are_left:
                 await self._add(stream)
             elif not self._is_draining:
                 self._is_draining = True
                 await stream.ask_stats()
-
-    def _end(self, finished: scheduler_pb2.Finished) -> None:
-        truth = self._pairs[(finished.handle - 1) % len(self._pairs)].truth
-        self._totals.take(self._texts.pop(finished.handle), truth, finished)
 
 
 _HISTOGRAM = "optimist_scheduler_proposer_wait_seconds_bucket"
@@ -111,19 +92,10 @@ def run_services(settings: WindowsSettings, pairs: Sequence[Pair]) -> dict[str, 
         truths = directory / "truths.jsonl"
         truths.write_text("\n".join(json.dumps(list(pair.truth)) for pair in pairs))
         worker = stack.enter_context(
-            simulated_worker(
-                step_us=round(1000 * settings.pass_ms),
-                token_us=settings.token_us,
-                free_tokens=settings.free_tokens,
-                row_us=settings.pass_row_us,
-                looks_up=str(settings.looks_up),
-                truths=str(truths),
-                max_num_seqs=settings.concurrency,
-                max_num_batched_tokens=128 * settings.concurrency,
-            )
+            simulated_worker(**settings.describe_worker(), truths=str(truths))
         )
         scheduler, metrics_port = stack.enter_context(_services(settings, directory, worker))
-        load = WindowLoad(scheduler, pairs, settings.requests, settings.concurrency)
+        load = WindowLoad(scheduler, Requests(pairs, settings.requests), settings.concurrency)
         processes = [*find_replicas("optimist_proposer"), *find_replicas("optimist_scheduler")]
         before = [read_cpu_seconds(pid) for pid in processes]
         totals = asyncio.run(load.run())

@@ -66,6 +66,18 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
     wait_ms: float = Field(10.0, ge=0, description="longest wait for a window between two passes")
     wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")
 
+    def describe_worker(self) -> dict[str, int]:
+        """Returns the settings of the simulated worker, but for its texts."""
+        return {
+            "step_us": round(1000 * self.pass_ms),
+            "token_us": self.token_us,
+            "free_tokens": self.free_tokens,
+            "row_us": self.pass_row_us,
+            "looks_up": self.looks_up,
+            "max_num_seqs": self.concurrency,
+            "max_num_batched_tokens": 128 * self.concurrency,
+        }
+
     @model_validator(mode="after")
     def _is_simulated_with_affinity(self) -> Self:
         if self.virtual and not self.affinity:

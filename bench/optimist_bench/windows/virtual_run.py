@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from optimist_bench.harness.simulated_service import (
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_bench.windows.proposing import Links, Proposer
 from optimist_bench.windows.report import Costs, Progress, Totals, make_report
+from optimist_bench.windows.requests import Requests
 from optimist_bench.windows.scheduling import Engine
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_bench.windows.timeline import Cores, Service, Timeline
@@ -46,7 +46,7 @@ class Worker(Service):
     ) -> None:
         super().__init__(timeline, cores)
         self._settings, self._model = settings, model
-        self._simulated = _simulate(settings)
+        self._simulated = SimulatedSettings(**settings.describe_worker())
         self.answer: Callable[[worker_pb2.ExecuteResponse], None]
         """Takes results when they have reached the scheduler."""
         self._plans: deque[worker_pb2.ExecuteRequest] = deque()
@@ -88,55 +88,41 @@ class Load(Service):
         timeline: Timeline,
         cores: Cores,
         settings: WindowsSettings,
-        pairs: Sequence[Pair],
+        requests: Requests,
         engine: Engine,
     ) -> None:
         super().__init__(timeline, cores)
-        self._settings, self._pairs, self._engine = settings, pairs, engine
-        self._texts: dict[int, list[int]] = {}
-        """Output so far, by handle, of the requests that run."""
-        self._num_added = 0
-        self.totals = Totals()
+        self._settings, self._requests, self._engine = settings, requests, engine
 
     def begin(self) -> None:
         """Sends the first requests."""
-        for _ in range(min(self._settings.concurrency, self._settings.requests)):
-            self._add()
+        for _ in range(self._settings.concurrency):
+            if self._requests.are_left:
+                self._add()
 
     def read(self, outputs: StepOutputs) -> None:
         """Takes the outputs of a step."""
         self.spend(self._settings.load_token_us * len(outputs.token_ids))
-        tokens, start = outputs.token_ids.tolist(), 0
-        counts = outputs.num_tokens.tolist()
-        progress = self.totals.progress
-        progress.num_tokens += len(tokens)
-        progress.num_rows += len(counts)
-        for handle, count in zip(outputs.handles.tolist(), counts, strict=True):
-            self._texts[handle] += tokens[start : start + count]
-            start += count
+        requests, totals = self._requests, self._requests.totals
+        columns = outputs.handles, outputs.num_tokens, outputs.token_ids
+        requests.take(*(column.tolist() for column in columns))
         for ended in outputs.ended:
-            truth = self._find_pair(ended.handle).truth
-            finished = finished_message(ended.handle, ended.finished)
-            self.totals.take(self._texts.pop(ended.handle), truth, finished)
-            if self._num_added < self._settings.requests:
+            requests.end(ended.handle, finished_message(ended.handle, ended.finished))
+            if requests.are_left:
                 self._add()
-            elif not self.totals.full.num_rows:
-                self.totals.full = self._measure()
-        if not self._texts:
-            self.totals.progress = self._measure()
+            elif not totals.full.num_rows:
+                totals.full = self._measure()
+        if not requests.run:
+            totals.progress = self._measure()
 
     def _measure(self) -> Progress:
-        stats = self._engine.read_stats()
-        return replace(self.totals.progress, seconds=self.time / 1e6, stats=stats)
+        return self._requests.measure(self.time / 1e6, self._engine.read_stats())
 
     def _add(self) -> None:
-        self._num_added += 1
-        handle = self._num_added
-        pair = self._find_pair(handle)
-        self._texts[handle] = []
+        handle, number, pair = self._requests.begin()
         new = NewRequest(
             f"windows-{handle}",
-            [(handle - 1) % len(self._pairs)],
+            [number],
             len(pair.truth),
             pair.predicted,
             sampling_message=scheduler_pb2.Add().sampling,
@@ -145,9 +131,6 @@ class Load(Service):
         )
         add = partial(self._engine.add, new)
         self.send(self._settings.wire_us, partial(self._engine.ask, add))
-
-    def _find_pair(self, handle: int) -> Pair:
-        return self._pairs[(handle - 1) % len(self._pairs)]
 
 
 def run_virtually(
@@ -166,34 +149,22 @@ def run_virtually(
     scheduler, model = _make_cores(settings, pairs)
     engine = Engine(timeline, cores, settings, scheduler, Links(proposers))
     worker = Worker(timeline, cores, settings, model)
-    load = Load(timeline, cores, settings, pairs, engine)
+    requests = Requests(pairs, settings.requests)
+    load = Load(timeline, cores, settings, requests, engine)
     engine.run_plan = worker.run
     engine.deliver = lambda outputs: load.ask(partial(load.read, outputs))
     worker.answer = lambda response: engine.ask(partial(engine.take_result, response))
     load.ask(load.begin)
     timeline.run()
-    return _report(settings, load.totals, engine, proposers) | {
+    return _report(settings, requests.totals, engine, proposers) | {
         "virtual": True,
         "cores": settings.cores,
     }
 
 
-def _simulate(settings: WindowsSettings) -> SimulatedSettings:
-    """Returns what the simulated worker of such a run is."""
-    return SimulatedSettings(
-        step_us=round(1000 * settings.pass_ms),
-        token_us=settings.token_us,
-        free_tokens=settings.free_tokens,
-        row_us=settings.pass_row_us,
-        looks_up=settings.looks_up,
-        max_num_seqs=settings.concurrency,
-        max_num_batched_tokens=128 * settings.concurrency,
-    )
-
-
 def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:
     """Returns the scheduler's and the worker's, set up as the real services are."""
-    simulated = _simulate(settings)
+    simulated = SimulatedSettings(**settings.describe_worker())
     message = describe_model(make_model(simulated), simulated)
     scheduling = SchedulerSettings(
         max_plans_in_flight=settings.depth, max_num_waiting=settings.concurrency
