@@ -10,7 +10,7 @@ import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_aligner.text.sources import NO_POSITION
-from optimist_common.columns import INT32_BYTES, array_from_bytes, array_to_bytes, to_bytes
+from optimist_common.columns import array_from_bytes, array_to_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open
@@ -57,7 +57,7 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
                 f"more than max_batch_size ({self._max_batch_size})"
             )
         opens = [_open(item) for item in request.opens]
-        observations = list(map(_observation, request.observations))
+        observations = [_observation(item) for item in request.observations]
         closes = [_request_id("closed_request_ids", item) for item in request.closed_request_ids]
         return opens, observations, closes
 
@@ -87,15 +87,13 @@ def _split(token_ids: "array[int]", lengths: "array[int]") -> "list[array[int]]"
 
 
 def _observation(item: proposer_pb2.Observation) -> Observation:
-    request_id, position, data = item.request_id, item.position, item.token_ids
-    if position < 0:
-        raise MalformedError(f"observations.position: must not be negative, not {position}")
-    # These two calls for each of so many would be a fifth of reading it.
-    if not 0 < len(request_id) <= _MAX_REQUEST_ID_LENGTH:
-        _request_id("observations.request_id", request_id)
-    if len(data) % INT32_BYTES:
-        _tokens("observations.token_ids", data)
-    return Observation(request_id, position, array_from_bytes(data))
+    if item.position < 0:
+        raise MalformedError(f"observations.position: must not be negative, not {item.position}")
+    return Observation(
+        _request_id("observations.request_id", item.request_id),
+        item.position,
+        _tokens("observations.token_ids", item.token_ids),
+    )
 
 
 def _request_id(name: str, value: str) -> str:
