@@ -18,8 +18,8 @@ INT32_BYTES = _INT32.itemsize
 
 def to_bytes(values: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
     """Encodes integers as an int32 column; raises OverflowError if one does not fit."""
-    if isinstance(values, np.ndarray) and values.dtype is _INT32:
-        return values.tobytes()
+    if isinstance(values, np.ndarray):
+        return (values if values.dtype is _INT32 else values.astype(_INT32)).tobytes()
     return np.asarray(values, dtype=_INT32).tobytes() if len(values) else b""
 
 

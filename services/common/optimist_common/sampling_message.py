@@ -25,7 +25,7 @@ _ONE_BY_DEFAULT = ("top_p", "repetition_penalty")
 
 def read_sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
     """Reads a message; raises ValueError, naming the field, if a column is none."""
-    return _read(message.SerializeToString(deterministic=True))
+    return _read(message.SerializeToString())
 
 
 @lru_cache(maxsize=NUM_KEPT)

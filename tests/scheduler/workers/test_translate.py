@@ -5,6 +5,7 @@ import pytest
 from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
+from optimist_common.columns import to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.scheduler_service.fields import MalformedError
 from optimist_scheduler.workers.translate import (
@@ -40,6 +41,42 @@ def test_the_times_of_a_result_are_read() -> None:
     result = step_result(message)
     times = result.num_tokens, result.step_ns, result.idle_ns, result.draft_ns
     assert times == (5, 1_000, 70, 300)
+
+
+def test_each_part_of_a_result_is_read() -> None:
+    columns: tuple[str, ...] = ("slots", "lengths", "num_emitted_tokens", "token_ids")
+    columns += ("num_drafted_tokens",)
+    columns += ("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes")
+    columns += ("draft_positions",)
+    numbers: tuple[str, ...] = (
+        "sequence",
+        "repeat",
+        "num_tokens",
+        "step_ns",
+        "idle_ns",
+        "draft_ns",
+    )
+    values = {name: place for place, name in enumerate(columns + numbers)}
+    message = worker_pb2.ExecuteResponse(
+        errors=[worker_pb2.RowError(slot=2, message="why")],
+        logprobs=[worker_pb2.RowLogprobs(slot=3, num_candidates=4)],
+    )
+    for name, value in values.items():
+        setattr(message, name, to_bytes([value]) if name in columns else value)
+    result = step_result(message)
+    assert {name: getattr(result, name).tolist() for name in columns} == {
+        name: [values[name]] for name in columns
+    }
+    assert {name: getattr(result, name) for name in numbers} == {
+        name: values[name] for name in numbers
+    }
+    assert result.errors == {2: "why"}
+    assert {slot: each.num_candidates for slot, each in result.logprobs.items()} == {3: 4}
+    for name in columns:
+        broken = worker_pb2.ExecuteResponse()
+        setattr(broken, name, b"12345")
+        with pytest.raises(ValueError, match="buffer size"):
+            step_result(broken)
 
 
 @pytest.mark.parametrize("name", ["prompt_token_ids", "predicted_token_ids", "stop_token_ids"])
