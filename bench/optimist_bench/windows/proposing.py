@@ -149,7 +149,9 @@ class Links:
             if link.takes_batches:
                 routes.setdefault(link, []).append(request_id)
         if not routes:
-            homes = (link for _, link in self._closed if link.takes_batches)
+            homes = (
+                link for _, link in self._closed if link.takes_batches and not link.num_requests
+            )
             routes = {link: [] for link in itertools.islice(homes, 1)}
         return routes
 

@@ -112,9 +112,8 @@ def _tokens(name: str, data: bytes) -> "array[int]":
 
 
 def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.ProposeResponse:
-    return proposer_pb2.ProposeResponse(
+    response = proposer_pb2.ProposeResponse(
         batch=batch,
-        windows=[_window(request_id, window) for request_id, window in answer.windows.items()],
         gaps=[
             proposer_pb2.Gap(request_id=request_id, num_known_tokens=num_known)
             for request_id, num_known in answer.gaps.items()
@@ -125,22 +124,23 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
         ],
         window_tokens=window_tokens,
     )
+    # Filled where they belong: otherwise each is copied there.
+    for request_id, window in answer.windows.items():
+        _write_window(response.windows.add(), request_id, window)
+    return response
 
 
-def _window(request_id: str, window: SentWindow) -> proposer_pb2.Window:
+def _write_window(message: proposer_pb2.Window, request_id: str, window: SentWindow) -> None:
     draft = window.draft
-    positions, prompt_positions = array_to_bytes(draft.positions), b""
+    positions = array_to_bytes(draft.positions)
     # Most have no negative numbers, and one look at the highest bytes says so.
     if _NEGATIVE in positions[3::4] and min(draft.positions) < NO_POSITION:
         column = np.frombuffer(draft.positions, dtype=np.intc)
         positions = to_bytes(np.maximum(column, NO_POSITION))
-        prompt_positions = to_bytes(np.maximum(NO_POSITION - column, 0))
-    return proposer_pb2.Window(
-        request_id=request_id,
-        base=window.base,
-        token_ids=array_to_bytes(draft.token_ids),
-        parents=b"" if draft.is_chain else array_to_bytes(draft.parents),
-        prediction_positions=positions,
-        prompt_positions=prompt_positions,
-        values=array_to_bytes(draft.values),
-    )
+        message.prompt_positions = to_bytes(np.maximum(NO_POSITION - column, 0))
+    message.request_id, message.base = request_id, window.base
+    message.token_ids = array_to_bytes(draft.token_ids)
+    if not draft.is_chain:
+        message.parents = array_to_bytes(draft.parents)
+    message.prediction_positions = positions
+    message.values = array_to_bytes(draft.values)

@@ -240,12 +240,15 @@ class Proposers:
         return routes
 
     def _find_link_for_ends(self, turn: ProposerLink | None) -> ProposerLink | None:
-        """Returns who gets ends where there is nothing else to send; None if nobody can."""
+        """Returns who gets ends in a message of their own; None if nobody does.
+
+        Where other requests are followed, ends go along with what is sent of those.
+        """
         for home in self._closed.values():
             if home is not None and home.is_open and self._has_affinity:
-                link = home if home.takes_batches else None
+                link = home if home.takes_batches and not home.num_requests else None
             else:
-                link = turn or self._links.take_turn()
+                link = None if self._followed else turn or self._links.take_turn()
             if link is not None:
                 return link
         return None
