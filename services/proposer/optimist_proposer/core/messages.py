@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from optimist_aligner.text.sources import INT32
+import numpy as np
+
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.core.live_requests import SentWindow
 
@@ -66,10 +67,11 @@ class LimitCheck:
     """Says which bound a request exceeds."""
 
     def __init__(self, limits: Limits, vocabulary: Vocabulary) -> None:
-        self._limits, self._vocabulary = limits, vocabulary
-        self._token_bytes = array(
-            INT32, [len(text.encode("utf-8", "surrogatepass")) for text in vocabulary.token_texts]
-        )
+        self._limits = limits
+        texts = vocabulary.token_texts
+        self._num_bytes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
+        self._ends_line = np.zeros(len(texts), np.bool_)
+        self._ends_line[list(vocabulary.newline_token_ids)] = True
 
     def fault(self, predictions: Sequence["array[int]"], prompt: "array[int]") -> str | None:
         """Returns what is too large about an opening, naming its field, or None."""
@@ -90,14 +92,14 @@ class LimitCheck:
             unknown = self.unknown_token(column)
             if unknown is not None:
                 return f"{name}: token {unknown} is not in the vocabulary of the tokenizer"
-        num_bytes = sum(sum(map(self._token_bytes.__getitem__, one)) for one in predictions)
+        columns = [np.frombuffer(one, np.intc) for one in predictions]
+        num_bytes = sum(int(self._num_bytes[column].sum()) for column in columns)
         if num_bytes > limits.max_prediction_bytes:
             return (
                 f"{field}: {num_bytes} bytes of text, more than max_prediction_bytes "
                 f"({limits.max_prediction_bytes})"
             )
-        ends_line = self._vocabulary.newline_token_ids.__contains__
-        num_lines = sum(sum(map(ends_line, one)) for one in predictions)
+        num_lines = sum(int(self._ends_line[column].sum()) for column in columns)
         if num_lines > limits.max_prediction_lines:
             return (
                 f"{field}: {num_lines} lines, more than max_prediction_lines "
@@ -112,7 +114,7 @@ class LimitCheck:
         low, high = min(token_ids), max(token_ids)
         if low < 0:
             return low
-        return high if high >= len(self._token_bytes) else None
+        return high if high >= len(self._num_bytes) else None
 
     def delay(self, spent_seconds: float, num_known: int) -> str | None:
         """Returns that a request used up its time, or None.
