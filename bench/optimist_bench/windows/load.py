@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import sub
 from pathlib import Path
@@ -28,9 +28,23 @@ from optimist_common.network.health import is_serving
 class WindowLoad:
     """One gateway's stream to the scheduler."""
 
-    def __init__(self, scheduler: str, requests: Requests, concurrency: int) -> None:
-        """Takes the scheduler's host:port, the requests, and how many run at a time."""
+    def __init__(
+        self,
+        scheduler: str,
+        requests: Requests,
+        concurrency: int,
+        read_costs: Callable[[], Costs],
+    ) -> None:
+        """Sets up what sends requests.
+
+        Args:
+            scheduler: Its host:port.
+            requests: What to send.
+            concurrency: How many run at a time.
+            read_costs: Returns what the services have taken so far.
+        """
         self._address, self._requests, self._concurrency = scheduler, requests, concurrency
+        self._read_costs = read_costs
         self._started = 0.0
         self._is_draining = False
         """Whether a request has ended that no other one followed."""
@@ -50,7 +64,8 @@ class WindowLoad:
             while requests.run:
                 await self._read(stream)
             seconds = perf_counter() - self._started
-            requests.totals.progress = requests.measure(seconds, await stream.read_stats())
+            stats = await stream.read_stats()
+            requests.totals.progress = requests.measure(seconds, stats, self._read_costs())
         return requests.totals
 
     async def _add(self, stream: SchedulerStream) -> None:
@@ -71,7 +86,7 @@ class WindowLoad:
         for reply in response.replies:
             if reply.stats.num_plans:
                 seconds = perf_counter() - self._started
-                requests.totals.full = requests.measure(seconds, reply.stats)
+                requests.totals.full = requests.measure(seconds, reply.stats, self._read_costs())
         for finished in response.finished:
             requests.end(finished.handle, finished)
             if requests.are_left:
@@ -95,22 +110,34 @@ def run_services(settings: WindowsSettings, pairs: Sequence[Pair]) -> dict[str, 
             simulated_worker(**settings.describe_worker(), truths=str(truths))
         )
         scheduler, metrics_port = stack.enter_context(_services(settings, directory, worker))
-        load = WindowLoad(scheduler, Requests(pairs, settings.requests), settings.concurrency)
-        processes = [*find_replicas("optimist_proposer"), *find_replicas("optimist_scheduler")]
-        before = [read_cpu_seconds(pid) for pid in processes]
+        requests = Requests(pairs, settings.requests)
+        read_costs = _CostReader(metrics_port).read
+        load = WindowLoad(scheduler, requests, settings.concurrency, read_costs)
         totals = asyncio.run(load.run())
-        after = [read_cpu_seconds(pid) for pid in processes]
-        figures = read_metrics(metrics_port)
-    *proposers, scheduling = map(sub, after, before)
-    windows = sum(each for name, each in figures.items() if name.startswith(_WINDOWS))
-    buckets = _read_buckets(figures)
-    costs = Costs(
-        int(windows),
-        sum(proposers),
-        scheduling,
-        *(_find_quantile(buckets, share) for share in (0.5, 0.99)),
-    )
-    return make_report(settings, totals, costs)
+        buckets = _read_buckets(read_metrics(metrics_port))
+    quantiles = [_find_quantile(buckets, share) for share in (0.5, 0.99)]
+    return make_report(settings, totals, *quantiles)
+
+
+class _CostReader:
+    """What the services have taken since now."""
+
+    def __init__(self, metrics_port: int) -> None:
+        self._metrics_port = metrics_port
+        self._processes = [
+            *find_replicas("optimist_proposer"),
+            *find_replicas("optimist_scheduler"),
+        ]
+        self._before = self._read_seconds()
+
+    def _read_seconds(self) -> list[float]:
+        return [read_cpu_seconds(pid) for pid in self._processes]
+
+    def read(self) -> Costs:
+        *proposers, scheduling = map(sub, self._read_seconds(), self._before)
+        figures = read_metrics(self._metrics_port)
+        windows = sum(each for name, each in figures.items() if name.startswith(_WINDOWS))
+        return Costs(int(windows), sum(proposers), scheduling)
 
 
 @contextmanager

@@ -9,6 +9,17 @@ from optimist_bench.harness.command import format_table
 from optimist_bench.windows.settings import WindowsSettings
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What services have taken."""
+
+    num_windows: int = 0
+    proposer_seconds: float = 0.0
+    """Processor time of all proposers."""
+    scheduler_seconds: float = 0.0
+    """Processor time of the scheduler."""
+
+
 @dataclass(slots=True)
 class Progress:
     """What has come out so far."""
@@ -19,10 +30,11 @@ class Progress:
     seconds: float = 0.0
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
     """The scheduler's."""
+    costs: Costs = Costs()
 
     def report(self) -> dict[str, Any]:
-        """Returns what speed and waits are."""
-        stats = self.stats
+        """Returns what speed, waits and costs are."""
+        stats, costs = self.stats, self.costs
         steps, waits = max(stats.num_plans, 1), max(stats.num_window_waits, 1)
         return {
             "seconds": round(self.seconds, 3),
@@ -32,6 +44,11 @@ class Progress:
             "steps_waited_share": round(stats.num_window_waits / steps, 4),
             "steps_idle_share": round(stats.num_idle_window_waits / steps, 4),
             "waits_in_vain_share": round(stats.num_late_window_waits / waits, 4),
+            "windows": costs.num_windows,
+            "proposer_us_per_window": round(
+                1e6 * costs.proposer_seconds / max(costs.num_windows, 1), 2
+            ),
+            "scheduler_us_per_row": round(1e6 * costs.scheduler_seconds / max(self.num_rows, 1), 2),
         }
 
 
@@ -60,21 +77,10 @@ class Totals:
         self.num_rejected += finished.rejected_prediction_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What services took, and how long steps waited."""
-
-    num_windows: int
-    proposer_seconds: float
-    """Processor time of all proposers."""
-    scheduler_seconds: float
-    """Processor time of the scheduler."""
-    wait_p50_ms: float
-    wait_p99_ms: float
-
-
-def make_report(settings: WindowsSettings, totals: Totals, costs: Costs) -> dict[str, Any]:
-    """Returns the report."""
+def make_report(
+    settings: WindowsSettings, totals: Totals, wait_p50_ms: float, wait_p99_ms: float
+) -> dict[str, Any]:
+    """Returns the report; quantiles of waits are in milliseconds."""
     seconds, stats = totals.progress.seconds, totals.progress.stats
     return {
         "algorithm": settings.algorithm,
@@ -95,16 +101,11 @@ def make_report(settings: WindowsSettings, totals: Totals, costs: Costs) -> dict
         "rejected_prediction_tokens": totals.num_rejected,
         "steps_waited": stats.num_window_waits,
         "wait_ms": {
-            "p50": round(costs.wait_p50_ms, 3),
-            "p99": round(costs.wait_p99_ms, 3),
+            "p50": round(wait_p50_ms, 3),
+            "p99": round(wait_p99_ms, 3),
             "mean": round(stats.window_wait_us / 1000 / max(stats.num_window_waits, 1), 3),
         },
         "wait_time_share": round(stats.window_wait_us / 1e6 / seconds, 5),
-        "windows": costs.num_windows,
-        "proposer_us_per_window": round(
-            1e6 * costs.proposer_seconds / max(costs.num_windows, 1), 2
-        ),
-        "scheduler_us_per_row": round(1e6 * costs.scheduler_seconds / max(totals.num_passes, 1), 2),
     }
 
 

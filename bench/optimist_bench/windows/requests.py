@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_bench.harness.pair import Pair
-from optimist_bench.windows.report import Progress, Totals
+from optimist_bench.windows.report import Costs, Progress, Totals
 
 
 class Requests:
@@ -52,6 +52,6 @@ class Requests:
         truth = self._pairs[(handle - 1) % len(self._pairs)].truth
         self.totals.take(self._texts.pop(handle), truth, finished)
 
-    def measure(self, seconds: float, stats: scheduler_pb2.Stats) -> Progress:
+    def measure(self, seconds: float, stats: scheduler_pb2.Stats, costs: Costs) -> Progress:
         """Returns what has come out, in so many seconds and by the scheduler's figures."""
-        return replace(self.totals.progress, seconds=seconds, stats=stats)
+        return replace(self.totals.progress, seconds=seconds, stats=stats, costs=costs)

@@ -19,7 +19,7 @@ from optimist_bench.harness.simulated_service import (
 )
 from optimist_bench.harness.truth_worker import TruthWorker
 from optimist_bench.windows.proposing import Links, Proposer
-from optimist_bench.windows.report import Costs, Progress, Totals, make_report
+from optimist_bench.windows.report import Costs, Progress, make_report
 from optimist_bench.windows.requests import Requests
 from optimist_bench.windows.scheduling import Engine
 from optimist_bench.windows.settings import WindowsSettings
@@ -90,9 +90,11 @@ class Load(Service):
         settings: WindowsSettings,
         requests: Requests,
         engine: Engine,
+        proposers: Sequence[Proposer],
     ) -> None:
         super().__init__(timeline, cores)
         self._settings, self._requests, self._engine = settings, requests, engine
+        self._proposers = proposers
 
     def begin(self) -> None:
         """Sends the first requests."""
@@ -116,7 +118,13 @@ class Load(Service):
             totals.progress = self._measure()
 
     def _measure(self) -> Progress:
-        return self._requests.measure(self.time / 1e6, self._engine.read_stats())
+        engine = self._engine
+        costs = Costs(
+            engine.num_windows,
+            sum(proposer.busy_us for proposer in self._proposers) / 1e6,
+            engine.busy_us / 1e6,
+        )
+        return self._requests.measure(self.time / 1e6, engine.read_stats(), costs)
 
     def _add(self) -> None:
         handle, number, pair = self._requests.begin()
@@ -150,16 +158,15 @@ def run_virtually(
     engine = Engine(timeline, cores, settings, scheduler, Links(proposers))
     worker = Worker(timeline, cores, settings, model)
     requests = Requests(pairs, settings.requests)
-    load = Load(timeline, cores, settings, requests, engine)
+    load = Load(timeline, cores, settings, requests, engine, proposers)
     engine.run_plan = worker.run
     engine.deliver = lambda outputs: load.ask(partial(load.read, outputs))
     worker.answer = lambda response: engine.ask(partial(engine.take_result, response))
     load.ask(load.begin)
     timeline.run()
-    return _report(settings, requests.totals, engine, proposers) | {
-        "virtual": True,
-        "cores": settings.cores,
-    }
+    p50, p99 = np.quantile(engine.wait_seconds or [0.0], [0.5, 0.99]).tolist()
+    report = make_report(settings, requests.totals, 1000 * p50, 1000 * p99)
+    return report | {"virtual": True, "cores": settings.cores}
 
 
 def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:
@@ -174,16 +181,3 @@ def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Sched
         description.config, description.costs, description.drafter_us, description.key_costs
     )
     return scheduler, TruthWorker([list(pair.truth) for pair in pairs], message)
-
-
-def _report(
-    settings: WindowsSettings, totals: Totals, engine: Engine, proposers: Sequence[Proposer]
-) -> dict[str, Any]:
-    p50, p99 = np.quantile(engine.wait_seconds or [0.0], [0.5, 0.99]).tolist()
-    costs = Costs(
-        engine.num_windows,
-        sum(proposer.busy_us for proposer in proposers) / 1e6,
-        engine.busy_us / 1e6,
-        *(1000 * p50, 1000 * p99),
-    )
-    return make_report(settings, totals, costs)
