@@ -261,12 +261,8 @@ class SchedulerState:
             base_tokens: Tokens of the pass without drafts.
         """
         table, windows = self.table, self.table.windows
-        lengths, ends = table.num_tokens[slots], table.window_end[slots]
-        drafting, is_valued = ends > lengths, windows.is_valued[slots]
-        hazards = None
-        if self.widths.goes_by_value and is_valued.any():
-            most = self.widths.most_drafts(slots)
-            hazards = windows.find_hazards(slots, lengths, ends, most)
+        lengths, ends = table.num_tokens.take(slots), table.window_end.take(slots)
+        drafting = ends > lengths
         widths = self.widths.choose(
             slots,
             drafting,
@@ -274,8 +270,8 @@ class SchedulerState:
             self.key_costs.curve(self._costs, lengths),
             self.drafter_costs,
             self.stats.num_results // WIDTH_INTERVAL,
-            hazards,
-            is_valued & drafting,
+            drafting & windows.is_valued.take(slots),
+            lambda most: windows.find_hazards(slots, lengths, ends, most),
             self.key_costs.token_ns,
             float(lengths.mean()),
         )

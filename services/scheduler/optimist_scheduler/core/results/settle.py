@@ -185,9 +185,9 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     num_prompt_tokens = int(np.add.reduce(step.num_known_tokens - step.emits))
     share = 1.0
     if 0 < num_prompt_tokens < result.num_tokens:
-        sizes = result.num_tokens - num_prompt_tokens, result.num_tokens
-        without_prompts, whole = state.costs_for(step.slots).cost(sizes).tolist()
-        share = without_prompts / whole
+        costs = state.costs_for(step.slots)
+        share = costs.cost_of(result.num_tokens - num_prompt_tokens)
+        share /= costs.cost_of(result.num_tokens)
     state.widths.observe_pass(len(result.token_ids), pass_ns * share)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)

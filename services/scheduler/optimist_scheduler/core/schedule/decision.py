@@ -153,7 +153,8 @@ def _join(rows: PlannedRows, more: PlannedRows) -> PlannedRows:
         np.concatenate([rows.num_known_tokens, more.num_known_tokens]),
         np.concatenate([rows.num_draft_tokens, more.num_draft_tokens]),
         np.concatenate([rows.num_new_blocks, more.num_new_blocks]),
-        0,
+        rows.num_tokens + more.num_tokens,
+        rows.num_blocks + more.num_blocks,
     )
 
 

@@ -65,7 +65,7 @@ class Prices:
             mean_length: That mean, in tokens.
         """
         self._per_key, self._mean_length = rate * key_ns, mean_length
-        self._tokens = [*map(int, curve.knots.tolist()), HORIZON]
+        self._tokens = [*map(int, curve.knots), HORIZON]
         self._costs = (curve.cost(self._tokens) * rate).tolist()
         points = zip(self._tokens, self._costs, strict=True)
         slopes = [_slope(*piece) for piece in pairwise(points)]
