@@ -31,6 +31,22 @@ class PlannedRows:
     is_short: bool = False
     """Whether rows do not run because the free blocks do not hold them."""
 
+    def drop_idle(self) -> "PlannedRows":
+        """Returns the rows that run: the others have no tokens, and need no blocks."""
+        runs = self.num_known_tokens.nonzero()[0]
+        if len(runs) == len(self.slots):
+            return self
+        return PlannedRows(
+            self.slots.take(runs),
+            self.num_known_tokens.take(runs),
+            self.num_draft_tokens.take(runs),
+            self.num_new_blocks.take(runs),
+            self.num_tokens,
+            self.num_blocks,
+            self.num_repeats,
+            self.is_short,
+        )
+
     def select(self, chosen: BoolArray) -> "PlannedRows":
         """Returns the rows that a mask chooses."""
         slots, known = self.slots[chosen], self.num_known_tokens[chosen]
