@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,15 @@ class CostCurve:
     def knots(self) -> list[float]:
         """Numbers of tokens at which the slope may change, ascending [num_knots]."""
         return self._fitted()[0][:-1]
+
+    @property
+    def steepest(self) -> float:
+        """The most that one more token costs anywhere, in nanoseconds."""
+        points = zip(*self._fitted(), strict=True)
+        return max(
+            ((most - least) / (end - first) for (first, least), (end, most) in pairwise(points)),
+            default=0.0,
+        )
 
     def observe(self, num_tokens: int, step_ns: int) -> None:
         """Learns from a pass of `num_tokens` tokens that took `step_ns` nanoseconds.

@@ -273,7 +273,7 @@ class SchedulerState:
             drafting & windows.is_valued.take(slots),
             lambda most: windows.find_hazards(slots, lengths, ends, most),
             self.key_costs.token_ns,
-            float(lengths.mean()),
+            float(lengths.mean()) if self.key_costs else 0.0,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
         self.widths.remember(slots, widths, drafting)
@@ -334,9 +334,9 @@ class SchedulerState:
         """Lets the prefix cache know the prompt blocks that were computed by now."""
         table, block_size = self.table, self.config.block_size
         for slot in sorted(self._unregistered):
-            num_settled = table.num_computed_tokens[slot] - table.num_in_flight_tokens[slot]
-            num_prompt_tokens = table.num_prompt_tokens[slot]
-            self._register(slot, int(min(num_settled, num_prompt_tokens)) // block_size)
+            num_settled = int(table.num_computed_tokens[slot] - table.num_in_flight_tokens[slot])
+            num_prompt_tokens = int(table.num_prompt_tokens[slot])
+            self._register(slot, min(num_settled, num_prompt_tokens) // block_size)
             if num_settled >= num_prompt_tokens:
                 self._unregistered.remove(slot)
 

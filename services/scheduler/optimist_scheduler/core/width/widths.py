@@ -340,12 +340,10 @@ class DraftWidths:
         Otherwise each would draft as much as it may until it is first looked at. Rows that it never
         drafts for say nothing of it.
         """
+        if self._drafter is None or self._policy not in ("goodput", "crossover"):
+            return
         served = widths.drafter[~drafting & (self._level_limits[slots] > 0)]
-        if (
-            self._drafter is None
-            or len(served) == 0
-            or self._policy not in ("goodput", "crossover")
-        ):
+        if len(served) == 0:
             return
         self._first_levels = round(float(self._drafter.count_levels(served).mean()))
 
