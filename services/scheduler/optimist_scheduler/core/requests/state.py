@@ -72,8 +72,8 @@ class SchedulerState:
         """Plans with a result that the worker may still run again, the oldest first."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
-        self.num_fenced = 0
-        """How many slots are given back once the plans in flight have settled."""
+        self.fenced: dict[int, None] = {}
+        """Slots that are given back once the plans in flight have settled, in order."""
         # Preempted requests wait before those that wait, though they have a slot still.
         self._num_leaving = 0
         self.running: SlotArray = NO_SLOTS
@@ -319,16 +319,11 @@ class SchedulerState:
             request.block_hashes = []
         return sorted(requests, key=lambda request: request.order)
 
-    def release_settled(self, slots: SlotArray) -> None:
-        """Releases those of `slots` that are fenced and in no plan in flight any more."""
-        if self.num_fenced == 0:
-            return
-        table = self.table
-        is_over = (table.status[slots] > SlotStatus.RUNNING) & (
-            table.num_plans_in_flight[slots] == 0
-        )
-        for slot in slots[is_over].tolist():
-            self._release(slot)
+    def release_settled(self) -> None:
+        """Releases the slots that are fenced and in no plan in flight any more."""
+        for slot in [*self.fenced]:
+            if self.table.num_plans_in_flight[slot] == 0:
+                self._release(slot)
 
     def register_prompts(self) -> None:
         """Lets the prefix cache know the prompt blocks that were computed by now."""
@@ -345,7 +340,7 @@ class SchedulerState:
         index = bisect_left(self._running_order, request.order)
         del self._running_order[index]
         self.running = np.concatenate([self.running[:index], self.running[index + 1 :]])
-        self.num_fenced += 1
+        self.fenced[slot] = None
         self.table.status[slot] = status
         self.table.version[slot] += 1
         if self.table.num_plans_in_flight[slot] == 0:
@@ -354,7 +349,7 @@ class SchedulerState:
     def _release(self, slot: int) -> None:
         """Takes slot and blocks of a request back; the next plan tells the worker."""
         is_over = self.table.status[slot] == SlotStatus.ENDED
-        self.num_fenced -= 1
+        del self.fenced[slot]
         self._unregistered.discard(slot)
         if self.config.enable_prefix_caching:
             # The KV of the last token is not computed.

@@ -19,7 +19,7 @@ from optimist_scheduler.core.base.values import (
     count_up,
 )
 from optimist_scheduler.core.requests.account import num_rejected_tokens
-from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
+from optimist_scheduler.core.requests.following import is_due
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
@@ -43,13 +43,11 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
     window_nodes, draft_positions, positions = new.nodes
-    is_known = new.draft_sources == PREDICTION
-    if window_nodes is None:
-        is_known = np.zeros_like(is_known)
-    if draft_positions is not None:
-        is_known |= draft_positions != NO_POSITION
-    others = (kept > 0) > is_known
-    if np.count_nonzero(others):
+    if window_nodes is None or state.config.drafter is not None:
+        is_known = (new.draft_sources == PREDICTION) & (window_nodes is not None)
+        if draft_positions is not None:
+            is_known |= draft_positions != NO_POSITION
+        others = (kept > 0) > is_known
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
         positions, kept = positions[is_known.repeat(kept)], kept * is_known
     accounts.record_kept(slots, kept, positions)
@@ -264,12 +262,11 @@ def build_outputs(
 def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
     """Returns the rows of requests that go on and whose tokens proposers are sent now."""
     table, slots = state.table, new.slots
-    gains = table.gain.take(slots)
-    if not np.count_nonzero(gains != NOT_FOLLOWED):
+    if not table.num_followed:
         return NO_OUTPUTS.observed_rows
     lengths = table.num_tokens.take(slots)
     is_observed = is_due(
-        gains,
+        table.gain.take(slots),
         table.num_predicted_tokens.take(slots),
         lengths - table.num_prompt_tokens.take(slots),
         lengths - table.num_observed_tokens.take(slots),

@@ -89,7 +89,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     _learn_costs(state, step, result)
     if not result.repeat:
         state.register_prompts()
-        state.release_settled(step.slots)
+        state.release_settled()
     return outputs
 
 
@@ -105,12 +105,13 @@ def _set_worker_windows(state: SchedulerState, step: Plan) -> None:
 def _find_alive(state: SchedulerState, step: Plan, *, is_repeat: bool) -> BoolArray:
     """Returns which rows belong to requests that are not over."""
     table, slots = state.table, step.slots
-    if not is_repeat and state.num_fenced == 0:
-        # Whatever a plan in flight names is running or fenced.
+    # Whatever a plan in flight names is running or fenced.
+    if not (is_repeat or state.fenced):
         return state.everyone[: len(slots)]
-    # A request that has left its slot is not of the generation that was planned.
-    alive: BoolArray = table.generation[slots] == step.generations
-    alive &= table.status[slots] != SlotStatus.ENDED
+    alive: BoolArray = table.status.take(slots) != SlotStatus.ENDED
+    if is_repeat:
+        # A request that has left its slot is not of the generation that was planned.
+        alive &= table.generation[slots] == step.generations
     return alive
 
 
@@ -168,6 +169,8 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
 def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
+    if not table.num_followed:
+        return
     before = table.gain.take(new.slots)
     if not np.count_nonzero(before >= LEAST_GAIN):
         return

@@ -75,7 +75,9 @@ def plan_rows(
     if view.config.num_repeats and not view.waiting:
         emits = known == rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
         num_repeats = view.config.num_repeats if (emits | (known == 0)).all() else 0
-    end = rows.num_computed_tokens + rows.num_lease_tokens + known
+    end = rows.num_computed_tokens + known
+    if view.config.num_repeats:
+        end += rows.num_lease_tokens
     worst = end + drafts
     if num_repeats:
         worst += num_repeats * (1 + drafts) * (known > 0)
