@@ -166,7 +166,7 @@ class CostCurve:
             if len(ns) > 1:
                 slope = min((ns[-1] - ns[-2]) / (tokens[-1] - tokens[-2]), ns[-1] / tokens[-1])
                 end += slope * (HORIZON - tokens[-1])
-            self._fit = [*map(float, tokens), float(HORIZON)], [*ns, end]
+            self._fit = [*tokens, HORIZON], [*ns, end]
         return self._fit
 
 

@@ -90,14 +90,15 @@ class BlockPool:
             MemoryError: There are not as many free blocks. Nothing has changed.
             IndexError: A table would be longer than the longest sequence. Nothing has changed.
         """
-        total = int(np.add.reduce(counts))
-        if total > self.num_free:
-            raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
-        if total == 0:
-            return np.empty(0, np.int32)
         # Most rows need none.
         rows = counts.nonzero()[0]
+        if not len(rows):
+            return np.empty(0, np.int32)
         slots, numbers = slots.take(rows), counts.take(rows).astype(np.int64)
+        sums = numbers.cumsum()
+        total = int(sums[-1])
+        if total > self.num_free:
+            raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
         ends = self.num_blocks.take(slots) + numbers
         most, max_length = int(np.maximum.reduce(ends)), self._tables.shape[1]
         if most > max_length:
@@ -107,7 +108,7 @@ class BlockPool:
         rest = self._num_stacked - total
         ids = self._stack[rest : self._num_stacked][::-1].copy()
         # Where each slot's blocks end in the flat tables, less where they end in `ids`.
-        shifts = slots * max_length + ends - numbers.cumsum()
+        shifts = slots * max_length + ends - sums
         self._tables.reshape(-1)[np.arange(total) + shifts.repeat(numbers)] = ids
         self._num_stacked = rest
         self._num_references[ids] = 1
@@ -246,8 +247,10 @@ class BlockPool:
         if np.count_nonzero(num_left):
             ids = ids[num_left == 0]
         is_cached = self._is_cached.take(ids)
-        self._evictable.add(ids[is_cached])
-        self._push(ids[~is_cached])
+        cached = ids[is_cached]
+        self._evictable.add(cached)
+        if len(cached) < len(ids):
+            self._push(ids[~is_cached])
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is in one state, and the tables agree."""

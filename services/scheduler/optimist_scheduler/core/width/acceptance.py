@@ -19,7 +19,7 @@ from optimist_scheduler.core.base.values import (
     Int32Array,
     SlotArray,
 )
-from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
+from optimist_scheduler.core.windows.window import MAX_NODES, PRIOR_HAZARD, WINDOW_PRIOR
 
 DRAFTER_PRIOR = 0.7
 """Agreement that a drafter is trusted with before it has drafted anything."""
@@ -30,6 +30,8 @@ MEMORY_TOKENS = 64.0
 COMMON_TOKENS = 512.0
 """The same for what all rows have in common."""
 _FADING = np.float32(-1 / MEMORY_TOKENS)
+_KEPT = np.exp(np.arange(MAX_NODES + 2, dtype=np.float32) * _FADING)
+"""What is left of counts after so many examined tokens of a window."""
 MIN_HAZARD = 1 / 1024
 """No row is taken to be certain."""
 MOST_COMMON_SCALE = 256.0
@@ -271,7 +273,7 @@ class Calibration:
         new = np.empty((3, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, estimated
         counts = self._counts.take(slots, axis=1)
-        counts *= np.exp(new[0] * _FADING)
+        counts *= _KEPT.take(examined)
         counts[:3] += new
         # By columns: numpy takes several times as long to set rows of a plane at once.
         of_slots = self._counts

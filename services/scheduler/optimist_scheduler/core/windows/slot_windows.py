@@ -58,7 +58,9 @@ class WindowPlanes:
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
         """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
-        return self._first_cells[slots] + positions
+        cells: Int64Array = self._first_cells.take(slots)
+        cells += positions
+        return cells
 
     def set(self, slot: int, window: Window | None, length: int) -> int:
         """Replaces the window of a slot.
