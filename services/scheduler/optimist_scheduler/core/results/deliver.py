@@ -111,7 +111,7 @@ def _learn_windows(
         inside: New tokens inside the window [num_rows].
         num_agreed: How many of them agree before the first that does not [num_rows].
     """
-    slots, starts, before = new.slots, new.starts, new.first_cells - 1
+    slots, starts, cells = new.slots, new.starts, new.first_cells
     if state.config.drafter is not None:
         has_window = has_window & (new.draft_sources <= PREDICTION)
     if state.widths.goes_by_share:
@@ -121,11 +121,11 @@ def _learn_windows(
         state.widths.observe_drafts(slots[has_window], drafted, accepted)
     examined = inside if num_agreed is inside else np.minimum(num_agreed + 1, inside)
     if np.count_nonzero(has_window) < len(has_window):
-        slots, starts, before = slots[has_window], starts[has_window], before[has_window]
+        slots, starts, cells = slots[has_window], starts[has_window], cells[has_window]
         examined, num_agreed = examined[has_window], num_agreed[has_window]
     windows = state.table.windows
-    hazards = windows.hazards.reshape(-1)
-    estimated = hazards.take(before + examined) - hazards.take(before)
+    hazards = windows.hazards_before
+    estimated = hazards.take(cells + examined) - hazards.take(cells)
     is_valued = windows.is_valued.take(slots)
     is_first = starts == state.table.num_prompt_tokens.take(slots)
     state.widths.observe(slots, num_agreed, examined, estimated, is_valued, is_first)

@@ -292,8 +292,11 @@ class Calibration:
         counts as tokens with the mean hazard of the row's [num_rows].
         """
         examined, agreed, estimated, trust = self._counts.take(slots, axis=1)
-        means: Float32Array = estimated / np.maximum(examined, np.float32(1e-9))
-        means = np.where(examined > 0, means, np.float32(PRIOR_HAZARD))
+        if np.count_nonzero(examined) == len(examined):
+            means: Float32Array = estimated / examined
+        else:
+            means = estimated / np.maximum(examined, np.float32(1e-9))
+            means = np.where(examined > 0, means, np.float32(PRIOR_HAZARD))
         means = np.maximum(means, np.float32(1e-6))
         trusted = trust * np.exp(-means * self._first_scales[slots])
         rates: Float32Array = (agreed + trusted) / (examined + trust)
