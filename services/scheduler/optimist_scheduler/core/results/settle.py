@@ -219,6 +219,6 @@ def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
     table = state.table
     return bool(
         state.widths.may_use_drafter(slots)
-        or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
         or np.count_nonzero(table.window_end.take(slots))
+        or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
     )

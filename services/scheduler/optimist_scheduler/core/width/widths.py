@@ -303,8 +303,8 @@ class DraftWidths:
             num_valued = 0 if is_valued is None else np.count_nonzero(is_valued)
             # Where the window itself says how many are worth it, nothing else limits them.
             if rows is None and num_valued == len(slots):
-                widths, levels = limits, np.zeros_like(limits)
-            elif is_valued is None or find_hazards is None or not num_valued:
+                return Widths(limits, np.zeros_like(limits))
+            if is_valued is None or find_hazards is None or not num_valued:
                 widths, levels = choose_goodput(*arguments)
             else:
                 hazards = find_hazards(int(np.maximum.reduce(limits))) * scales[:, None]
