@@ -1,7 +1,8 @@
 """What a forward pass costs by the number of its tokens, learnt from the passes themselves."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +51,7 @@ class CostCurve:
         self._tokens: list[int] = []
         self._ns: list[float] = []
         self._variances: list[float] = []
-        self._fit: tuple[FloatArray, FloatArray] | None = None
+        self._fit: tuple[list[float], list[float]] | None = None
         last = 0
         for tokens, time in zip(num_tokens, microseconds, strict=True):
             if tokens <= last:
@@ -61,9 +62,18 @@ class CostCurve:
             self._update(last, time * 1e3, TIMED_NOISE)
 
     @property
-    def knots(self) -> FloatArray:
+    def knots(self) -> list[float]:
         """Numbers of tokens at which the slope may change, ascending [num_knots]."""
         return self._fitted()[0][:-1]
+
+    @property
+    def steepest(self) -> float:
+        """The most that one more token costs anywhere, in nanoseconds."""
+        points = zip(*self._fitted(), strict=True)
+        return max(
+            ((most - least) / (end - first) for (first, least), (end, most) in pairwise(points)),
+            default=0.0,
+        )
 
     def observe(self, num_tokens: int, step_ns: int) -> None:
         """Learns from a pass of `num_tokens` tokens that took `step_ns` nanoseconds.
@@ -83,6 +93,15 @@ class CostCurve:
         tokens, ns = self._fitted()
         return np.asarray(np.interp(np.asarray(num_tokens, np.float64), tokens, ns))
 
+    def cost_of(self, num_tokens: int) -> float:
+        """Returns the same of one pass, in less time."""
+        tokens, ns = self._fitted()
+        index = bisect_right(tokens, num_tokens)
+        if index == 0 or index == len(tokens):
+            return ns[max(index - 1, 0)]
+        (first, end), (least, most) = tokens[index - 1 : index + 1], ns[index - 1 : index + 1]
+        return (most - least) / (end - first) * (num_tokens - first) + least
+
     def with_line(self, constant: float, slope: float) -> "CostCurve":
         """Returns a curve that costs so much more, to be read only.
 
@@ -92,7 +111,10 @@ class CostCurve:
         """
         tokens, ns = self._fitted()
         curve = CostCurve()
-        curve._fit = tokens, ns + constant + slope * tokens
+        curve._fit = (
+            tokens,
+            [time + constant + slope * number for number, time in zip(tokens, ns, strict=True)],
+        )
         return curve
 
     def _update(self, num_tokens: int, ns: float, noise: float) -> None:
@@ -130,7 +152,7 @@ class CostCurve:
         self._fit = None
         return index
 
-    def _fitted(self) -> tuple[FloatArray, FloatArray]:
+    def _fitted(self) -> tuple[list[float], list[float]]:
         """Returns knots, their non-decreasing times, and a point far beyond [num_knots + 1].
 
         Both are kept until the next update.
@@ -144,7 +166,7 @@ class CostCurve:
             if len(ns) > 1:
                 slope = min((ns[-1] - ns[-2]) / (tokens[-1] - tokens[-2]), ns[-1] / tokens[-1])
                 end += slope * (HORIZON - tokens[-1])
-            self._fit = np.array([*tokens, HORIZON], np.float64), np.array([*ns, end], np.float64)
+            self._fit = [*tokens, HORIZON], [*ns, end]
         return self._fit
 
 

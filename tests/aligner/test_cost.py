@@ -24,12 +24,12 @@ def test_timed_passes_are_reproduced_and_interpolated() -> None:
     curve = CostCurve([1, 16, 64, 256], [1000, 1150, 1630, 3550])
     np.testing.assert_allclose(curve.cost([1, 16, 64, 256]), [1e6, 1.15e6, 1.63e6, 3.55e6], 0.01)
     np.testing.assert_allclose(curve.cost([40, 160]), [1.39e6, 2.59e6], 0.01)
-    assert curve.knots.tolist() == [1, 16, 64, 256]
+    assert curve.knots == [1, 16, 64, 256]
 
 
 def test_a_pass_between_two_knots_moves_both() -> None:
     curve = CostCurve([48], [700])
-    assert curve.knots.tolist() == [32, 64]
+    assert curve.knots == [32, 64]
     np.testing.assert_allclose(curve.cost([1, 48, 100]), 7e5)
 
 
@@ -99,12 +99,20 @@ def test_more_tokens_never_cost_less(observations: list[tuple[int, int]]) -> Non
     assert (np.diff(costs) >= -1e-6 * costs[1:]).all()
 
 
+@given(steps, st.integers(0, 10_000))
+def test_one_pass_costs_what_it_costs_among_others(
+    observations: list[tuple[int, int]], num_tokens: int
+) -> None:
+    curve = make_curve(observations)
+    assert curve.cost_of(num_tokens) == pytest.approx(float(curve.cost(num_tokens)), rel=1e-12)
+
+
 @given(steps, st.integers(1, 5000))
 def test_twice_the_tokens_cost_at_most_twice_beyond_the_knots(
     observations: list[tuple[int, int]], excess: int
 ) -> None:
     curve = make_curve(observations)
-    last = int(curve.knots[-1]) if len(curve.knots) else 1
+    last = int(curve.knots[-1]) if curve.knots else 1
     assert curve.cost(2 * (last + excess)) <= 2 * curve.cost(last + excess) * (1 + 1e-9)
 
 

@@ -16,6 +16,7 @@ from pydantic import Field
 from optimist_bench.harness.command import format_table, numbers, run_command
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.overlap.run import STALL_EVERY, STALL_US, Configuration, Figures, Run
+from optimist_common.network.server import collecting_seldom
 from optimist_common.settings import CommaSeparated, ServiceSettings
 
 TOLERANCE = 0.02
@@ -69,12 +70,9 @@ def measure(configurations: Iterable[Configuration], seconds: float) -> dict[str
     """
     # As in a scheduler that has run for a while, what was imported is not gone through any more.
     gc.collect()
-    gc.freeze()
-    try:
+    with collecting_seldom():
         # One loop for all runs: gRPC does not bear another one.
         figures = uvloop.run(_measure(configurations, seconds / 2))
-    finally:
-        gc.unfreeze()
     return summarise(figures)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from optimist_bench.harness.command import format_table, run_command
 from optimist_bench.scheduler.drive import Drive, Load, Times, time_exchanges
+from optimist_common.network.server import collecting_seldom
 from optimist_common.settings import ServiceSettings
 from optimist_scheduler.core.base.values import SchedulerStats
 
@@ -45,8 +46,7 @@ def main(arguments: list[str]) -> int:
 def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:
     """Drives the core through a warm-up and the measured steps; returns the report.
 
-    The garbage collector stays on. What is there after the warm-up is frozen, so that it does not
-    go through all of numpy and protobuf again and again.
+    The garbage collector stays on, and looks as seldom as in the service.
     """
     drive = Drive(
         Load(
@@ -62,14 +62,11 @@ def measure(settings: SchedulerBenchSettings) -> dict[str, Any]:
     for _ in range(WARM_UP_STEPS):
         drive.step()
     gc.collect()
-    gc.freeze()
     drive.times = Times()
     before = _counts(drive.scheduler.stats)
-    try:
+    with collecting_seldom():
         for _ in range(settings.steps):
             drive.step()
-    finally:
-        gc.unfreeze()
     after = _counts(drive.scheduler.stats)
     counts = {name: after[name] - before[name] for name in before}
     codec = time_exchanges(drive.exchanges, drive.sizes, CODEC_ROUNDS)

@@ -1,7 +1,6 @@
 """The proposer put together from its settings."""
 
 import asyncio
-import gc
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +10,7 @@ from pathlib import Path
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.errors import SetupError, one_line
-from optimist_common.network.server import GrpcServer, until_signal
+from optimist_common.network.server import GrpcServer, collecting_seldom, until_signal
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
 from optimist_common.request_log.logs import RequestLogs
@@ -71,9 +70,6 @@ def load_vocabulary(model: str) -> Vocabulary:
 
 logger = logging.getLogger(__name__)
 
-_YOUNG_OBJECTS = 50_000
-"""As many new ones, and the collector looks at them."""
-
 
 async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
@@ -86,14 +82,12 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
             server.server,
         )
         port = await server.start()
-        # What is here now stays; the collector need not walk the whole vocabulary again and again.
-        gc.freeze()
-        # A window takes some thousand objects, nearly none of which are in a circle.
-        gc.set_threshold(_YOUNG_OBJECTS, 20, 100)
-        await server.set_serving(serving=True)
-        logger.info("serving on %s:%d", settings.host, port)
-        await until_signal()
-        await server.stop()
+        # The whole vocabulary stays, and a window takes some thousand objects.
+        with collecting_seldom():
+            await server.set_serving(serving=True)
+            logger.info("serving on %s:%d", settings.host, port)
+            await until_signal()
+            await server.stop()
     await asyncio.to_thread(tracer.close)
 
 

@@ -5,7 +5,8 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -22,6 +23,9 @@ LONGEST_PAUSE_SECONDS = 1.0
 """Between two looks at whether a service's work stands still."""
 LIVENESS = "liveness"
 """Name of the health service that says whether a process should be started again."""
+
+SELDOM = 50_000, 20, 100
+"""Thresholds of the collector for services that make many objects, nearly none in a circle."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *OPTIONS,
@@ -134,6 +138,19 @@ async def until_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Lets the garbage collector look seldom at what is new, and not at all at what is here now."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def run_service(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:

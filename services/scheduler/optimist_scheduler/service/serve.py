@@ -4,7 +4,12 @@ import asyncio
 import logging
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
-from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
+from optimist_common.network.server import (
+    GrpcServer,
+    collecting_seldom,
+    until_signal,
+    watch_for_hangs,
+)
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.scheduler_service.servicer import SchedulerServicer
 from optimist_scheduler.engine.fleet import Fleet
@@ -28,7 +33,8 @@ async def serve(settings: SchedulerSettings) -> None:
     signal = asyncio.create_task(until_signal())
     try:
         # The fleet ends only with an error, which ends the process.
-        await asyncio.wait({running, signal}, return_when=asyncio.FIRST_COMPLETED)
+        with collecting_seldom():
+            await asyncio.wait({running, signal}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             running.result()
     finally:

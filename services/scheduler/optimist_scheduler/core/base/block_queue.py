@@ -48,14 +48,15 @@ class BlockQueue:
             # Some of the entries did not count any more.
             start, end = end, end + number - len(ids)
             ids = np.concatenate([ids, self._find(start, end)])
+        # What lies before the first entry does not count any more, whatever its place.
         self._first = end
-        self.remove(ids)
+        self._count -= number
         return ids
 
     def _find(self, first: int, end: int) -> Int64Array:
         """Returns the blocks of entries that still count."""
         ids = self._entries[first:end]
-        found: Int64Array = ids[self._places[ids] == np.arange(first, end)]
+        found: Int64Array = ids[self._places.take(ids) == np.arange(first, end)]
         return found
 
     def _write(self, ids: Int64Array, first: int) -> None:

@@ -15,13 +15,14 @@ Hashes = Sequence[bytes]
 _TOKENS = np.dtype("<i4")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Unhashed:
     """Blocks of a sequence that is over, evictable and without hashes as yet."""
 
     before: bytes
     """Hash of the block before them."""
-    blocks: list[int]
+    blocks: Int64Array
+    """In the order of the sequence [num_blocks]."""
     find_hashes: Callable[[], Hashes]
     """Computes theirs, and those of the blocks after them that were evicted."""
 
@@ -59,8 +60,8 @@ class BlockPool:
         self._hash_of: list[bytes] = [b""] * num_blocks
         # By the hash of the block before the first.
         self._unhashed: dict[bytes, _Unhashed] = {}
-        # The same by block.
-        self._unhashed_of: list[_Unhashed | None] = [None] * num_blocks
+        # The same by their last block, which is evicted first.
+        self._unhashed_by_end: dict[int, _Unhashed] = {}
         # The least recently used first.
         self._evictable = BlockQueue(num_blocks)
 
@@ -89,26 +90,26 @@ class BlockPool:
             MemoryError: There are not as many free blocks. Nothing has changed.
             IndexError: A table would be longer than the longest sequence. Nothing has changed.
         """
-        total = int(np.add.reduce(counts))
-        if total > self.num_free:
-            raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
-        if total == 0:
-            return np.empty(0, np.int32)
         # Most rows need none.
         rows = counts.nonzero()[0]
-        slots, counts = slots.take(rows), counts.take(rows)
-        lengths = self.num_blocks.take(slots)
-        ends = lengths + counts
-        max_length = self._tables.shape[1]
-        if ends.max() > max_length:
-            raise IndexError(f"{ends.max()} blocks for one slot, at most {max_length} fit")
+        if not len(rows):
+            return np.empty(0, np.int32)
+        slots, numbers = slots.take(rows), counts.take(rows).astype(np.int64)
+        sums = numbers.cumsum()
+        total = int(sums[-1])
+        if total > self.num_free:
+            raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
+        ends = self.num_blocks.take(slots) + numbers
+        most, max_length = int(np.maximum.reduce(ends)), self._tables.shape[1]
+        if most > max_length:
+            raise IndexError(f"{most} blocks for one slot, at most {max_length} fit")
         if total > self._num_stacked:
             self._evict(total - self._num_stacked)
         rest = self._num_stacked - total
         ids = self._stack[rest : self._num_stacked][::-1].copy()
-        # Where each slot's blocks go in the flat tables, less where they are in `ids`.
-        shifts = slots * max_length + lengths + counts - counts.cumsum()
-        self._tables.reshape(-1)[np.arange(total) + shifts.repeat(counts)] = ids
+        # Where each slot's blocks end in the flat tables, less where they end in `ids`.
+        shifts = slots * max_length + ends - sums
+        self._tables.reshape(-1)[np.arange(total) + shifts.repeat(numbers)] = ids
         self._num_stacked = rest
         self._num_references[ids] = 1
         self.num_blocks[slots] = ends
@@ -137,7 +138,7 @@ class BlockPool:
 
     def num_evictable(self, ids: Int32Array) -> int:
         """Returns how many of the matched blocks `ids` count as free until they are taken."""
-        return len(ids) - int(np.count_nonzero(self._num_references[ids]))
+        return len(ids) - int(np.count_nonzero(self._num_references.take(ids)))
 
     def take(self, slot: int, ids: Int32Array) -> None:
         """Makes matched blocks the beginning of the table of a slot.
@@ -207,7 +208,7 @@ class BlockPool:
 
         Args:
             slot: The slot.
-            first_index: Where in its table the blocks begin; none of them is cached.
+            first_index: Where in its table the blocks begin; there is one, and none is cached.
             end: Where they end.
             before: Hash of the block before them.
             hash_all: Computes the hashes of the slot's first blocks, up to the last one of these.
@@ -220,10 +221,8 @@ class BlockPool:
             self.register(slot, first_index, hash_all())
             return
         ids = self._tables[slot, first_index:end].astype(np.int64)
-        run = _Unhashed(before, ids.tolist(), lambda: hash_all()[first_index:])
-        self._unhashed[before] = run
-        for block in run.blocks:
-            self._unhashed_of[block] = run
+        run = _Unhashed(before, ids, lambda: hash_all()[first_index:])
+        self._unhashed[before] = self._unhashed_by_end[int(ids[-1])] = run
         self._is_cached[ids] = True
 
     def num_freed_by(self, slots: SlotArray) -> int:
@@ -243,12 +242,15 @@ class BlockPool:
         ids = table[::-1].astype(np.int64)
         table.fill(-1)
         self.num_blocks[slot] = 0
-        num_left = self._num_references[ids] - 1
+        num_left = self._num_references.take(ids) - 1
         self._num_references[ids] = num_left
-        ids = ids[num_left == 0]
-        is_cached = self._is_cached[ids]
-        self._evictable.add(ids[is_cached])
-        self._push(ids[~is_cached])
+        if np.count_nonzero(num_left):
+            ids = ids[num_left == 0]
+        is_cached = self._is_cached.take(ids)
+        cached = ids[is_cached]
+        self._evictable.add(cached)
+        if len(cached) < len(ids):
+            self._push(ids[~is_cached])
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless every block is in one state, and the tables agree."""
@@ -263,9 +265,10 @@ class BlockPool:
     def _hash(self, before: bytes) -> None:
         """Computes the hashes of blocks that come after a hash and have none yet."""
         run = self._unhashed.pop(before)
+        blocks = run.blocks.tolist()
+        del self._unhashed_by_end[blocks[-1]]
         # The last ones may have been evicted. A hash that another block is cached by stays with it.
-        for block, block_hash in zip(run.blocks, run.find_hashes(), strict=False):
-            self._unhashed_of[block] = None
+        for block, block_hash in zip(blocks, run.find_hashes(), strict=False):
             if block_hash not in self._block_of:
                 self._block_of[block_hash] = block
                 self._hash_of[block] = block_hash
@@ -282,22 +285,23 @@ class BlockPool:
     def _evict(self, number: int) -> None:
         ids = self._evictable.pop(number)
         blocks, index = ids.tolist(), 0
-        block_of, hash_of, unhashed_of = self._block_of, self._hash_of, self._unhashed_of
+        block_of, hash_of = self._block_of, self._hash_of
         while index < number:
             block = blocks[index]
-            if (run := unhashed_of[block]) is None:
-                del block_of[hash_of[block]]
+            if block_hash := hash_of[block]:
+                del block_of[block_hash]
                 hash_of[block] = b""
                 index += 1
                 continue
             # They were released together, and nobody has taken one: the end is evicted first.
-            count = min(len(run.blocks), number - index)
-            del run.blocks[-count:]
-            for block in blocks[index : index + count]:
-                unhashed_of[block] = None
-            if not run.blocks:
+            run = self._unhashed_by_end.pop(block)
+            num_left = max(len(run.blocks) - (number - index), 0)
+            index += len(run.blocks) - num_left
+            run.blocks = run.blocks[:num_left]
+            if num_left:
+                self._unhashed_by_end[int(run.blocks[-1])] = run
+            else:
                 del self._unhashed[run.before]
-            index += count
         self._is_cached[ids] = False
         self._push(ids)
         self.num_evictions += number
@@ -327,9 +331,10 @@ class BlockPool:
         hash_of = {block: known for block, known in enumerate(self._hash_of) if known}
         if {block: known for known, block in self._block_of.items()} != hash_of:
             raise AssertionError("blocks and hashes disagree")
-        unhashed = {block for block, run in enumerate(self._unhashed_of) if run is not None}
-        if unhashed != {block for run in self._unhashed.values() for block in run.blocks}:
-            raise AssertionError("blocks and those without a hash disagree")
+        by_end = {int(run.blocks[-1]): run for run in self._unhashed.values()}
+        if by_end != self._unhashed_by_end:
+            raise AssertionError("blocks without a hash and their last ones disagree")
+        unhashed = {block for run in by_end.values() for block in run.blocks.tolist()}
         if unhashed & set(hash_of):
             raise AssertionError("a block has a hash, and is to get one")
         if set(np.flatnonzero(self._is_cached).tolist()) != set(hash_of) | unhashed:

@@ -26,8 +26,12 @@ class DraftAccounts:
     def open(self, slot: int, request: Request) -> None:
         """Goes on with a request's account in a slot, which `close` has left."""
         marks = self._marks[slot, : request.num_predicted_tokens]
-        marks[:] = np.frombuffer(request.prediction_marks, np.uint8) if request.num_passes else 0
-        self._num_accepted[:, slot] = request.num_accepted_by_source
+        if request.num_passes:
+            marks[:] = np.frombuffer(request.prediction_marks, np.uint8)
+            self._num_accepted[:, slot] = request.num_accepted_by_source
+        else:
+            marks.fill(0)
+            self._num_accepted[:, slot] = 0
 
     def close(self, slot: int, request: Request) -> None:
         """Hands a slot's account back to its request."""

@@ -72,8 +72,8 @@ class SchedulerState:
         """Plans with a result that the worker may still run again, the oldest first."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
-        self.num_fenced = 0
-        """How many slots are given back once the plans in flight have settled."""
+        self.fenced: dict[int, None] = {}
+        """Slots that are given back once the plans in flight have settled, in order."""
         # Preempted requests wait before those that wait, though they have a slot still.
         self._num_leaving = 0
         self.running: SlotArray = NO_SLOTS
@@ -261,12 +261,8 @@ class SchedulerState:
             base_tokens: Tokens of the pass without drafts.
         """
         table, windows = self.table, self.table.windows
-        lengths, ends = table.num_tokens[slots], table.window_end[slots]
-        drafting, is_valued = ends > lengths, windows.is_valued[slots]
-        hazards = None
-        if self.widths.goes_by_value and is_valued.any():
-            most = self.widths.most_drafts(slots)
-            hazards = windows.find_hazards(slots, lengths, ends, most)
+        lengths, ends = table.num_tokens.take(slots), table.window_end.take(slots)
+        drafting = ends > lengths
         widths = self.widths.choose(
             slots,
             drafting,
@@ -274,10 +270,10 @@ class SchedulerState:
             self.key_costs.curve(self._costs, lengths),
             self.drafter_costs,
             self.stats.num_results // WIDTH_INTERVAL,
-            hazards,
-            is_valued & drafting,
+            drafting & windows.is_valued.take(slots),
+            lambda most: windows.find_hazards(slots, lengths, ends, most),
             self.key_costs.token_ns,
-            float(lengths.mean()),
+            float(lengths.mean()) if self.key_costs else 0.0,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
         self.widths.remember(slots, widths, drafting)
@@ -323,24 +319,19 @@ class SchedulerState:
             request.block_hashes = []
         return sorted(requests, key=lambda request: request.order)
 
-    def release_settled(self, slots: SlotArray) -> None:
-        """Releases those of `slots` that are fenced and in no plan in flight any more."""
-        if self.num_fenced == 0:
-            return
-        table = self.table
-        is_over = (table.status[slots] > SlotStatus.RUNNING) & (
-            table.num_plans_in_flight[slots] == 0
-        )
-        for slot in slots[is_over].tolist():
-            self._release(slot)
+    def release_settled(self) -> None:
+        """Releases the slots that are fenced and in no plan in flight any more."""
+        for slot in [*self.fenced]:
+            if self.table.num_plans_in_flight[slot] == 0:
+                self._release(slot)
 
     def register_prompts(self) -> None:
         """Lets the prefix cache know the prompt blocks that were computed by now."""
         table, block_size = self.table, self.config.block_size
         for slot in sorted(self._unregistered):
-            num_settled = table.num_computed_tokens[slot] - table.num_in_flight_tokens[slot]
-            num_prompt_tokens = table.num_prompt_tokens[slot]
-            self._register(slot, int(min(num_settled, num_prompt_tokens)) // block_size)
+            num_settled = int(table.num_computed_tokens[slot] - table.num_in_flight_tokens[slot])
+            num_prompt_tokens = int(table.num_prompt_tokens[slot])
+            self._register(slot, min(num_settled, num_prompt_tokens) // block_size)
             if num_settled >= num_prompt_tokens:
                 self._unregistered.remove(slot)
 
@@ -349,7 +340,7 @@ class SchedulerState:
         index = bisect_left(self._running_order, request.order)
         del self._running_order[index]
         self.running = np.concatenate([self.running[:index], self.running[index + 1 :]])
-        self.num_fenced += 1
+        self.fenced[slot] = None
         self.table.status[slot] = status
         self.table.version[slot] += 1
         if self.table.num_plans_in_flight[slot] == 0:
@@ -358,7 +349,7 @@ class SchedulerState:
     def _release(self, slot: int) -> None:
         """Takes slot and blocks of a request back; the next plan tells the worker."""
         is_over = self.table.status[slot] == SlotStatus.ENDED
-        self.num_fenced -= 1
+        del self.fenced[slot]
         self._unregistered.discard(slot)
         if self.config.enable_prefix_caching:
             # The KV of the last token is not computed.

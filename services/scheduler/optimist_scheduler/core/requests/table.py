@@ -195,6 +195,8 @@ class RequestTable(Rows):
         self.requests: list[Request | None] = [None] * max_num_seqs
         self.request_ids = [""] * max_num_seqs
         """Of the requests, for those who need nothing else of them."""
+        self.num_followed = 0
+        """Slots whose requests a proposer follows."""
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
     @property
@@ -236,6 +238,7 @@ class RequestTable(Rows):
         request.slot = slot
         self.requests[slot] = request
         self.request_ids[slot] = request.request_id
+        self.num_followed += request.is_followed
         num_tokens = len(request.token_ids)
         # All but the version, which is the last.
         self._scheduled_columns[:-1, slot] = 0
@@ -265,6 +268,7 @@ class RequestTable(Rows):
             request.token_ids = self.tokens(slot).copy()
         request.slot = NO_SLOT
         self.requests[slot] = None
+        self.num_followed -= request.is_followed
         self.windows.set(slot, None, int(self.num_tokens[slot]))
         self.status[slot] = SlotStatus.FREE
         self.generation[slot] += 1

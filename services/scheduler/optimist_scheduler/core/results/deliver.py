@@ -19,11 +19,11 @@ from optimist_scheduler.core.base.values import (
     count_up,
 )
 from optimist_scheduler.core.requests.account import num_rejected_tokens
-from optimist_scheduler.core.requests.following import NOT_FOLLOWED, is_due
+from optimist_scheduler.core.requests.following import is_due
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.results.read import UNKNOWN_NODE, NewTokens
+from optimist_scheduler.core.results.read import NewTokens
 from optimist_scheduler.core.windows.window import NO_POSITION
 
 MISSING = "the worker did not report the log-probabilities of this request"
@@ -43,22 +43,25 @@ def keep(state: SchedulerState, new: NewTokens) -> None:
 def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
     slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
     window_nodes, draft_positions, positions = new.nodes
-    is_window = (new.draft_sources == PREDICTION) & (window_nodes != UNKNOWN_NODE)
-    is_known = is_window | (draft_positions != NO_POSITION)
-    others = (kept > 0) > is_known
-    if np.count_nonzero(others):
+    if window_nodes is None or state.config.drafter is not None:
+        is_known = (new.draft_sources == PREDICTION) & (window_nodes is not None)
+        if draft_positions is not None:
+            is_known |= draft_positions != NO_POSITION
+        others = (kept > 0) > is_known
         accounts.record_others(slots[others], new.draft_sources[others], kept[others])
-        positions, kept = positions[np.repeat(is_known, kept)], kept * is_known
+        positions, kept = positions[is_known.repeat(kept)], kept * is_known
     accounts.record_kept(slots, kept, positions)
     is_rejected = new.num_drafted_tokens > kept
-    is_cut = is_rejected & is_window
-    if np.count_nonzero(is_cut):
+    if not np.count_nonzero(is_rejected):
+        return
+    if window_nodes is not None:
+        is_cut = is_rejected & (new.draft_sources == PREDICTION)
         drafted = state.worker_windows.find_drafted(
             slots[is_cut], window_nodes[is_cut], new.num_drafted_tokens[is_cut]
         )
         accounts.record_drafted(*drafted)
-    is_cut = is_rejected & (draft_positions != NO_POSITION)
-    if np.count_nonzero(is_cut):
+    if draft_positions is not None:
+        is_cut = is_rejected & (draft_positions != NO_POSITION)
         number = new.num_drafted_tokens[is_cut]
         looked_up = count_up(draft_positions[is_cut], number)
         accounts.record_drafted(slots[is_cut].repeat(number), looked_up)
@@ -78,8 +81,9 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     wrong = table.windows.expected.reshape(-1).take(new.cells) != new.token_ids
     if np.count_nonzero(wrong):
         # What lies after a window cannot be wrong.
-        wrong &= new.cells < table.windows.cells(new.slots, window_ends)[new.rows]
-        cells, rows = new.cells[wrong], new.rows[wrong]
+        rows = new.find_rows()
+        wrong &= new.cells < table.windows.cells(new.slots, window_ends)[rows]
+        cells, rows = new.cells[wrong], rows[wrong]
         is_first = np.ones(len(rows), np.bool_)
         is_first[1:] = rows[1:] != rows[:-1]
         cells, rows = cells[is_first], rows[is_first]
@@ -107,7 +111,7 @@ def _learn_windows(
         inside: New tokens inside the window [num_rows].
         num_agreed: How many of them agree before the first that does not [num_rows].
     """
-    slots, starts, before = new.slots, new.starts, new.first_cells - 1
+    slots, starts, cells = new.slots, new.starts, new.first_cells
     if state.config.drafter is not None:
         has_window = has_window & (new.draft_sources <= PREDICTION)
     if state.widths.goes_by_share:
@@ -115,12 +119,13 @@ def _learn_windows(
         drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
         accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
         state.widths.observe_drafts(slots[has_window], drafted, accepted)
+    examined = inside if num_agreed is inside else np.minimum(num_agreed + 1, inside)
     if np.count_nonzero(has_window) < len(has_window):
-        slots, starts, before = slots[has_window], starts[has_window], before[has_window]
-        inside, num_agreed = inside[has_window], num_agreed[has_window]
+        slots, starts, cells = slots[has_window], starts[has_window], cells[has_window]
+        examined, num_agreed = examined[has_window], num_agreed[has_window]
     windows = state.table.windows
-    hazards, examined = windows.hazards.reshape(-1), np.minimum(num_agreed + 1, inside)
-    estimated = hazards.take(before + examined) - hazards.take(before)
+    hazards = windows.hazards_before
+    estimated = hazards.take(cells + examined) - hazards.take(cells)
     is_valued = windows.is_valued.take(slots)
     is_first = starts == state.table.num_prompt_tokens.take(slots)
     state.widths.observe(slots, num_agreed, examined, estimated, is_valued, is_first)
@@ -229,6 +234,9 @@ def build_outputs(
         earlier = _find_earlier(state, new, observed)
         table.num_observed_tokens[slots] = table.num_tokens[slots]
     owners, handles = table.owner.take(new.slots), table.handle.take(new.slots)
+    sources = new.draft_sources
+    if new.nodes.draft_positions is not None:
+        sources = np.where(new.nodes.draft_positions >= 0, PREDICTION, sources)
     ended = [
         finish(state, table.request(int(new.slots[row])), reason)
         for row, reason in new.reasons.items()
@@ -241,7 +249,7 @@ def build_outputs(
         new.num_tokens,
         new.token_ids,
         new.num_accepted_tokens,
-        np.where(new.nodes.draft_positions >= 0, PREDICTION, new.draft_sources),
+        sources,
         observed,
         observed_ids,
         earlier,
@@ -254,12 +262,11 @@ def build_outputs(
 def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
     """Returns the rows of requests that go on and whose tokens proposers are sent now."""
     table, slots = state.table, new.slots
-    gains = table.gain.take(slots)
-    if not np.count_nonzero(gains != NOT_FOLLOWED):
+    if not table.num_followed:
         return NO_OUTPUTS.observed_rows
     lengths = table.num_tokens.take(slots)
     is_observed = is_due(
-        gains,
+        table.gain.take(slots),
         table.num_predicted_tokens.take(slots),
         lengths - table.num_prompt_tokens.take(slots),
         lengths - table.num_observed_tokens.take(slots),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION, ROOT, DraftSource
+from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.base.values import (
     BoolArray,
     FinishReason,
@@ -21,9 +21,6 @@ from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import NO_POSITION
-
-UNKNOWN_NODE = -2
-"""Where a row was in its window, if the worker does not report it."""
 
 
 class ResultError(ValueError):
@@ -93,13 +90,22 @@ def check_result(
 class DraftNodes(NamedTuple):
     """Which nodes of their windows the rows of a step have drafted."""
 
-    window_nodes: Int32Array
-    """See StepResult; UNKNOWN_NODE if the worker does not report it [num_rows]."""
-    draft_positions: Int32Array
-    """See StepResult [num_rows]."""
+    window_nodes: Int32Array | None
+    """See StepResult; None if the worker does not report it [num_rows]."""
+    draft_positions: Int32Array | None
+    """See StepResult; None if no drafts were looked up [num_rows]."""
     accepted_positions: Int32Array
     """Where accepted drafts were read from, row after row, see `Window.positions`
     [sum(num_accepted_tokens)]."""
+
+    def select(self, chosen: BoolArray, num_accepted: Int32Array) -> "DraftNodes":
+        """Returns those of the rows that a mask chooses, which have so many accepted drafts."""
+        nodes, first, positions = self
+        return DraftNodes(
+            None if nodes is None else nodes[chosen],
+            None if first is None else first[chosen],
+            positions[chosen.repeat(num_accepted)],
+        )
 
 
 def find_draft_nodes(
@@ -117,15 +123,13 @@ def find_draft_nodes(
         ResultError: They cannot be those of the windows that the worker has.
     """
     nodes, positions = _find_window_nodes(state, step, result)
-    draft_positions = result.draft_positions
-    if len(draft_positions) == 0:
-        draft_positions = np.full(len(step.slots), NO_POSITION, np.int32)
-    elif np.count_nonzero(draft_positions != NO_POSITION):
-        _check_draft_positions(state, step, alive, result)
-        num_accepted = result.num_accepted_tokens
-        looked_up = count_up(draft_positions, num_accepted)
-        is_looked_up = (draft_positions != NO_POSITION).repeat(num_accepted)
-        positions = np.where(is_looked_up, looked_up, positions).astype(np.int32)
+    draft_positions, num_accepted = result.draft_positions, result.num_accepted_tokens
+    if len(draft_positions) == 0 or not np.count_nonzero(draft_positions != NO_POSITION):
+        return DraftNodes(nodes, None, positions)
+    _check_draft_positions(state, step, alive, result)
+    looked_up = count_up(draft_positions, num_accepted)
+    is_looked_up = (draft_positions != NO_POSITION).repeat(num_accepted)
+    positions = np.where(is_looked_up, looked_up, positions).astype(np.int32)
     return DraftNodes(nodes, draft_positions, positions)
 
 
@@ -144,30 +148,32 @@ def _check_draft_positions(
 
 def _find_window_nodes(
     state: SchedulerState, step: Plan, result: StepResult
-) -> tuple[Int32Array, Int32Array]:
+) -> tuple[Int32Array | None, Int32Array]:
     """Returns where rows were in their windows, and where accepted drafts were read from."""
     nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
     num_accepted = result.num_accepted_tokens
     if len(nodes) == len(accepted_nodes) == 0:
         # No row has drafted from its window, or the worker does not report nodes.
-        unknown = np.full(len(step.slots), UNKNOWN_NODE, np.int32)
-        return unknown, np.full(num_accepted.sum(), NO_POSITION, np.int32)
+        return None, np.full(num_accepted.sum(), NO_POSITION, np.int32)
     if len(nodes) != len(step.slots):
         raise ResultError("window_nodes: not one element per row")
-    windows, is_windows = state.worker_windows, result.draft_sources == PREDICTION
-    num_after = windows.num_nodes.take(step.slots) - nodes - 1
-    # A negative number anywhere makes the whole negative.
-    ahead = (nodes - ROOT) | (num_after - result.num_drafted_tokens)
-    if np.minimum.reduce(ahead) < 0 and (is_windows & (ahead < 0)).any():
+    windows, next_nodes = state.worker_windows, nodes + 1
+    num_after = windows.num_nodes.take(step.slots) - next_nodes
+    # A negative number anywhere makes the whole negative. Before all nodes is ROOT, which is -1.
+    is_wrong = (next_nodes | (num_after - result.num_drafted_tokens)) < 0
+    if np.count_nonzero(is_wrong) and (is_wrong & (result.draft_sources == PREDICTION)).any():
         raise ResultError("window_nodes: not in the window, or not so many drafts after it")
-    slots = step.slots.repeat(num_accepted * is_windows)
+    num_of_windows = num_accepted
+    if state.config.drafter is not None:
+        num_of_windows = num_accepted * (result.draft_sources == PREDICTION)
+    slots = step.slots.repeat(num_of_windows)
     if len(accepted_nodes) != len(slots):
         raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(slots)}")
     positions = windows.find_positions(slots, accepted_nodes)
     if positions is None:
         raise ResultError("accepted_nodes: not in the window")
-    if state.config.drafter is not None:
-        of_windows, found = np.repeat(is_windows, num_accepted), positions
+    if num_of_windows is not num_accepted:
+        of_windows, found = (num_of_windows == num_accepted).repeat(num_accepted), positions
         positions = np.full(len(of_windows), NO_POSITION, np.int32)
         positions[of_windows] = found
     return nodes, positions
@@ -257,8 +263,6 @@ class NewTokens:
     nodes: DraftNodes
     token_ids: Int32Array
     """The new tokens, row after row [num_new]."""
-    rows: Int64Array
-    """Row of each token [num_new]."""
     first_cells: Int64Array
     """Where each row's first token lies among those of all slots, see WindowPlanes.cells
     [num_rows]."""
@@ -268,6 +272,10 @@ class NewTokens:
     """Why requests end with their last token, by row."""
     ends: Int32Array = field(init=False)
     """Length of each sequence after the step [num_rows]."""
+
+    def find_rows(self) -> Int64Array:
+        """Returns the row of each token [num_new]."""
+        return np.arange(len(self.slots)).repeat(self.num_tokens)
 
 
 def find_new_tokens(
@@ -295,24 +303,19 @@ def find_new_tokens(
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
         token_ids = token_ids[gets.repeat(counts)]
-        nodes = DraftNodes(
-            nodes.window_nodes[gets],
-            nodes.draft_positions[gets],
-            nodes.accepted_positions[gets.repeat(accepted)],
-        )
+        nodes = nodes.select(gets, accepted)
         chosen = gets.nonzero()[0]
         slots, starts = slots.take(chosen), starts.take(chosen)
         window_ends, max_lengths = window_ends.take(chosen), max_lengths.take(chosen)
         counts, drafted = counts.take(chosen), drafted.take(chosen)
         accepted, sources = accepted.take(chosen), sources.take(chosen)
-    of_row = np.arange(len(slots))
     first_cells = cells = state.table.windows.cells(slots, starts)
     if len(token_ids) != len(slots):
         # Where each row's tokens go, less where they are among the new ones.
-        shifts = first_cells + counts
-        shifts -= counts.cumsum()
-        of_row = of_row.repeat(counts)
-        cells = shifts.take(of_row)
+        numbers = counts.astype(np.int64)
+        shifts = first_cells + numbers
+        shifts -= numbers.cumsum()
+        cells = shifts.repeat(numbers)
         cells += np.arange(len(token_ids))
     new = NewTokens(
         slots,
@@ -324,7 +327,6 @@ def find_new_tokens(
         sources,
         nodes,
         token_ids,
-        of_row,
         first_cells,
         cells,
     )
@@ -339,16 +341,16 @@ def find_new_tokens(
 def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
         return
-    counts = new.num_tokens.copy()
-    for row in np.unique(new.rows[may_stop]).tolist():
+    counts, rows = new.num_tokens.copy(), new.find_rows()
+    for row in np.unique(rows[may_stop]).tolist():
         slot, start = int(new.slots[row]), int(new.starts[row])
         request = state.table.request(slot)
-        index = find_stop(request, start, new.token_ids[new.rows == row].tolist())
+        index = find_stop(request, start, new.token_ids[rows == row].tolist())
         if index is not None:
             counts[row] = index + 1
             new.reasons[row] = FinishReason.STOP
     kept = _find_first(new.num_tokens, counts)
-    new.token_ids, new.rows, new.cells = new.token_ids[kept], new.rows[kept], new.cells[kept]
+    new.token_ids, new.cells = new.token_ids[kept], new.cells[kept]
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
     is_kept = _find_first(new.num_accepted_tokens, num_accepted)
     positions = new.nodes.accepted_positions[is_kept]

@@ -89,7 +89,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     _learn_costs(state, step, result)
     if not result.repeat:
         state.register_prompts()
-        state.release_settled(step.slots)
+        state.release_settled()
     return outputs
 
 
@@ -105,12 +105,13 @@ def _set_worker_windows(state: SchedulerState, step: Plan) -> None:
 def _find_alive(state: SchedulerState, step: Plan, *, is_repeat: bool) -> BoolArray:
     """Returns which rows belong to requests that are not over."""
     table, slots = state.table, step.slots
-    if not is_repeat and state.num_fenced == 0:
-        # Whatever a plan in flight names is running or fenced.
+    # Whatever a plan in flight names is running or fenced.
+    if not (is_repeat or state.fenced):
         return state.everyone[: len(slots)]
-    # A request that has left its slot is not of the generation that was planned.
-    alive: BoolArray = table.generation[slots] == step.generations
-    alive &= table.status[slots] != SlotStatus.ENDED
+    alive: BoolArray = table.status.take(slots) != SlotStatus.ENDED
+    if is_repeat:
+        # A request that has left its slot is not of the generation that was planned.
+        alive &= table.generation[slots] == step.generations
     return alive
 
 
@@ -168,6 +169,8 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
 def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
+    if not table.num_followed:
+        return
     before = table.gain.take(new.slots)
     if not np.count_nonzero(before >= LEAST_GAIN):
         return
@@ -185,9 +188,9 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     num_prompt_tokens = int(np.add.reduce(step.num_known_tokens - step.emits))
     share = 1.0
     if 0 < num_prompt_tokens < result.num_tokens:
-        sizes = result.num_tokens - num_prompt_tokens, result.num_tokens
-        without_prompts, whole = state.costs_for(step.slots).cost(sizes).tolist()
-        share = without_prompts / whole
+        costs = state.costs_for(step.slots)
+        share = costs.cost_of(result.num_tokens - num_prompt_tokens)
+        share /= costs.cost_of(result.num_tokens)
     state.widths.observe_pass(len(result.token_ids), pass_ns * share)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
@@ -216,6 +219,6 @@ def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
     table = state.table
     return bool(
         state.widths.may_use_drafter(slots)
-        or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
         or np.count_nonzero(table.window_end.take(slots))
+        or np.count_nonzero(table.gain.take(slots) >= LEAST_GAIN)
     )

@@ -90,9 +90,8 @@ def _estimate_chances(
     windows = state.table.windows
     # Of a tree, what is in flight leads to its likeliest path's end at most.
     inside = np.maximum(np.minimum(rows.window_end - rows.num_tokens, num_drafts), 0)
-    before = windows.cells(slots, rows.num_tokens - 1)
-    hazards = windows.hazards.reshape(-1)
-    estimated = (hazards.take(before + inside) - hazards.take(before)) * state.widths.scales[slots]
+    cells, hazards = windows.cells(slots, rows.num_tokens), windows.hazards_before
+    estimated = (hazards.take(cells + inside) - hazards.take(cells)) * state.widths.scales[slots]
     chances: FloatArray = np.exp(-estimated)
     is_unknown = (inside < num_drafts) | ~windows.is_valued[slots]
     if is_unknown.any():

@@ -71,8 +71,7 @@ def decide(
     preempted: SlotArray = NO_SLOTS,
 ) -> ScheduleDecision:
     """Returns the decision that rows and admissions make; rows that do not run are left out."""
-    if np.count_nonzero(rows.num_known_tokens) < len(rows.slots):
-        rows = rows.select(rows.num_known_tokens > 0)
+    rows = rows.drop_idle()
     if admitted:
         rows.num_repeats = 0
     versions = view.table.version.take(rows.slots)
@@ -153,7 +152,8 @@ def _join(rows: PlannedRows, more: PlannedRows) -> PlannedRows:
         np.concatenate([rows.num_known_tokens, more.num_known_tokens]),
         np.concatenate([rows.num_draft_tokens, more.num_draft_tokens]),
         np.concatenate([rows.num_new_blocks, more.num_new_blocks]),
-        0,
+        rows.num_tokens + more.num_tokens,
+        rows.num_blocks + more.num_blocks,
     )
 
 

@@ -22,30 +22,38 @@ class PlannedRows:
     num_known_tokens: Int32Array
     num_draft_tokens: Int32Array
     num_new_blocks: Int32Array
-    num_repeats: int
+    num_tokens: int
+    """Tokens of all rows, drafts included."""
+    num_blocks: int
+    """New blocks of all rows."""
+    num_repeats: int = 0
     """How often all rows may run again."""
     is_short: bool = False
     """Whether rows do not run because the free blocks do not hold them."""
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all rows, drafts included."""
-        return int(np.add.reduce(self.num_known_tokens)) + int(np.add.reduce(self.num_draft_tokens))
-
-    @property
-    def num_blocks(self) -> int:
-        """New blocks of all rows."""
-        return int(np.add.reduce(self.num_new_blocks))
+    def drop_idle(self) -> "PlannedRows":
+        """Returns the rows that run: the others have no tokens, and need no blocks."""
+        runs = self.num_known_tokens.nonzero()[0]
+        if len(runs) == len(self.slots):
+            return self
+        return PlannedRows(
+            self.slots.take(runs),
+            self.num_known_tokens.take(runs),
+            self.num_draft_tokens.take(runs),
+            self.num_new_blocks.take(runs),
+            self.num_tokens,
+            self.num_blocks,
+            self.num_repeats,
+            self.is_short,
+        )
 
     def select(self, chosen: BoolArray) -> "PlannedRows":
         """Returns the rows that a mask chooses."""
+        slots, known = self.slots[chosen], self.num_known_tokens[chosen]
+        drafts, num_new = self.num_draft_tokens[chosen], self.num_new_blocks[chosen]
+        num_tokens, num_blocks = int(known.sum()) + int(drafts.sum()), int(num_new.sum())
         return PlannedRows(
-            self.slots[chosen],
-            self.num_known_tokens[chosen],
-            self.num_draft_tokens[chosen],
-            self.num_new_blocks[chosen],
-            self.num_repeats,
-            self.is_short,
+            slots, known, drafts, num_new, num_tokens, num_blocks, self.num_repeats, self.is_short
         )
 
 
@@ -62,24 +70,29 @@ def plan_rows(
         demand: Tokens that waiting requests would take.
     """
     rows = view.table.gather(slots)
-    known, drafts = _share_budget(view, slots, rows, budget, demand)
+    known, drafts, num_tokens = _share_budget(view, slots, rows, budget, demand)
     num_repeats = 0
     if view.config.num_repeats and not view.waiting:
         emits = known == rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
         num_repeats = view.config.num_repeats if (emits | (known == 0)).all() else 0
-    end = rows.num_computed_tokens + rows.num_lease_tokens + known
+    end = rows.num_computed_tokens + known
+    if view.config.num_repeats:
+        end += rows.num_lease_tokens
     worst = end + drafts
     if num_repeats:
         worst += num_repeats * (1 + drafts) * (known > 0)
     num_new = _lacking_blocks(view, slots, rows, worst)
-    if int(np.add.reduce(num_new)) <= num_free:
-        return PlannedRows(slots, known, drafts, num_new, num_repeats)
+    num_blocks = int(np.add.reduce(num_new))
+    if num_blocks <= num_free:
+        return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, num_repeats)
     num_new = _lacking_blocks(view, slots, rows, end)
     num_free -= int(num_new.sum())
     if num_free < 0:
         return None
     drafts, num_draft_blocks = _fit_drafts(view, slots, end, drafts, num_new, num_free)
-    return PlannedRows(slots, known, drafts, num_new + num_draft_blocks, 0)
+    num_new = num_new + num_draft_blocks
+    num_tokens = int(known.sum()) + int(drafts.sum())
+    return PlannedRows(slots, known, drafts, num_new, num_tokens, int(num_new.sum()))
 
 
 def plan_scarce_rows(view: ScheduleView, slots: SlotArray, num_free: int) -> PlannedRows:
@@ -87,8 +100,9 @@ def plan_scarce_rows(view: ScheduleView, slots: SlotArray, num_free: int) -> Pla
     known, num_new = _need_of_known_tokens(view, slots)
     fits = (num_new == 0) | (np.cumsum(num_new) <= num_free)
     is_short = bool((~fits & (known > 0)).any())
-    drafts = np.zeros_like(known)
-    return PlannedRows(slots, known * fits, drafts, num_new * fits, 0, is_short)
+    known, drafts, num_new = known * fits, np.zeros_like(known), num_new * fits
+    num_tokens, num_blocks = int(known.sum()), int(num_new.sum())
+    return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, is_short=is_short)
 
 
 def count_needed_blocks(view: ScheduleView) -> Int32Array:
@@ -99,15 +113,15 @@ def count_needed_blocks(view: ScheduleView) -> Int32Array:
 def _need_of_known_tokens(view: ScheduleView, slots: SlotArray) -> tuple[Int32Array, Int32Array]:
     """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
     rows = view.table.gather(slots)
-    known, _ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
+    known, *_ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
     end = rows.num_computed_tokens + rows.num_lease_tokens + known
     return known, _lacking_blocks(view, slots, rows, end)
 
 
 def _share_budget(
     view: ScheduleView, slots: SlotArray, rows: Rows, budget: int, demand: int
-) -> tuple[Int32Array, Int32Array]:
-    """Returns known tokens and drafts per row, as far as the token budget goes.
+) -> tuple[Int32Array, Int32Array, int]:
+    """Returns known tokens and drafts per row, as far as the token budget goes, and their sum.
 
     Each row gets one known token. Prompts, those of waiting requests too, get `prefill_share` of
     the rest and what drafts leave of it; drafts get what prompts leave.
@@ -141,7 +155,7 @@ def _share_budget(
         total = int(np.add.reduce(left))
     num_drafts = int(np.add.reduce(drafts))
     if total + num_drafts + demand <= budget:
-        return left, drafts
+        return left, drafts, total + num_drafts
 
     first = np.minimum(left, 1)
     extra = budget - int(first.sum())
@@ -156,7 +170,8 @@ def _share_budget(
     # After a prompt that is not computed to its end there is nothing to verify.
     drafts = drafts * (known == left)
     drafts = np.clip(extra - (np.cumsum(drafts) - drafts), 0, drafts)
-    return known.astype(np.int32), drafts.astype(np.int32)
+    num_tokens = int(known.sum()) + int(drafts.sum())
+    return known.astype(np.int32), drafts.astype(np.int32), num_tokens
 
 
 def _share_drafter(

@@ -19,7 +19,7 @@ from optimist_scheduler.core.base.values import (
     Int32Array,
     SlotArray,
 )
-from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
+from optimist_scheduler.core.windows.window import MAX_NODES, PRIOR_HAZARD, WINDOW_PRIOR
 
 DRAFTER_PRIOR = 0.7
 """Agreement that a drafter is trusted with before it has drafted anything."""
@@ -30,6 +30,8 @@ MEMORY_TOKENS = 64.0
 COMMON_TOKENS = 512.0
 """The same for what all rows have in common."""
 _FADING = np.float32(-1 / MEMORY_TOKENS)
+_KEPT = np.exp(np.arange(MAX_NODES + 2, dtype=np.float32) * _FADING)
+"""What is left of counts after so many examined tokens of a window."""
 MIN_HAZARD = 1 / 1024
 """No row is taken to be certain."""
 MOST_COMMON_SCALE = 256.0
@@ -268,19 +270,19 @@ class Calibration:
             is_valued: Whether the window said so itself [num_rows].
             is_first: Whether it was at the beginning of the output [num_rows].
         """
-        new = np.zeros((4, len(slots)), np.float32)
+        new = np.empty((3, len(slots)), np.float32)
         new[0], new[1], new[2] = examined, agreed, estimated
         counts = self._counts.take(slots, axis=1)
-        counts *= np.exp(new[0] * _FADING)
-        counts += new
+        counts *= _KEPT.take(examined)
+        counts[:3] += new
         # By columns: numpy takes several times as long to set rows of a plane at once.
         of_slots = self._counts
         of_slots[0][slots], of_slots[1][slots] = counts[0], counts[1]
         of_slots[2][slots], of_slots[3][slots] = counts[2], counts[3]
         is_all = np.count_nonzero(is_valued) == len(slots)
-        self._all_counts = _add(self._all_counts, new[:3] if is_all else new[:3, is_valued])
+        self._all_counts = _add(self._all_counts, new if is_all else new[:, is_valued])
         if np.count_nonzero(is_first):
-            self._first_counts = _add(self._first_counts, new[:3, is_valued & is_first])
+            self._first_counts = _add(self._first_counts, new[:, is_valued & is_first])
 
     def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
         """Returns rates and scales.
@@ -290,13 +292,17 @@ class Calibration:
         counts as tokens with the mean hazard of the row's [num_rows].
         """
         examined, agreed, estimated, trust = self._counts.take(slots, axis=1)
-        means = np.where(examined > 0, estimated / np.maximum(examined, 1e-9), PRIOR_HAZARD)
-        means = np.maximum(means, 1e-6)
+        if np.count_nonzero(examined) == len(examined):
+            means: Float32Array = estimated / examined
+        else:
+            means = estimated / np.maximum(examined, np.float32(1e-9))
+            means = np.where(examined > 0, means, np.float32(PRIOR_HAZARD))
+        means = np.maximum(means, np.float32(1e-6))
         trusted = trust * np.exp(-means * self._first_scales[slots])
-        rates: Float32Array = ((agreed + trusted) / (examined + trust)).astype(np.float32)
-        hazards = np.maximum(-np.log(np.maximum(rates, np.float32(1e-9))), np.float32(MIN_HAZARD))
-        scales: Float32Array = (hazards / means.astype(np.float32)).astype(np.float32)
-        return rates, scales
+        rates: Float32Array = (agreed + trusted) / (examined + trust)
+        hazards: Float32Array = -np.log(np.maximum(rates, np.float32(1e-9)))
+        hazards = np.maximum(hazards, np.float32(MIN_HAZARD))
+        return rates, hazards / means
 
 
 def _add(counts: _Counts, new: Float32Array) -> _Counts:

@@ -65,7 +65,7 @@ class Prices:
             mean_length: That mean, in tokens.
         """
         self._per_key, self._mean_length = rate * key_ns, mean_length
-        self._tokens = [*map(int, curve.knots.tolist()), HORIZON]
+        self._tokens = [*map(int, curve.knots), HORIZON]
         self._costs = (curve.cost(self._tokens) * rate).tolist()
         points = zip(self._tokens, self._costs, strict=True)
         slopes = [_slope(*piece) for piece in pairwise(points)]
@@ -348,8 +348,10 @@ def choose_goodput(
             of_drafter = make_rows(
                 drafter.rates[served], drafter.limits[served], weight
             ).find_depths()
-        items = make_items(windows, of_drafter, weight)
-        found = find_best(items, len(able), len(served), drafter, base_tokens, curve, num_rows)
+        found = None if len(served) else _take_all(windows, base_tokens, curve, num_rows)
+        if found is None:
+            items = make_items(windows, of_drafter, weight)
+            found = find_best(items, len(able), len(served), drafter, base_tokens, curve, num_rows)
         if found.goodput >= MIN_GAIN * best.goodput:
             best = found
             widths[able], levels[served] = np.split(found.counts, [len(able)])
@@ -370,6 +372,32 @@ def _nothing(base_tokens: int, num_rows: int, curve: CostCurve) -> Best:
     return Best(np.empty(0, np.int64), base_tokens, 0, goodput)
 
 
+def _take_all(
+    windows: Float32Array, base_tokens: int, curve: CostCurve, num_rows: int
+) -> Best | None:
+    """Returns the pass with all drafts of windows, if it is plain that no other one is better.
+
+    That is so if each draft brings more than this pass does in the most time that a token takes:
+    then those that a smaller pass lacks would raise its goodput.
+
+    Args:
+        windows: Minus the logarithm of the chance of each draft, infinite where there is none
+            [num_windows, most drafts].
+        base_tokens: Tokens of the pass without drafts.
+        curve: Time of a pass by its tokens.
+        num_rows: Rows that emit a token in any case.
+    """
+    is_draft = windows < np.inf
+    deepest = float(windows.max(initial=0, where=is_draft))
+    counts = np.count_nonzero(is_draft, axis=1)
+    num_tokens = base_tokens + int(counts.sum())
+    accepted = float(np.exp(-windows.astype(np.float64)).sum())
+    goodput = (accepted + num_rows) / curve.cost_of(num_tokens)
+    if deepest > MAX_DEPTH or math.exp(-deepest) <= goodput * curve.steepest:
+        return None
+    return Best(counts, num_tokens, 0, goodput)
+
+
 def _find_depths(
     rates: npt.NDArray[np.floating],
     limits: Int32Array,
@@ -377,13 +405,18 @@ def _find_depths(
     able: Int64Array,
 ) -> Float32Array:
     """Returns minus the logarithm of each draft's chance, for the rows that are able to draft."""
-    depths = make_rows(rates[able], limits[able], 1.0).find_depths()
-    if hazards is None or depths.size == 0:
-        return depths
-    own = hazards[able, : depths.shape[1]]
-    is_known = ~np.isnan(own[:, 0])
-    beyond = np.arange(depths.shape[1]) >= limits[able][:, None]
-    return np.where(is_known[:, None] & ~beyond, own, depths)
+    limits = limits[able]
+    if hazards is None or not len(able):
+        return make_rows(rates[able], limits, 1.0).find_depths()
+    most = int(limits.max())
+    own = hazards[able, :most]
+    own[np.arange(most) >= limits[:, None]] = np.inf
+    is_unknown = np.isnan(own[:, 0])
+    if np.count_nonzero(is_unknown):
+        others = make_rows(rates[able][is_unknown], limits[is_unknown], 1.0).find_depths()
+        own[is_unknown] = np.inf
+        own[is_unknown, : others.shape[1]] = others
+    return own
 
 
 def _join(rows: DraftRows, best: Best, curve: CostCurve) -> Int32Array:

@@ -146,10 +146,6 @@ class DraftWidths:
         """Returns the most drafts that each slot may have [num_rows]."""
         return self._limits.take(slots)
 
-    def most_drafts(self, slots: SlotArray) -> int:
-        """Returns the largest limit of some slots."""
-        return int(self._limits[slots].max(initial=0))
-
     def take_window(self, slot: int, *, has_values: bool) -> int | None:
         """Returns the width that a new window is given, None for the one that the row has."""
         return int(self._limits[slot]) if has_values and self.goes_by_value else None
@@ -270,8 +266,8 @@ class DraftWidths:
         curve: CostCurve,
         drafter_curve: CostCurve,
         choice: int,
-        hazards: Float32Array | None = None,
         is_valued: BoolArray | None = None,
+        find_hazards: Callable[[int], Float32Array] | None = None,
         key_ns: float = 0.0,
         mean_length: float = 0.0,
     ) -> Widths:
@@ -287,9 +283,9 @@ class DraftWidths:
             drafter_curve: Time of the drafter by the largest level of a pass.
             choice: Number of the choice, counted up by the caller; decides whose turn it is to be
                 probed.
-            hazards: Cumulated hazards that windows say of what comes next, infinite beyond their
-                ends; by default no window says any [num_rows, most drafts].
-            is_valued: Whether a row goes by them [num_rows].
+            is_valued: Whether a row goes by what its window says; by default none does [num_rows].
+            find_hazards: Returns the cumulated hazards that windows say of so many tokens that come
+                next, infinite beyond their ends [num_rows, most drafts].
             key_ns: What a draft takes longer for each token that its row has more than the mean.
             mean_length: That mean, of the rows.
         """
@@ -304,15 +300,15 @@ class DraftWidths:
             # Before the first pass, as if one row decoded without drafts.
             rate = self._num_emitted / self._ns if self._ns else 1 / float(curve.cost(1))
             self._prices = Prices(rate, curve, key_ns, mean_length)
-            if hazards is not None and is_valued is not None:
-                hazards = hazards * scales[:, None]
-                hazards[~is_valued, :1] = np.nan
-            else:
-                is_valued, hazards = np.zeros(len(slots), np.bool_), None
+            num_valued = 0 if is_valued is None else np.count_nonzero(is_valued)
             # Where the window itself says how many are worth it, nothing else limits them.
-            if rows is None and is_valued.all():
-                widths, levels = limits, np.zeros_like(limits)
+            if rows is None and num_valued == len(slots):
+                return Widths(limits, np.zeros_like(limits))
+            if is_valued is None or find_hazards is None or not num_valued:
+                widths, levels = choose_goodput(*arguments)
             else:
+                hazards = find_hazards(int(np.maximum.reduce(limits))) * scales[:, None]
+                hazards[~is_valued, :1] = np.nan
                 widths, levels = choose_goodput(*arguments, hazards)
                 widths = np.where(is_valued, limits, widths)
         else:
@@ -344,12 +340,10 @@ class DraftWidths:
         Otherwise each would draft as much as it may until it is first looked at. Rows that it never
         drafts for say nothing of it.
         """
+        if self._drafter is None or self._policy not in ("goodput", "crossover"):
+            return
         served = widths.drafter[~drafting & (self._level_limits[slots] > 0)]
-        if (
-            self._drafter is None
-            or len(served) == 0
-            or self._policy not in ("goodput", "crossover")
-        ):
+        if len(served) == 0:
             return
         self._first_levels = round(float(self._drafter.count_levels(served).mean()))
 

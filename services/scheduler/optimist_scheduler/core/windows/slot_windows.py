@@ -39,9 +39,11 @@ class WindowPlanes:
         shape = max_num_seqs, max_length
         self.expected = np.zeros(shape, np.int32)
         """The tokens [max_num_seqs, max_length]."""
-        self.hazards = np.zeros(shape, np.float32)
-        """Their hazards by the values of windows, cumulated; 0 at the last position before
-        [max_num_seqs, max_length]."""
+        self.hazards_before = np.zeros(1 + max_num_seqs * max_length, np.float32)
+        """Hazards of the tokens before each cell, see `cells`, by the values of windows and
+        cumulated from the window's beginning on [1 + max_num_seqs * max_length]."""
+        self.hazards = self.hazards_before[1:].reshape(shape)
+        """The same up to each token; 0 at the last position before [max_num_seqs, max_length]."""
         self.is_valued = np.zeros(max_num_seqs, np.bool_)
         """Whether the window says values [max_num_seqs]."""
         self.num_valued = 0
@@ -58,7 +60,9 @@ class WindowPlanes:
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
         """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
-        return self._first_cells[slots] + positions
+        cells: Int64Array = self._first_cells.take(slots)
+        cells += positions
+        return cells
 
     def set(self, slot: int, window: Window | None, length: int) -> int:
         """Replaces the window of a slot.
@@ -117,8 +121,8 @@ class WindowPlanes:
             most: How many to look at.
         """
         offsets = np.arange(most + 1)
-        cells = self.cells(slots, lengths - 1)[:, None] + offsets
-        cumulated = self.hazards.reshape(-1).take(cells, mode="clip")
+        cells = self.cells(slots, lengths)[:, None] + offsets
+        cumulated = self.hazards_before.take(cells, mode="clip")
         hazards: Float32Array = cumulated[:, 1:] - cumulated[:, :1]
         hazards[offsets[1:] > (ends - lengths)[:, None]] = np.inf
         for row in np.flatnonzero(self.is_tree[slots]).tolist():
@@ -138,11 +142,10 @@ class WindowPlanes:
             drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
             depths: The hazards, cumulated [num_rows].
         """
-        before = self.cells(slots, lengths - 1)
-        hazards = self.hazards.reshape(-1)
+        cells, hazards = self.cells(slots, lengths), self.hazards_before
         # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
         # go on past the longest sequence.
-        reach = hazards.take(before + drafts, mode="clip") - hazards.take(before, mode="clip")
+        reach = hazards.take(cells + drafts, mode="clip") - hazards.take(cells, mode="clip")
         is_worth = reach <= depths
         if not self.trees and np.count_nonzero(is_worth) == len(is_worth):
             return drafts
@@ -154,17 +157,17 @@ class WindowPlanes:
             worth[rows] = np.minimum(drafts[rows], np.count_nonzero(is_above, axis=1))
         rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
         if len(rows):
-            worth[rows] = self._count_of_chains(before[rows], drafts[rows], depths[rows])
+            worth[rows] = self._count_of_chains(cells[rows], drafts[rows], depths[rows])
         return worth
 
     def _count_of_chains(
-        self, before: Int64Array, drafts: Int32Array, depths: Float32Array
+        self, cells: Int64Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """Returns how many drafts after cells have at most a given hazard [num_rows]."""
+        """Returns how many drafts from cells on have at most a given hazard [num_rows]."""
         offsets = np.arange(1, int(drafts.max()) + 1)
-        hazards = self.hazards.reshape(-1)
-        most = hazards[before] + depths
-        is_worth = hazards.take(before[:, None] + offsets, mode="clip") <= most[:, None]
+        most = self.hazards_before.take(cells, mode="clip") + depths
+        reach = self.hazards_before.take(cells[:, None] + offsets, mode="clip")
+        is_worth = reach <= most[:, None]
         is_worth &= offsets <= drafts[:, None]
         worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
         return worth
