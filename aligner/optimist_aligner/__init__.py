@@ -1,7 +1,8 @@
 """Follows an output through all that it may repeat, and says how it goes on.
 
 `Aligner(vocabulary).prepare(sources)` reads what may be repeated once, `follow` begins an output,
-`observe` takes its tokens, and `propose` returns a `Draft` of what comes next. Needs numpy alone.
+`observe` takes its tokens, and `propose` returns a `Draft` of what comes next. Needs numpy and
+librt alone.
 """
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference

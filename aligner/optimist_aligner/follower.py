@@ -4,6 +4,8 @@ from array import array
 from typing import Final
 
 import numpy as np
+from librt.vecs import vec
+from mypy_extensions import i32
 
 from optimist_aligner.drafting.candidates import (
     Candidate,
@@ -25,6 +27,7 @@ from optimist_aligner.following.template import Template
 from optimist_aligner.model.common import Common, Continuations, load_continuations
 from optimist_aligner.model.weights import Weights, load_weights
 from optimist_aligner.text.context_index import MOST_TOKEN_ID, ContextIndex
+from optimist_aligner.text.growing_text import GrowingText
 from optimist_aligner.text.output_index import OutputIndex
 from optimist_aligner.text.searched_text import SearchedText
 from optimist_aligner.text.sources import SEPARATOR, Sources
@@ -35,7 +38,7 @@ _NUM_FREQUENT: Final = 24
 _FREQUENT_VALUE: Final = 0.02
 """Where nodes have to be worth more, frequent tokens are not looked at."""
 _FREQUENT_RUN: Final = 6
-_BYTES_PER_TOKEN: Final = 124
+_BYTES_PER_TOKEN: Final = 64
 
 
 class AutoReference:
@@ -56,7 +59,7 @@ class AutoReference:
         self.searched, self.classes, self.weights = searched, classes, weights
         self.common, self.is_chain = common, is_chain
         self.index = ContextIndex(token_ids)
-        self.text, self.positions = token_ids.tolist(), searched.positions.tolist()
+        self.text, self.positions = GrowingText(token_ids), vec[i32](searched.positions)
         tokens = np.frombuffer(token_ids, np.intc)
         counts = np.bincount(tokens[tokens != SEPARATOR])
         distinct = np.flatnonzero(counts)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from optimist_aligner.algorithm import Algorithm, Follower
-from optimist_aligner.drafting.draft import Draft, make_draft
+from optimist_aligner.drafting.draft import FLOAT32, Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
 from optimist_common.drafts import TokenTree
 
@@ -45,9 +45,12 @@ def draft_of(
 ) -> Draft:
     """Returns a draft: a chain read from nowhere with even chances, unless others are given."""
     size = len(token_ids)
-    parents, positions = parents or range(-1, size - 1), positions or [NO_POSITION] * size
-    columns = list(token_ids), list(parents), list(positions)
-    return make_draft(*columns, list(values or [0.5] * size))
+    return Draft(
+        array(INT32, token_ids),
+        array(INT32, parents or range(-1, size - 1)),
+        array(INT32, positions or [NO_POSITION] * size),
+        array(FLOAT32, values or [0.5] * size),
+    )
 
 
 def followed(algorithm: Algorithm, predicted: str | list[str], output: str) -> Follower:

@@ -144,7 +144,7 @@ def test_measure_is_higher_for_weights_that_know_than_for_none() -> None:
     text = list(range(60)) * 3
     before, after = array(INT32, text), array(INT32, [*text[:70], 99, *text[70:]])
     pairs = [Pair(before, array(INT32), after, {})]
-    fitted, none = load_weights(is_rewrite=True).logits, [0.0] * NUM_WEIGHTS
+    fitted, none = list(load_weights(is_rewrite=True).logits), [0.0] * NUM_WEIGHTS
     assert measure(VOCABULARY, NOTHING, pairs, fitted) > measure(VOCABULARY, NOTHING, pairs, none)
 
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner import Draft, Follower, Reference
-from optimist_aligner.drafting.draft import make_draft
+from optimist_aligner import FLOAT32, INT32, Draft, Follower, Reference
 from optimist_vllm.core.account import Account
 from optimist_vllm.core.followed_request import FollowedRequest
 from optimist_vllm.core.payload import PAYLOAD, TEXT, Payload, Report, take_attached
@@ -185,11 +184,11 @@ class _Repeating(Follower, Reference):
         rest = self.expected[len(self.output) :][:max_tokens]
         values = [self.value ** (index + 1) for index in range(len(rest))]
         nodes = range(sum(value >= min_value for value in values))
-        return make_draft(
-            rest[: len(nodes)],
-            [node - 1 for node in nodes],
-            [len(self.output) + node for node in nodes],
-            values[: len(nodes)],
+        return Draft(
+            array(INT32, rest[: len(nodes)]),
+            array(INT32, [node - 1 for node in nodes]),
+            array(INT32, [len(self.output) + node for node in nodes]),
+            array(FLOAT32, values[: len(nodes)]),
         )
 
 

@@ -1,10 +1,13 @@
 """What may come after a node of a tree, and what it was found as."""
 
+from mypy_extensions import mypyc_attr
+
 from optimist_aligner.drafting.candidates import NO_STOP, Candidate
 from optimist_aligner.drafting.draft import NO_PARENT
 from optimist_aligner.model.weights import Continuation
 
 
+@mypyc_attr(acyclic=True)
 class Path:
     """A candidate that agrees with the nodes up to here.
 
@@ -31,6 +34,7 @@ class Path:
         self.stop, self.resume = stop, resume
 
 
+@mypyc_attr(acyclic=True)
 class Branch:
     """What may come after a node.
 
@@ -50,6 +54,7 @@ class Branch:
         self.value, self.parent, self.step = 0.0, NO_PARENT, 0
 
 
+@mypyc_attr(acyclic=True)
 class First:
     """A first token: its odds against none of the candidates, its chance, what it was found as."""
 

@@ -2,6 +2,9 @@
 
 from typing import Final
 
+from librt.vecs import vec
+from mypy_extensions import mypyc_attr
+
 from optimist_aligner.following.alignment import Alignment
 from optimist_aligner.following.template import Template
 from optimist_aligner.model.common import Common
@@ -18,6 +21,7 @@ from optimist_aligner.model.layout import (
     START,
 )
 from optimist_aligner.text.context_index import ContextIndex
+from optimist_aligner.text.growing_text import GrowingText
 from optimist_aligner.text.output_index import OutputIndex
 from optimist_aligner.text.searched_text import SearchedText
 
@@ -34,6 +38,7 @@ _NONE_LOST: Final = START["none_lost"]
 _NONE_LONGEST: Final = START["none_longest"]
 
 
+@mypyc_attr(acyclic=True)
 class Candidate:
     """A token that may come next, and where the text goes on after it.
 
@@ -94,6 +99,7 @@ class Candidate:
             self.features = (first, second, third)
 
 
+@mypyc_attr(acyclic=True)
 class View:
     """All that is looked at for candidates of the next token.
 
@@ -136,7 +142,7 @@ class View:
 
     def __init__(
         self,
-        text: list[int],
+        text: GrowingText,
         start: int,
         searched: SearchedText,
         classes: bytes,
@@ -145,7 +151,7 @@ class View:
         alignment: Alignment,
         template: Template,
         common: Common | None,
-        logits: list[float],
+        logits: vec[float],
         *,
         keeps_features: bool,
     ) -> None:
@@ -156,19 +162,20 @@ class View:
         self.is_rewrite = searched.is_rewrite
         self.num_output = len(text) - start
         self.num_context = len(text) - searched.context_start
-        self.last_class = classes[text[-1]] if self.num_context else 0
+        self.last_class = classes[text.ids[-1]] if self.num_context else 0
         self.rate, self.runs = alignment.rate, alignment.runs
         self.followed = FOLLOWED[min(alignment.run, MOST_LENGTH)]
         self.rejected = -1
         if alignment.num_lost and alignment.lost_at < self.num_aligned:
-            self.rejected = text[alignment.lost_at]
+            self.rejected = text.ids[alignment.lost_at]
 
     def compare_classes(self, offset: int, num_lost: int) -> int:
         """Returns 2 if what stands at a lost offset is of the class of what was said, 1 if not."""
-        expected = self.text[offset] if 0 <= offset < len(self.text) else -1
+        ids = self.text.ids
+        expected = ids[offset] if 0 <= offset < len(ids) else -1
         if not num_lost or expected < 0:
             return 0
-        said = self.text[-min(num_lost, self.num_output)]
+        said = ids[-min(num_lost, self.num_output)]
         return 2 if self.classes[expected] == self.classes[said] else 1
 
 

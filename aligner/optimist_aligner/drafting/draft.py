@@ -2,8 +2,12 @@
 
 from array import array
 from dataclasses import dataclass, field
-from struct import pack
+from sys import byteorder
 from typing import Final
+
+from librt.strings import BytesWriter, write_f32_le, write_i32_le
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
 
 from optimist_aligner.text.sources import INT32
 
@@ -31,8 +35,8 @@ class Draft:
     """Where each node was read from, see `Sources.positions` [num_nodes]."""
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
-    _listed: tuple[list[int], list[int]] | None = field(default=None, repr=False, compare=False)
-    """Tokens and parents once more, if there are such lists: an array makes an object of each."""
+    _nodes: "Nodes | None" = field(default=None, repr=False, compare=False)
+    """Tokens and parents once more, if they were asked for: an array makes an object of each."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -50,25 +54,30 @@ class Draft:
 
     def walk(self, token_ids: "array[int]", node: int) -> tuple[int, int]:
         """Returns to which node some tokens lead after a node, and how many of them are nodes."""
-        own, parents = self._list()
-        number, count = len(own), 0
-        for token_id in token_ids:
-            child = node + 1
-            while child < number and (own[child] != token_id or parents[child] != node):
+        nodes = self._take_nodes()
+        own, parents = nodes.token_ids, nodes.parents
+        number: i64 = len(own)
+        last: i64 = node
+        count = 0
+        for each in token_ids:
+            token_id: i64 = each
+            child = last + 1
+            while child < number and (own[child] != token_id or parents[child] != last):
                 child += 1
             if child == number:
                 break
-            node, count = child, count + 1
-        return node, count
+            last, count = child, count + 1
+        return last, count
 
-    def _list(self) -> tuple[list[int], list[int]]:
-        if self._listed is None:
-            self._listed = self.token_ids.tolist(), self.parents.tolist()
-        return self._listed
+    def _take_nodes(self) -> "Nodes":
+        if self._nodes is None:
+            self._nodes = nodes = Nodes()
+            nodes.token_ids, nodes.parents = vec[i32](self.token_ids), vec[i32](self.parents)
+        return self._nodes
 
     def count_heights(self) -> list[int]:
         """Returns how long the longest path after each node is, and last after the root."""
-        parents = self._list()[1]
+        parents = self._take_nodes().parents
         heights = [0] * (len(parents) + 1)
         for node in range(len(parents) - 1, -1, -1):
             parent, height = parents[node], heights[node] + 1
@@ -77,19 +86,38 @@ class Draft:
         return heights
 
 
-def make_draft(
-    token_ids: list[int], parents: list[int], positions: list[int], values: list[float]
-) -> Draft:
-    """Returns the tree of four columns."""
-    # An array that is made of numbers parses each of them as an argument.
-    number = len(token_ids)
-    form = f"{3 * number}{INT32}{number}{FLOAT32}"
-    data = pack(form, *token_ids, *parents, *positions, *values)
-    size = len(data) // 4
-    return Draft(
-        array(INT32, data[:size]),
-        array(INT32, data[size : 2 * size]),
-        array(INT32, data[2 * size : 3 * size]),
-        array(FLOAT32, data[3 * size :]),
-        (token_ids, parents),
-    )
+class Nodes:
+    """Nodes of a tree, one after the other, without an object for each.
+
+    Attributes:
+        number: How many there are.
+        token_ids, parents: See Draft.
+        positions, values: As little-endian int32 and float32.
+    """
+
+    __slots__ = ("number", "parents", "positions", "token_ids", "values")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.token_ids, self.parents = vec[i32](), vec[i32]()
+        self.positions, self.values = BytesWriter(), BytesWriter()
+
+    def append(self, token_id: int, parent: int, position: int, value: float) -> None:
+        """Adds a node; its parent is there already."""
+        self.number += 1
+        self.token_ids = append(self.token_ids, token_id)
+        self.parents = append(self.parents, parent)
+        write_i32_le(self.positions, position)
+        write_f32_le(self.values, value)
+
+
+def make_draft(nodes: Nodes) -> Draft:
+    """Returns the tree of some nodes."""
+    token_ids = array(INT32, memoryview(nodes.token_ids).tobytes())
+    parents = array(INT32, memoryview(nodes.parents).tobytes())
+    positions = array(INT32, nodes.positions.getvalue())
+    values = array(FLOAT32, nodes.values.getvalue())
+    if byteorder == "big":
+        positions.byteswap()
+        values.byteswap()
+    return Draft(token_ids, parents, positions, values, nodes)

@@ -22,7 +22,7 @@ def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
         view: What is looked at.
         drafted: These tokens.
     """
-    tail = [*view.text[-MOST_ORDER:], *drafted][-MOST_ORDER:]
+    tail = [*view.text.ids[-MOST_ORDER:], *drafted][-MOST_ORDER:]
     if view.is_rewrite or len(tail) < MOST_ORDER or len(drafted) > MOST_OPEN_STEPS:
         return []
     candidates: list[Candidate] = []
@@ -45,9 +45,9 @@ def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
 
 def _make(view: View, offsets: Sequence[int], order: int, *, is_own: bool) -> list[Candidate]:
     """Returns the latest offset of each token that stands at some offsets."""
-    text, end = view.text, len(view.text)
-    latest = {text[offset]: offset for offset in offsets if offset < end and text[offset] >= 0}
-    following = [text[offset] for offset in offsets if offset < end]
+    ids, end = view.text.ids, len(view.text)
+    latest = {ids[offset]: offset for offset in offsets if offset < end and ids[offset] >= 0}
+    following = [ids[offset] for offset in offsets if offset < end]
     first = _FURTHER + ((order - 2) * 2 + is_own) * NUM_SHARES
     candidates: list[Candidate] = []
     for token_id, offset in latest.items():

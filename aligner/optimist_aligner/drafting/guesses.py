@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from librt.vecs import vec
+from mypy_extensions import i32, i64
+
 from optimist_aligner.drafting.candidates import (
     Candidate,
     View,
@@ -32,6 +35,9 @@ _MOST_LINE_TOKENS: Final = 200
 _MOST_RECENT: Final = 24
 """Tokens of the output; below 2 ** (NUM_COUNTS - 1), so that each has a bucket of its age."""
 
+_MOST_COUNT: Final = 1 << (NUM_COUNTS - 2)
+"""What is at least that has the last bucket."""
+
 _AHEAD: Final = START["ahead"]
 _SAME_CLASS: Final = START["same_class"]
 _NEXT_LINE: Final = START["next_line"]
@@ -46,7 +52,7 @@ def guess_beginning(view: View, starts: list[int]) -> list[Candidate]:
     row = class_row(EXPECTED, view.last_class)
     candidates: list[Candidate] = []
     for offset in starts:
-        token_id = view.text[offset]
+        token_id = view.text.ids[offset]
         if token_id >= 0:
             candidate = Candidate(token_id, EXPECTED, 0, offset)
             candidate.add_three(view, _AHEAD + AHEAD[0], _SAME_CLASS, row + view.classes[token_id])
@@ -61,7 +67,7 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
         view: What is looked at.
         taken: Offsets that are candidates already.
     """
-    alignment, text = view.alignment, view.text
+    alignment, ids = view.alignment, view.text.ids
     candidates: list[Candidate] = []
     if not alignment.num_lost:
         return candidates
@@ -71,10 +77,10 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
     nears, classes = _SAME_CLASS + lost * 3 + same, view.classes
     end = min(start + MOST_AHEAD, view.num_aligned)
     for offset in range(start, end):
-        token_id, ahead = text[offset], offset - start
+        token_id, ahead = ids[offset], offset - start
         if token_id < 0:
             break
-        if not _has(text, start, offset, token_id) and offset not in taken:
+        if not _has(ids, start, offset, token_id) and offset not in taken:
             candidate = Candidate(token_id, EXPECTED, 0, offset)
             candidate.add_three(
                 view,
@@ -90,16 +96,16 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
 
 def guess_template(view: View) -> list[Candidate]:
     """Returns what stands where the offset in the earlier output was lost, and after it."""
-    template, text = view.template, view.text
+    template, ids = view.template, view.text.ids
     candidates: list[Candidate] = []
     if not template.num_lost or template.lost_at < 0:
         return candidates
     lost, start = lost_bucket(template.num_lost), template.lost_at
     same = view.compare_classes(start, template.num_lost)
     row = class_row(TEMPLATE, view.last_class)
-    for offset in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(text))):
-        token_id, ahead = text[offset], offset - start
-        if _has(text, start, offset, token_id):
+    for offset in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(ids))):
+        token_id, ahead = ids[offset], offset - start
+        if _has(ids, start, offset, token_id):
             continue
         candidate = Candidate(token_id, TEMPLATE, 0, offset)
         candidate.add_three(
@@ -124,14 +130,14 @@ def guess_frequent(
     """
     end = len(view.text)
     start = max(view.start, end - _MOST_RECENT)
-    recent = view.text[start:]
+    recent = list(view.text.ids[start:])
     latest = dict(zip(recent, range(start, end), strict=True))
     row = class_row(FREQUENT, view.last_class)
     classes, output = view.classes, view.output
     candidates: list[Candidate] = []
     for token_id in dict.fromkeys([*reversed(recent), *frequent]):
         offset = latest.get(token_id, NOWHERE)
-        count = (counts.get(token_id, 0) + output.count(token_id)).bit_length()
+        count = (counts.get(token_id, 0) + output.count(token_id, _MOST_COUNT)).bit_length()
         candidate = Candidate(token_id, FREQUENT, 0, offset)
         candidate.add_three(
             view,
@@ -147,7 +153,7 @@ def guess_common(view: View, common: Common) -> list[Candidate]:
     """Returns what commonly follows the last tokens."""
     row, classes = class_row(COMMON, view.last_class), view.classes
     candidates: list[Candidate] = []
-    for token_id, feature in common.find(view.text, view.last_class):
+    for token_id, feature in common.find(list(view.text.ids[-2:]), view.last_class):
         candidate = Candidate(token_id, COMMON, 0, NOWHERE)
         candidate.add(view, feature)
         candidate.add(view, row + classes[token_id])
@@ -155,10 +161,10 @@ def guess_common(view: View, common: Common) -> list[Candidate]:
     return candidates
 
 
-def _has(text: list[int], start: int, end: int, token_id: int) -> bool:
+def _has(ids: vec[i32], start: i64, end: i64, token_id: int) -> bool:
     """Returns whether a token is between two offsets that are near each other."""
     offset = start
-    while offset < end and text[offset] != token_id:
+    while offset < end and ids[offset] != token_id:
         offset += 1
     return offset < end
 
@@ -174,7 +180,7 @@ def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:
         offset = _find_line(view, offset)
         if offset < 0:
             break
-        token_id = view.text[offset]
+        token_id = view.text.ids[offset]
         if offset not in taken:
             candidate = Candidate(token_id, EXPECTED, 0, offset)
             candidate.add(view, _NEXT_LINE + number * NUM_LOST + lost)
@@ -185,10 +191,10 @@ def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:
 
 def _find_line(view: View, offset: int) -> int:
     """Returns the offset after the next line end; -1 if no prediction goes on there."""
-    text, classes = view.text, view.classes
+    ids, classes = view.text.ids, view.classes
     for after in range(offset, min(offset + _MOST_LINE_TOKENS, view.num_aligned - 1)):
-        if text[after] < 0:
+        if ids[after] < 0:
             return -1
-        if classes[text[after]] == NEWLINE:
-            return after + 1 if text[after + 1] >= 0 else -1
+        if classes[ids[after]] == NEWLINE:
+            return after + 1 if ids[after + 1] >= 0 else -1
     return -1

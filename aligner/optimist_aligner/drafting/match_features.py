@@ -45,12 +45,13 @@ def make_predicted(view: View, offsets: Mapping[int, tuple[int, ...]]) -> list[C
         offsets: Each with features of its context.
     """
     text, num_context, classes = view.text, view.num_context, view.classes
+    ids = text.ids
     alignment, rejected = view.alignment, view.rejected
     cursor = alignment.offset if alignment.is_found else NOWHERE
     lost_at, row = alignment.lost_at, class_row(PREDICTED, view.last_class)
     candidates = []
     for offset, of_context in offsets.items():
-        token_id, length = text[offset], count_equal(text, offset, num_context)
+        token_id, length = ids[offset], count_equal(text, offset, num_context)
         distance = distance_bucket(offset - lost_at)
         candidate = Candidate(token_id, PREDICTED, length, offset)
         candidate.add_three(
@@ -80,10 +81,11 @@ def make_own(
         is_prompt: Whether they are of the prompt.
     """
     text, num_context, classes = view.text, view.num_context, view.classes
+    ids = text.ids
     rejected, row = view.rejected, class_row(OWN, view.last_class)
     candidates = []
     for rank, (offset, of_context) in enumerate(offsets.items()):
-        token_id, length = text[offset], count_equal(text, offset, num_context)
+        token_id, length = ids[offset], count_equal(text, offset, num_context)
         length_class = LENGTH_CLASS[length]
         recency = FROM_PROMPT if is_prompt else RECENCY[rank]
         distance = _template_distance(view, offset)
@@ -107,7 +109,7 @@ def make_skipped(view: View, offset: int) -> Candidate:
     """Returns a candidate at an offset of the sources, after tokens equal but for the last."""
     if offset >= view.num_aligned:
         return make_own_skipped(view, offset, -1)
-    token_id, length = view.text[offset], _count_equal_before(view, offset)
+    token_id, length = view.text.ids[offset], _count_equal_before(view, offset)
     candidate = Candidate(token_id, PREDICTED_SKIP, length, offset)
     candidate.add(view, _LENGTH + PREDICTED_SKIP * NUM_LENGTHS + length)
     candidate.add(view, _SKIP_DISTANCE + distance_bucket(offset - view.alignment.lost_at))
@@ -117,7 +119,7 @@ def make_skipped(view: View, offset: int) -> Candidate:
 
 def make_own_skipped(view: View, offset: int, rank: int) -> Candidate:
     """Returns such a candidate of the output, by how many later ones there are; -1: the prompt."""
-    token_id, length = view.text[offset], _count_equal_before(view, offset)
+    token_id, length = view.text.ids[offset], _count_equal_before(view, offset)
     candidate = Candidate(token_id, OWN_SKIP, length, offset)
     candidate.add_three(
         view,
@@ -131,7 +133,7 @@ def make_own_skipped(view: View, offset: int, rank: int) -> Candidate:
 
 def make_ruled(view: View, rule: Rule, offset: int, resume: int, length: int) -> Candidate:
     """Returns what a rule says at an offset of its replacement."""
-    token_id = view.text[offset]
+    token_id = view.text.ids[offset]
     stop = rule.offset + rule.length
     candidate = Candidate(token_id, PREDICTED, length, offset, stop, resume)
     candidate.add_three(
@@ -164,9 +166,9 @@ def _template_distance(view: View, offset: int) -> int:
 
 def _count_equal_before(view: View, offset: int) -> int:
     """Returns how many tokens before the last are equal."""
-    text, end = view.text, len(view.text)
+    ids, end = view.text.ids, len(view.text)
     most = min(_MOST_SKIP_LENGTH, offset - 1, view.num_context - 1)
     length = 0
-    while length < most and text[offset - length - 2] == text[end - length - 2]:
+    while length < most and ids[offset - length - 2] == ids[end - length - 2]:
         length += 1
     return length

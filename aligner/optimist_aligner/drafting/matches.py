@@ -11,7 +11,7 @@ from optimist_aligner.drafting.match_features import (
     make_ruled,
     make_skipped,
 )
-from optimist_aligner.following.agreement import choose_longest
+from optimist_aligner.following.agreement import choose_longest, count_equal
 from optimist_aligner.following.alignment import CERTAIN_RUN
 from optimist_aligner.model.layout import (
     LATEST,
@@ -46,14 +46,12 @@ _MOST_OWN_SKIPPED: Final = 3
 
 def find_matches(view: View) -> list[Candidate]:
     """Returns candidates after the tokens that the output ends with."""
-    keys = [
-        context_key(view.text, order) for order in range(1, min(MOST_ORDER, view.num_context) + 1)
-    ]
-    text, end = view.text, len(view.text)
+    keys = [view.text.end_key(order) for order in range(1, min(MOST_ORDER, view.num_context) + 1)]
+    ids, end = view.text.ids, len(view.text)
     aligned: dict[int, tuple[int, ...]] = {}
     prompted: dict[int, tuple[int, ...]] = {}
     for offset, features in _find_offsets(view, keys).items():
-        if offset < end and text[offset] >= 0:
+        if offset < end and ids[offset] >= 0:
             if offset < view.num_aligned:
                 aligned[offset] = features
             else:
@@ -75,20 +73,20 @@ def find_skipped(view: View, taken: set[int]) -> list[Candidate]:
     """
     if view.num_context < MOST_ORDER:
         return []
-    text, end, last = view.text, len(view.text), view.text[-1]
-    key = context_key(text[-MOST_ORDER:-1], 2)
+    ids, end = view.text.ids, len(view.text)
+    last, key = ids[-1], context_key([ids[-3], ids[-2]], 2)
     found = []
     offsets = view.contexts.find(2, key)
     if offsets is not None:
         for before in offsets.nearest(view.alignment.lost_at - 1, _MOST_SKIPPED):
             offset = before + 1
-            if offset >= view.start or offset in taken or min(text[before], text[offset]) < 0:
+            if offset >= view.start or offset in taken or min(ids[before], ids[offset]) < 0:
                 continue
-            if text[before] != last:
+            if ids[before] != last:
                 taken.add(offset)
                 found.append(make_skipped(view, offset))
     latest = view.output.find_latest(2, key, _MOST_AMBIGUOUS)
-    own = [before + 1 for before in latest if before + 1 < end and text[before] != last]
+    own = [before + 1 for before in latest if before + 1 < end and ids[before] != last]
     for rank, offset in enumerate(own[: -_MOST_OWN_SKIPPED - 1 : -1]):
         found.append(make_own_skipped(view, offset, rank))
     return found
@@ -147,12 +145,12 @@ def _find_shares(
     view: View, counted: Sequence[int], chosen: Sequence[int], order: int, start: int
 ) -> list[int]:
     """Returns for each offset the feature of how many of the counted ones go on as it does."""
-    text, end = view.text, len(view.text)
-    following = [text[offset] for offset in counted if offset < end]
+    ids, end = view.text.ids, len(view.text)
+    following = [ids[offset] for offset in counted if offset < end]
     total, count = len(following), following.count
     first = start + ((order - 1) * NUM_TOTALS + TOTAL[total]) * NUM_SHARES
     return [
-        first + share_bucket(count(text[offset]) if offset < end else 0, total) for offset in chosen
+        first + share_bucket(count(ids[offset]) if offset < end else 0, total) for offset in chosen
     ]
 
 
@@ -193,8 +191,9 @@ def _agrees_long(view: View, offsets: Iterable[int]) -> bool:
     """Returns whether as many tokens agree somewhere that few would be no evidence beside them."""
     if view.num_context < LONG_LENGTH:
         return False
-    text, tail = view.text, view.text[-LONG_LENGTH:]
-    return any(text[offset - LONG_LENGTH : offset] == tail for offset in offsets)
+    return any(
+        count_equal(view.text, offset, view.num_context) >= LONG_LENGTH for offset in offsets
+    )
 
 
 def _find_latest(view: View, order: int, key: int) -> Sequence[int]:
@@ -217,7 +216,7 @@ def _apply_rules(view: View, candidates: list[Candidate]) -> list[Candidate]:
         rule, num_said, resume = alignment.pending
         candidate = make_ruled(view, rule, rule.offset + num_said, resume, length)
         return [candidate, *candidates]
-    if not alignment.is_found or view.text[alignment.offset] < 0:
+    if not alignment.is_found or view.text.ids[alignment.offset] < 0:
         return candidates
     for rule in alignment.rules.find(view.text, alignment.offset)[:1]:
         passed = _RULE_PASSED + rule.sightings

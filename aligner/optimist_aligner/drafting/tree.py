@@ -9,9 +9,12 @@ from math import exp, inf
 from operator import attrgetter
 from typing import Final
 
+from librt.vecs import vec
+from mypy_extensions import i32, mypyc_attr
+
 from optimist_aligner.drafting.branch import Branch, First, Path
 from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
-from optimist_aligner.drafting.draft import NO_PARENT, Draft, make_draft
+from optimist_aligner.drafting.draft import NO_PARENT, Draft, Nodes, make_draft
 from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import (
@@ -31,10 +34,9 @@ MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
 _NOTHING: Final = -1.0
 """Less than any value."""
-_NUMBERS: Final = list(range(1024))
-"""Nodes, so that a path takes them from here; as many as any tree had."""
 
 
+@mypyc_attr(acyclic=True)
 class TreeGrower:
     """Grows one tree."""
 
@@ -42,7 +44,7 @@ class TreeGrower:
         self,
         view: View,
         weights: Weights,
-        positions: list[int],
+        positions: vec[i32],
         max_tokens: int,
         min_value: float,
         is_chain: bool,
@@ -68,13 +70,7 @@ class TreeGrower:
         """Value of the last of them."""
         self._least_next = min_value
         """Value of the first node that comes next, or the least value of a node."""
-        self._token_ids: list[int] = []
-        self._parents: list[int] = []
-        self._found_at: list[int] = []
-        self._values: list[float] = []
-        """The last of the columns of a draft; the one before has positions."""
-        while len(_NUMBERS) < max_tokens:
-            _NUMBERS.append(len(_NUMBERS))
+        self._nodes = Nodes()
 
     def grow(self, candidates: list[Candidate], none_logit: float) -> Draft:
         """Returns the tree.
@@ -87,14 +83,14 @@ class TreeGrower:
         for number, first in enumerate(firsts):
             value = first.value
             self._grow_above(value)
-            if len(self._token_ids) >= self._max_tokens:
+            if self._nodes.number >= self._max_tokens:
                 break
             branch = self._sprout(first)
             following = firsts[number + 1].value if number + 1 < len(firsts) else 0.0
             self._least_next = max(following, self._min_value)
             self._take(branch, value, NO_PARENT, 0)
         self._grow_above(0.0)
-        return make_draft(self._token_ids, self._parents, self._found_at, self._values)
+        return make_draft(self._nodes)
 
     def _add_up(self, candidates: list[Candidate], none_logit: float) -> list[First]:
         """Weighs candidates; returns the tokens that are worth a node, the likeliest first."""
@@ -130,7 +126,7 @@ class TreeGrower:
     def _grow_above(self, least: float) -> None:
         """Makes nodes of all that has been found after others and is worth that much."""
         waiting = self._waiting
-        while waiting and self._most_waiting >= least and len(self._token_ids) < self._max_tokens:
+        while waiting and self._most_waiting >= least and self._nodes.number < self._max_tokens:
             branch = waiting.pop()
             self._most_waiting = waiting[-1].value if waiting else _NOTHING
             self._take(branch, branch.value, branch.parent, branch.step)
@@ -155,21 +151,17 @@ class TreeGrower:
 
     def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
         """Makes a node of a branch, and of what comes after it as long as that is likeliest."""
-        token_ids, max_tokens = self._token_ids, self._max_tokens
         while True:
-            token_ids.append(branch.token_id)
-            self._parents.append(parent)
-            self._found_at.append(branch.position)
-            self._values.append(value)
+            self._nodes.append(branch.token_id, parent, branch.position, value)
             step += 1
             if not branch.paths:
                 self._look_further(value, step)
                 return
             if len(branch.paths) == 1:
                 step, value = self._copy(branch, value, step)
-            if step == MOST_STEPS or len(token_ids) == max_tokens:
+            if step == MOST_STEPS or self._nodes.number == self._max_tokens:
                 return
-            parent = len(token_ids) - 1
+            parent = self._nodes.number - 1
             branches = self._continue(branch, step)
             if len(branches) != 1:
                 if branches:
@@ -187,11 +179,12 @@ class TreeGrower:
         """Finds what may come after the last node, where no path goes on."""
         if value < self._least_open or step > MOST_OPEN_STEPS:
             return
-        last, drafted = len(self._token_ids) - 1, list[int]()
+        token_ids, parents = self._nodes.token_ids, self._nodes.parents
+        last, drafted = self._nodes.number - 1, list[int]()
         node = last
         while node != NO_PARENT:
-            drafted.append(self._token_ids[node])
-            node = self._parents[node]
+            drafted.append(token_ids[node])
+            node = int(parents[node])
         factors = self._weights.continuations[OWN]
         branches: dict[int, Branch] = {}
         for candidate in find_further(self._view, drafted[::-1]):
@@ -217,16 +210,16 @@ class TreeGrower:
         path, factors = branch.paths[0], branch.paths[0].factors
         factor, length, stop = path.factor, path.agreed, path.stop
         lengths, steps, pairs = factors.lengths, factors.steps, factors.classes
-        text, classes = self._text, self._classes
+        ids, classes, positions = self._text.ids, self._classes, self._positions
         by_token, marks = self._rules.by_token, self._rules.marks
-        values, node = self._values, len(self._values) - 1
+        nodes, node, num_positions = self._nodes, self._nodes.number - 1, len(positions)
         least = max(self._least_next, self._most_waiting)
         first = offset = path.first + step
-        end = min(min(self._max_tokens - 1 - node, MOST_STEPS - step) + offset, len(text))
+        end = min(min(self._max_tokens - 1 - node, MOST_STEPS - step) + offset, len(ids))
         row = classes[branch.token_id] * NUM_CLASSES
         is_less = False
         while offset < end:
-            token_id = text[offset]
+            token_id = ids[offset]
             if token_id == SEPARATOR or offset == stop:
                 break
             if marks[token_id & 0xFF] and token_id in by_token:
@@ -243,28 +236,20 @@ class TreeGrower:
                 is_less = True
                 break
             value = next_value
-            values.append(value)
+            position = positions[offset] if offset < num_positions else i32(NO_POSITION)
+            nodes.append(token_id, node, position, value)
             row = klass * NUM_CLASSES
+            node += 1
             step += 1
             offset += 1
         if offset > first:
-            self._extend(first, offset, node)
-            branch.token_id = text[offset - 1]
+            branch.token_id = ids[offset - 1]
         if is_less:
             branch.token_id, branch.weight = token_id, weight
             branch.position = self._find_position(offset)
-            self._push(branch, next_value, len(values) - 1, step)
+            self._push(branch, next_value, node, step)
             return MOST_STEPS, value
         return step, value
-
-    def _extend(self, first: int, end: int, parent: int) -> None:
-        """Makes nodes of what stands from an offset on, one after the other."""
-        self._token_ids += self._text[first:end]
-        self._parents += _NUMBERS[parent : parent + end - first]
-        self._found_at += self._positions[first:end]
-        missing = len(self._parents) - len(self._found_at)
-        if missing:
-            self._found_at += [NO_POSITION] * missing
 
     def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
         total = 0.0
@@ -294,7 +279,7 @@ class TreeGrower:
 
     def _continue(self, branch: Branch, step: int) -> list[Branch]:
         """Returns what may come after a branch, `step` nodes after the output."""
-        text, num_tokens, classes = self._text, len(self._text), self._classes
+        ids, num_tokens, classes = self._text.ids, len(self._text), self._classes
         by_token, marks = self._rules.by_token, self._rules.marks
         branches: list[Branch] = []
         row = classes[branch.token_id] * NUM_CLASSES
@@ -303,7 +288,7 @@ class TreeGrower:
             if offset == path.stop:
                 offset = path.resume
                 path = Path(path.factor, path.factors, path.agreed, offset - step)
-            token_id = text[offset] if offset < num_tokens else SEPARATOR
+            token_id = ids[offset] if offset < num_tokens else SEPARATOR
             if token_id == SEPARATOR:
                 continue
             factors, length = path.factors, path.agreed + step
@@ -347,7 +332,7 @@ class TreeGrower:
         stop, resume = rule.offset + rule.length, offset + len(rule.replaced)
         replaced = Path(path.factor, factors, path.agreed, rule.offset - step, stop, resume)
         ruled = weight * self._weights.next_rule[rule.sightings]
-        self._add(branches, self._text[rule.offset], ruled, rule.offset, replaced)
+        self._add(branches, self._text.ids[rule.offset], ruled, rule.offset, replaced)
         return weight * self._weights.next_rule_passed[rule.sightings]
 
 

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from mypy_extensions import i64
+
 from optimist_aligner.model.layout import MOST_LENGTH
+from optimist_aligner.text.growing_text import GrowingText
 
 _LENGTHS: Final = (MOST_LENGTH, 16, 8, 5)
 _SHORTNESS: Final = tuple(
@@ -12,7 +15,7 @@ _SHORTNESS: Final = tuple(
 """By length: how many of them it does not reach [MOST_LENGTH + 1]."""
 
 
-def count_equal(text: list[int], offset: int, num_output: int) -> int:
+def count_equal(text: GrowingText, offset: int, num_output: int) -> int:
     """Returns how many tokens before an offset are those that the text ends with.
 
     Args:
@@ -20,16 +23,18 @@ def count_equal(text: list[int], offset: int, num_output: int) -> int:
         offset: In the text.
         num_output: Tokens of the output; no others are compared with.
     """
-    first, second = offset - 1, len(text) - 1
-    most = min(MOST_LENGTH, min(offset, num_output))
-    length = 0
-    while length < most and text[first - length] == text[second - length]:
+    ids = text.ids
+    first: i64 = offset - 1
+    second: i64 = len(ids) - 1
+    most: i64 = min(MOST_LENGTH, min(offset, num_output))
+    length: i64 = 0
+    while length < most and ids[first - length] == ids[second - length]:
         length += 1
     return length
 
 
 def choose_longest(
-    text: list[int], offsets: Sequence[int], num_output: int, near: int, most: int
+    text: GrowingText, offsets: Sequence[int], num_output: int, near: int, most: int
 ) -> list[int]:
     """Returns the offsets that agree longest, among equals the nearest; going back counts twice.
 

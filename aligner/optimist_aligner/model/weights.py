@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
 
+from librt.vecs import vec
+
 from optimist_aligner.model.layout import (
     BLOCKS,
     LENGTH,
@@ -40,7 +42,7 @@ class Continuation:
     __slots__ = ("classes", "kind", "lengths", "steps")
 
     def __init__(
-        self, kind: int, lengths: list[float], steps: list[float], classes: list[float]
+        self, kind: int, lengths: vec[float], steps: vec[float], classes: vec[float]
     ) -> None:
         self.kind, self.lengths, self.steps, self.classes = kind, lengths, steps, classes
 
@@ -78,19 +80,25 @@ class Weights:
         """Takes the column; raises ValueError if it has another length."""
         if len(logits) != NUM_WEIGHTS:
             raise ValueError(f"{len(logits)} weights, not {NUM_WEIGHTS}")
-        self.logits = list(logits)
+        self.logits = vec[float](logits)
         num_pairs = NUM_CLASSES * NUM_CLASSES
         classes = [
-            [self._factor("next_class", source * num_pairs + pair) for pair in range(num_pairs)]
+            vec[float](
+                [self._factor("next_class", source * num_pairs + pair) for pair in range(num_pairs)]
+            )
             for source in range(2)
         ]
-        # The same few numbers over and over: as objects of their own they would fill the cache.
         steps = self._factors("next_step")
         self.continuations = [
             Continuation(
                 kind,
-                [self._factor("next_length", SOURCE[kind] * NUM_LENGTHS + each) for each in LENGTH],
-                [steps[kind * NUM_STEPS + each] for each in STEP],
+                vec[float](
+                    [
+                        self._factor("next_length", SOURCE[kind] * NUM_LENGTHS + each)
+                        for each in LENGTH
+                    ]
+                ),
+                vec[float]([steps[kind * NUM_STEPS + each] for each in STEP]),
                 classes[SOURCE[kind]],
             )
             for kind in range(NUM_KINDS)
@@ -98,7 +106,7 @@ class Weights:
         plain = self.continuations[PREDICTED]
         of_cursor = [self._factor("next_cursor", each) for each in LENGTH]
         lengths = [one * other for one, other in zip(plain.lengths, of_cursor, strict=True)]
-        self.cursor = Continuation(PREDICTED, lengths, plain.steps, plain.classes)
+        self.cursor = Continuation(PREDICTED, vec[float](lengths), plain.steps, plain.classes)
         self.kind_logits = [
             [
                 [self._kind_logits(rate, runs, followed) for followed in range(NUM_FOLLOWED)]
@@ -119,14 +127,15 @@ class Weights:
             total += logits[feature]
         return total
 
-    def _kind_logits(self, rate: int, runs: int, followed: int) -> list[float]:
+    def _kind_logits(self, rate: int, runs: int, followed: int) -> vec[float]:
         logits = self.logits
-        return [
+        sums = [
             logits[START["rate"] + kind * NUM_RUNS + rate]
             + logits[START["runs"] + kind * NUM_RUNS + runs]
             + logits[START["followed"] + kind * NUM_FOLLOWED + followed]
             for kind in range(NUM_KINDS)
         ]
+        return vec[float](sums)
 
     def _terms(self, rate: int, runs: int) -> list[Terms]:
         slope = START["next_logit"]

@@ -1,13 +1,12 @@
 """Where the sources say what was said last: offsets by the one, two or three tokens before them."""
 
 from array import array
-from bisect import bisect_left, bisect_right
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-
-from optimist_aligner.text.sources import INT32
+from librt.vecs import vec
+from mypy_extensions import i32, i64, mypyc_attr
 
 MOST_ORDER: Final = 3
 TOKEN_BITS: Final = 20
@@ -16,9 +15,6 @@ MOST_TOKEN_ID: Final = (1 << TOKEN_BITS) - 3
 before the beginning."""
 TOKEN_OFFSET: Final = 2
 _FEW: Final = 4
-_END_BITS: Final = 31
-"""A first and an end place share a number of 62 bits, which needs no object either."""
-_START_MASK: Final = (1 << _END_BITS) - 1
 
 
 def context_key(tokens: list[int], order: int) -> int:
@@ -29,35 +25,50 @@ def context_key(tokens: list[int], order: int) -> int:
     return key
 
 
+@mypyc_attr(acyclic=True)
 class Offsets:
     """Ascending offsets of one context: `all[start:end]`."""
 
     __slots__ = ("all", "end", "start")
 
-    def __init__(self, all_: "array[int]", start: int, end: int) -> None:
+    def __init__(self, all_: vec[i32], start: int, end: int) -> None:
         self.all, self.start, self.end = all_, start, end
 
-    def latest(self, most: int) -> "array[int]":
+    def latest(self, most: int) -> list[int]:
         """Returns up to `most` of them, the last ones."""
-        return self.all[max(self.start, self.end - most) : self.end]
+        return self._list(max(self.start, self.end - most), self.end)
 
     def rank(self, offset: int) -> int:
         """Returns how many of them are after an offset, which is one of them."""
-        return self.end - 1 - bisect_left(self.all, offset, self.start, self.end)
+        return self.end - 1 - self._find(offset)
 
-    def nearest(self, offset: int, most: int) -> "array[int]":
+    def nearest(self, offset: int, most: int) -> list[int]:
         """Returns up to `most` of them around an offset, two thirds of them after it."""
         if self.end - self.start <= most:
-            return self.all[self.start : self.end]
-        middle = bisect_left(self.all, offset, self.start, self.end)
-        first = max(self.start, min(middle - most // 3, self.end - most))
-        return self.all[first : first + most]
+            return self._list(self.start, self.end)
+        first = max(self.start, min(self._find(offset) - most // 3, self.end - most))
+        return self._list(first, first + most)
+
+    def _list(self, start: int, end: int) -> list[int]:
+        numbers = self.all
+        return [numbers[index] for index in range(start, end)]
+
+    def _find(self, offset: int) -> int:
+        """Returns the index of the first that is not less than an offset."""
+        numbers, low, high = self.all, i64(self.start), i64(self.end)
+        while low < high:
+            middle = (low + high) >> 1
+            if numbers[middle] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return int(low)
 
 
 class ContextIndex:
-    """Sorted contexts of a text that does not change; 28 bytes a token, and some of each token id.
+    """Sorted contexts of a text that does not change; 36 bytes a token.
 
-    The last token leads, so that its places are the same ones in all three orders.
+    The last token leads, so that the contexts that end alike are side by side.
     """
 
     def __init__(self, token_ids: "array[int]") -> None:
@@ -65,40 +76,41 @@ class ContextIndex:
         last = np.frombuffer(token_ids, np.intc).astype(np.int64) + TOKEN_OFFSET
         before = np.concatenate([np.zeros(2, np.int64), last])
         columns = [before[: len(last)], before[1 : 1 + len(last)], last]
-        keys, orders = last, []
+        keys = last
+        self._keys: list[vec[i64]] = []
+        self._offsets: list[vec[i32]] = []
         for order in range(1, MOST_ORDER + 1):
             if order > 1:
                 keys = (keys << TOKEN_BITS) | columns[MOST_ORDER - order]
-            orders.append(_sort(keys, columns[MOST_ORDER - order :]))
-        self._offsets = [array(INT32, offsets.tobytes()) for _, offsets in orders]
-        self._keys = [array("q", sorted_keys.tobytes()) for sorted_keys, _ in orders[1:]]
-        distinct, starts = np.unique(orders[0][0], return_index=True)
-        ends = np.append(starts[1:], len(last))
-        places = (starts | (ends << _END_BITS)).tolist()
-        self._places: dict[int, int] = dict(zip(distinct.tolist(), places, strict=True))
-        """Of the contexts that end with a token, by the token: the first, and the end."""
+            sorted_keys, offsets = _sort(keys, columns[MOST_ORDER - order :])
+            self._keys.append(vec[i64](sorted_keys))
+            self._offsets.append(vec[i32](offsets))
 
     def find(self, order: int, key: int) -> Offsets | None:
         """Returns the offsets after a context of 1 to 3 tokens; None if there are none."""
-        places = self._places.get(key >> (TOKEN_BITS * (order - 1)), 0)
-        if not places:
-            return None
-        start, end = places & _START_MASK, places >> _END_BITS
-        offsets = self._offsets[order - 1]
-        if order == 1:
-            return Offsets(offsets, start, end)
-        keys, number = self._keys[order - 2], end
-        if number - start > 1:
-            start = bisect_left(keys, key, start, number)
-        if start == number or keys[start] != key:
+        keys, wanted = self._keys[order - 1], i64(key)
+        number: i64 = len(keys)
+        start = _bisect(keys, wanted, 0, number)
+        if start == number or keys[start] != wanted:
             return None
         end = start + 1
         # Most contexts are few.
-        while end < number and end < start + _FEW and keys[end] == key:
+        while end < number and end < start + _FEW and keys[end] == wanted:
             end += 1
         if end == start + _FEW:
-            end = bisect_right(keys, key, end, number)
-        return Offsets(offsets, start, end)
+            end = _bisect(keys, wanted + 1, end, number)
+        return Offsets(self._offsets[order - 1], int(start), int(end))
+
+
+def _bisect(keys: vec[i64], key: i64, low: i64, high: i64) -> i64:
+    """Returns the index of the first key between two that is not less than a key."""
+    while low < high:
+        middle = (low + high) >> 1
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _sort(

@@ -12,7 +12,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def ahead(view: View, *taken: int) -> str:
     candidates = list(guess_ahead(view, set(taken)))
     assert all(each.kind == EXPECTED for each in candidates)
-    assert all(view.text[each.offset] == each.token_id for each in candidates)
+    assert all(view.text.ids[each.offset] == each.token_id for each in candidates)
     return "".join(chr(each.token_id) for each in candidates)
 
 

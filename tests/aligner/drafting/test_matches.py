@@ -30,7 +30,8 @@ def in_block(candidate: Candidate, name: str) -> bool:
 
 
 def num_equal(view: View, offset: int) -> int:
-    context, before = view.text[-view.num_context :], view.text[:offset]
+    text = list(view.text.ids)
+    context, before = text[-view.num_context :], text[:offset]
     length = 0
     while length < min(len(context), offset) and before[-length - 1] == context[-length - 1]:
         length += 1
@@ -46,15 +47,15 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
     offsets = [each.offset for each in plain]
     assert len(set(offsets)) == len(offsets)
     for each in plain:
-        assert each.token_id == view.text[each.offset] >= 0
+        assert each.token_id == view.text.ids[each.offset] >= 0
         assert each.kind == (PREDICTED if each.offset < view.num_aligned else OWN)
         assert each.length == min(MOST_LENGTH, num_equal(view, each.offset))
     taken = set(offsets)
     for each in find_skipped(view, taken):
-        assert each.token_id == view.text[each.offset] >= 0
+        assert each.token_id == view.text.ids[each.offset] >= 0
         assert each.kind == (PREDICTED_SKIP if each.offset < view.num_aligned else OWN_SKIP)
-        assert view.text[each.offset - 1] != view.text[-1]
-        assert view.text[each.offset - 3 : each.offset - 1] == view.text[-3:-1]
+        assert view.text.ids[each.offset - 1] != view.text.ids[-1]
+        assert view.text.ids[each.offset - 3 : each.offset - 1] == view.text.ids[-3:-1]
         assert each.offset not in offsets
 
 
@@ -119,5 +120,5 @@ def test_skipped_are_of_the_kind_of_where_they_stand() -> None:
     view = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
     kinds = {chr(each.token_id): each.kind for each in find_skipped(view, set())}
     assert kinds == {"x": PREDICTED_SKIP, "y": OWN_SKIP, "-": OWN_SKIP, "+": OWN_SKIP}
-    offset = view.text.index(ord("x"))
+    offset = list(view.text.ids).index(ord("x"))
     assert "x" not in {chr(each.token_id) for each in find_skipped(view, {offset})}

@@ -1,6 +1,7 @@
 import pytest
 
 from optimist_aligner.following.template import NOWHERE, Template
+from optimist_aligner.text.growing_text import GrowingText
 from optimist_aligner.text.output_index import OutputIndex
 from tests.aligner.words import codes
 
@@ -8,7 +9,7 @@ SOURCES = "sources are no template"
 
 
 def placed(output: str) -> Template:
-    text = codes(SOURCES).tolist()
+    text = GrowingText(codes(SOURCES))
     index = OutputIndex(text)
     template = Template(text, index)
     for token_id in codes(output):

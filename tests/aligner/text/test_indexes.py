@@ -1,7 +1,9 @@
 from array import array
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from librt.vecs import vec
+from mypy_extensions import i32
 
 from optimist_aligner.text.context_index import (
     MOST_ORDER,
@@ -10,6 +12,7 @@ from optimist_aligner.text.context_index import (
     Offsets,
     context_key,
 )
+from optimist_aligner.text.growing_text import GrowingText
 from optimist_aligner.text.output_index import OutputIndex
 from optimist_aligner.text.sources import INT32
 
@@ -18,6 +21,10 @@ LARGEST = [-1, 0, MOST_TOKEN_ID - 1, MOST_TOKEN_ID]
 token_lists = st.lists(st.integers(-1, 3), max_size=40) | st.lists(
     st.sampled_from(LARGEST), max_size=20
 )
+PAIRS = [5, 5 + 30_011, 9, 9 + 40_503]
+"""Two pairs of them have the same hash: (9, 30016) and (40512, 5)."""
+varied = st.lists(st.sampled_from([*PAIRS, MOST_TOKEN_ID]) | st.integers(0, 400), max_size=60)
+long_outputs = st.builds(lambda tokens, times: tokens * times, varied, st.integers(1, 12))
 offset_lists = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
 
 
@@ -27,6 +34,7 @@ def brute_offsets(text: list[int], context: list[int], start: int = 0) -> list[i
 
 
 @given(text=token_lists, more=token_lists, order=st.integers(1, MOST_ORDER))
+@example(text=[MOST_TOKEN_ID] * 9, more=[-1, MOST_TOKEN_ID], order=MOST_ORDER)
 def test_offsets_are_those_of_a_search(text: list[int], more: list[int], order: int) -> None:
     index = ContextIndex(array(INT32, text))
     for end in range(order, len(text + more) + 1):
@@ -36,7 +44,7 @@ def test_offsets_are_those_of_a_search(text: list[int], more: list[int], order: 
         if found is None:
             assert not expected
         else:
-            assert found.all[found.start : found.end].tolist() == expected
+            assert list(found.all[found.start : found.end]) == expected
             assert expected
 
 
@@ -44,8 +52,8 @@ def test_offsets_are_those_of_a_search(text: list[int], more: list[int], order: 
 def test_nearest_are_side_by_side_and_most_of_them_ahead(
     offsets: list[int], offset: int, most: int
 ) -> None:
-    all_offsets = array(INT32, [99, *offsets, 98])
-    found = Offsets(all_offsets, 1, 1 + len(offsets)).nearest(offset, most).tolist()
+    all_offsets = vec[i32]([99, *offsets, 98])
+    found = Offsets(all_offsets, 1, 1 + len(offsets)).nearest(offset, most)
     assert len(found) == min(most, len(offsets))
     first = offsets.index(found[0])
     assert found == offsets[first : first + len(found)]
@@ -65,11 +73,12 @@ def test_nearest_are_side_by_side_and_most_of_them_ahead(
 def test_offsets_in_the_output_are_those_of_a_search_of_the_output_alone(
     sources: list[int], parts: list[list[int]], other: list[int]
 ) -> None:
-    text, start = list(sources), len(sources)
-    index = OutputIndex(text)
+    growing, start = GrowingText(sources), len(sources)
+    index = OutputIndex(growing)
     for part in parts:
-        text.extend(part)
-        index.count(0)
+        growing.extend(part)
+        index.count(0, 1)
+    text = list(growing.ids)
     said = [*text[start:], *other]
     for order in range(1, MOST_ORDER + 1):
         for end in range(order, len(said) + 1):
@@ -77,3 +86,35 @@ def test_offsets_in_the_output_are_those_of_a_search_of_the_output_alone(
             key = context_key(said[:end], order)
             for most in (1, 2, 99):
                 assert index.find_latest(order, key, most) == expected[-most:]
+
+
+@given(
+    parts=st.lists(long_outputs, min_size=1, max_size=4),
+    num_sources=st.integers(0, 3),
+    most=st.sampled_from([1, 4, 10_000]),
+)
+@example(parts=[[*range(200)], [*range(300), *range(40)], [9]], num_sources=2, most=4)
+def test_offsets_are_found_in_outputs_that_outgrow_the_tables(
+    parts: list[list[int]], num_sources: int, most: int
+) -> None:
+    text = GrowingText([0] * num_sources)
+    index = OutputIndex(text)
+    said: list[int] = []
+    offsets: dict[tuple[int, ...], list[int]] = {}
+    for part in parts:
+        text.extend(part)
+        for token_id in part:
+            said.append(token_id)
+            for order in range(1, min(MOST_ORDER, len(said)) + 1):
+                end = num_sources + len(said)
+                offsets.setdefault(tuple(said[-order:]), []).append(end)
+        for context, expected in offsets.items():
+            key = context_key(list(context), len(context))
+            assert index.find_latest(len(context), key, most) == expected[-most:]
+            reverse = context[::-1]
+            key = context_key(list(reverse), len(reverse))
+            assert index.find_latest(len(reverse), key, 9999) == offsets.get(reverse, [])
+        for token_id in {*said, 401}:
+            number = len(offsets.get((token_id,), []))
+            assert index.count(token_id, 9999) == number
+            assert index.count(token_id, 2) == min(number, 2)

@@ -71,7 +71,7 @@ def test_one_request_is_kept_however_large() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2)), max_size=40))
 def test_bounds_and_bytes_hold_after_any_use(steps: list[tuple[str, int]]) -> None:
     kinds = [prepared("one\n"), prepared("two\n"), prepared("x" * 90)]
-    cache = RequestCache(3, 130_000)
+    cache = RequestCache(3, 28_000)
     for name, kind in steps:
         if kind == 2 and cache.get(name) is not None:
             cache.pop(name)

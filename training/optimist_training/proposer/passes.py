@@ -167,23 +167,23 @@ def _begin(view: View, candidate: Candidate, logit: float) -> _Follow:
 
 def _go_on(view: View, follow: _Follow, last: int, step: int) -> list[_Row]:
     """Returns what comes next after a candidate that was right, `step` nodes after the output."""
-    text, offset = view.text, follow.first + step
+    ids, offset = view.text.ids, follow.first + step
     if offset == follow.stop:
         offset = follow.resume
         follow = follow._replace(first=offset - step, stop=NO_STOP, resume=NO_STOP, is_cursor=False)
-    if offset >= len(text) or text[offset] < 0:
+    if offset >= len(ids) or ids[offset] < 0:
         return []
-    features = _features(view, follow, last, text[offset], step)
+    features = _features(view, follow, last, ids[offset], step)
     if follow.stop != NO_STOP or offset >= view.num_aligned:
-        return [_Row(text[offset], features, follow, follow.logit)]
+        return [_Row(ids[offset], features, follow, follow.logit)]
     rows = []
-    for rule in view.alignment.rules.find(text, offset)[:1]:
+    for rule in view.alignment.rules.find(view.text, offset)[:1]:
         ruled = (*features, START["next_rule"] + rule.sightings)
         features = (*features, START["next_rule_passed"] + rule.sightings)
         rows.append(
-            _Row(text[rule.offset], ruled, _replace(follow, rule, offset, step), follow.logit)
+            _Row(ids[rule.offset], ruled, _replace(follow, rule, offset, step), follow.logit)
         )
-    return [*rows, _Row(text[offset], features, follow, follow.logit)]
+    return [*rows, _Row(ids[offset], features, follow, follow.logit)]
 
 
 def _replace(follow: _Follow, rule: Rule, offset: int, step: int) -> _Follow:

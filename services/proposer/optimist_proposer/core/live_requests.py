@@ -47,9 +47,9 @@ NOT_OPENED = -1
 
 # As measured with the default algorithm, on edits of source code: a follower with its window, what
 # it keeps of each token of its sources, and of each output token.
-_BASE_BYTES = 49_152
-_BYTES_PER_SOURCE_TOKEN = 10
-_BYTES_PER_TOKEN = 192
+_BASE_BYTES = 8_192
+_BYTES_PER_SOURCE_TOKEN = 4
+_BYTES_PER_TOKEN = 32
 
 
 class LiveRequest:
