@@ -129,6 +129,8 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         self.openings: list[proposer_pb2.Open] = []
         self.opened: list[str] = []
         self.refused: set[str] = set()
+        self.spoiled: set[str] = set()
+        """Requests whose windows cannot be of them."""
         self.closed: list[str] = []
         self.num_batches = 0
         self.num_gaps = 0
@@ -194,7 +196,8 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         is_predicted, places = self.is_predicted[request_id], range(len(tokens))
         window = response.windows.add(request_id=request_id, base=base, token_ids=to_bytes(tokens))
         window.prediction_positions = to_bytes([base + i if is_predicted else -1 for i in places])
-        window.values = floats_to_bytes([0.99 ** (place + 1) for place in places])
+        least = 1.5 if request_id in self.spoiled else 0.99
+        window.values = floats_to_bytes([least ** (place + 1) for place in places])
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
 from optimist_scheduler.core.schedule import apply
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.windows.window import MAX_NODES, Window
+from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import plan_message, step_result
 from tests.scheduler.fake_worker import SIZES, FakeWorker, expected_output
 
@@ -60,6 +61,14 @@ def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
         prompt_positions=to_bytes(np.maximum(-1 - window.positions, 0)),
         values=floats_to_bytes(window.values),
     )
+
+
+def take_window(dispatcher: Dispatcher, message: proposer_pb2.Window) -> bool:
+    """Takes one window; returns whether it is of use, raises if it never is."""
+    [outcome] = dispatcher.take_windows([message])
+    if isinstance(outcome, ValueError):
+        raise outcome
+    return outcome
 
 
 def ints(*values: int) -> Int32Array:

@@ -29,7 +29,7 @@ from tests.common.test_health import until_health
 from tests.scheduler.client import PROMPT, add, ask, truth
 from tests.scheduler.fake_services import FakeWorkerServicer, serve_worker
 from tests.scheduler.fake_worker import FakeWorker, expected_output
-from tests.scheduler.situation import make_window, window_message
+from tests.scheduler.situation import make_window, take_window, window_message
 from tests.stack import free_port
 
 Entry = journal_pb2.JournalEntry
@@ -50,7 +50,7 @@ def record(path: Path, num_turns: int = 150, max_mib: int = 16, **values: Any) -
             message = add(turn, [turn % 50, 7], max_tokens=5 + turn % 7).add
             dispatcher.add(new_request(message, 1), float(turn), message)
             window = make_window(0, -1, expected_output([turn % 50, 7], 50, 9, set()))
-            dispatcher.take_window(window_message(message.request_id, window))
+            take_window(dispatcher, window_message(message.request_id, window))
         for number, (worker, fake) in enumerate(workers.items()):
             if (turn, number) == (num_turns // 2, 0):
                 worker.is_connected = False
@@ -106,7 +106,7 @@ def write(path: Path, entries: list[Entry]) -> None:
 def start(**values: Any) -> bytes:
     entry = Entry(
         start=journal_pb2.JournalStart(
-            **{"format": 8, "settings": SchedulerSettings().decisive, **values}
+            **{"format": 9, "settings": SchedulerSettings().decisive, **values}
         )
     )
     return packed(entry.SerializeToString())

@@ -216,7 +216,7 @@ class Run:
         token_ids = PREDICTION[base : base + WINDOW_TOKENS]
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
         window = Window(base, TokenTree(token_ids), positions, np.empty(0, np.float32))
-        self._fleet.dispatcher.set_window(f"request-{handle}", window)
+        self._fleet.dispatcher.set_windows([(f"request-{handle}", window)])
 
 
 def _metric(name: str) -> float:

@@ -1,7 +1,7 @@
 """A scheduler's core, requests that come and go, and a worker that answers at once."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns, thread_time_ns
 from typing import Any, TypeVar
@@ -151,8 +151,7 @@ class Drive:
         self._in_flight: deque[tuple[Plan, worker_pb2.ExecuteRequest]] = deque()
         self.exchanges: deque[Exchange] = deque(maxlen=NUM_EXCHANGES)
         """The last plans that were settled, and their results."""
-        for handle in range(requests):
-            self._add(handle)
+        self._add(range(requests))
 
     @property
     def _now(self) -> float:
@@ -200,19 +199,21 @@ class Drive:
     def _answer(self, outputs: StepOutputs) -> None:
         """Brings windows, and a new request for each that ended."""
         self.times.num_tokens += len(outputs.token_ids)
-        for handle in self._traffic.observe(outputs):
-            self._set_window(handle)
-        for ended in outputs.ended:
-            self._add(ended.handle)
+        self._set_windows(self._traffic.observe(outputs))
+        self._add([ended.handle for ended in outputs.ended])
 
-    def _add(self, handle: int) -> None:
-        request = self._traffic.make_request(handle)
-        self._timed(self.times.add, self.scheduler.add, request, self._now)
-        self._set_window(handle)
+    def _add(self, handles: Sequence[int]) -> None:
+        for handle in handles:
+            request = self._traffic.make_request(handle)
+            self._timed(self.times.add, self.scheduler.add, request, self._now)
+        self._set_windows(handles)
 
-    def _set_window(self, handle: int) -> None:
-        new = self._traffic.make_window(handle)
-        self._timed(self.times.window, self.scheduler.set_window, new.request_id, new.window)
+    def _set_windows(self, handles: Sequence[int]) -> None:
+        """Brings windows of some requests in one answer."""
+        windows = [self._traffic.make_window(handle) for handle in handles]
+        spent: list[int] = []
+        self._timed(spent, self.scheduler.set_windows, windows)
+        self.times.window += [spent[0] // len(windows)] * len(windows) if windows else []
 
     def _timed(self, times: list[int], call: Callable[..., T], *arguments: Any) -> T:
         cpu_started, started = thread_time_ns(), perf_counter_ns()

@@ -1,7 +1,5 @@
 """Made-up requests that come and go, and what a proposer would say about them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from optimist_bench.harness.simulated_worker import SimulatedModel
@@ -22,14 +20,6 @@ VALUES = np.power(np.float32(0.9995), np.arange(1, WINDOW_TOKENS + 1, dtype=np.f
 """What a proposer says of them."""
 FEW_WINDOW_TOKENS = 32
 """With fewer left the next window comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewWindow:
-    """A window for a request."""
-
-    request_id: str
-    window: Window
 
 
 class Traffic:
@@ -73,14 +63,14 @@ class Traffic:
             handle=handle,
         )
 
-    def make_window(self, handle: int) -> NewWindow:
-        """Returns the window that begins where the request's output ends."""
+    def make_window(self, handle: int) -> tuple[str, Window]:
+        """Returns a request's id and the window that begins where its output ends."""
         base = int(self._num_output[handle])
         token_ids = self._prediction[base : base + WINDOW_TOKENS]
         self._window_end[handle] = base + len(token_ids)
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
         window = Window(base, TokenTree(token_ids), positions, VALUES[: len(token_ids)])
-        return NewWindow(self._request_ids[handle], window)
+        return self._request_ids[handle], window
 
     def observe(self, outputs: StepOutputs) -> list[int]:
         """Takes the outputs of a step; returns the handles that need a window.

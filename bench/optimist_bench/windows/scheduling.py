@@ -86,8 +86,8 @@ class Engine(Service):
         self.spend(self._costs.message_us + self._costs.window_us * len(answer.windows))
         for request_id in answer.refusals:
             self._links.close(request_id)
-        for request_id, sent in answer.windows.items():
-            self._scheduler.set_window(request_id, read_window(sent))
+        windows = [(request_id, read_window(sent)) for request_id, sent in answer.windows.items()]
+        self._scheduler.set_windows(windows)
         self.num_windows += len(answer.windows)
         if self._wait is not None:
             self.ask(partial(self._look_again, self._wait))

@@ -30,8 +30,9 @@ class TokenTree:
     @classmethod
     def from_columns(cls, token_ids: Int32Column, parents: Int32Column) -> "TokenTree":
         """Returns the tree; parents that make a chain, or none at all, are those of a chain."""
-        of_chain = np.arange(ROOT, len(token_ids) - 1)
-        is_chain = len(parents) == 0 or np.array_equal(parents, of_chain)
+        # Bytes are compared sooner than columns.
+        of_chain = np.arange(ROOT, len(token_ids) - 1, dtype=parents.dtype)
+        is_chain = len(parents) == 0 or parents.tobytes() == of_chain.tobytes()
         return cls(token_ids, None if is_chain else parents)
 
     def __len__(self) -> int:

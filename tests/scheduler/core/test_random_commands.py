@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes, to_bytes
@@ -47,6 +48,7 @@ from tests.scheduler.situation import (
     make_window,
     rows,
     state,
+    take_window,
     window_message,
     window_of,
 )
@@ -303,7 +305,47 @@ class SchedulerMachine(RuleBasedStateMachine):
     def set_window(
         self, data: Any, num_nodes: int, is_chain: bool, has_values: bool, seed: int
     ) -> None:
-        """A tree, along what the model says or not, with any positions and values."""
+        window, is_taken = self.make_window(data, num_nodes, is_chain, has_values, seed)
+        assert take_window(self.dispatcher, window) == is_taken
+
+    @precondition(lambda self: self.live)
+    @rule(
+        data=st.data(),
+        nodes=st.lists(st.tuples(st.integers(0, 14), st.booleans(), st.booleans()), max_size=9),
+        fault=st.none() | st.sampled_from(FAULTS),
+        seed=st.integers(0, 2**16),
+    )
+    def set_windows(
+        self,
+        data: Any,
+        nodes: list[tuple[int, bool, bool]],
+        fault: tuple[str, list[Node], list[float]] | None,
+        seed: int,
+    ) -> None:
+        """Windows of one answer, the first of which may be no window."""
+        messages, outcomes = [], []
+        if fault is not None:
+            expected = self.draw_live(data)
+            window = window_of(max(expected.base, 0), *fault[1:])
+            messages.append(window_message(expected.new.request_id, window))
+        for number, each in enumerate(nodes):
+            message, is_taken = self.make_window(data, *each, seed + number)
+            messages.append(message)
+            outcomes.append(is_taken)
+        got = self.dispatcher.take_windows(messages)
+        if fault is not None:
+            error = got.pop(0)
+            assert isinstance(error, WindowError)
+            assert str(error).startswith(fault[0])
+        assert got == outcomes
+
+    def make_window(
+        self, data: Any, num_nodes: int, is_chain: bool, has_values: bool, seed: int
+    ) -> tuple[proposer_pb2.Window, bool]:
+        """Returns a window and whether it is taken next.
+
+        A tree, along what the model says or not, with any positions and values.
+        """
         resting = sorted(name for name, each in self.live.items() if each.rests)
         request_id = data.draw(st.sampled_from(resting or sorted(self.live)))
         expected = self.live[request_id]
@@ -336,10 +378,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             scheduler = self.scheduler_of(request_id)
             slot = scheduler._requests[request_id].slot
             is_taken = wakes(left, scheduler._state.widths.scales[slot] if slot >= 0 else 1)
-        assert self.dispatcher.take_window(window_message(request_id, window)) == is_taken
         if is_taken:
             positions = [position for _, _, position in nodes]
             expected.follow(base, dict(zip(paths, positions, strict=True)))
+        return window_message(request_id, window), is_taken
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), fault=st.sampled_from(FAULTS))
@@ -350,13 +392,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             expected.new.request_id, window_of(max(expected.base, 0), nodes, values)
         )
         with pytest.raises(WindowError, match=f"^{message}"):
-            self.dispatcher.take_window(window)
+            take_window(self.dispatcher, window)
         window.base = -1
         if expected.base < 0:
             with pytest.raises(WindowError, match=r"^base: must be at least 0, not -1"):
-                self.dispatcher.take_window(window)
+                take_window(self.dispatcher, window)
         else:
-            assert not self.dispatcher.take_window(window)
+            assert not take_window(self.dispatcher, window)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), rests=st.booleans())
@@ -383,7 +425,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         values = [0.9**place for place in range(len(tokens))]
         position = base if len(expected.new.predicted_token_ids) else -1
         window = make_window(base, position, tokens, values)
-        taken = self.dispatcher.take_window(window_message(expected.new.request_id, window))
+        taken = take_window(self.dispatcher, window_message(expected.new.request_id, window))
         assert taken == (not expected.rests or len(tokens) > 0)
         if taken:
             places = range(len(tokens))
@@ -404,7 +446,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.dispatcher.abort(request_id) is None
         assert not self.dispatcher.set_priority(request_id, 1)
         window = window_of(99, [(1, -1, -1)])
-        assert not self.dispatcher.take_window(window_message(request_id, window))
+        assert not take_window(self.dispatcher, window_message(request_id, window))
         del self.live[request_id]
 
     @precondition(lambda self: self.live)

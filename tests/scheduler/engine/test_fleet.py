@@ -148,7 +148,7 @@ async def test_what_a_lost_worker_had_goes_on_at_the_other(
         assert finished.num_passes + finished.accepted_prediction_tokens == 20
     for worker in workers:
         assert len(worker.worker.admitted) >= 4
-    assert {"lost", "adopted", "window"} < replayed(tmp_path / "log")
+    assert {"lost", "adopted", "windows"} < replayed(tmp_path / "log")
 
 
 async def test_figures_are_of_all_workers(pool: Pool) -> None:

@@ -157,6 +157,24 @@ async def test_a_refused_request_is_followed_no_longer(
     assert lines == ["no drafts from proposers for request r1: too long for the test"]
 
 
+async def test_windows_that_cannot_be_are_refused_and_others_of_the_answer_taken(
+    start: Start,
+    proposer_port: int,
+    proposer: FakeProposerServicer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proposer.spoiled = {"r1"}
+    _, client = await start(proposer_port, **PATIENT)
+    await client.ask(*map(predict, range(6)))
+    assert client.tokens == dict.fromkeys(range(6), truth(PROMPT))
+    for handle, end in client.finished.items():
+        assert (end.accepted_prediction_tokens > 0) == (handle != 1)
+    assert client.finished[1].num_passes == 20
+    lines = [record.message for record in caplog.records if "refused" in record.message]
+    fault = "values: must be from 1 down to 0, and never rise"
+    assert lines == [f"a window of request r1 is refused: {fault}"]
+
+
 async def test_an_opening_says_all_there_is_to_know(
     start: Start, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:

@@ -30,10 +30,13 @@ from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.windows.columns import weigh_windows
 from optimist_scheduler.core.windows.window import Window, WindowError, find_window_fault
 
 MAX_LOSSES = 5
 """A request that ends the worker each time must not do so for ever."""
+MANY_WINDOWS = 8
+"""From so many on, windows are checked and weighed at once."""
 
 
 class Scheduler:
@@ -154,28 +157,44 @@ class Scheduler:
         return True
 
     def set_window(self, request_id: str, window: Window) -> bool:
-        """Takes what a request is expected to go on with.
+        """Takes one window, see `set_windows`; raises WindowError if it can never be taken."""
+        [outcome] = self.set_windows([(request_id, window)])
+        if isinstance(outcome, WindowError):
+            raise outcome
+        return outcome
+
+    def set_windows(self, windows: Sequence[tuple[str, Window]]) -> list[bool | WindowError]:
+        """Takes what requests, by their ids, are expected to go on with.
 
         Returns:
-            False if the request has ended, the window is older than the last one, it does not go
-            on after the output, or the request rests and it promises too little to wake it; then
-            nothing is changed.
-
-        Raises:
-            WindowError: It cannot be of the request; nothing was changed.
+            Of each window, False if the request has ended, the window is older than the last one,
+            it does not go on after the output, or the request rests and it promises too little to
+            wake it; the error if it cannot be of the request. Then nothing is changed
+            [num_windows].
         """
-        request = self._requests.get(request_id)
-        if request is None or window.base < request.window_base:
-            return False
-        fault = find_window_fault(
-            window,
-            request.num_predicted_tokens,
-            request.num_prompt_tokens,
-            self.config.vocab_size,
-        )
-        if fault is not None:
-            raise WindowError(fault)
-        return self._state.set_window(request, window)
+        found = [(self._requests.get(request_id), window) for request_id, window in windows]
+        vocab_size, are_right = self.config.vocab_size, False
+        if len(found) >= MANY_WINDOWS:
+            known = [(request, window) for request, window in found if request is not None]
+            are_right = weigh_windows(
+                [window for _, window in known],
+                [request.num_predicted_tokens for request, _ in known],
+                [request.num_prompt_tokens for request, _ in known],
+                vocab_size,
+            )
+        outcomes: list[bool | WindowError] = []
+        for request, window in found:
+            if request is None or window.base < request.window_base:
+                outcomes.append(False)
+                continue
+            num_predicted, num_prompt = request.num_predicted_tokens, request.num_prompt_tokens
+            if not are_right and (
+                fault := find_window_fault(window, num_predicted, num_prompt, vocab_size)
+            ):
+                outcomes.append(WindowError(fault))
+            else:
+                outcomes.append(self._state.set_window(request, window))
+        return outcomes
 
     def pause(self, mode: PauseMode) -> list[Ended]:
         """Stops planning, at once or when what runs has ended.

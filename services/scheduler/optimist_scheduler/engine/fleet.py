@@ -46,7 +46,7 @@ class Fleet:
         self._journal.begin(settings.decisive)
         self.dispatcher = Dispatcher(self._journal)
         self._proposers = Proposers(
-            settings, self.dispatcher.take_window, self.dispatcher.find_unaligned
+            settings, self.dispatcher.take_windows, self.dispatcher.find_unaligned
         )
         self._delivery = Delivery(self._proposers, self._watch)
         self._commands = Commands(self.dispatcher, self._delivery, self._proposers, self._watch)

@@ -25,7 +25,7 @@ MANY_BATCHES = 8
 MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 
-OnWindow = Callable[[proposer_pb2.Window], bool]
+OnWindows = Callable[[Sequence[proposer_pb2.Window]], Sequence[bool | ValueError]]
 FindUnaligned = Callable[[], list[str]]
 
 
@@ -44,15 +44,15 @@ class Proposers:
     """
 
     def __init__(
-        self, settings: SchedulerSettings, on_window: OnWindow, find_unaligned: FindUnaligned
+        self, settings: SchedulerSettings, on_windows: OnWindows, find_unaligned: FindUnaligned
     ) -> None:
         """Sets up links that are not connected until `run` is.
 
         Args:
             settings: Where the proposers are, and how long they are waited for; without any,
                 or without speculation, requests are not followed.
-            on_window: Takes each new window; returns whether it is of use, and raises WindowError
-                if it never is.
+            on_windows: Takes the new windows of an answer; returns whether each is of use, or why
+                it never is.
             find_unaligned: Returns the requests that would have to go on without drafts.
         """
         addresses = settings.proposers if settings.num_speculative_tokens else []
@@ -69,7 +69,7 @@ class Proposers:
         self._num_prompt_tokens = settings.proposer_prompt_tokens
         self._follows_all = settings.follow == "all"
         self._has_affinity = settings.proposer_affinity
-        self._on_window, self._find_unaligned = on_window, find_unaligned
+        self._on_windows, self._find_unaligned = on_windows, find_unaligned
         self._followed: dict[str, Followed] = {}
         self._unsent: dict[str, None] = {}
         self._closed: dict[str, ProposerLink | None] = {}
@@ -298,10 +298,8 @@ class Proposers:
                 self._repair(request_id, followed, gaps[request_id])
         for refusal in response.refusals:
             self._take_refusal(refusal)
-        for message in response.windows:
-            followed = self._followed.get(message.request_id)
-            if followed is not None:
-                self._take_window(message, followed)
+        if windows := [each for each in response.windows if each.request_id in self._followed]:
+            self._take_windows(windows)
         self._check_window_tokens(response.window_tokens)
         self.waits.note_answer()
         if self._unsent or self._closed:
@@ -324,16 +322,20 @@ class Proposers:
                 "no drafts from proposers for request %s: %s", refusal.request_id, refusal.reason
             )
 
-    def _take_window(self, message: proposer_pb2.Window, followed: Followed) -> None:
-        try:
-            is_taken = self._on_window(message)
-        except ValueError as error:
-            metrics.WINDOWS.labels("refused").inc()
-            if not followed.has_bad_window:
-                followed.has_bad_window = True
-                logger.warning("a window of request %s is refused: %s", message.request_id, error)
-        else:
-            metrics.WINDOWS.labels("taken" if is_taken else "late").inc()
+    def _take_windows(self, messages: Sequence[proposer_pb2.Window]) -> None:
+        outcomes = self._on_windows(messages)
+        metrics.WINDOWS.labels("taken").inc(outcomes.count(True))
+        metrics.WINDOWS.labels("late").inc(outcomes.count(False))
+        for message, outcome in zip(messages, outcomes, strict=True):
+            if isinstance(outcome, ValueError):
+                self._note_refused(message.request_id, outcome)
+
+    def _note_refused(self, request_id: str, error: ValueError) -> None:
+        metrics.WINDOWS.labels("refused").inc()
+        followed = self._followed[request_id]
+        if not followed.has_bad_window:
+            followed.has_bad_window = True
+            logger.warning("a window of request %s is refused: %s", request_id, error)
 
     def _repair(self, request_id: str, followed: Followed, num_known_tokens: int) -> None:
         """Sends again what a proposer lacks, ever later if that does not help."""

@@ -204,7 +204,7 @@ _CALLS: dict[str, Callable[[_Run, journal_pb2.JournalEntry], object]] = {
     "priority": lambda run, entry: run.dispatcher.set_priority(
         entry.priority.request_id, entry.priority.priority
     ),
-    "window": lambda run, entry: run.dispatcher.take_window(entry.window),
+    "windows": lambda run, entry: run.dispatcher.take_windows(entry.windows.windows),
     "paused": lambda run, entry: run.dispatcher.pause(PAUSE_MODES[entry.paused]),
     "resumed": lambda run, entry: run.dispatcher.resume(),
     "prepared": lambda run, entry: run.worker(entry).prepare(),

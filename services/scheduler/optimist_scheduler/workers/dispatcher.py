@@ -19,7 +19,7 @@ from optimist_scheduler.core.placement import Candidate, Placement, hash_beginni
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.request import NewRequest, Request
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.core.windows.window import Window, WindowError
 from optimist_scheduler.journal import OFF, Journal
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.workers.description import WorkerDescription
@@ -249,20 +249,32 @@ class Dispatcher:
             priority=change,
         )
 
-    def take_window(self, message: proposer_pb2.Window) -> bool:
-        """Takes a window of a proposer; returns whether it is of use.
-
-        Raises:
-            ValueError: It never is.
-        """
+    def take_windows(self, messages: Sequence[proposer_pb2.Window]) -> list[bool | ValueError]:
+        """Takes windows of a proposer; returns whether each is of use, or why it never is."""
         return self._journal.record(
-            lambda: self.set_window(message.request_id, read_window(message)), window=message
+            lambda: self._take_windows(messages), windows={"windows": messages}
         )
 
-    def set_window(self, request_id: str, window: Window) -> bool:
-        """Takes what a request is expected to go on with; see `Scheduler.set_window`."""
-        scheduler = self._find(request_id)
-        return scheduler is not None and scheduler.set_window(request_id, window)
+    def _take_windows(self, messages: Sequence[proposer_pb2.Window]) -> list[bool | ValueError]:
+        outcomes: list[bool | ValueError] = [False] * len(messages)
+        read: dict[int, tuple[str, Window]] = {}
+        for index, message in enumerate(messages):
+            try:
+                read[index] = message.request_id, read_window(message)
+            except ValueError as error:
+                outcomes[index] = error
+        for index, outcome in zip(read, self.set_windows([*read.values()]), strict=True):
+            outcomes[index] = outcome
+        return outcomes
+
+    def set_windows(self, windows: Sequence[tuple[str, Window]]) -> list[bool | WindowError]:
+        """Takes what requests are expected to go on with; see `Scheduler.set_windows`."""
+        outcomes: list[bool | WindowError] = [False] * len(windows)
+        for scheduler in self.schedulers:
+            own = {index: each for index, each in enumerate(windows) if scheduler.has(each[0])}
+            for index, outcome in zip(own, scheduler.set_windows([*own.values()]), strict=True):
+                outcomes[index] = outcome
+        return outcomes
 
     def find_unaligned(self) -> list[str]:
         """Returns the requests that a step may wait for and that have no window."""

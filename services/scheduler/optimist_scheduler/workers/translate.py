@@ -159,10 +159,9 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
 
 def read_window(message: proposer_pb2.Window) -> Window:
     """Reads a window; raises ValueError if a column is none."""
-    positions, in_prompt = (
-        from_bytes(column) for column in (message.prediction_positions, message.prompt_positions)
-    )
-    if len(in_prompt):
+    positions = from_bytes(message.prediction_positions)
+    if message.prompt_positions:
+        in_prompt = from_bytes(message.prompt_positions)
         if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
             raise WindowError("prompt_positions: must be one of each node, none negative")
         positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)

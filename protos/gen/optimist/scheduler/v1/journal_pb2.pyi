@@ -38,7 +38,7 @@ class JournalEntry(_message.Message):
     ADDED_FIELD_NUMBER: _builtins.int
     ABORTED_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
-    WINDOW_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
     RESUMED_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
@@ -95,8 +95,8 @@ class JournalEntry(_message.Message):
         """The priority of a request was changed."""
 
     @_builtins.property
-    def window(self) -> _proposer_pb2.Window:
-        """A proposer's window came."""
+    def windows(self) -> Global___JournalWindows:
+        """Windows of a proposer came, in one answer."""
 
     @_builtins.property
     def resumed(self) -> _scheduler_pb2.Resume:
@@ -137,7 +137,7 @@ class JournalEntry(_message.Message):
         added: _scheduler_pb2.Add | None = ...,
         aborted: _builtins.str = ...,
         priority: Global___JournalPriority | None = ...,
-        window: _proposer_pb2.Window | None = ...,
+        windows: Global___JournalWindows | None = ...,
         paused: _scheduler_pb2.PauseMode.ValueType = ...,
         resumed: _scheduler_pb2.Resume | None = ...,
         prepared: Global___JournalPrepared | None = ...,
@@ -152,11 +152,11 @@ class JournalEntry(_message.Message):
         plan: _worker_pb2.ExecuteRequest | None = ...,
         outcome: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "added", b"added", "adopted", b"adopted", "closed", b"closed", "event", b"event", "full", b"full", "left", b"left", "lost", b"lost", "paused", b"paused", "plan", b"plan", "prepared", b"prepared", "priority", b"priority", "reached", b"reached", "result", b"result", "resumed", b"resumed", "scheduled", b"scheduled", "start", b"start", "window", b"window"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "added", b"added", "adopted", b"adopted", "closed", b"closed", "event", b"event", "full", b"full", "left", b"left", "lost", b"lost", "paused", b"paused", "plan", b"plan", "prepared", b"prepared", "priority", b"priority", "reached", b"reached", "result", b"result", "resumed", b"resumed", "scheduled", b"scheduled", "start", b"start", "windows", b"windows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "added", b"added", "adopted", b"adopted", "closed", b"closed", "event", b"event", "full", b"full", "is_followed", b"is_followed", "left", b"left", "lost", b"lost", "now", b"now", "outcome", b"outcome", "owner", b"owner", "paused", b"paused", "plan", b"plan", "prepared", b"prepared", "priority", b"priority", "reached", b"reached", "result", b"result", "resumed", b"resumed", "scheduled", b"scheduled", "start", b"start", "window", b"window", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "added", b"added", "adopted", b"adopted", "closed", b"closed", "event", b"event", "full", b"full", "is_followed", b"is_followed", "left", b"left", "lost", b"lost", "now", b"now", "outcome", b"outcome", "owner", b"owner", "paused", b"paused", "plan", b"plan", "prepared", b"prepared", "priority", b"priority", "reached", b"reached", "result", b"result", "resumed", b"resumed", "scheduled", b"scheduled", "start", b"start", "windows", b"windows", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["start", "reached", "lost", "adopted", "left", "added", "aborted", "priority", "window", "paused", "resumed", "prepared", "scheduled", "result", "closed", "full"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["start", "reached", "lost", "adopted", "left", "added", "aborted", "priority", "windows", "paused", "resumed", "prepared", "scheduled", "result", "closed", "full"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -271,6 +271,30 @@ class JournalPriority(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JournalPriority: _TypeAlias = JournalPriority  # noqa: Y015
+
+@_typing.final
+class JournalWindows(_message.Message):
+    """Windows of a proposer came."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[_proposer_pb2.Window]:
+        """Those of requests that were followed."""
+
+    def __init__(
+        self,
+        *,
+        windows: _abc.Iterable[_proposer_pb2.Window] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JournalWindows: _TypeAlias = JournalWindows  # noqa: Y015
 
 @_typing.final
 class JournalPrepared(_message.Message):

@@ -251,6 +251,8 @@ class RequestTable(Rows):
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
+        if request.window is not None:
+            request.window = request.window.follow(request.token_ids, request.num_prompt_tokens)
         self._set_window(slot)
         return slot
 
@@ -289,12 +291,8 @@ class RequestTable(Rows):
 
     def _set_window(self, slot: int) -> None:
         """Notes what a slot's output is expected to go on with."""
-        request = self.request(slot)
-        if request.window is not None:
-            num_prompt_tokens = int(self.num_prompt_tokens[slot])
-            request.window = request.window.follow(self.tokens(slot), num_prompt_tokens)
-        length = int(self.num_tokens[slot])
-        self.window_end[slot] = self.windows.set(slot, request.window, length)
+        window, length = self.request(slot).window, int(self.num_tokens[slot])
+        self.window_end[slot] = self.windows.set(slot, window, length)
 
     def move_tree(self, slot: int, token_ids: Int32Array, *, is_likeliest: bool) -> None:
         """Moves a slot's tree on by tokens that the slot got.
@@ -305,14 +303,13 @@ class RequestTable(Rows):
             is_likeliest: Whether they keep to the likeliest path.
         """
         request = self.request(slot)
-        left = self.windows.trees[slot].window.pass_tokens(token_ids)
+        left = self.windows.trees[slot].pass_tokens(token_ids)
         # The worker may not have the tree yet: it is to forget what it has instead.
         request.window = left or NO_WINDOW
         if left is not None and is_likeliest:
             self.windows.set_tree(slot, left)
         else:
-            length = int(self.num_tokens[slot])
-            self.window_end[slot] = self.windows.set(slot, left, length)
+            self._set_window(slot)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""

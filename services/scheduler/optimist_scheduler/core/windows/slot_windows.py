@@ -1,7 +1,5 @@
 """The windows of slots: by position in the sequences, and by node as the worker has them."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from optimist_common.drafts import NodeColumn, TokenTree
@@ -16,14 +14,6 @@ from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS, W
 
 _NO_NODE = -(2**31)
 """Position of what is no node of a window: less than any other."""
-
-
-class WeighedTree(NamedTuple):
-    """A tree that begins where its slot's sequence ends."""
-
-    window: Window
-    hazards: Float32Array
-    """Cumulated hazards of the nodes, never falling [num_nodes]."""
 
 
 class WindowPlanes:
@@ -53,10 +43,11 @@ class WindowPlanes:
         self.num_side_nodes = np.zeros(max_num_seqs, np.int32)
         """Nodes that are not on the likeliest path [max_num_seqs]."""
         self._node_hazards = np.full((max_num_seqs, MAX_TREE_DRAFTS), np.inf, np.float32)
-        """Cumulated hazards of the nodes of trees [max_num_seqs, MAX_TREE_DRAFTS]."""
+        """Cumulated hazards of the nodes of trees, never falling; infinite after the last
+        [max_num_seqs, MAX_TREE_DRAFTS]."""
         self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
-        self.trees: dict[int, WeighedTree] = {}
-        """By slot."""
+        self.trees: dict[int, Window] = {}
+        """By slot; each begins where its slot's sequence ends."""
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
         """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
@@ -80,12 +71,11 @@ class WindowPlanes:
             self._set_valued(slot, is_valued=False)
             return 0
         self._set_valued(slot, is_valued=window.has_values)
-        hazards = window.find_hazards()
-        end = min(length + window.num_nodes, self.expected.shape[1])
-        path: slice | Int64Array = slice(end - length)
-        if window.tree.parents is not None:
-            path = window.tree.find_likeliest_path()[: end - length]
-            end = length + len(path)
+        hazards, nodes = window.weigh()
+        end = min(length + len(nodes), self.expected.shape[1])
+        # Of a chain, all nodes.
+        is_chain = window.tree.parents is None
+        path = slice(end - length) if is_chain else nodes[: end - length]
         self.expected[slot, length:end] = window.tree.token_ids[path]
         self.hazards[slot, length - 1] = 0
         self.hazards[slot, length:end] = hazards[path]
@@ -94,14 +84,13 @@ class WindowPlanes:
     def set_tree(self, slot: int, window: Window | None) -> None:
         """Takes a tree that begins where its slot's sequence ends, or that it has none."""
         if window is not None and window.tree.parents is not None:
-            hazards = np.maximum.accumulate(window.find_hazards())
-            self.trees[slot] = WeighedTree(window, hazards)
-            hazards = hazards[:MAX_TREE_DRAFTS]
+            hazards, path = window.weigh()
+            hazards = np.maximum.accumulate(hazards[:MAX_TREE_DRAFTS])
+            self.trees[slot] = window
             self._node_hazards[slot, : len(hazards)] = hazards
             self._node_hazards[slot, len(hazards) :] = np.inf
             self.is_tree[slot] = True
-            num_path_nodes = len(window.tree.find_likeliest_path())
-            self.num_side_nodes[slot] = window.num_nodes - num_path_nodes
+            self.num_side_nodes[slot] = window.num_nodes - len(path)
         elif self.is_tree[slot]:
             del self.trees[slot]
             self.is_tree[slot] = False
@@ -125,10 +114,10 @@ class WindowPlanes:
         cumulated = self.hazards_before.take(cells, mode="clip")
         hazards: Float32Array = cumulated[:, 1:] - cumulated[:, :1]
         hazards[offsets[1:] > (ends - lengths)[:, None]] = np.inf
-        for row in np.flatnonzero(self.is_tree[slots]).tolist():
-            own = self.trees[int(slots[row])].hazards[:most]
-            hazards[row, : len(own)] = own
-            hazards[row, len(own) :] = np.inf
+        if self.trees:
+            rows = np.flatnonzero(self.is_tree[slots])
+            hazards[rows, :MAX_TREE_DRAFTS] = self._node_hazards[slots[rows], :most]
+            hazards[rows, MAX_TREE_DRAFTS:] = np.inf
         return hazards
 
     def count_worth(

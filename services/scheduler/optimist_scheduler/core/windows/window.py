@@ -1,10 +1,11 @@
 """What a request's output is expected to go on with."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import TokenTree
+from optimist_common.drafts import NodeColumn, TokenTree
 from optimist_scheduler.core.base.values import Float32Array, Int32Array
 
 MAX_NODES = 256
@@ -28,6 +29,15 @@ class WindowError(ValueError):
     """A window that cannot be what a request goes on with; the message names the field."""
 
 
+class Weights(NamedTuple):
+    """What is computed of a window once."""
+
+    hazards: Float32Array
+    """See `Window.find_hazards` [num_nodes]."""
+    likeliest_path: NodeColumn
+    """The first node, its first child, and so on [num_path_nodes]."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """Expected tokens of one request."""
@@ -42,8 +52,8 @@ class Window:
     values: Float32Array
     """Chance that a node and all before it are what comes, never rising [num_nodes]; empty if
     nothing is said of it."""
-    _hazards: list[Float32Array] = field(default_factory=list, init=False, repr=False)
-    """What `find_hazards` has found."""
+    _weights: list[Weights] = field(default_factory=list, init=False, repr=False)
+    """What `weigh` has found."""
 
     @property
     def num_nodes(self) -> int:
@@ -95,9 +105,17 @@ class Window:
 
         It grows from a node to the next after it by `LEAST_HAZARD` at least.
         """
-        if not self._hazards:
-            self._hazards.append(self._compute_hazards())
-        return self._hazards[0]
+        return self.weigh().hazards
+
+    def weigh(self) -> Weights:
+        """Returns hazards and likeliest path."""
+        if not self._weights:
+            self.take_weights(Weights(self._compute_hazards(), self.tree.find_likeliest_path()))
+        return self._weights[0]
+
+    def take_weights(self, weights: Weights) -> None:
+        """Keeps what was computed with other windows; see `weigh_windows`."""
+        self._weights.append(weights)
 
     def _compute_hazards(self) -> Float32Array:
         if not self.has_values:
