@@ -23,13 +23,13 @@ class VirtualSettings(BaseModel):
     wire_us: float = Field(50.0, ge=0, description="how long a message is on its way")
     step_us: float = Field(1300.0, ge=0, description="scheduler, for a step")
     row_us: float = Field(55.0, ge=0, description="scheduler, for a row of a step")
-    window_us: float = Field(80.0, ge=0, description="scheduler, for a window")
+    window_us: float = Field(55.0, ge=0, description="scheduler, for a window")
     message_us: float = Field(
         190.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
     )
-    batch_us: float = Field(250.0, ge=0, description="proposer, for a batch")
-    observation_us: float = Field(100.0, ge=0, description="proposer, for an observation")
-    opening_us: float = Field(1000.0, ge=0, description="proposer, for a request that it opens")
+    batch_us: float = Field(330.0, ge=0, description="proposer, for a batch")
+    observation_us: float = Field(65.0, ge=0, description="proposer, for an observation")
+    opening_us: float = Field(700.0, ge=0, description="proposer, for a request that it opens")
     worker_us: float = Field(600.0, ge=0, description="worker, for a step, on a core")
     worker_row_us: float = Field(20.0, ge=0, description="worker, for a row of a step, on a core")
     load_token_us: float = Field(2.0, ge=0, description="who sends the requests, for a token")
