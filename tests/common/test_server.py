@@ -231,3 +231,21 @@ def test_files_that_cannot_be_used_are_named(
         with pytest.raises(SetupError, match=named):
             load_tls(*files)
     assert main([*Certificate(missing, missing, missing).flags, "a:1"]) == 2
+
+
+async def test_a_call_that_grpc_never_ends_does_not_keep_a_server_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("optimist_common.network.server.CANCEL_SECONDS", 0.01)
+    server = GrpcServer("127.0.0.1", 0)
+    await server.start()
+    stop, is_over = server.server.stop, asyncio.Event()
+
+    async def stop_late(grace: float | None) -> None:
+        await is_over.wait()
+
+    monkeypatch.setattr(server.server, "stop", stop_late)
+    await server.end_calls(0)
+    assert "has not ended all calls" in caplog.text
+    is_over.set()
+    await stop(0)

@@ -30,7 +30,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def stop(self) -> None:
         """Ends its server."""
-        await self.server.server.stop(0)
+        await self.server.end_calls(0)
 
     def __init__(self, worker: FakeWorker) -> None:
         self.worker = worker
@@ -118,7 +118,7 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
 
     async def stop(self) -> None:
         """Ends its server."""
-        await self.server.server.stop(0)
+        await self.server.end_calls(0)
 
     def __init__(self) -> None:
         self.observed: list[tuple[str, int]] = []
@@ -210,7 +210,7 @@ async def serve_worker(
         servicer.port = await server.start()
         yield servicer.port
     finally:
-        await server.server.stop(0)
+        await server.end_calls(0)
     assert servicer.faults == []
 
 
@@ -225,7 +225,7 @@ async def serve_proposer(
         await server.set_serving(serving=True)
         yield servicer.port
     finally:
-        await server.server.stop(0)
+        await server.end_calls(0)
 
 
 @asynccontextmanager
@@ -275,4 +275,4 @@ async def serve(fleet: Fleet) -> AsyncIterator["scheduler_pb2_grpc.SchedulerServ
         async with open_channel(f"127.0.0.1:{port}") as channel:
             yield scheduler_pb2_grpc.SchedulerServiceStub(channel)
     finally:
-        await server.server.stop(0)
+        await server.end_calls(0)

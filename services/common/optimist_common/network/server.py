@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 1.0
 """Between two looks at whether a service's work stands still."""
+CANCEL_SECONDS = 5.0
+"""Longest wait for calls that were cancelled."""
 LIVENESS = "liveness"
 """Name of the health service that says whether a process should be started again."""
 
@@ -100,7 +102,19 @@ class GrpcServer:
     async def stop(self) -> None:
         """Answers NOT_SERVING, then ends calls after a grace period; alive it is to the end."""
         await self.set_serving(serving=False)
-        await self.server.stop(GRACE_SECONDS)
+        await self.end_calls(GRACE_SECONDS)
+
+    async def end_calls(self, grace_seconds: float) -> None:
+        """Stops the server; its calls may go on for a grace period, and are cancelled then.
+
+        Seldom, a cancelled call never ends for gRPC; it is not waited for.
+        """
+        stopping = asyncio.create_task(self.server.stop(grace_seconds))
+        await asyncio.wait({stopping}, timeout=grace_seconds + CANCEL_SECONDS)
+        if not stopping.done():
+            logger.warning(
+                "gRPC has not ended all calls %g s after they were cancelled", CANCEL_SECONDS
+            )
 
 
 def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
