@@ -74,14 +74,17 @@ def test_the_examples_are_all_tested(visit: Visit, stack: Stack) -> None:
 
 
 def test_an_edit_shows_where_each_part_comes_from(visit: Visit, stack: Stack) -> None:
-    page = visit.open(stack.url)
-    run(page)
-    expect(outcome(page)).to_have_text("complete")
-    sources = page.locator(".answer-text .source")
-    assert "".join(sources.all_text_contents()) == answer(page)
-    predicted = "".join(page.locator(".answer-text .source.prediction").all_text_contents())
-    # Where the proposer is late, the model goes on without drafts.
-    assert len(predicted) > 0.4 * len(answer(page))
+    # Where the proposer is late, as it may be on a busy machine, the model goes on without drafts.
+    for _ in range(5):
+        page = visit.open(stack.url)
+        run(page)
+        expect(outcome(page)).to_have_text("complete")
+        sources = page.locator(".answer-text .source")
+        assert "".join(sources.all_text_contents()) == answer(page)
+        predicted = "".join(page.locator(".answer-text .source.prediction").all_text_contents())
+        if len(predicted) > 0.8 * len(answer(page)):
+            break
+    assert len(predicted) > 0.8 * len(answer(page))
     used = page.locator(".followed .part.used")
     assert "".join(used.all_text_contents()) == predicted
     assert page.locator(".followed .part.skipped").first.text_content() == "amount"
