@@ -116,7 +116,7 @@ async def serve(
     finally:
         assert not running.done(), running.result()
         running.cancel()
-        await server.server.stop(0)
+        await server.end_calls(0)
 
 
 def output(

@@ -245,7 +245,7 @@ async def _serve(settings: SimulatedSettings) -> None:
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
     await server.start()
     await asyncio.to_thread(sys.stdin.read)
-    await server.server.stop(0)
+    await server.end_calls(0)
     servicer.write_emissions()
 
 

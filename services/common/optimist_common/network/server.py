@@ -111,7 +111,9 @@ class GrpcServer:
         """
         stopping = asyncio.create_task(self.server.stop(grace_seconds))
         await asyncio.wait({stopping}, timeout=grace_seconds + CANCEL_SECONDS)
-        if not stopping.done():
+        if stopping.done():
+            stopping.result()
+        else:
             logger.warning(
                 "gRPC has not ended all calls %g s after they were cancelled", CANCEL_SECONDS
             )
