@@ -36,7 +36,7 @@ class Draft:
     values: "array[float]" = field(default_factory=lambda: array(FLOAT32))
     """Chance that a node and all before it are what the output goes on with [num_nodes]."""
     _nodes: "Nodes | None" = field(default=None, repr=False, compare=False)
-    """Tokens and parents once more, if they were asked for: an array makes an object of each."""
+    """Tokens and parents once more, if it was grown or walked: an array makes an object of each."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -90,21 +90,21 @@ class Nodes:
     """Nodes of a tree, one after the other, without an object for each.
 
     Attributes:
-        number: How many there are.
         token_ids, parents: See Draft.
         positions, values: As little-endian int32 and float32.
     """
 
-    __slots__ = ("number", "parents", "positions", "token_ids", "values")
+    __slots__ = ("parents", "positions", "token_ids", "values")
 
     def __init__(self) -> None:
-        self.number = 0
         self.token_ids, self.parents = vec[i32](), vec[i32]()
         self.positions, self.values = BytesWriter(), BytesWriter()
 
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
     def append(self, token_id: int, parent: int, position: int, value: float) -> None:
         """Adds a node; its parent is there already."""
-        self.number += 1
         self.token_ids = append(self.token_ids, token_id)
         self.parents = append(self.parents, parent)
         write_i32_le(self.positions, position)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from librt.vecs import vec
+from mypy_extensions import i32
+
 from optimist_aligner.drafting.candidates import Candidate, View
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import COMMON, NUM_SHARES, OWN, START, share_bucket
@@ -27,7 +30,7 @@ def find_further(view: View, drafted: Sequence[int]) -> list[Candidate]:
         return []
     candidates: list[Candidate] = []
     for order in (3, 2):
-        key = context_key(tail, order)
+        key = context_key(vec[i32](tail), order)
         found = view.contexts.find(order, key)
         if found is not None:
             candidates += _make(view, found.latest(_MOST_PLACES), order, is_own=False)

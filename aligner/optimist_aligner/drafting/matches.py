@@ -46,8 +46,8 @@ _MOST_OWN_SKIPPED: Final = 3
 
 def find_matches(view: View) -> list[Candidate]:
     """Returns candidates after the tokens that the output ends with."""
-    keys = [view.text.end_key(order) for order in range(1, min(MOST_ORDER, view.num_context) + 1)]
     ids, end = view.text.ids, len(view.text)
+    keys = [context_key(ids, order) for order in range(1, min(MOST_ORDER, view.num_context) + 1)]
     aligned: dict[int, tuple[int, ...]] = {}
     prompted: dict[int, tuple[int, ...]] = {}
     for offset, features in _find_offsets(view, keys).items():
@@ -74,7 +74,7 @@ def find_skipped(view: View, taken: set[int]) -> list[Candidate]:
     if view.num_context < MOST_ORDER:
         return []
     ids, end = view.text.ids, len(view.text)
-    last, key = ids[-1], context_key([ids[-3], ids[-2]], 2)
+    last, key = ids[-1], context_key(ids[-MOST_ORDER:-1], 2)
     found = []
     offsets = view.contexts.find(2, key)
     if offsets is not None:

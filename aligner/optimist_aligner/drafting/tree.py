@@ -83,7 +83,7 @@ class TreeGrower:
         for number, first in enumerate(firsts):
             value = first.value
             self._grow_above(value)
-            if self._nodes.number >= self._max_tokens:
+            if len(self._nodes) >= self._max_tokens:
                 break
             branch = self._sprout(first)
             following = firsts[number + 1].value if number + 1 < len(firsts) else 0.0
@@ -126,7 +126,7 @@ class TreeGrower:
     def _grow_above(self, least: float) -> None:
         """Makes nodes of all that has been found after others and is worth that much."""
         waiting = self._waiting
-        while waiting and self._most_waiting >= least and self._nodes.number < self._max_tokens:
+        while waiting and self._most_waiting >= least and len(self._nodes) < self._max_tokens:
             branch = waiting.pop()
             self._most_waiting = waiting[-1].value if waiting else _NOTHING
             self._take(branch, branch.value, branch.parent, branch.step)
@@ -159,9 +159,9 @@ class TreeGrower:
                 return
             if len(branch.paths) == 1:
                 step, value = self._copy(branch, value, step)
-            if step == MOST_STEPS or self._nodes.number == self._max_tokens:
+            if step == MOST_STEPS or len(self._nodes) == self._max_tokens:
                 return
-            parent = self._nodes.number - 1
+            parent = len(self._nodes) - 1
             branches = self._continue(branch, step)
             if len(branches) != 1:
                 if branches:
@@ -180,7 +180,7 @@ class TreeGrower:
         if value < self._least_open or step > MOST_OPEN_STEPS:
             return
         token_ids, parents = self._nodes.token_ids, self._nodes.parents
-        last, drafted = self._nodes.number - 1, list[int]()
+        last, drafted = len(self._nodes) - 1, list[int]()
         node = last
         while node != NO_PARENT:
             drafted.append(token_ids[node])
@@ -212,7 +212,7 @@ class TreeGrower:
         lengths, steps, pairs = factors.lengths, factors.steps, factors.classes
         ids, classes, positions = self._text.ids, self._classes, self._positions
         by_token, marks = self._rules.by_token, self._rules.marks
-        nodes, node, num_positions = self._nodes, self._nodes.number - 1, len(positions)
+        nodes, node, num_positions = self._nodes, len(self._nodes) - 1, len(positions)
         least = max(self._least_next, self._most_waiting)
         first = offset = path.first + step
         end = min(min(self._max_tokens - 1 - node, MOST_STEPS - step) + offset, len(ids))

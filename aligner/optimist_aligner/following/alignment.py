@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from optimist_aligner.following.agreement import choose_longest
 from optimist_aligner.following.rule import Rule, Rules
 from optimist_aligner.model.layout import NUM_RUNS, run_bucket
-from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex
+from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex, context_key
 from optimist_aligner.text.growing_text import GrowingText
 
 SURE_RUN: Final = 3
@@ -195,7 +195,7 @@ class Alignment:
     def _find_offset(self, token_id: int) -> int:
         text, num_tokens = self._text, len(self._text) - self._context_start
         for order in range(min(MOST_ORDER, num_tokens), 1, -1):
-            offsets = self._index.find(order, text.end_key(order))
+            offsets = self._index.find(order, context_key(text.ids, order))
             if offsets is None:
                 continue
             near = offsets.nearest(self.lost_at, _MOST_AMBIGUOUS)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from optimist_aligner.following.alignment import SURE_RUN
-from optimist_aligner.text.context_index import MOST_ORDER
+from optimist_aligner.text.context_index import MOST_ORDER, context_key
 from optimist_aligner.text.growing_text import GrowingText
 from optimist_aligner.text.output_index import OutputIndex
 
@@ -53,8 +53,7 @@ class Template:
     def _find_offset(self, token_id: int) -> int:
         ids = self._text.ids
         if len(ids) - self._start >= MOST_ORDER:
-            key = self._text.end_key(MOST_ORDER)
-            offsets = self._index.find_latest(MOST_ORDER, key, 2)
+            offsets = self._index.find_latest(MOST_ORDER, context_key(ids, MOST_ORDER), 2)
             if len(offsets) > 1:
                 return offsets[0]
         if self.lost_at >= 0:

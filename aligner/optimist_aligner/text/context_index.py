@@ -17,12 +17,13 @@ TOKEN_OFFSET: Final = 2
 _FEW: Final = 4
 
 
-def context_key(tokens: list[int], order: int) -> int:
+def context_key(ids: vec[i32], order: int) -> int:
     """Returns the key of the last `order` tokens, the last one in the highest bits."""
-    key = 0
+    end: i64 = len(ids)
+    key: i64 = 0
     for distance in range(1, order + 1):
-        key = (key << TOKEN_BITS) | (tokens[-distance] + TOKEN_OFFSET)
-    return key
+        key = (key << TOKEN_BITS) | (i64(ids[end - distance]) + TOKEN_OFFSET)
+    return int(key)
 
 
 @mypyc_attr(acyclic=True)

@@ -3,9 +3,7 @@
 from collections.abc import Iterable
 
 from librt.vecs import append, vec
-from mypy_extensions import i32, i64
-
-from optimist_aligner.text.context_index import TOKEN_BITS, TOKEN_OFFSET
+from mypy_extensions import i32
 
 
 class GrowingText:
@@ -41,12 +39,3 @@ class GrowingText:
         for token_id in token_ids:
             ids = append(ids, token_id)
         self.ids = ids
-
-    def end_key(self, order: int) -> int:
-        """Returns the `context_key` of the last `order` tokens, at most MOST_ORDER."""
-        ids = self.ids
-        end: i64 = len(ids)
-        key: i64 = 0
-        for distance in range(1, order + 1):
-            key = (key << TOKEN_BITS) | (i64(ids[end - distance]) + TOKEN_OFFSET)
-        return int(key)

@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_aligner.text.context_index import MOST_ORDER, MOST_TOKEN_ID, context_key
+from optimist_aligner.text.context_index import (
+    MOST_ORDER,
+    MOST_TOKEN_ID,
+    TOKEN_BITS,
+    TOKEN_OFFSET,
+    context_key,
+)
 from optimist_aligner.text.growing_text import GrowingText
 
 token_lists = st.lists(st.sampled_from([-1, 0, 7, MOST_TOKEN_ID]), max_size=20)
@@ -33,7 +39,9 @@ def test_copies_grow_apart(before: list[int], parts: list[tuple[int, list[int]]]
     order=st.integers(1, MOST_ORDER),
 )
 def test_key_of_the_end_is_that_of_its_tokens(tokens: list[int], order: int) -> None:
-    assert GrowingText(tokens).end_key(order) == context_key(tokens, order)
+    places = [TOKEN_BITS * (order - distance) for distance in range(1, order + 1)]
+    expected = sum((tokens[-1 - n] + TOKEN_OFFSET) << place for n, place in enumerate(places))
+    assert context_key(GrowingText(tokens).ids, order) == expected
 
 
 def test_tokens_that_are_no_int32_are_refused() -> None:

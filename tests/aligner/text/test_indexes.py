@@ -1,4 +1,5 @@
 from array import array
+from collections.abc import Sequence
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -28,6 +29,10 @@ long_outputs = st.builds(lambda tokens, times: tokens * times, varied, st.intege
 offset_lists = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
 
 
+def key_of(tokens: Sequence[int], order: int) -> int:
+    return context_key(GrowingText(tokens).ids, order)
+
+
 def brute_offsets(text: list[int], context: list[int], start: int = 0) -> list[int]:
     first = start + len(context)
     return [end for end in range(first, len(text) + 1) if text[end - len(context) : end] == context]
@@ -39,7 +44,7 @@ def test_offsets_are_those_of_a_search(text: list[int], more: list[int], order: 
     index = ContextIndex(array(INT32, text))
     for end in range(order, len(text + more) + 1):
         before = [*text, *more][:end]
-        found = index.find(order, context_key(before, order))
+        found = index.find(order, key_of(before, order))
         expected = brute_offsets(text, before[-order:])
         if found is None:
             assert not expected
@@ -83,7 +88,7 @@ def test_offsets_in_the_output_are_those_of_a_search_of_the_output_alone(
     for order in range(1, MOST_ORDER + 1):
         for end in range(order, len(said) + 1):
             expected = brute_offsets(text, said[end - order : end], start)
-            key = context_key(said[:end], order)
+            key = key_of(said[:end], order)
             for most in (1, 2, 99):
                 assert index.find_latest(order, key, most) == expected[-most:]
 
@@ -109,10 +114,10 @@ def test_offsets_are_found_in_outputs_that_outgrow_the_tables(
                 end = num_sources + len(said)
                 offsets.setdefault(tuple(said[-order:]), []).append(end)
         for context, expected in offsets.items():
-            key = context_key(list(context), len(context))
+            key = key_of(context, len(context))
             assert index.find_latest(len(context), key, most) == expected[-most:]
             reverse = context[::-1]
-            key = context_key(list(reverse), len(reverse))
+            key = key_of(reverse, len(reverse))
             assert index.find_latest(len(reverse), key, 9999) == offsets.get(reverse, [])
         for token_id in {*said, 401}:
             number = len(offsets.get((token_id,), []))
