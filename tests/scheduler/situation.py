@@ -65,7 +65,15 @@ def window_message(request_id: str, window: Window) -> proposer_pb2.Window:
 
 def take_window(dispatcher: Dispatcher, message: proposer_pb2.Window) -> bool:
     """Takes one window; returns whether it is of use, raises if it never is."""
-    [outcome] = dispatcher.take_windows([message])
+    return _raise_fault(*dispatcher.take_windows([message]))
+
+
+def set_window(scheduler: Scheduler, request_id: str, window: Window) -> bool:
+    """Sets one window; returns whether it is of use, raises if it never is."""
+    return _raise_fault(*scheduler.set_windows([(request_id, window)]))
+
+
+def _raise_fault(outcome: bool | ValueError) -> bool:
     if isinstance(outcome, ValueError):
         raise outcome
     return outcome
@@ -166,7 +174,7 @@ class Situation:
         if wrong_at is not None:
             window[wrong_at] = (window[wrong_at] + 1) % self.config.vocab_size
         self._window_ends[handle] = base + MAX_NODES
-        assert self.scheduler.set_window(f"r{handle}", make_window(base, base, window[:MAX_NODES]))
+        assert set_window(self.scheduler, f"r{handle}", make_window(base, base, window[:MAX_NODES]))
 
     def text(self, handle: int) -> list[int]:
         return self.got.tokens.get(handle, [])

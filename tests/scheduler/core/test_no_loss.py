@@ -14,7 +14,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.width.acceptance import Drafter
-from tests.scheduler.situation import Situation, run_plan, window_of
+from tests.scheduler.situation import Situation, run_plan, set_window, window_of
 
 NUM_TOKENS = 150
 PROMPT = [1, 2]
@@ -132,7 +132,7 @@ def propose(situation: Situation, handle: int, right: float, claim: float | None
         for place, token in enumerate(tokens)
     ]
     values = [] if claim is None else [claim ** (place + 1) for place in range(len(tokens))]
-    situation.scheduler.set_window(f"r{handle}", window_of(base, nodes, values))
+    set_window(situation.scheduler, f"r{handle}", window_of(base, nodes, values))
 
 
 @pytest.mark.parametrize("num_rows", [1, 4])

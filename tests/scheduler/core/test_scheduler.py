@@ -3,7 +3,7 @@
 import pytest
 
 from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
-from tests.scheduler.situation import Situation, config, make_window, rows
+from tests.scheduler.situation import Situation, config, make_window, rows, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
@@ -21,10 +21,10 @@ def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
     situation = Situation()
     expected = situation.add_predicted(0, [1, 2], 7)
     scheduler = situation.scheduler
-    assert scheduler.set_window("r0", make_window(0, 0, expected[:3]))
+    assert set_window(scheduler, "r0", make_window(0, 0, expected[:3]))
     assert situation.step().num_draft_tokens.tolist() == [3]
     assert scheduler.find_unaligned() == ["r0"]
-    assert scheduler.set_window("r0", make_window(4, 4, expected[4:]))
+    assert set_window(scheduler, "r0", make_window(4, 4, expected[4:]))
     assert scheduler.find_unaligned() == []
     assert situation.step().num_draft_tokens.tolist() == [2]
     situation.finish()

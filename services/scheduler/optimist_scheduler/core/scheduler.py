@@ -156,13 +156,6 @@ class Scheduler:
             self._state.set_priority(request, priority)
         return True
 
-    def set_window(self, request_id: str, window: Window) -> bool:
-        """Takes one window, see `set_windows`; raises WindowError if it can never be taken."""
-        [outcome] = self.set_windows([(request_id, window)])
-        if isinstance(outcome, WindowError):
-            raise outcome
-        return outcome
-
     def set_windows(self, windows: Sequence[tuple[str, Window]]) -> list[bool | WindowError]:
         """Takes what requests, by their ids, are expected to go on with.
 

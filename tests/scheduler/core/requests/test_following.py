@@ -11,7 +11,7 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.following import WaitBudget, WaitValue, find_slack
 from optimist_scheduler.core.width.acceptance import Drafter
-from tests.scheduler.situation import Situation, make_window
+from tests.scheduler.situation import Situation, make_window, set_window
 
 PASS_SECONDS = 0.02
 
@@ -48,7 +48,7 @@ def propose(
     base = len(situation.text(handle))
     tokens = situation.expected[handle][base : base + number]
     window = make_window(base, -1, tokens, values if values else ())
-    return situation.scheduler.set_window(f"r{handle}", window)
+    return set_window(situation.scheduler, f"r{handle}", window)
 
 
 @pytest.mark.parametrize("predicted", [[], [1, 2]])
@@ -96,11 +96,11 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     situation.add(0, [1, 2], 200, is_followed=True)
     step(situation)
     first = (situation.expected[0][1] + 1) % situation.config.vocab_size
-    assert situation.scheduler.set_window("r0", make_window(1, -1, [first]))
+    assert set_window(situation.scheduler, "r0", make_window(1, -1, [first]))
     while situation.scheduler.count_followed()[1] == 0:
         base = len(situation.text(0))
         wrong = [(situation.expected[0][base] + 1) % situation.config.vocab_size]
-        assert situation.scheduler.set_window("r0", make_window(base, -1, wrong, [0.6]))
+        assert set_window(situation.scheduler, "r0", make_window(base, -1, wrong, [0.6]))
         step(situation)
     assert not propose(situation, 0, 3, [0.5, 0.375, 0.125])
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.situation import NOW, Situation, make_window
+from tests.scheduler.situation import NOW, Situation, make_window, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
@@ -148,7 +148,7 @@ def test_drafts_end_where_they_are_not_worth_their_cost() -> None:
     situation.step()
     # Six that are nearly certain, and then hardly any chance.
     chances = [0.99**place for place in range(1, 7)] + [0.02] * 20
-    situation.scheduler.set_window("r0", make_window(1, 1, truth[1:27], chances))
+    set_window(situation.scheduler, "r0", make_window(1, 1, truth[1:27], chances))
     assert situation.send().num_draft_tokens.tolist() == [6]
     situation.answer()
     # What is left behind seven tokens has a chance of its own, once it is what comes.

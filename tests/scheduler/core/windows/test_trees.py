@@ -10,7 +10,7 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.windows.window import Window
-from tests.scheduler.situation import Situation, run_plan, window_of
+from tests.scheduler.situation import Situation, run_plan, set_window, window_of
 
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
 VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
@@ -75,7 +75,7 @@ def test_an_alternative_that_agrees_becomes_the_window(at: int, depth: int) -> N
         parents = range(len(nodes) - 3, len(nodes)) if index > at else [at - 1] * 3
         tokens = [(truth[index] + shift) % 50 for shift in (1, 2, 0)]
         nodes += zip(tokens, parents, (index, 0, 60 + index), strict=True)
-    assert situation.scheduler.set_window("r0", window_of(0, nodes))
+    assert set_window(situation.scheduler, "r0", window_of(0, nodes))
     situation.finish()
     finished = situation.finished(0)
     # Without the alternative the rest would come one by one.
@@ -93,7 +93,7 @@ def branching() -> tuple[Situation, StepResult]:
     wrong = (truth[0] + 1) % 50
     situation.add(0, [1, 2], 20, predicted_token_ids=[wrong] * 9, wants_prediction_positions=True)
     nodes = [(wrong, -1, 1), (truth[0], -1, 3), (wrong, 0, 5), (truth[1], 1, -1), (wrong, 3, 7)]
-    assert situation.scheduler.set_window("r0", window_of(0, [*nodes, (wrong, 2, 8)]))
+    assert set_window(situation.scheduler, "r0", window_of(0, [*nodes, (wrong, 2, 8)]))
     situation.send()
     return situation, run_plan(situation)
 
