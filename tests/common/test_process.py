@@ -1,10 +1,12 @@
-"""A process ends with its starter, at whatever moment that ends, and tokenizers need no PyTorch."""
+"""A process ends with its starter, at whatever moment that ends; its garbage; no PyTorch."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
 
+from optimist_common.process import SELDOM, collecting_seldom
 from tests.stack import BUNDLED_MODEL
 
 BEGIN = """
@@ -73,3 +75,13 @@ def test_tokenizers_are_read_without_torch_and_without_advice() -> None:
 
 def test_what_was_imported_stays() -> None:
     assert output_of(HIDE_AFTER_IMPORT)[0] == "1.0\n"
+
+
+def test_the_collector_looks_seldom_while_a_service_serves_and_as_before_after_that() -> None:
+    before = gc.get_threshold()
+    with collecting_seldom():
+        assert gc.get_threshold() == SELDOM
+        assert gc.get_freeze_count() > 0
+    assert gc.get_threshold() == before
+    # As the tests were before.
+    gc.freeze()

@@ -1,7 +1,6 @@
 """Servers and channels: who reaches whom, with which certificates, and how a loss is noticed."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -17,11 +16,9 @@ from optimist_common.network import channel, server
 from optimist_common.network.channel import OPTIONS, load_tls, open_channel
 from optimist_common.network.health import is_serving, main
 from optimist_common.network.server import (
-    SELDOM,
     SERVER_OPTIONS,
     GrpcServer,
     bind,
-    collecting_seldom,
 )
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.settings import load_settings
@@ -46,16 +43,6 @@ def test_a_server_bears_the_pings_that_our_channels_send_on_idle_streams() -> No
     # gRPC's own limit is five minutes; whoever pings three times within it is cut off.
     least = dict(SERVER_OPTIONS)["grpc.http2.min_ping_interval_without_data_ms"]
     assert least < dict(OPTIONS)["grpc.keepalive_time_ms"]
-
-
-def test_the_collector_looks_seldom_while_a_service_serves_and_as_before_after_that() -> None:
-    before = gc.get_threshold()
-    with collecting_seldom():
-        assert gc.get_threshold() == SELDOM
-        assert gc.get_freeze_count() > 0
-    assert gc.get_threshold() == before
-    # As the tests were before.
-    gc.freeze()
 
 
 @needs_ipv6

@@ -16,7 +16,7 @@ from pydantic import Field
 from optimist_bench.harness.command import format_table, numbers, run_command
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.overlap.run import STALL_EVERY, STALL_US, Configuration, Figures, Run
-from optimist_common.network.server import collecting_seldom
+from optimist_common.process import collecting_seldom
 from optimist_common.settings import CommaSeparated, ServiceSettings
 
 TOLERANCE = 0.02

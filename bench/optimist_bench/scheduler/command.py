@@ -11,7 +11,7 @@ from pydantic import Field
 
 from optimist_bench.harness.command import format_table, run_command
 from optimist_bench.scheduler.drive import Drive, Load, Times, time_exchanges
-from optimist_common.network.server import collecting_seldom
+from optimist_common.process import collecting_seldom
 from optimist_common.settings import ServiceSettings
 from optimist_scheduler.core.base.values import SchedulerStats
 

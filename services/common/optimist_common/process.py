@@ -1,14 +1,18 @@
-"""What concerns a process as a whole: when it ends, and that it does without PyTorch."""
+"""What concerns a process as a whole: when it ends, its garbage, and that it needs no PyTorch."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+SELDOM = 50_000, 20, 100
+"""Thresholds of the collector for services that make many objects, nearly none in a circle."""
 
 
 def end_with_this_process(number: signal.Signals) -> Callable[[], None]:
@@ -27,6 +31,19 @@ def end_with_this_process(number: signal.Signals) -> Callable[[], None]:
             os._exit(128 + number)
 
     return ask
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """Lets the garbage collector look seldom at what is new, and not at all at what is here now."""
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*SELDOM)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 def hide_torch() -> None:

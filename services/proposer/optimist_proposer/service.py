@@ -10,9 +10,10 @@ from pathlib import Path
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.errors import SetupError, one_line
-from optimist_common.network.server import GrpcServer, collecting_seldom, until_signal
+from optimist_common.network.server import GrpcServer, until_signal
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
+from optimist_common.process import collecting_seldom
 from optimist_common.request_log.logs import RequestLogs
 from optimist_proposer.batch import BatchProposer, RequestSpans
 from optimist_proposer.core.algorithms import ALGORITHMS

@@ -5,8 +5,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import grpc
@@ -25,9 +24,6 @@ CANCEL_SECONDS = 5.0
 """Longest wait for calls that were cancelled."""
 LIVENESS = "liveness"
 """Name of the health service that says whether a process should be started again."""
-
-SELDOM = 50_000, 20, 100
-"""Thresholds of the collector for services that make many objects, nearly none in a circle."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *OPTIONS,
@@ -154,19 +150,6 @@ async def until_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await stop.wait()
-
-
-@contextmanager
-def collecting_seldom() -> Iterator[None]:
-    """Lets the garbage collector look seldom at what is new, and not at all at what is here now."""
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(*SELDOM)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
 
 
 def run_service(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -6,11 +6,11 @@ import logging
 from optimist.scheduler.v1 import scheduler_pb2_grpc
 from optimist_common.network.server import (
     GrpcServer,
-    collecting_seldom,
     until_signal,
     watch_for_hangs,
 )
 from optimist_common.observing.metrics import serve_metrics
+from optimist_common.process import collecting_seldom
 from optimist_common.scheduler_service.servicer import SchedulerServicer
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.settings import SchedulerSettings
