@@ -25,7 +25,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parent.parent
 _FOLDERS = ("common", "worker", "scheduler", "proposer", "gateway")
 _PATHS = [str(_ROOT / "services" / folder) for folder in _FOLDERS]
-_PATHS += [str(_ROOT / folder) for folder in ("protos/gen", "cli", "bench", "training")]
+_PATHS += [str(_ROOT / folder) for folder in ("aligner", "protos/gen", "cli", "bench", "training")]
 # What is measured is this checkout, not what may be installed; the services need it as well.
 sys.path[:0] = _PATHS
 os.environ["PYTHONPATH"] = os.pathsep.join([*_PATHS, os.environ.get("PYTHONPATH", "")])
@@ -62,8 +62,8 @@ SECTIONS = {
     "grid": Section(measure_grid, 150.0),
     "overlap": Section(measure_overlap, 30.0),
     "edits": Section(measure_edits, 80.0),
-    "peers": Section(measure_peers, 90.0),
-    "services": Section(measure_services, 90.0),
+    "peers": Section(measure_peers, 70.0),
+    "services": Section(measure_services, 110.0),
 }
 
 
@@ -121,7 +121,7 @@ def measure(options: argparse.Namespace, directory: Path) -> Bench:
     """Runs the sections that are asked for."""
     device = torch.device(options.device)
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(device.index or 0)
     bench = Bench(
         device=device,
         dtype=torch.bfloat16 if device.type == "cuda" else torch.float32,

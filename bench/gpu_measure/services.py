@@ -19,7 +19,8 @@ from gpu_measure.slots import NotPossibleError
 
 def measure_services(bench: Bench) -> None:
     """Generates through scheduler and worker, each a process, with this one as their gateway."""
-    for name in ("grpc", "grpc_health", "google.protobuf", "pydantic", "prometheus_client"):
+    needed = ("google.protobuf", "grpc", "grpc_health", "librt", "prometheus_client", "pydantic")
+    for name in needed:
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -56,6 +57,8 @@ def running_services(bench: Bench, shape: Shape) -> Iterator[tuple[str, str]]:
         "log-level": "warning",
         "max-num-seqs": "64",
         "max-model-len": "2048",
+        # A text without sense repeats itself: a lookup would draft it.
+        "drafter": "none",
         "kv-memory-mib": "64",
     }
     if not bench.is_tiny:

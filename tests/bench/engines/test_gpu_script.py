@@ -1,6 +1,7 @@
 """bench/gpu.py from end to end, with tiny shapes on the CPU."""
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -76,12 +77,26 @@ def test_the_table_comes_last_and_targets_are_for_real_shapes(output: str, repor
     assert {target["met"] for target in report["targets"]} == {None}
 
 
+@pytest.fixture
+def _paths_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The script puts the checkout there.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+
+
+@pytest.mark.usefixtures("_paths_as_before")
+def test_services_find_all_that_they_import_in_the_checkout() -> None:
+    runpy.run_path(str(SCRIPT))
+    folders = os.environ["PYTHONPATH"].split(os.pathsep)
+    found = {path.name for folder in filter(None, folders) for path in Path(folder).iterdir()}
+    services = ("scheduler", "worker", "common", "aligner", "cli", "bench")
+    assert found >= {"optimist", *(f"optimist_{name}" for name in services)}
+
+
+@pytest.mark.usefixtures("_paths_as_before")
 def test_what_cannot_be_measured_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    # The script puts the checkout there.
-    monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "--sections", "grid,rid", "--device", "cpu"])
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(SCRIPT), run_name="__main__")

@@ -146,17 +146,17 @@ class StepBounds:
         """
         most = max(max_num_batched_tokens, self.num_tokens)
         num_tokens = min(round_up(self.num_tokens), most)
-        num_drafts = _power_up(self.max_num_drafts, 1) if self.max_num_drafts else 0
+        num_drafts = power_up(self.max_num_drafts, 1) if self.max_num_drafts else 0
         num_queries = 1 + num_drafts
         if self.max_num_queries > num_queries:
-            num_queries = _power_up(self.max_num_queries, 1)
+            num_queries = power_up(self.max_num_queries, 1)
         return replace(
             self,
             num_rows=round_up(self.num_rows),
             num_tokens=num_tokens,
             num_logits=min(round_up(self.num_logits), num_tokens),
             max_num_queries=num_queries,
-            max_num_keys=_power_up(self.max_num_keys, 2, least=512),
+            max_num_keys=power_up(self.max_num_keys, 2, least=512),
             max_num_drafts=num_drafts,
             uses_windows=self.uses_windows or self.max_num_drafts > 0,
             max_unseen=_unseen(self.max_unseen, num_queries),
@@ -168,8 +168,8 @@ class StepBounds:
         )
 
 
-def _power_up(number: int, bits: int, least: int = 1) -> int:
-    """Returns `least` times the next power of two to the `bits`."""
+def power_up(number: int, bits: int, least: int = 1) -> int:
+    """Returns the next of the numbers `least` times a power of two to the `bits`."""
     steps = -(-(-(-number // least) - 1).bit_length() // bits)
     return least << (steps * bits)
 
