@@ -80,10 +80,14 @@ def settings(path: Path, **options: Any) -> WorkerSettings:
 
 
 def test_blocks_fill_what_the_largest_passes_leave(
-    llama_path: Path, gpu: Gpu, passes: list[tuple[int, int]]
+    llama_path: Path,
+    gpu: Gpu,
+    passes: list[tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(footprint, "MOST_TOKENS", 450)
     runner = build_runner(settings(llama_path, gpu_memory_utilization=0.8))
-    left = (50 - 20 - 8 - 8 * 512 / 600) * MIB
+    left = (50 - 20 - 8 - 8 * 450 / 600) * MIB
     assert runner.engine.state.sizes.num_blocks == left // BLOCK_BYTES
     # A chunk of a prompt, and two rows with 256 drafts.
     assert passes[:2] == [(600, 1), (2 * 257, 2 * 257)]

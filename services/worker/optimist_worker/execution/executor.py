@@ -260,8 +260,9 @@ logger = logging.getLogger(__name__)
 
 MOST_GRAPHS = 64
 """Graphs that are kept; the one that was not used for longest makes room."""
-MOST_TOKENS = 512
-"""Passes with more tokens take so long that launches do not matter."""
+MOST_TOKENS = 1024
+"""Of a pass that is captured. Larger ones take about as long as the host does to launch them, but
+for small models; and the memory of the largest one is kept."""
 
 
 class _Captured(NamedTuple):
