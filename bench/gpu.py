@@ -38,6 +38,7 @@ try:
     from gpu_measure.exactness import measure_exactness
     from gpu_measure.grid import measure_grid, measure_overlap
     from gpu_measure.kernel import measure_ceilings, measure_kernel
+    from gpu_measure.parts import measure_parts
     from gpu_measure.peers import measure_peers
     from gpu_measure.report import judge, name_peers, print_report
     from gpu_measure.services import measure_services
@@ -61,6 +62,7 @@ SECTIONS = {
     "exactness": Section(measure_exactness, 50.0),
     "grid": Section(measure_grid, 150.0),
     "overlap": Section(measure_overlap, 30.0),
+    "parts": Section(measure_parts, 20.0),
     "edits": Section(measure_edits, 80.0),
     "peers": Section(measure_peers, 70.0),
     "services": Section(measure_services, 110.0),

@@ -46,6 +46,7 @@ def test_every_section_has_rows_or_says_why_not(report: Any) -> None:
     sections = {row["section"] for row in report["rows"]}
     assert sections == {*("ceilings", "kernel", "exactness", "grid", "overlap", "edits", "peers")}
     assert "the services need it" in report["skipped"]["services"]
+    assert report["skipped"]["parts"] == "needs CUDA"
     left_out = [why for what, why in report["skipped"].items() if what != "services"]
     assert left_out
     assert all("CUDA" in why for why in left_out)
