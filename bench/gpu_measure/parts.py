@@ -19,7 +19,7 @@ from gpu_measure.slots import (
 _KINDS = {
     "products": ("nvjet", "gemm", "gemv", "cutlass", "cublas", "splitK"),
     "attention": ("attend_parts", "combine_parts", "write_token"),
-    "other kernels of ours": ("norm_token", "rotate_head", "gate_tile", "choose_token"),
+    "other kernels of ours": ("norm_token", "rotate_head", "gate_tile", "choose_", "find_cuts"),
 }
 """Beginnings or parts of the names of kernels."""
 _SMALL = "small operations"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from optimist_worker.core.acceptance import choice_kernel
 from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.operation import Function, Operation
 from optimist_worker.model import kernel_check
@@ -35,6 +36,8 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     # The interpreter takes its time for each key.
     rows = [[BatchRow(300, 1)], [BatchRow(270, 3), BatchRow(3, 130)], [BatchRow(20, 1, 7)]]
     monkeypatch.setattr(kernel_check, "_BATCHES", rows)
+    # And for each program.
+    monkeypatch.setattr(choice_kernel, "_NUM_PARTS", 4)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
-"""The choice of tokens on a GPU as one launch, without scores or noise in memory.
+"""The choice of tokens on a GPU without scores or noise in memory.
 
-Top-k and top-p are found without sorting: by bisection over the bits of the least logit that they
-leave (cf. FlashInfer's sampling kernels, which draw until a token is in). A program has a row.
+First what is cut off is found, a program for each row: top-k and top-p without sorting, by
+bisection over the bits of the least logit that they leave (cf. FlashInfer's sampling kernels, which
+draw until a token is in). Then the best token of each part of the vocabulary is found, and of these
+the best.
 """
 
 import torch
@@ -10,7 +12,11 @@ import triton.language as tl
 
 from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumns
 
-_TILE = 1024
+_CUT_TILE = 4096
+_CUT_WARPS = 16
+_TILE = 512
+_NUM_PARTS = 16
+"""Of a row: one row alone occupies some processors, and many rows occupy all."""
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -19,66 +25,117 @@ def choose(
 ) -> torch.Tensor:
     """Is `choice.choose`."""
     scores, tokens = scores.contiguous(), torch.empty_like(positions)
+    number, vocab_size = scores.shape
+    has_cuts = needs.cut_width > 0 or needs.cuts_min_p
+    least = torch.empty_like(positions, dtype=torch.int32)
+    floors = torch.empty_like(positions, dtype=torch.float64)
+    part_values = floors.new_empty((number, _NUM_PARTS))
+    part_tokens = least.new_empty((number, _NUM_PARTS))
     with torch.cuda.device_of(scores):
-        choose_token[(len(scores),)](
+        if has_cuts:
+            find_cuts[(number,)](
+                scores,
+                least,
+                floors,
+                columns.temperature,
+                columns.top_p,
+                columns.log_min_p,
+                columns.top_k,
+                vocab_size,
+                _CUT_TILE,
+                num_warps=_CUT_WARPS,
+            )
+        choose_of_part[(number, _NUM_PARTS)](
             scores,
-            tokens,
+            least,
+            floors,
+            part_values,
+            part_tokens,
             positions,
             columns.temperature,
-            columns.top_p,
-            columns.log_min_p,
-            columns.top_k,
             columns.seed,
             columns.samples,
-            scores.shape[1],
+            vocab_size,
             _TILE,
-            needs.cut_width > 0,
+            has_cuts,
+        )
+        choose_token[(number,)](
+            part_values, part_tokens, tokens, vocab_size, _NUM_PARTS, num_warps=1
         )
     return tokens
 
 
 @triton.jit
-def choose_token(
+def find_cuts(
     scores,
-    tokens,
-    positions,
+    least_keys,
+    floors,
     temperatures,
     top_ps,
     log_min_ps,
     top_ks,
+    vocab_size,
+    tile: tl.constexpr,
+):
+    """Finds the least key and the least score that a row's cuts leave; the grid is `[n]`."""
+    row = tl.program_id(0).to(tl.int64)
+    logits = scores + row * vocab_size
+    lane = tl.arange(0, tile)
+    log_min_p = tl.load(log_min_ps + row)
+    top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
+    least = tl.full([], -(2**31), tl.int32)
+    floor = tl.full([], float("-inf"), tl.float64)
+    if (log_min_p > float("-inf")) | (top_k < vocab_size) | (top_p <= 1.0):
+        largest = tl.full([tile], float("-inf"), tl.float32)
+        for first in range(0, vocab_size, tile):
+            largest = tl.maximum(largest, _load(logits, first + lane, vocab_size))
+        most = tl.max(largest, 0)
+        temperature = tl.load(temperatures + row)
+        floor = most.to(tl.float64) / temperature + log_min_p
+        factor = (1.0 / temperature * _LOG2_E).to(tl.float32)
+        least = _cut(logits, vocab_size, most, factor, least, top_k, top_p, tile)
+    tl.store(least_keys + row, least)
+    tl.store(floors + row, floor)
+
+
+@triton.jit
+def choose_of_part(
+    scores,
+    least_keys,
+    floors,
+    part_values,
+    part_tokens,
+    positions,
+    temperatures,
     seeds,
     samples,
     vocab_size,
     tile: tl.constexpr,
     has_cuts: tl.constexpr,
 ):
-    """Chooses the token of a row; the grid is `[n]`."""
-    row = tl.program_id(0).to(tl.int64)
+    """Chooses the token of a part of a row; the grid is `[n, parts]`."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     logits = scores + row * vocab_size
     lane = tl.arange(0, tile)
-    largest = tl.full([tile], float("-inf"), tl.float32)
-    for first in range(0, vocab_size, tile):
-        largest = tl.maximum(largest, _load(logits, first + lane, vocab_size))
-    most = tl.max(largest, 0)
     temperature = tl.load(temperatures + row)
-    floor = most.to(tl.float64) / temperature + tl.load(log_min_ps + row)
     least = tl.full([], -(2**31), tl.int32)
+    floor = tl.full([], float("-inf"), tl.float64)
     if has_cuts:
-        factor = (1.0 / temperature * _LOG2_E).to(tl.float32)
-        top_k, top_p = tl.load(top_ks + row), tl.load(top_ps + row)
-        least = _cut(logits, vocab_size, most, factor, least, top_k, top_p, tile)
+        least, floor = tl.load(least_keys + row), tl.load(floors + row)
     seed, position = tl.load(seeds + row), tl.load(positions + row).to(tl.int32)
     noise_factor = tl.load(samples + row).to(tl.float64)
     best = tl.full([tile], float("-inf"), tl.float64)
     token = tl.full([tile], 2**31 - 1, tl.int32)
     num_blocks = (vocab_size + 3) // 4
+    size = tl.cdiv(num_blocks, tl.num_programs(1))
+    end = tl.minimum((part + 1) * size, num_blocks)
     zero = tl.zeros([tile], tl.int32)
-    for first in range(0, num_blocks, tile):
+    for first in range(part * size, end, tile):
         block = first + lane
         words = tl.philox(seed, block, zero + position, zero, zero, 7)
         for word in tl.static_range(4):
             # Beyond the last block the index is that of another word's token.
-            index = tl.where(block < num_blocks, word * num_blocks + block, vocab_size)
+            index = tl.where(block < end, word * num_blocks + block, vocab_size)
             logit = _load(logits, index, vocab_size)
             score = logit.to(tl.float64) / temperature
             is_left = (_key(logit) >= least) & (score >= floor)
@@ -89,7 +146,18 @@ def choose_token(
             best = tl.where(is_better, value, best)
             token = tl.where(is_better, index, token)
     top = tl.max(best, 0)
-    chosen = tl.min(tl.where(best == top, token, 2**31 - 1), 0)
+    at = row * tl.num_programs(1) + part
+    tl.store(part_values + at, top)
+    tl.store(part_tokens + at, tl.min(tl.where(best == top, token, 2**31 - 1), 0))
+
+
+@triton.jit
+def choose_token(part_values, part_tokens, tokens, vocab_size, num_parts: tl.constexpr):
+    """Chooses the token of a row of those of its parts; the grid is `[n]`."""
+    row = tl.program_id(0).to(tl.int64)
+    at = row * num_parts + tl.arange(0, num_parts)
+    values, token = tl.load(part_values + at), tl.load(part_tokens + at)
+    chosen = tl.min(tl.where(values == tl.max(values, 0), token, 2**31 - 1), 0)
     # Rows that are no numbers emit nothing, but index with what is chosen.
     tl.store(tokens + row, tl.where(chosen < vocab_size, chosen, 0).to(tl.int64))
 
