@@ -17,7 +17,9 @@ CAPTURING: list[Mock] = []
 
 
 @contextmanager
-def _capture(graph: Mock, pool: int) -> Iterator[None]:
+def _capture(graph: Mock, pool: int, capture_error_mode: str) -> Iterator[None]:
+    # Other threads may wait for events.
+    assert capture_error_mode == "thread_local"
     CAPTURING.append(graph)
     try:
         yield

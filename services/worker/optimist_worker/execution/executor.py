@@ -314,10 +314,12 @@ class GraphCache:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         try:
-            # A capture that fails leaves its own stream behind as the current one.
+            # A capture that fails leaves its own stream behind as the current one. The thread that
+            # waits for the ends of steps may ask for those of earlier ones meanwhile, which would
+            # else end the capture (PyTorch's pull request 104555).
             with (
                 torch.cuda.stream(torch.cuda.current_stream()),
-                torch.cuda.graph(graph, pool=self._pool),
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
             ):
                 outputs = function(static)
         except RuntimeError as error:
