@@ -1,7 +1,7 @@
 """Asks a running stack for edits through the official client."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from openai import OpenAI
@@ -19,6 +19,7 @@ class Answer:
     rejected: int
     by_source: dict[str, int]
     """Tokens by where they came from."""
+    request_id: str = field(compare=False)
 
 
 def edits(count: int, seed: int = 7) -> list[Edit]:
@@ -51,13 +52,13 @@ def ask(
     options |= {"stream": True, "stream_options": {"include_usage": True}}
     options["extra_body"] = {"return_token_ids": True} | options.get("extra_body", {})
     stream = complete(client, edit.messages(), **options)
-    text, usage = "", None
+    text, usage, request_id = "", None, ""
     token_ids: list[int] = []
     for number, chunk in enumerate(stream, 1):
         for choice in chunk.choices:
             text += choice.delta.content or ""
             token_ids += (choice.model_extra or {}).get("token_ids") or []
-        usage = chunk.usage or usage
+        usage, request_id = chunk.usage or usage, chunk.id
         if on_chunk is not None:
             on_chunk(number)
     assert usage is not None
@@ -70,6 +71,7 @@ def ask(
         details.accepted_prediction_tokens or 0,
         details.rejected_prediction_tokens or 0,
         (details.model_extra or {})["tokens_by_source"],
+        request_id,
     )
 
 

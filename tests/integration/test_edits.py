@@ -111,10 +111,11 @@ def test_a_prediction_saves_passes_and_changes_no_log_probability(client: OpenAI
 
 def test_a_request_is_logged_where_that_is_set(client: OpenAI, request_logs: Path) -> None:
     edit = edits(1)[0]
-    before = set(request_logs.iterdir())
     answer = ask(client, edit, edit.before)
-    (path,) = set(request_logs.iterdir()) - before
-    wait_until(lambda: "the request was closed" in path.read_text(), "the end of the log")
+    path = request_logs / f"{answer.request_id}.jsonl"
+    wait_until(
+        lambda: path.exists() and "the request was closed" in path.read_text(), "the end of the log"
+    )
     command = [sys.executable, "-m", "optimist_cli", "explain", str(path)]
     summary = json.loads(subprocess.check_output([*command, "--json"]))
     # A proposer does not learn what a request ends with.
