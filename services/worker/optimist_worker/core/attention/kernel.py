@@ -255,15 +255,14 @@ def combine_parts(
     value_dim: tl.constexpr,
     value_tile: tl.constexpr,
     num_parts: tl.constexpr,
-    part_tile: tl.constexpr,
     row_tile: tl.constexpr,
     max_queries: tl.constexpr,
     slots_per_row: tl.constexpr,
 ):
     """Puts the parts of one token and head together; the grid is `[num_tokens, num_heads]`.
 
-    `part_tile` is the same in every launch, so that sums are taken in the same order. Padding
-    becomes 0. With `row_tile`, tokens of rows with more than `max_queries` are left alone.
+    They are added one after the other, so that parts which a row does not have change nothing.
+    Padding becomes 0. With `row_tile`, tokens of rows with more than `max_queries` are left alone.
     """
     part_outputs, part_maxima, part_sums = parts
     token = tl.program_id(0)
@@ -284,16 +283,16 @@ def combine_parts(
             return
         if slots_per_row > 0:
             slot = row * slots_per_row + token - start
-    part = tl.arange(0, part_tile)
-    index = (slot * tl.num_programs(1) + tl.program_id(1)) * num_parts + part
-    maxima = tl.load(part_maxima + index, mask=part < num_parts, other=float("-inf"))
-    weights = tl.exp2(maxima - tl.max(maxima, 0))
-    is_used = weights > 0
-    sums = tl.load(part_sums + index, mask=is_used, other=0.0)
-    means = tl.load(
-        part_outputs + index[:, None] * value_dim + value_lane[None, :],
-        mask=is_used[:, None] & is_value[None, :],
-        other=0.0,
-    )
-    mean = tl.sum(means * weights[:, None], 0) / tl.sum(sums * weights, 0)
-    tl.store(at, mean.to(output.dtype.element_ty), mask=is_value)
+    first = (slot * tl.num_programs(1) + tl.program_id(1)) * num_parts
+    maximum = tl.full([], float("-inf"), tl.float32)
+    for part in tl.static_range(num_parts):
+        maximum = tl.maximum(maximum, tl.load(part_maxima + first + part))
+    weighted, total = tl.zeros([value_tile], tl.float32), tl.zeros([], tl.float32)
+    for part in tl.static_range(num_parts):
+        weight = tl.exp2(tl.load(part_maxima + first + part) - maximum)
+        values = part_outputs + (first + part) * value_dim + value_lane
+        # Parts that a row does not have were not written.
+        is_used = is_value & (tl.zeros([value_tile], tl.float32) + weight > 0)
+        weighted += tl.load(values, mask=is_used, other=0.0) * weight
+        total += tl.load(part_sums + first + part, mask=weight > 0, other=0.0) * weight
+    tl.store(at, (weighted / total).to(output.dtype.element_ty), mask=is_value)

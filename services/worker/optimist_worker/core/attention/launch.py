@@ -213,10 +213,10 @@ def attend(
                 value_dim,
                 short.value_tile,
                 num_parts,
-                MAX_PARTS,
                 row_tile,
                 MAX_PARTED_QUERIES,
                 slots_per_row,
+                num_warps=1,
             )
     return output
 
