@@ -62,7 +62,7 @@ SECTIONS = {
     "exactness": Section(measure_exactness, 50.0),
     "grid": Section(measure_grid, 150.0),
     "overlap": Section(measure_overlap, 30.0),
-    "parts": Section(measure_parts, 20.0),
+    "parts": Section(measure_parts, 30.0),
     "edits": Section(measure_edits, 80.0),
     "peers": Section(measure_peers, 70.0),
     "services": Section(measure_services, 110.0),

@@ -8,15 +8,7 @@ from unittest.mock import patch
 
 from gpu_measure.bench import Bench, event
 from gpu_measure.models import load, write_text
-from gpu_measure.slots import (
-    WARM_UP_STEPS,
-    Loaded,
-    NotPossibleError,
-    admit,
-    next_plan,
-    run_steps,
-    set_windows,
-)
+from gpu_measure.slots import WARM_UP_STEPS, Loaded, NotPossibleError, run_steps, warm_up
 from optimist_worker.core.plan import MOST_WINDOW_NODES, Plan, StepResult
 
 
@@ -105,13 +97,7 @@ def time_steps(
     """Times steps of one kind, two launched at a time."""
     ctx, batch, drafts = point
     runner = loaded.runner if has_graphs else loaded.plain
-    prompts = admit(loaded, runner, batch, ctx)
-    plan = next_plan(loaded, batch, drafts)
-    if drafts:
-        set_windows(loaded, runner, prompts, 1)
-    warmed = run_steps(runner, plan, WARM_UP_STEPS, depth=1)[-1]
-    if drafts:
-        set_windows(loaded, runner, prompts, int(warmed.lengths.min()) - ctx)
+    plan = warm_up(loaded, runner, batch, ctx, drafts)
     number = max(2, min(20, MOST_WINDOW_NODES // (1 + drafts)))
     results: list[StepResult] = []
     seconds = bench.seconds(lambda: results.extend(run_steps(runner, plan, number)))
@@ -138,9 +124,7 @@ def measure_overlap(bench: Bench) -> None:
 def add_overlap(bench: Bench, loaded: Loaded, batch: int, depth: int) -> None:
     """Adds the rows of one number of plans launched ahead."""
     number, runner = 10 if bench.is_tiny else 100, loaded.runner
-    admit(loaded, runner, batch, 64 if bench.is_tiny else 1024)
-    plan = next_plan(loaded, batch, 0)
-    run_steps(runner, plan, WARM_UP_STEPS, depth=1)
+    plan = warm_up(loaded, runner, batch, 64 if bench.is_tiny else 1024, 0)
     spans: list[tuple[Any, Any]] = []
     launches: list[float] = []
     start_step, launch_plan = runner.engine.launch, runner.launch

@@ -6,22 +6,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from gpu_measure.bench import Bench
 from gpu_measure.models import load, write_text
-from gpu_measure.slots import (
-    WARM_UP_STEPS,
-    Loaded,
-    NotPossibleError,
-    admit,
-    next_plan,
-    run_steps,
-    set_windows,
-)
+from gpu_measure.slots import Loaded, NotPossibleError, run_steps, warm_up
 
 _KINDS = {
     "products": ("nvjet", "gemm", "gemv", "cutlass", "cublas", "splitK"),
     "attention": ("attend_parts", "combine_parts", "write_token"),
     "other kernels of ours": ("norm_token", "rotate_head", "gate_tile", "choose_", "find_cuts"),
 }
-"""Beginnings or parts of the names of kernels."""
+"""What the names of kernels contain."""
 _SMALL = "small operations"
 _STEPS = 5
 
@@ -35,7 +27,7 @@ def measure_parts(bench: Bench) -> None:
         write_text(loaded, is_firm=True)
         for batch, drafts in ((1, 0), (64, 0), (64, 7)):
             what = f"{shape.name} batch {batch} ctx 1024 drafts {drafts}"
-            if bench.left < 10:
+            if bench.left < 5:
                 bench.leave_out(what, "no time")
                 continue
             add_parts(bench, loaded, what, batch, drafts)
@@ -43,11 +35,8 @@ def measure_parts(bench: Bench) -> None:
 
 def add_parts(bench: Bench, loaded: Loaded, what: str, batch: int, drafts: int) -> None:
     """Adds a row for each kind of kernel, and one for what is between kernels."""
-    runner, plan = loaded.runner, next_plan(loaded, batch, drafts)
-    prompts = admit(loaded, runner, batch, 1024)
-    if drafts:
-        set_windows(loaded, runner, prompts, 1)
-    run_steps(runner, plan, WARM_UP_STEPS, depth=1)
+    runner = loaded.runner
+    plan = warm_up(loaded, runner, batch, 1024, drafts)
     step_us = bench.seconds(lambda: run_steps(runner, plan, _STEPS)) * 1e6 / _STEPS
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         run_steps(runner, plan, _STEPS)

@@ -137,6 +137,22 @@ def checked(result: StepResult) -> StepResult:
     return result
 
 
+def warm_up(loaded: Loaded, runner: Runner, batch: int, ctx: int, drafts: int) -> Plan:
+    """Admits rows that verify right drafts; returns the plan of their step, which has run before.
+
+    Raises:
+        NotPossibleError: They do not fit.
+    """
+    prompts = admit(loaded, runner, batch, ctx)
+    plan = next_plan(loaded, batch, drafts)
+    if drafts:
+        set_windows(loaded, runner, prompts, 1)
+    warmed = run_steps(runner, plan, WARM_UP_STEPS, depth=1)[-1]
+    if drafts:
+        set_windows(loaded, runner, prompts, int(warmed.lengths.min()) - ctx)
+    return plan
+
+
 def run_steps(runner: Runner, plan: Plan, number: int, depth: int = 2) -> list[StepResult]:
     """Runs a plan some times, so many launched ahead; returns the results."""
     depth = min(depth, runner.engine.executor.most_plans)

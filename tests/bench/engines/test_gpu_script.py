@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu_measure.parts import kind_of
 
 SCRIPT = Path(__file__).resolve().parents[3] / "bench" / "gpu.py"
 # A machine with a GPU may have none of these; then only the services are left out.
@@ -92,6 +93,20 @@ def test_services_find_all_that_they_import_in_the_checkout() -> None:
     found = {path.name for folder in filter(None, folders) for path in Path(folder).iterdir()}
     services = ("scheduler", "worker", "common", "aligner", "cli", "bench")
     assert found >= {"optimist", *(f"optimist_{name}" for name in services)}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("nvjet_sm90_tst_64x8_64x16_2x1_v_bx_splitK_TNT", "products"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", "products"),
+        ("combine_parts", "attention"),
+        ("choose_of_part", "other kernels of ours"),
+        ("void at::native::index_elementwise_kernel<128, 4>", "small operations"),
+    ],
+)
+def test_kernels_have_kinds(name: str, kind: str) -> None:
+    assert kind_of(name) == kind
 
 
 @pytest.mark.usefixtures("_paths_as_before")

@@ -291,7 +291,8 @@ def combine_parts(
     for part in tl.static_range(num_parts):
         weight = tl.exp2(tl.load(part_maxima + first + part) - maximum)
         values = part_outputs + (first + part) * value_dim + value_lane
-        # Parts that a row does not have were not written.
+        # Parts that a row does not have were not written. The interpreter broadcasts numbers, but
+        # not what is true of them.
         is_used = is_value & (tl.zeros([value_tile], tl.float32) + weight > 0)
         weighted += tl.load(values, mask=is_used, other=0.0) * weight
         total += tl.load(part_sums + first + part, mask=weight > 0, other=0.0) * weight
