@@ -6,6 +6,8 @@ from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.base.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.requests.request import Request
 
+CACHE_LINE = 64
+"""Bytes."""
 _DRAFTED, _KEPT = 1, 2
 
 
@@ -20,8 +22,10 @@ class DraftAccounts:
             max_num_predicted_tokens: Of all predictions of a request.
         """
         self._num_accepted = np.zeros((NUM_SOURCES, max_num_seqs), np.int32)
-        # Memory that is never touched is never taken.
-        self._marks = np.zeros((max_num_seqs, max_num_predicted_tokens), np.uint8)
+        # Memory that is never touched is never taken. With rows of a power of two, those of many
+        # slots would share the same few places of the processor's caches.
+        row_length = max_num_predicted_tokens + CACHE_LINE
+        self._marks = np.zeros((max_num_seqs, row_length), np.uint8)
 
     def open(self, slot: int, request: Request) -> None:
         """Goes on with a request's account in a slot, which `close` has left."""
