@@ -100,9 +100,9 @@ class BlockPool:
         if total > self.num_free:
             raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
         ends = self.num_blocks.take(slots) + numbers
-        most, max_length = int(np.maximum.reduce(ends)), self._tables.shape[1]
-        if most > max_length:
-            raise IndexError(f"{most} blocks for one slot, at most {max_length} fit")
+        max_length = self._tables.shape[1]
+        if np.count_nonzero(ends > max_length):
+            raise IndexError(f"{ends.max()} blocks for one slot, at most {max_length} fit")
         if total > self._num_stacked:
             self._evict(total - self._num_stacked)
         rest = self._num_stacked - total

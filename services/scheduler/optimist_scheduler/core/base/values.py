@@ -26,7 +26,7 @@ NUM_SOURCES = len(DraftSource)
 def count_up(first: Int32Array, numbers: Int32Array) -> Int64Array:
     """Returns `numbers` integers of each row from its `first` on, row after row [sum(numbers)]."""
     before = numbers.cumsum() - numbers
-    counted: Int64Array = np.arange(numbers.sum()) + (first - before).repeat(numbers)
+    counted: Int64Array = np.arange(np.add.reduce(numbers)) + (first - before).repeat(numbers)
     return counted
 
 

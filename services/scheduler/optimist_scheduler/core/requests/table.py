@@ -120,8 +120,8 @@ class SlotStatus:
 
 
 @dataclass(slots=True)
-class Rows:
-    """Columns that schedules are made from, of some slots [num_rows]."""
+class Counters:
+    """Columns that plans and results move, and what bounds them, of some slots [num_rows]."""
 
     num_tokens: Int32Array
     """Prompt and verified output tokens."""
@@ -135,22 +135,25 @@ class Rows:
     """Plans in flight that name the slot."""
     num_emits_in_flight: Int32Array
     """How many of them emit at least one token."""
-    num_lease_tokens: Int32Array
-    """Tokens that repeats of plans could still add."""
     max_length: Int32Array
     """Length at which the request ends."""
     window_end: Int32Array
     """Length of the sequence at the end of its window's likeliest path; 0 without a window that
     agrees."""
+
+
+@dataclass(slots=True)
+class Rows(Counters):
+    """Columns that schedules are made from, of some slots [num_rows]."""
+
+    num_lease_tokens: Int32Array
+    """Tokens that repeats of plans could still add."""
     draft_width: Int32Array
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array
     """Most drafts of the next pass if the worker's drafter makes them."""
-    version: Int32Array
-    """Moves whenever something changes what the slot may run, other than its own results."""
 
 
-_SCHEDULED_COLUMNS = tuple(field.name for field in fields(Rows))
 _GIVEN = ("owner", "handle", "num_prompt_tokens", "num_predicted_tokens")
 """What a request brings to its slot, besides its tokens and its longest length."""
 _CARRIED = ("num_passes", "num_drafted_tokens", "gain", "num_observed_tokens")
@@ -165,6 +168,8 @@ class RequestTable(Rows):
     """A SlotStatus."""
     generation: Int32Array
     """Moves when a request takes or leaves the slot."""
+    version: Int32Array
+    """Moves whenever something changes what the slot may run, other than its own results."""
     owner: Int32Array
     handle: Int32Array
     num_prompt_tokens: Int32Array
@@ -181,9 +186,10 @@ class RequestTable(Rows):
     """Prompt and output tokens that proposers were sent."""
 
     def __init__(self, max_num_seqs: int, max_length: int) -> None:
-        self._scheduled_columns = np.zeros((len(_SCHEDULED_COLUMNS), max_num_seqs), np.int32)
+        self._scheduled_columns = np.zeros((len(fields(Rows)), max_num_seqs), np.int32)
+        self._counters = self._scheduled_columns[: len(fields(Counters))]
         super().__init__(*self._scheduled_columns)
-        for name in ("status", "generation", "num_registered_blocks"):
+        for name in ("status", "generation", "version", "num_registered_blocks"):
             setattr(self, name, np.zeros(max_num_seqs, np.int32))
         self._brought = np.zeros((len(_GIVEN) + len(_CARRIED), max_num_seqs), np.int32)
         for name, column in zip((*_GIVEN, *_CARRIED), self._brought, strict=True):
@@ -206,11 +212,12 @@ class RequestTable(Rows):
 
     def gather(self, slots: SlotArray) -> Rows:
         """Returns the columns that schedules are made from, of some slots."""
-        return Rows(*self._scheduled_columns.take(slots, axis=1))
+        # Slots are never out of bounds, and numpy wraps sooner than it checks.
+        return Rows(*self._scheduled_columns.take(slots, axis=1, mode="wrap"))
 
-    def gather_counters(self, slots: SlotArray) -> Int32Array:
-        """Returns the columns of Rows down to num_emits_in_flight, of some slots [6, num_rows]."""
-        return self._scheduled_columns[:6].take(slots, axis=1)
+    def gather_counters(self, slots: SlotArray) -> Counters:
+        """Returns the columns that plans and results move, of some slots."""
+        return Counters(*self._counters.take(slots, axis=1, mode="wrap"))
 
     def request(self, slot: int) -> Request:
         """Returns the request in a slot; raises LookupError if it is free."""
@@ -240,8 +247,7 @@ class RequestTable(Rows):
         self.request_ids[slot] = request.request_id
         self.num_followed += request.is_followed
         num_tokens = len(request.token_ids)
-        # All but the version, which is the last.
-        self._scheduled_columns[:-1, slot] = 0
+        self._scheduled_columns[:, slot] = 0
         self.num_tokens[slot] = num_tokens
         self.num_computed_tokens[slot] = num_cached_tokens
         self.status[slot] = SlotStatus.RUNNING
@@ -259,8 +265,8 @@ class RequestTable(Rows):
     def update(self, request: Request) -> None:
         """Brings up to date what a request with a slot carries from one slot to the next."""
         carried = self._brought[len(_GIVEN) :, request.slot].tolist()
-        for name, number in zip(_CARRIED, carried, strict=True):
-            setattr(request, name, number)
+        request.num_passes, request.num_drafted_tokens = carried[:2]
+        request.gain, request.num_observed_tokens = carried[2:]
 
     def release(self, slot: int, *, is_over: bool = False) -> Request:
         """Takes the request out of its slot, with the tokens that it has by now if it goes on."""

@@ -81,15 +81,15 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     wrong = table.windows.expected.reshape(-1).take(new.cells) != new.token_ids
     if np.count_nonzero(wrong):
         # What lies after a window cannot be wrong.
-        rows = new.find_rows()
-        wrong &= new.cells < table.windows.cells(new.slots, window_ends)[rows]
-        cells, rows = new.cells[wrong], rows[wrong]
-        is_first = np.ones(len(rows), np.bool_)
-        is_first[1:] = rows[1:] != rows[:-1]
-        cells, rows = cells[is_first], rows[is_first]
+        tokens = wrong.nonzero()[0]
+        cells, rows = new.cells[tokens], new.find_rows(tokens)
+        slots = new.slots[rows]
+        is_inside = cells < table.windows.cells(slots, window_ends[rows])
+        cells, rows = cells[is_inside], rows[is_inside]
         num_agreed = inside.copy()
-        num_agreed[rows] = cells - new.first_cells[rows]
-        table.window_end[new.slots[rows]] = 0
+        # Of several values for one row the last stays: that of its first wrong token.
+        num_agreed[rows[::-1]] = (cells - new.first_cells[rows])[::-1]
+        table.window_end[slots[is_inside]] = 0
     _learn_windows(state, new, has_window, inside, num_agreed)
     if table.windows.trees:
         _move_trees(state, new, num_agreed < inside)
@@ -198,7 +198,8 @@ def _lacks(request: Request, num_reported: int, num_tokens: int) -> bool:
 
 def report_positions(state: SchedulerState, new: NewTokens) -> list[ReportedPositions]:
     """Returns where accepted drafts were read from, to requests that want to know."""
-    table, reported = state.table, list[ReportedPositions]()
+    table = state.table
+    reported: list[ReportedPositions] = []
     ends = np.cumsum(new.num_accepted_tokens)
     rows = (new.num_accepted_tokens > 0) & np.isin(new.slots, [*state.position_slots])
     for row in np.flatnonzero(rows).tolist():
@@ -227,7 +228,8 @@ def build_outputs(
     """
     table = state.table
     observed = _find_observed(state, new)
-    observed_ids, earlier = list[str](), dict[int, list[int]]()
+    observed_ids: list[str] = []
+    earlier: dict[int, list[int]] = {}
     if len(observed):
         slots = new.slots[observed]
         observed_ids = [table.request_ids[slot] for slot in slots.tolist()]

@@ -18,7 +18,7 @@ from optimist_scheduler.core.base.values import (
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.requests.table import Rows
+from optimist_scheduler.core.requests.table import Counters
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import NO_POSITION
 
@@ -49,7 +49,7 @@ def find_step(state: SchedulerState, result: StepResult) -> Plan | None:
 
 
 def check_result(
-    state: SchedulerState, step: Plan, rows: Rows, alive: BoolArray, result: StepResult
+    state: SchedulerState, step: Plan, rows: Counters, alive: BoolArray, result: StepResult
 ) -> None:
     """Raises ResultError unless a result fits its plan; rows of requests that are over may lag.
 
@@ -273,15 +273,15 @@ class NewTokens:
     ends: Int32Array = field(init=False)
     """Length of each sequence after the step [num_rows]."""
 
-    def find_rows(self) -> Int64Array:
-        """Returns the row of each token [num_new]."""
-        return np.arange(len(self.slots)).repeat(self.num_tokens)
+    def find_rows(self, tokens: Int64Array) -> Int64Array:
+        """Returns the rows of some of the tokens, by their indices [num_tokens]."""
+        return self.num_tokens.cumsum().searchsorted(tokens, side="right")
 
 
 def find_new_tokens(
     state: SchedulerState,
     step: Plan,
-    rows: Rows,
+    rows: Counters,
     alive: BoolArray,
     result: StepResult,
     nodes: DraftNodes,
@@ -341,7 +341,7 @@ def find_new_tokens(
 def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
         return
-    counts, rows = new.num_tokens.copy(), new.find_rows()
+    counts, rows = new.num_tokens.copy(), new.find_rows(np.arange(len(may_stop)))
     for row in np.unique(rows[may_stop]).tolist():
         slot, start = int(new.slots[row]), int(new.starts[row])
         request = state.table.request(slot)

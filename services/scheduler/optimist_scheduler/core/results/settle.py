@@ -15,7 +15,7 @@ from optimist_scheduler.core.base.values import (
 from optimist_scheduler.core.requests.following import LEAST_GAIN, average
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
-from optimist_scheduler.core.requests.table import Rows, SlotStatus
+from optimist_scheduler.core.requests.table import Counters, SlotStatus
 from optimist_scheduler.core.results.deliver import (
     build_outputs,
     follow_windows,
@@ -57,7 +57,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         # Also if the result is refused: once more, the same windows change nothing.
         _set_worker_windows(state, step)
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
-    rows = state.table.gather(step.slots)
+    rows = state.table.gather_counters(step.slots)
     check_result(state, step, rows, alive, result)
     nodes = find_draft_nodes(state, step, alive, result)
     if result.logprobs:
@@ -96,9 +96,8 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
 def _set_worker_windows(state: SchedulerState, step: Plan) -> None:
     """Takes note of the windows that the worker has taken with a plan."""
     # Who takes a slot has nothing to draft from but what comes with it.
-    for admission in step.admissions:
-        state.worker_windows.set(admission.slot, NO_WINDOW)
-    for slot, window in step.windows:
+    windows = {admission.slot: NO_WINDOW for admission in step.admissions} | dict(step.windows)
+    for slot, window in windows.items():
         state.worker_windows.set(slot, window)
 
 
@@ -115,7 +114,7 @@ def _find_alive(state: SchedulerState, step: Plan, *, is_repeat: bool) -> BoolAr
     return alive
 
 
-def _take_back(state: SchedulerState, step: Plan, rows: Rows, result: StepResult) -> None:
+def _take_back(state: SchedulerState, step: Plan, rows: Counters, result: StepResult) -> None:
     """Moves the counters from what was assumed to what is."""
     table, slots = state.table, step.slots
     state.in_flight.popleft()

@@ -145,18 +145,19 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:
     """Returns slots, known tokens, drafts and new blocks of all rows."""
     rows = decision.rows
-    columns = rows.slots, rows.num_known_tokens, rows.num_draft_tokens, rows.num_new_blocks
     if not decision.admitted:
-        return columns
+        return rows.slots, rows.num_known_tokens, rows.num_draft_tokens, rows.num_new_blocks
     added = [
         (each.slot, each.num_known_tokens, each.num_draft_tokens, each.num_new_blocks)
         for each in decision.admitted
     ]
-    slots, known, drafts, num_new = (
-        np.concatenate([column, more])
-        for column, more in zip(columns, np.array(added, np.int32).T, strict=True)
+    slots, known, drafts, num_new = np.array(added, np.int32).T
+    return (
+        np.concatenate([rows.slots, slots]),
+        np.concatenate([rows.num_known_tokens, known]),
+        np.concatenate([rows.num_draft_tokens, drafts]),
+        np.concatenate([rows.num_new_blocks, num_new]),
     )
-    return slots, known, drafts, num_new
 
 
 def _advance(
@@ -168,13 +169,14 @@ def _advance(
 ) -> Int32Array:
     """Moves the counters by all that was planned; returns which rows emit, see `Plan.emits`."""
     table = state.table
-    tokens, computed, placeholders, in_flight, plans, emitting = table.gather_counters(slots)
-    emits: Int32Array = (computed + known == tokens + placeholders).astype(np.int32)
+    rows = table.gather_counters(slots)
+    computed, placeholders = rows.num_computed_tokens, rows.num_output_placeholders
+    emits: Int32Array = (computed + known == rows.num_tokens + placeholders).astype(np.int32)
     num_planned = known + drafts
     table.num_computed_tokens[slots] = computed + num_planned
-    table.num_in_flight_tokens[slots] = in_flight + num_planned
-    table.num_plans_in_flight[slots] = plans + 1
-    table.num_emits_in_flight[slots] = emitting + emits
+    table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens + num_planned
+    table.num_plans_in_flight[slots] = rows.num_plans_in_flight + 1
+    table.num_emits_in_flight[slots] = rows.num_emits_in_flight + emits
     table.num_output_placeholders[slots] = placeholders + emits * (1 + drafts)
     if num_repeats:
         table.num_lease_tokens[slots] += num_repeats * (1 + drafts)

@@ -51,7 +51,8 @@ class PlannedRows:
         """Returns the rows that a mask chooses."""
         slots, known = self.slots[chosen], self.num_known_tokens[chosen]
         drafts, num_new = self.num_draft_tokens[chosen], self.num_new_blocks[chosen]
-        num_tokens, num_blocks = int(known.sum()) + int(drafts.sum()), int(num_new.sum())
+        num_tokens = int(np.add.reduce(known + drafts))
+        num_blocks = int(np.add.reduce(num_new))
         return PlannedRows(
             slots, known, drafts, num_new, num_tokens, num_blocks, self.num_repeats, self.is_short
         )
@@ -277,7 +278,8 @@ def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> l
     cannot end. Each running row keeps one free block in reserve: without it, an admission would
     often be preempted by the next decode step.
     """
-    config, admitted = view.config, list[Admission]()
+    config = view.config
+    admitted: list[Admission] = []
     num_free_slots = view.table.num_free_slots
     for request in view.waiting:
         if budget <= 0 or len(admitted) == num_free_slots:

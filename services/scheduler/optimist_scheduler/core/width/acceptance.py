@@ -282,7 +282,8 @@ class Calibration:
         is_all = np.count_nonzero(is_valued) == len(slots)
         self._all_counts = _add(self._all_counts, new if is_all else new[:, is_valued])
         if np.count_nonzero(is_first):
-            self._first_counts = _add(self._first_counts, new[:, is_valued & is_first])
+            rows = (is_valued & is_first).nonzero()[0]
+            self._first_counts = _add(self._first_counts, new.take(rows, axis=1))
 
     def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
         """Returns rates and scales.

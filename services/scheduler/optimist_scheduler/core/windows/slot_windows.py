@@ -226,7 +226,7 @@ class WorkerWindows:
             nodes: Where in their windows the rows were, ROOT for before all nodes [num_rows].
             num_drafted: How many of the nodes after it they have drafted [num_rows].
         """
-        slot_of_draft = np.repeat(slots, num_drafted)
+        slot_of_draft = slots.repeat(num_drafted)
         drafted = count_up(nodes + 1, num_drafted)
         if self._trees:
             num_before = num_drafted.cumsum() - num_drafted
