@@ -4,6 +4,8 @@ import numpy as np
 
 from optimist_scheduler.core.base.values import Int64Array
 
+_REMOVED = -1
+
 
 class BlockQueue:
     """Blocks in the order in which they were added, each at most once.
@@ -13,11 +15,11 @@ class BlockQueue:
 
     def __init__(self, num_blocks: int) -> None:
         """Is empty; blocks are 0 to `num_blocks - 1`."""
-        # What was removed stays among the entries until they are written anew.
+        # Those that were removed are _REMOVED until all are written anew.
         self._entries = np.zeros(2 * num_blocks, np.int64)
         self._first = self._end = 0
-        # Where among the entries each block is.
-        self._places = np.full(num_blocks, -1, np.int64)
+        # Where among the entries each block of the queue is.
+        self._places = np.zeros(num_blocks, np.int64)
         self._count = 0
 
     def __len__(self) -> int:
@@ -37,7 +39,7 @@ class BlockQueue:
 
     def remove(self, ids: Int64Array) -> None:
         """Takes some of its blocks out."""
-        self._places[ids] = -1
+        self._entries[self._places[ids]] = _REMOVED
         self._count -= len(ids)
 
     def pop(self, number: int) -> Int64Array:
@@ -45,18 +47,17 @@ class BlockQueue:
         end = self._first + number
         ids = self._find(self._first, end)
         while len(ids) < number:
-            # Some of the entries did not count any more.
+            # Some had been removed.
             start, end = end, end + number - len(ids)
             ids = np.concatenate([ids, self._find(start, end)])
-        # What lies before the first entry does not count any more, whatever its place.
         self._first = end
         self._count -= number
         return ids
 
     def _find(self, first: int, end: int) -> Int64Array:
-        """Returns the blocks of entries that still count."""
+        """Returns the blocks of entries, without those that were removed."""
         ids = self._entries[first:end]
-        found: Int64Array = ids[self._places.take(ids) == np.arange(first, end)]
+        found: Int64Array = ids[ids != _REMOVED]
         return found
 
     def _write(self, ids: Int64Array, first: int) -> None:
