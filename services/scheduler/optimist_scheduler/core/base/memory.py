@@ -94,26 +94,29 @@ class BlockPool:
         rows = counts.nonzero()[0]
         if not len(rows):
             return np.empty(0, np.int32)
-        slots, numbers = slots.take(rows), counts.take(rows).astype(np.int64)
-        sums = numbers.cumsum()
+        slots, counts = slots.take(rows), counts.take(rows)
+        numbers = counts.astype(np.int64)
+        sums = np.add.accumulate(numbers)
         total = int(sums[-1])
         if total > self.num_free:
             raise MemoryError(f"{total} blocks wanted, {self.num_free} free")
-        ends = self.num_blocks.take(slots) + numbers
+        ends = self.num_blocks.take(slots) + counts
         max_length = self._tables.shape[1]
         if np.count_nonzero(ends > max_length):
             raise IndexError(f"{ends.max()} blocks for one slot, at most {max_length} fit")
         if total > self._num_stacked:
             self._evict(total - self._num_stacked)
         rest = self._num_stacked - total
-        ids = self._stack[rest : self._num_stacked][::-1].copy()
+        indices = self._stack[rest : self._num_stacked][::-1]
+        # What is set is of the column's type: numpy takes several times as long to convert it.
+        ids = indices.astype(np.int32)
         # Where each slot's blocks end in the flat tables, less where they end in `ids`.
         shifts = slots * max_length + ends - sums
         self._tables.reshape(-1)[np.arange(total) + shifts.repeat(numbers)] = ids
         self._num_stacked = rest
-        self._num_references[ids] = 1
+        self._num_references[indices] = 1
         self.num_blocks[slots] = ends
-        return ids.astype(np.int32)
+        return ids
 
     def match(self, hashes: Sequence[bytes]) -> Int32Array:
         """Returns the cached blocks of the longest known beginning [num_matched].
