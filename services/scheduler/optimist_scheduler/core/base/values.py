@@ -130,8 +130,7 @@ class FinishReason(Enum):
     ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """The end of a request and its account."""
 
     reason: FinishReason

@@ -6,8 +6,7 @@ from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_scheduler.core.base.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.requests.request import Request
 
-CACHE_LINE = 64
-"""Bytes."""
+_CACHE_LINE = 64
 _DRAFTED, _KEPT = 1, 2
 
 
@@ -24,8 +23,9 @@ class DraftAccounts:
         self._num_accepted = np.zeros((NUM_SOURCES, max_num_seqs), np.int32)
         # Memory that is never touched is never taken. With rows of a power of two, those of many
         # slots would share the same few places of the processor's caches.
-        row_length = max_num_predicted_tokens + CACHE_LINE
+        row_length = max_num_predicted_tokens + _CACHE_LINE
         self._marks = np.zeros((max_num_seqs, row_length), np.uint8)
+        self._first_marks = np.arange(max_num_seqs, dtype=np.int64) * row_length
 
     def open(self, slot: int, request: Request) -> None:
         """Goes on with a request's account in a slot, which `close` has left."""
@@ -63,7 +63,7 @@ class DraftAccounts:
         if not len(positions):
             return
         self._num_accepted[PREDICTION][slots] += kept
-        cells = self._find_rows(slots).repeat(kept)
+        cells = self._first_marks.take(slots).repeat(kept)
         if np.minimum.reduce(positions) < 0:
             is_predicted = positions >= 0
             others = slots.repeat(kept)[~is_predicted]
@@ -81,13 +81,8 @@ class DraftAccounts:
             positions: Where they were read from, see `Window.positions` [num_drafts].
         """
         is_predicted = positions >= 0
-        cells = self._find_rows(slots[is_predicted]) + positions[is_predicted]
+        cells = self._first_marks[slots[is_predicted]] + positions[is_predicted]
         self._marks.reshape(-1)[cells] |= np.uint8(_DRAFTED)
-
-    def _find_rows(self, slots: SlotArray) -> Int64Array:
-        """Returns where the marks of slots begin, flattened."""
-        rows: Int64Array = slots * np.int64(self._marks.shape[1])
-        return rows
 
 
 def num_rejected_tokens(request: Request) -> int:

@@ -314,7 +314,7 @@ def find_new_tokens(
         # Where each row's tokens go, less where they are among the new ones.
         numbers = counts.astype(np.int64)
         shifts = first_cells + numbers
-        shifts -= numbers.cumsum()
+        shifts -= np.add.accumulate(numbers)
         cells = shifts.repeat(numbers)
         cells += np.arange(len(token_ids))
     new = NewTokens(
@@ -341,11 +341,12 @@ def find_new_tokens(
 def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
     if not np.count_nonzero(may_stop := state.stops.find(new.token_ids)):
         return
-    counts, rows = new.num_tokens.copy(), new.find_rows(np.arange(len(may_stop)))
-    for row in np.unique(rows[may_stop]).tolist():
-        slot, start = int(new.slots[row]), int(new.starts[row])
+    counts, ends = new.num_tokens.copy(), new.num_tokens.cumsum()
+    for row in np.unique(new.find_rows(may_stop.nonzero()[0])).tolist():
+        slot, start, end = int(new.slots[row]), int(new.starts[row]), int(ends[row])
         request = state.table.request(slot)
-        index = find_stop(request, start, new.token_ids[rows == row].tolist())
+        token_ids = new.token_ids[end - int(counts[row]) : end].tolist()
+        index = find_stop(request, start, token_ids)
         if index is not None:
             counts[row] = index + 1
             new.reasons[row] = FinishReason.STOP

@@ -107,14 +107,13 @@ def repair(
         # Decided for when the oldest plan has settled: a command may have come before its result.
         stays &= view.table.num_plans_in_flight[rows.slots] == 0
     is_same_queue = view.queue_version == decision.queue_version
-    if is_same_queue and np.count_nonzero(stays) == len(stays):
+    stale = rows.slots[~stays]
+    if is_same_queue and not len(stale):
         stats.num_preschedule_hits += 1
         stats.num_prescheduled_rows += decision.num_rows
         return decision
-    stale = again = NO_SLOTS
-    if np.count_nonzero(stays) < len(stays):
-        stale = rows.slots[~stays]
-        again = stale[view.table.status[stale] == SlotStatus.RUNNING]
+    again = stale[view.table.status[stale] == SlotStatus.RUNNING]
+    if len(stale):
         rows = rows.select(stays)
     rows.num_repeats = 0
     budget = view.config.max_num_batched_tokens - rows.num_tokens

@@ -281,8 +281,8 @@ class Calibration:
         of_slots[2][slots], of_slots[3][slots] = counts[2], counts[3]
         is_all = np.count_nonzero(is_valued) == len(slots)
         self._all_counts = _add(self._all_counts, new if is_all else new[:, is_valued])
-        if np.count_nonzero(is_first):
-            rows = (is_valued & is_first).nonzero()[0]
+        rows = (is_valued & is_first).nonzero()[0]
+        if len(rows):
             self._first_counts = _add(self._first_counts, new.take(rows, axis=1))
 
     def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:

@@ -107,8 +107,6 @@ class Prices:
             lengths: Tokens of each row, which its drafts attend to; None: as in the mean
                 [num_rows].
         """
-        if not np.count_nonzero(most):
-            return most
         extra = None
         if lengths is not None and self._per_key:
             extra = self._per_key * (lengths.astype(np.float64) - self._mean_length)
@@ -354,7 +352,7 @@ def choose_goodput(
             found = find_best(items, len(able), len(served), drafter, base_tokens, curve, num_rows)
         if found.goodput >= MIN_GAIN * best.goodput:
             best = found
-            widths[able], levels[served] = np.split(found.counts, [len(able)])
+            widths[able], levels[served] = found.counts[: len(able)], found.counts[len(able) :]
     absent = np.flatnonzero(~drafting & (limits > 0))
     if len(absent):
         joining = make_rows(rates[absent], limits[absent], 1.0)
