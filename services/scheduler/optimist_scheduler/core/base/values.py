@@ -25,8 +25,10 @@ NUM_SOURCES = len(DraftSource)
 
 def count_up(first: Int32Array, numbers: Int32Array) -> Int64Array:
     """Returns `numbers` integers of each row from its `first` on, row after row [sum(numbers)]."""
-    before = numbers.cumsum() - numbers
-    counted: Int64Array = np.arange(np.add.reduce(numbers)) + (first - before).repeat(numbers)
+    # Otherwise numpy converts them each time.
+    counts = numbers.astype(np.int64)
+    before = np.add.accumulate(counts) - counts
+    counted: Int64Array = np.arange(np.add.reduce(counts)) + (first - before).repeat(counts)
     return counted
 
 

@@ -1,6 +1,6 @@
 """Everything the scheduler knows: who waits, who runs, who owns what, what is in flight."""
 
-from bisect import bisect, bisect_left
+from bisect import bisect
 from collections import deque
 from collections.abc import Sequence
 
@@ -337,7 +337,7 @@ class SchedulerState:
 
     def _stop(self, request: Request, status: int) -> None:
         slot = request.slot
-        index = bisect_left(self._running_order, request.order)
+        index = int((self.running == slot).argmax())
         del self._running_order[index]
         self.running = np.concatenate([self.running[:index], self.running[index + 1 :]])
         self.fenced[slot] = None
