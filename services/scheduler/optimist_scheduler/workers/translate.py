@@ -119,12 +119,14 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     message.least_chance = plan.least_chance
     for admission in plan.admissions:
         _write_admission(message.admissions.add(), admission)
+    # Asked for once: each time protobuf makes an object for the field.
+    add_window = message.windows.add
     for slot, window in plan.windows:
-        part = message.windows.add()
+        part, tree = add_window(), window.tree
         part.slot, part.base = slot, window.base
-        part.token_ids = to_bytes(window.tree.token_ids)
-        if window.tree.parents is not None:
-            part.parents = to_bytes(window.tree.parents)
+        part.token_ids = to_bytes(tree.token_ids)
+        if tree.parents is not None:
+            part.parents = to_bytes(tree.parents)
     return message
 
 
@@ -209,7 +211,8 @@ def _write_admission(message: worker_pb2.Admission, admission: Admission) -> Non
     message.max_length = request.max_length
     # At max_length the request ends anyway; the sum with a huge min_tokens may be no int32.
     message.min_length = min(request.min_length, request.max_length)
-    message.stop_token_ids = to_bytes(sorted(request.stop_token_ids))
+    if request.stop_token_ids:
+        message.stop_token_ids = to_bytes(sorted(request.stop_token_ids))
     message.predicted_token_ids = to_bytes(request.predicted_token_ids)
 
 

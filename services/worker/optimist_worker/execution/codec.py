@@ -1,5 +1,7 @@
 """Plans and results between their messages and columns of plain numbers."""
 
+import math
+
 import numpy as np
 
 from optimist.common.v1 import sampling_pb2
@@ -36,7 +38,8 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
             request (its tokens, its sampling parameters) is left to that row.
     """
     table = _row_columns(request)
-    slots, num_known, num_drafts, num_new = table
+    # By index: to unpack it takes twice as long.
+    slots, num_known, num_drafts, num_new = table[0], table[1], table[2], table[3]
     _check_ids("slots", slots, sizes.max_num_seqs)
     if np.count_nonzero(np.bincount(slots)) != len(slots):
         raise PlanError("slots: names a slot twice")
@@ -57,12 +60,16 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
     num_repeats = request.num_repeats
     if not 0 <= num_repeats <= MOST_REPEATS:
         raise PlanError(f"num_repeats: {num_repeats} is not in 0 to {MOST_REPEATS}")
-    admissions, windows = request.admissions, request.windows
+    # As lists: protobuf takes longer to go through its own sequences.
+    admissions, windows = request.admissions[:], request.windows[:]
+    least_chance = request.least_chance
+    if not 0 <= least_chance < math.inf:
+        raise PlanError(f"least_chance: must be at least 0 and finite, not {least_chance}")
     return Plan(
         request.sequence,
         _released_slots(request.released_slots, sizes),
-        [_admission(message, sizes) for message in admissions] if admissions else [],
-        [_window(message, sizes) for message in windows] if windows else [],
+        [_admission(message, sizes) for message in admissions],
+        [_window(message, sizes) for message in windows],
         slots,
         num_known,
         num_drafts,
@@ -70,7 +77,7 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
         blocks,
         num_repeats,
         0,
-        _least_chance(request.least_chance),
+        least_chance,
     )
 
 
@@ -190,12 +197,6 @@ def _admission(message: worker_pb2.Admission, sizes: Sizes) -> Admission:
         _column("admissions.stop_token_ids", stop_token_ids).tolist() if stop_token_ids else [],
         _column("admissions.predicted_token_ids", message.predicted_token_ids),
     )
-
-
-def _least_chance(value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise PlanError(f"least_chance: must be at least 0 and finite, not {value}")
-    return value
 
 
 def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
