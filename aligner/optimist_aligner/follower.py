@@ -1,17 +1,10 @@
 """The default algorithm: follows an output through all that it may repeat."""
 
 from array import array
+from collections import Counter
 from typing import Final
 
-import numpy as np
-from librt.vecs import vec
-from mypy_extensions import i32
-
-from optimist_aligner.drafting.candidates import (
-    Candidate,
-    View,
-    none_features,
-)
+from optimist_aligner.drafting.candidates import Candidate, View, none_features
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.drafting.guesses import (
     guess_ahead,
@@ -27,8 +20,6 @@ from optimist_aligner.following.template import Template
 from optimist_aligner.model.common import Common, Continuations, load_continuations
 from optimist_aligner.model.weights import Weights, load_weights
 from optimist_aligner.text.context_index import MOST_TOKEN_ID, ContextIndex
-from optimist_aligner.text.growing_text import GrowingText
-from optimist_aligner.text.output_index import OutputIndex
 from optimist_aligner.text.searched_text import SearchedText
 from optimist_aligner.text.sources import SEPARATOR, Sources
 from optimist_aligner.text.token_class import TokenClasses
@@ -38,7 +29,7 @@ _NUM_FREQUENT: Final = 24
 _FREQUENT_VALUE: Final = 0.02
 """Where nodes have to be worth more, frequent tokens are not looked at."""
 _FREQUENT_RUN: Final = 6
-_BYTES_PER_TOKEN: Final = 64
+_BYTES_PER_TOKEN: Final = 512
 
 
 class AutoReference:
@@ -55,17 +46,12 @@ class AutoReference:
         token_ids = searched.token_ids
         if max(token_ids, default=0) > MOST_TOKEN_ID:
             raise ValueError(f"sources: a token is larger than {MOST_TOKEN_ID}")
-        classes.cover(token_ids)
         self.searched, self.classes, self.weights = searched, classes, weights
         self.common, self.is_chain = common, is_chain
-        self.index = ContextIndex(token_ids)
-        self.text, self.positions = GrowingText(token_ids), vec[i32](searched.positions)
-        tokens = np.frombuffer(token_ids, np.intc)
-        counts = np.bincount(tokens[tokens != SEPARATOR])
-        distinct = np.flatnonzero(counts)
-        self.counts = dict(zip(distinct.tolist(), counts[distinct].tolist(), strict=True))
-        by_count = distinct[np.argsort(-counts[distinct], kind="stable")]
-        self.frequent = tuple(by_count[:_NUM_FREQUENT].tolist())
+        self.text = list(token_ids)
+        self.index = ContextIndex(self.text)
+        counts = Counter(token_id for token_id in self.text if token_id != SEPARATOR)
+        self.frequent = sorted(counts, key=lambda each: (-counts[each], each))[:_NUM_FREQUENT]
 
     @property
     def num_bytes(self) -> int:
@@ -82,10 +68,10 @@ class AutoFollower:
 
     def __init__(self, reference: AutoReference) -> None:
         self._reference = reference
-        self._text = reference.text.copy()
+        self._text = list(reference.text)
         self._start = len(self._text)
         searched = reference.searched
-        self._output = OutputIndex(self._text)
+        self._output = ContextIndex(self._text, self._start)
         self._alignment = Alignment(
             self._text, searched.num_aligned, searched.context_start, reference.index
         )
@@ -101,7 +87,6 @@ class AutoFollower:
         text, alignment, template = self._text, self._alignment, self._template
         # A token that no vocabulary has stands for all of them, so that tables stay small.
         new, position = [min(token_id, MOST_TOKEN_ID) for token_id in token_ids], 0
-        self._reference.classes.cover(new)
         while position < len(new):
             count = 0
             if alignment.run >= CERTAIN_RUN:
@@ -120,10 +105,10 @@ class AutoFollower:
 
     def propose(self, max_tokens: int, min_value: float) -> Draft:
         """See `Follower.propose`."""
-        view, weights = self.look(keeps_features=False), self._reference.weights
+        view, weights = self.look(), self._reference.weights
         candidates, longest = self.find_candidates(view, min_value)
         none_logit = weights.weigh(none_features(view, longest))
-        positions, is_chain = self._reference.positions, self._reference.is_chain
+        positions, is_chain = self._reference.searched.positions, self._reference.is_chain
         grower = TreeGrower(view, weights, positions, max_tokens, min_value, is_chain)
         return grower.grow(candidates, none_logit)
 
@@ -133,9 +118,7 @@ class AutoFollower:
             return guess_beginning(view, self._reference.searched.starts), 0
         candidates = find_matches(view)
         run = view.alignment.run
-        longest = 0
-        for each in candidates:
-            longest = max(longest, each.length)
+        longest = max((each.length for each in candidates), default=0)
         if run < CERTAIN_RUN and longest < LONG_LENGTH:
             taken = {each.offset for each in candidates if each.offset < self._start}
             candidates += find_skipped(view, taken)
@@ -145,24 +128,22 @@ class AutoFollower:
             elif view.common is not None:
                 candidates += guess_common(view, view.common)
         if run < _FREQUENT_RUN and min_value < _FREQUENT_VALUE:
-            reference = self._reference
-            candidates += guess_frequent(view, reference.frequent, reference.counts)
+            candidates += guess_frequent(view, self._reference.frequent)
         return candidates, longest
 
-    def look(self, *, keeps_features: bool = True) -> View:
-        """Returns what candidates are found in; they tell their features if those are kept."""
+    def look(self) -> View:
+        """Returns what candidates are found in."""
+        reference = self._reference
         return View(
             self._text,
             self._start,
-            self._reference.searched,
-            self._reference.classes.table,
-            self._reference.index,
+            reference.searched,
+            reference.classes,
+            reference.index,
             self._output,
             self._alignment,
             self._template,
-            self._reference.common,
-            self._reference.weights.logits,
-            keeps_features=keeps_features,
+            reference.common,
         )
 
 
@@ -186,8 +167,10 @@ class Aligner:
         """
         self._vocabulary, self._is_chain = vocabulary, is_chain
         self._classes = TokenClasses(vocabulary.token_texts)
-        self._weights = weights or load_weights(is_rewrite=False)
-        self._rewrite_weights = weights or load_weights(is_rewrite=True)
+        self._weights = {
+            is_rewrite: weights or load_weights(is_rewrite=is_rewrite)
+            for is_rewrite in (False, True)
+        }
         self._continuations = continuations
         self._common: Common | None = None
 
@@ -203,10 +186,10 @@ class Aligner:
     def prepare(self, sources: Sources) -> AutoReference:
         """See `Algorithm.prepare`."""
         searched = SearchedText(sources, self._vocabulary)
-        weights, common = self._weights, None
-        if searched.is_rewrite:
-            weights = self._rewrite_weights
-        elif searched.has_readings:
-            # It was counted in the answers of agents; a chat says other things.
-            common = self.common
+        weights, common = self._weights[searched.is_rewrite], self._find_common(searched)
         return AutoReference(searched, self._classes, weights, common, self._is_chain)
+
+    def _find_common(self, searched: SearchedText) -> Common | None:
+        """Returns what is common in such an output; None if that was not counted."""
+        # It was counted in the answers of agents; a chat says other things.
+        return self.common if searched.has_readings and not searched.is_rewrite else None

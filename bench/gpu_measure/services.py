@@ -19,7 +19,7 @@ from gpu_measure.slots import NotPossibleError
 
 def measure_services(bench: Bench) -> None:
     """Generates through scheduler and worker, each a process, with this one as their gateway."""
-    needed = ("google.protobuf", "grpc", "grpc_health", "librt", "prometheus_client", "pydantic")
+    needed = ("google.protobuf", "grpc", "grpc_health", "prometheus_client", "pydantic")
     for name in needed:
         try:
             importlib.import_module(name)

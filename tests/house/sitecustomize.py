@@ -5,7 +5,6 @@ directory begins a window without requests, `request` one with a request, and `e
 each process writes PID.json: for each window a list of [file, function, first line, calls].
 """
 
-import importlib.machinery
 import inspect
 import json
 import os
@@ -13,24 +12,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
-
-
-class SourceFinder:
-    """Finds the aligner's sources: compiled modules show no frames."""
-
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Returns where a module of the aligner is; None for other modules."""
-        if not name.startswith("optimist_aligner.") or path is None:
-            return None
-        loader = (importlib.machinery.SourceFileLoader, [".py"])
-        return importlib.machinery.FileFinder(path[0], loader).find_spec(name, target)
+from types import CodeType, FrameType
 
 
 def trace(directory: Path) -> None:
@@ -64,7 +48,6 @@ def trace(directory: Path) -> None:
         unfinished.write_text(json.dumps(windows))
         unfinished.rename(unfinished.with_suffix(".json"))
 
-    sys.meta_path.insert(0, SourceFinder)
     threading.Thread(target=watch, daemon=True).start()
     threading.settrace(note)
     sys.settrace(note)

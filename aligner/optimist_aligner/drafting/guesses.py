@@ -1,17 +1,9 @@
 """Candidates without agreeing tokens before them: near a lost offset, frequent and common ones."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from librt.vecs import vec
-from mypy_extensions import i32, i64
-
-from optimist_aligner.drafting.candidates import (
-    Candidate,
-    View,
-    class_row,
-    lost_bucket,
-)
+from optimist_aligner.drafting.candidates import Candidate, View, lost_bucket
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.common import Common
 from optimist_aligner.model.layout import (
@@ -35,60 +27,34 @@ _MOST_LINE_TOKENS: Final = 200
 _MOST_RECENT: Final = 24
 """Tokens of the output; below 2 ** (NUM_COUNTS - 1), so that each has a bucket of its age."""
 
-_MOST_COUNT: Final = 1 << (NUM_COUNTS - 2)
-"""What is at least that has the last bucket."""
-
-_AHEAD: Final = START["ahead"]
-_SAME_CLASS: Final = START["same_class"]
-_NEXT_LINE: Final = START["next_line"]
-_TEMPLATE_AHEAD: Final = START["template_ahead"]
-_TEMPLATE_SAME_CLASS: Final = START["template_same_class"]
-_COUNT: Final = START["count"]
-_AGE: Final = START["age"]
+_PREFIXES: Final = {EXPECTED: "", TEMPLATE: "template_"}
+"""Of the blocks of guesses near a lost offset."""
 
 
-def guess_beginning(view: View, starts: list[int]) -> list[Candidate]:
+def guess_beginning(view: View, starts: Iterable[int]) -> list[Candidate]:
     """Returns the first token of each prediction."""
-    row = class_row(EXPECTED, view.last_class)
     candidates: list[Candidate] = []
     for offset in starts:
-        token_id = view.text.ids[offset]
+        token_id = view.text[offset]
         if token_id >= 0:
-            candidate = Candidate(token_id, EXPECTED, 0, offset)
-            candidate.add_three(view, _AHEAD + AHEAD[0], _SAME_CLASS, row + view.classes[token_id])
-            candidates.append(candidate)
+            features = [START["ahead"] + AHEAD[0], START["same_class"]]
+            features.append(view.class_feature(EXPECTED, token_id))
+            candidates.append(Candidate(token_id, EXPECTED, 0, offset, features))
     return candidates
 
 
-def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
+def guess_ahead(view: View, taken: Collection[int]) -> list[Candidate]:
     """Returns what stands where the offset in the prediction was lost, and after it.
 
     Args:
         view: What is looked at.
         taken: Offsets that are candidates already.
     """
-    alignment, ids = view.alignment, view.text.ids
-    candidates: list[Candidate] = []
-    if not alignment.num_lost:
-        return candidates
-    start, lost = alignment.lost_at, lost_bucket(alignment.num_lost)
-    same = view.compare_classes(start, alignment.num_lost)
-    row, aheads = class_row(EXPECTED, view.last_class), _AHEAD + lost * NUM_AHEAD
-    nears, classes = _SAME_CLASS + lost * 3 + same, view.classes
+    start, num_lost = view.alignment.lost_at, view.alignment.num_lost
+    if not num_lost:
+        return []
     end = min(start + MOST_AHEAD, view.num_aligned)
-    for offset in range(start, end):
-        token_id, ahead = ids[offset], offset - start
-        if token_id < 0:
-            break
-        if not _has(ids, start, offset, token_id) and offset not in taken:
-            candidate = Candidate(token_id, EXPECTED, 0, offset)
-            candidate.add_three(
-                view,
-                aheads + AHEAD[ahead],
-                nears + NEAR[ahead] * NUM_LOST * 3,
-                row + classes[token_id],
-            )
-            candidates.append(candidate)
+    candidates = _guess_between(view, EXPECTED, start, end, num_lost, taken)
     if view.last_class == NEWLINE:
         candidates += _guess_lines(view, taken)
     return candidates
@@ -96,105 +62,93 @@ def guess_ahead(view: View, taken: set[int]) -> list[Candidate]:
 
 def guess_template(view: View) -> list[Candidate]:
     """Returns what stands where the offset in the earlier output was lost, and after it."""
-    template, ids = view.template, view.text.ids
-    candidates: list[Candidate] = []
-    if not template.num_lost or template.lost_at < 0:
-        return candidates
-    lost, start = lost_bucket(template.num_lost), template.lost_at
-    same = view.compare_classes(start, template.num_lost)
-    row = class_row(TEMPLATE, view.last_class)
-    for offset in range(start, min(start + _MOST_TEMPLATE_AHEAD, len(ids))):
-        token_id, ahead = ids[offset], offset - start
-        if _has(ids, start, offset, token_id):
-            continue
-        candidate = Candidate(token_id, TEMPLATE, 0, offset)
-        candidate.add_three(
-            view,
-            _TEMPLATE_AHEAD + lost * NUM_AHEAD + AHEAD[ahead],
-            _TEMPLATE_SAME_CLASS + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
-            row + view.classes[token_id],
-        )
-        candidates.append(candidate)
-    return candidates
+    start, num_lost = view.template.lost_at, view.template.num_lost
+    if not num_lost or start < 0:
+        return []
+    end = min(start + _MOST_TEMPLATE_AHEAD, len(view.text))
+    return _guess_between(view, TEMPLATE, start, end, num_lost, ())
 
 
-def guess_frequent(
-    view: View, frequent: Iterable[int], counts: Mapping[int, int]
-) -> list[Candidate]:
-    """Returns the latest tokens of the output and the most frequent ones of the sources.
-
-    Args:
-        view: What is looked at.
-        frequent: The most frequent tokens of the sources.
-        counts: How often the sources have each token.
-    """
+def guess_frequent(view: View, frequent: Iterable[int]) -> list[Candidate]:
+    """Returns the latest tokens of the output and the most frequent ones of the sources."""
     end = len(view.text)
     start = max(view.start, end - _MOST_RECENT)
-    recent = list(view.text.ids[start:])
+    recent = view.text[start:]
     latest = dict(zip(recent, range(start, end), strict=True))
-    row = class_row(FREQUENT, view.last_class)
-    classes, output = view.classes, view.output
     candidates: list[Candidate] = []
     for token_id in dict.fromkeys([*reversed(recent), *frequent]):
         offset = latest.get(token_id, NOWHERE)
-        count = (counts.get(token_id, 0) + output.count(token_id, _MOST_COUNT)).bit_length()
-        candidate = Candidate(token_id, FREQUENT, 0, offset)
-        candidate.add_three(
-            view,
-            _COUNT + (count if count < NUM_COUNTS else NUM_COUNTS - 1),
-            _AGE + (end - offset).bit_length() if offset != NOWHERE else _AGE,
-            row + classes[token_id],
-        )
-        candidates.append(candidate)
+        age = 0 if offset == NOWHERE else (end - offset).bit_length()
+        count = sum(len(index.find((token_id,))) for index in (view.contexts, view.output))
+        features = [
+            START["count"] + min(count.bit_length(), NUM_COUNTS - 1),
+            START["age"] + age,
+            view.class_feature(FREQUENT, token_id),
+        ]
+        candidates.append(Candidate(token_id, FREQUENT, 0, offset, features))
     return candidates
 
 
 def guess_common(view: View, common: Common) -> list[Candidate]:
     """Returns what commonly follows the last tokens."""
-    row, classes = class_row(COMMON, view.last_class), view.classes
+    return [
+        Candidate(token_id, COMMON, 0, NOWHERE, [feature, view.class_feature(COMMON, token_id)])
+        for token_id, feature in common.find(view.text[-2:], view.last_class)
+    ]
+
+
+def _guess_between(
+    view: View, kind: int, start: int, end: int, num_lost: int, taken: Collection[int]
+) -> list[Candidate]:
+    """Returns the tokens from a lost offset on, each once, as far as their text goes.
+
+    Args:
+        view: What is looked at.
+        kind: EXPECTED or TEMPLATE.
+        start: The lost offset.
+        end: Where to end.
+        num_lost: Tokens since it was lost.
+        taken: Offsets that are candidates already.
+    """
+    prefix, lost = _PREFIXES[kind], lost_bucket(num_lost)
+    same = view.compare_classes(start, num_lost)
     candidates: list[Candidate] = []
-    for token_id, feature in common.find(list(view.text.ids[-2:]), view.last_class):
-        candidate = Candidate(token_id, COMMON, 0, NOWHERE)
-        candidate.add(view, feature)
-        candidate.add(view, row + classes[token_id])
-        candidates.append(candidate)
+    for offset in range(start, end):
+        token_id, ahead = view.text[offset], offset - start
+        if token_id < 0:
+            break
+        if token_id not in view.text[start:offset] and offset not in taken:
+            features = [
+                START[prefix + "ahead"] + lost * NUM_AHEAD + AHEAD[ahead],
+                START[prefix + "same_class"] + (NEAR[ahead] * NUM_LOST + lost) * 3 + same,
+                view.class_feature(kind, token_id),
+            ]
+            candidates.append(Candidate(token_id, kind, 0, offset, features))
     return candidates
 
 
-def _has(ids: vec[i32], start: i64, end: i64, token_id: int) -> bool:
-    """Returns whether a token is between two offsets that are near each other."""
-    offset = start
-    while offset < end and ids[offset] != token_id:
-        offset += 1
-    return offset < end
-
-
-def _guess_lines(view: View, taken: set[int]) -> list[Candidate]:
+def _guess_lines(view: View, taken: Collection[int]) -> list[Candidate]:
     """Returns the beginnings of the next lines after the offset of the loss."""
-    alignment = view.alignment
-    lost = lost_bucket(alignment.num_lost)
-    row = class_row(EXPECTED, view.last_class)
+    first = START["next_line"] + lost_bucket(view.alignment.num_lost)
     candidates: list[Candidate] = []
-    offset = alignment.lost_at
+    offset = view.alignment.lost_at
     for number in range(_MOST_LINES):
         offset = _find_line(view, offset)
         if offset < 0:
             break
-        token_id = view.text.ids[offset]
         if offset not in taken:
-            candidate = Candidate(token_id, EXPECTED, 0, offset)
-            candidate.add(view, _NEXT_LINE + number * NUM_LOST + lost)
-            candidate.add(view, row + view.classes[token_id])
-            candidates.append(candidate)
+            token_id = view.text[offset]
+            features = [first + number * NUM_LOST, view.class_feature(EXPECTED, token_id)]
+            candidates.append(Candidate(token_id, EXPECTED, 0, offset, features))
     return candidates
 
 
 def _find_line(view: View, offset: int) -> int:
     """Returns the offset after the next line end; -1 if no prediction goes on there."""
-    ids, classes = view.text.ids, view.classes
+    text, classes = view.text, view.classes
     for after in range(offset, min(offset + _MOST_LINE_TOKENS, view.num_aligned - 1)):
-        if ids[after] < 0:
+        if text[after] < 0:
             return -1
-        if classes[ids[after]] == NEWLINE:
-            return after + 1 if ids[after + 1] >= 0 else -1
+        if classes.find(text[after]) == NEWLINE:
+            return after + 1 if text[after + 1] >= 0 else -1
     return -1

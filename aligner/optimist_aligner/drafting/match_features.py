@@ -1,12 +1,11 @@
 """Candidates made of offsets, with the features of what agrees there."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
-from optimist_aligner.drafting.candidates import Candidate, View, class_row
+from optimist_aligner.drafting.candidates import Candidate, View
 from optimist_aligner.following.agreement import count_equal
 from optimist_aligner.following.rule import Rule
-from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import (
     FROM_PROMPT,
     LENGTH,
@@ -19,7 +18,6 @@ from optimist_aligner.model.layout import (
     OWN_SKIP,
     PREDICTED,
     PREDICTED_SKIP,
-    RECENCY,
     START,
     distance_bucket,
 )
@@ -27,134 +25,96 @@ from optimist_aligner.model.layout import (
 _MOST_SKIP_LENGTH: Final = 8
 
 _LENGTH: Final = START["length"]
-_DISTANCE: Final = START["distance"]
-_SKIP_DISTANCE: Final = START["skip_distance"]
-_RECENCY: Final = START["recency"]
-_SKIP_RECENCY: Final = START["skip_recency"]
-_TEMPLATE_DISTANCE: Final = START["template_distance"]
 _CURSOR: Final = START["cursor"]
-_RULE: Final = START["rule"]
-_REJECTED: Final = START["rejected"]
 
 
-def make_predicted(view: View, offsets: Mapping[int, tuple[int, ...]]) -> list[Candidate]:
-    """Returns candidates at offsets of what is aligned, after equal tokens.
+def make_predicted(view: View, offset: int, of_context: Iterable[int]) -> Candidate:
+    """Returns a candidate at an offset of what is aligned, after equal tokens.
 
     Args:
         view: What is looked at.
-        offsets: Each with features of its context.
+        offset: Of the candidate.
+        of_context: Features of its context.
     """
-    text, num_context, classes = view.text, view.num_context, view.classes
-    ids = text.ids
-    alignment, rejected = view.alignment, view.rejected
-    cursor = alignment.offset if alignment.is_found else NOWHERE
-    lost_at, row = alignment.lost_at, class_row(PREDICTED, view.last_class)
-    candidates = []
-    for offset, of_context in offsets.items():
-        token_id, length = ids[offset], count_equal(text, offset, num_context)
-        distance = distance_bucket(offset - lost_at)
-        candidate = Candidate(token_id, PREDICTED, length, offset)
-        candidate.add_three(
-            view,
-            _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
-            _DISTANCE + LENGTH_CLASS[length] * NUM_DISTANCES + distance,
-            row + classes[token_id],
-        )
-        for feature in of_context:
-            candidate.add(view, feature)
-        if token_id == rejected:
-            candidate.add(view, _rejected_feature(view, PREDICTED))
-        if offset == cursor:
-            candidate.add(view, _CURSOR + LENGTH[length])
-        candidates.append(candidate)
-    return candidates
+    alignment, token_id = view.alignment, view.text[offset]
+    length = count_equal(view.text, offset, view.num_context)
+    distance = LENGTH_CLASS[length] * NUM_DISTANCES + distance_bucket(offset - alignment.lost_at)
+    features = [
+        _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
+        START["distance"] + distance,
+        view.class_feature(PREDICTED, token_id),
+        *of_context,
+        *_rejected_features(view, PREDICTED, token_id),
+    ]
+    if alignment.is_found and offset == alignment.offset:
+        features.append(_CURSOR + LENGTH[length])
+    return Candidate(token_id, PREDICTED, length, offset, features)
 
 
-def make_own(
-    view: View, offsets: Mapping[int, tuple[int, ...]], *, is_prompt: bool = False
-) -> list[Candidate]:
-    """Returns candidates at offsets of the output, best first, or of the prompt.
+def make_own(view: View, offset: int, of_context: Iterable[int], recency: int) -> Candidate:
+    """Returns a candidate at an offset of the output, or of the rest of the prompt.
 
     Args:
         view: What is looked at.
-        offsets: Each with features of its context.
-        is_prompt: Whether they are of the prompt.
+        offset: Of the candidate.
+        of_context: Features of its context.
+        recency: The bucket of how many better ones there are; FROM_PROMPT.
     """
-    text, num_context, classes = view.text, view.num_context, view.classes
-    ids = text.ids
-    rejected, row = view.rejected, class_row(OWN, view.last_class)
-    candidates = []
-    for rank, (offset, of_context) in enumerate(offsets.items()):
-        token_id, length = ids[offset], count_equal(text, offset, num_context)
-        length_class = LENGTH_CLASS[length]
-        recency = FROM_PROMPT if is_prompt else RECENCY[rank]
-        distance = _template_distance(view, offset)
-        candidate = Candidate(token_id, OWN, length, offset)
-        candidate.add_three(
-            view,
-            _LENGTH + OWN * NUM_LENGTHS + LENGTH[length],
-            _RECENCY + length_class * NUM_RECENCIES + recency,
-            _TEMPLATE_DISTANCE + length_class * NUM_DISTANCES + distance,
-        )
-        candidate.add(view, row + classes[token_id])
-        for feature in of_context:
-            candidate.add(view, feature)
-        if token_id == rejected:
-            candidate.add(view, _rejected_feature(view, OWN))
-        candidates.append(candidate)
-    return candidates
+    token_id, length = view.text[offset], count_equal(view.text, offset, view.num_context)
+    distance = LENGTH_CLASS[length] * NUM_DISTANCES + _template_distance(view, offset)
+    features = [
+        _LENGTH + OWN * NUM_LENGTHS + LENGTH[length],
+        START["recency"] + LENGTH_CLASS[length] * NUM_RECENCIES + recency,
+        START["template_distance"] + distance,
+        view.class_feature(OWN, token_id),
+        *of_context,
+        *_rejected_features(view, OWN, token_id),
+    ]
+    return Candidate(token_id, OWN, length, offset, features)
 
 
-def make_skipped(view: View, offset: int) -> Candidate:
-    """Returns a candidate at an offset of the sources, after tokens equal but for the last."""
-    if offset >= view.num_aligned:
-        return make_own_skipped(view, offset, -1)
-    token_id, length = view.text.ids[offset], _count_equal_before(view, offset)
-    candidate = Candidate(token_id, PREDICTED_SKIP, length, offset)
-    candidate.add(view, _LENGTH + PREDICTED_SKIP * NUM_LENGTHS + length)
-    candidate.add(view, _SKIP_DISTANCE + distance_bucket(offset - view.alignment.lost_at))
-    _add_token_features(view, candidate)
-    return candidate
+def make_skipped(view: View, offset: int, recency: int = FROM_PROMPT) -> Candidate:
+    """Returns a candidate at an offset after tokens equal but for the last.
 
-
-def make_own_skipped(view: View, offset: int, rank: int) -> Candidate:
-    """Returns such a candidate of the output, by how many later ones there are; -1: the prompt."""
-    token_id, length = view.text.ids[offset], _count_equal_before(view, offset)
-    candidate = Candidate(token_id, OWN_SKIP, length, offset)
-    candidate.add_three(
-        view,
-        _LENGTH + OWN_SKIP * NUM_LENGTHS + length,
-        _SKIP_RECENCY + (RECENCY[rank] if rank >= 0 else FROM_PROMPT),
-        _TEMPLATE_DISTANCE + _template_distance(view, offset),
-    )
-    _add_token_features(view, candidate)
-    return candidate
+    Args:
+        view: What is looked at.
+        offset: Of the candidate.
+        recency: The bucket of how many later ones of the output there are; FROM_PROMPT.
+    """
+    token_id = view.text[offset]
+    length = min(_MOST_SKIP_LENGTH, count_equal(view.text, offset, view.num_context, 1))
+    if offset < view.num_aligned:
+        kind, distance = PREDICTED_SKIP, distance_bucket(offset - view.alignment.lost_at)
+        places = [START["skip_distance"] + distance]
+    else:
+        kind, distance = OWN_SKIP, _template_distance(view, offset)
+        places = [START["skip_recency"] + recency, START["template_distance"] + distance]
+    features = [
+        _LENGTH + kind * NUM_LENGTHS + length,
+        *places,
+        view.class_feature(kind, token_id),
+        *_rejected_features(view, kind, token_id),
+    ]
+    return Candidate(token_id, kind, length, offset, features)
 
 
 def make_ruled(view: View, rule: Rule, offset: int, resume: int, length: int) -> Candidate:
     """Returns what a rule says at an offset of its replacement."""
-    token_id = view.text.ids[offset]
-    stop = rule.offset + rule.length
-    candidate = Candidate(token_id, PREDICTED, length, offset, stop, resume)
-    candidate.add_three(
-        view,
+    token_id = view.text[offset]
+    features = [
         _LENGTH + PREDICTED * NUM_LENGTHS + LENGTH[length],
         _CURSOR + LENGTH[length],
-        _RULE + rule.sightings,
-    )
-    candidate.add(view, class_row(PREDICTED, view.last_class) + view.classes[token_id])
-    return candidate
+        START["rule"] + rule.sightings,
+        view.class_feature(PREDICTED, token_id),
+    ]
+    stop = rule.offset + rule.length
+    return Candidate(token_id, PREDICTED, length, offset, features, stop, resume)
 
 
-def _add_token_features(view: View, candidate: Candidate) -> None:
-    kind, token_id = candidate.kind, candidate.token_id
-    candidate.add(view, class_row(kind, view.last_class) + view.classes[token_id])
-    if token_id == view.rejected:
-        candidate.add(view, _rejected_feature(view, kind))
-
-
-def _rejected_feature(view: View, kind: int) -> int:
-    return _REJECTED + kind * 2 + (view.alignment.num_lost > 1)
+def _rejected_features(view: View, kind: int, token_id: int) -> list[int]:
+    if token_id != view.rejected:
+        return []
+    return [START["rejected"] + kind * 2 + (view.alignment.num_lost > 1)]
 
 
 def _template_distance(view: View, offset: int) -> int:
@@ -162,13 +122,3 @@ def _template_distance(view: View, offset: int) -> int:
     if lost_at < 0 or offset < view.start:
         return NO_DISTANCE
     return distance_bucket(offset - lost_at)
-
-
-def _count_equal_before(view: View, offset: int) -> int:
-    """Returns how many tokens before the last are equal."""
-    ids, end = view.text.ids, len(view.text)
-    most = min(_MOST_SKIP_LENGTH, offset - 1, view.num_context - 1)
-    length = 0
-    while length < most and ids[offset - length - 2] == ids[end - length - 2]:
-        length += 1
-    return length

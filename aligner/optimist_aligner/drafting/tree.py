@@ -5,17 +5,17 @@ their weights, with a weight of 1 for none of them being right. The best tree of
 nodes with the highest chances (as in OPT-Tree, arXiv 2406.17276), so nodes are taken best first.
 """
 
+from bisect import insort_left
+from collections.abc import Sequence
 from math import exp, inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
-from librt.vecs import vec
-from mypy_extensions import i32, mypyc_attr
-
-from optimist_aligner.drafting.branch import Branch, First, Path
-from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View
-from optimist_aligner.drafting.draft import NO_PARENT, Draft, Nodes, make_draft
-from optimist_aligner.drafting.further import MOST_OPEN_STEPS, find_further
+from optimist_aligner.drafting.branch import Branch, Path
+from optimist_aligner.drafting.candidates import NO_STOP, Candidate, View, kind_features
+from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.further import find_further
+from optimist_aligner.following.rule import Rule
 from optimist_aligner.following.template import NOWHERE
 from optimist_aligner.model.layout import (
     MOST_LENGTH,
@@ -32,11 +32,8 @@ LEAST_OPEN: Final = 4.0
 """Nodes are extended that are worth so many times the least value."""
 MOST_PATHS: Final = 3
 """Candidates of one first token that are followed further."""
-_NOTHING: Final = -1.0
-"""Less than any value."""
 
 
-@mypyc_attr(acyclic=True)
 class TreeGrower:
     """Grows one tree."""
 
@@ -44,7 +41,7 @@ class TreeGrower:
         self,
         view: View,
         weights: Weights,
-        positions: vec[i32],
+        positions: Sequence[int],
         max_tokens: int,
         min_value: float,
         is_chain: bool,
@@ -53,24 +50,19 @@ class TreeGrower:
 
         A chain is one path of a tree, in which nothing competes for the room.
         """
-        alignment, self._view = view.alignment, view
-        self._text, self._classes = view.text, view.classes
-        self._num_aligned, self._rules = view.num_aligned, alignment.rules
+        alignment, self._view, self._text = view.alignment, view, view.text
+        self._rules, self._classes = alignment.rules, view.classes
         self._cursor = NOWHERE
         if alignment.pending is None and alignment.is_found:
             self._cursor = alignment.offset
         self._weights, self._positions = weights, positions
-        self._shared = weights.kind_logits[view.rate][view.runs][view.followed]
-        self._next_terms = weights.next_terms[view.rate][view.runs]
         self._max_tokens, self._min_value, self._is_chain = max_tokens, min_value, is_chain
         self._least_open = inf if view.is_rewrite else LEAST_OPEN * min_value
         self._waiting: list[Branch] = []
         """The likeliest last, of equal ones the one that waits longest."""
-        self._most_waiting = _NOTHING
-        """Value of the last of them."""
         self._least_next = min_value
         """Value of the first node that comes next, or the least value of a node."""
-        self._nodes = Nodes()
+        self._draft = Draft()
 
     def grow(self, candidates: list[Candidate], none_logit: float) -> Draft:
         """Returns the tree.
@@ -80,262 +72,166 @@ class TreeGrower:
             none_logit: Logit of none of them being right.
         """
         firsts = self._add_up(candidates, none_logit)
-        for number, first in enumerate(firsts):
-            value = first.value
-            self._grow_above(value)
-            if len(self._nodes) >= self._max_tokens:
-                break
-            branch = self._sprout(first)
-            following = firsts[number + 1].value if number + 1 < len(firsts) else 0.0
+        for number, branch in enumerate(firsts, 1):
+            self._grow_above(branch.value)
+            following = firsts[number].value if number < len(firsts) else 0.0
             self._least_next = max(following, self._min_value)
-            self._take(branch, value, NO_PARENT, 0)
+            if len(self._draft) < self._max_tokens:
+                self._take(branch)
         self._grow_above(0.0)
-        return make_draft(self._nodes)
+        return self._draft
 
-    def _add_up(self, candidates: list[Candidate], none_logit: float) -> list[First]:
+    def _add_up(self, candidates: list[Candidate], none_logit: float) -> list[Branch]:
         """Weighs candidates; returns the tokens that are worth a node, the likeliest first."""
-        shared = self._shared
-        leads: list[Candidate] = []
+        shared = [self._weights.weigh(features) for features in kind_features(self._view)]
+        branches: dict[int, Branch] = {}
+        weighed: dict[int, list[tuple[float, Candidate]]] = {}
         total = 1.0
-        for candidate in candidates:
-            logit = shared[candidate.kind] + candidate.logit - none_logit
-            candidate.logit = logit
-            odds = exp(logit if logit < _MOST_EXPONENT else _MOST_EXPONENT)
+        for each in candidates:
+            logit = shared[each.kind] + self._weights.weigh(each.features) - none_logit
+            odds = exp(min(logit, _MOST_EXPONENT))
             total += odds
-            # They are few, and to look a token up takes an object.
-            token_id = candidate.token_id
-            for lead in leads:
-                if lead.token_id == token_id:
-                    lead.odds += odds
-                    break
-            else:
-                candidate.odds = odds
-                leads.append(candidate)
-        chosen: list[First] = []
-        for lead in leads:
-            value = lead.odds / total
-            if value >= self._min_value:
-                first, token_id = First(lead.token_id, lead.odds, value), lead.token_id
-                for candidate in candidates:
-                    if candidate.token_id == token_id and candidate.offset != NOWHERE:
-                        first.seeds.append(candidate)
-                chosen.append(first)
-        chosen.sort(key=attrgetter("odds"), reverse=True)
-        return chosen[:1] if self._is_chain else chosen
+            branches.setdefault(each.token_id, Branch(each.token_id)).weight += odds
+            weighed.setdefault(each.token_id, []).append((logit, each))
+        firsts = sorted(branches.values(), key=attrgetter("weight"), reverse=True)
+        for branch in firsts:
+            branch.value = branch.weight / total
+        firsts = [branch for branch in firsts if branch.value >= self._min_value]
+        if self._is_chain:
+            del firsts[1:]
+        for branch in firsts:
+            self._sprout(branch, weighed[branch.token_id])
+        return firsts
+
+    def _sprout(self, branch: Branch, weighed: list[tuple[float, Candidate]]) -> None:
+        """Makes paths of the candidates that a first token has, each with its logit."""
+        seeds = [(logit, each) for logit, each in weighed if each.offset != NOWHERE]
+        if len(seeds) > MOST_PATHS:
+            seeds.sort(key=itemgetter(0), reverse=True)
+        for logit, each in seeds[:MOST_PATHS]:
+            factors = self._weights.continuations[each.kind]
+            if each.offset == self._cursor:
+                factors = self._weights.cursor
+            agreed = each.length if each.kind in (PREDICTED, OWN) else 0
+            factor = self._find_factor(each.kind, logit)
+            path = Path(factor, factors, agreed, each.offset, each.stop, each.resume)
+            branch.add(path, self._find_position(each.offset))
+
+    def _find_factor(self, kind: int, logit: float) -> float:
+        alignment = self._view.alignment
+        return self._weights.find_factor(kind, alignment.rate, alignment.runs, logit)
+
+    def _find_position(self, offset: int) -> int:
+        return self._positions[offset] if offset < len(self._positions) else NO_POSITION
 
     def _grow_above(self, least: float) -> None:
         """Makes nodes of all that has been found after others and is worth that much."""
-        waiting = self._waiting
-        while waiting and self._most_waiting >= least and len(self._nodes) < self._max_tokens:
-            branch = waiting.pop()
-            self._most_waiting = waiting[-1].value if waiting else _NOTHING
-            self._take(branch, branch.value, branch.parent, branch.step)
+        while self._most_waiting >= least and len(self._draft) < self._max_tokens:
+            self._take(self._waiting.pop())
 
-    def _sprout(self, first: First) -> Branch:
-        """Makes paths of what a first node was found as."""
-        branch, seeds = Branch(first.token_id, first.odds, NO_POSITION, []), first.seeds
-        if len(seeds) > MOST_PATHS:
-            seeds.sort(key=attrgetter("logit"), reverse=True)
-            del seeds[MOST_PATHS:]
-        for candidate in seeds:
-            kind, offset = candidate.kind, candidate.offset
-            factor = self._next_terms[kind].factor(candidate.logit)
-            factors = self._weights.continuations[kind]
-            if offset == self._cursor:
-                factors = self._weights.cursor
-            agreed = candidate.length if kind in (PREDICTED, OWN) else 0
-            path = Path(factor, factors, agreed, offset, candidate.stop, candidate.resume)
-            branch.paths.append(path)
-            branch.position = _prefer(branch.position, self._find_position(offset))
-        return branch
+    @property
+    def _most_waiting(self) -> float:
+        """The highest value of what waits; less than any if nothing does."""
+        return self._waiting[-1].value if self._waiting else -1.0
 
-    def _take(self, branch: Branch, value: float, parent: int, step: int) -> None:
+    def _take(self, branch: Branch) -> None:
         """Makes a node of a branch, and of what comes after it as long as that is likeliest."""
+        draft = self._draft
         while True:
-            self._nodes.append(branch.token_id, parent, branch.position, value)
-            step += 1
-            if not branch.paths:
-                self._look_further(value, step)
+            draft.token_ids.append(branch.token_id)
+            draft.parents.append(branch.parent)
+            draft.positions.append(branch.position)
+            draft.values.append(branch.value)
+            if branch.step + 1 == MOST_STEPS or len(draft) == self._max_tokens:
                 return
-            if len(branch.paths) == 1:
-                step, value = self._copy(branch, value, step)
-            if step == MOST_STEPS or len(self._nodes) == self._max_tokens:
-                return
-            parent = len(self._nodes) - 1
-            branches = self._continue(branch, step)
+            branches = self._continue(branch)
             if len(branches) != 1:
-                if branches:
-                    self._push_all(branches, value, parent, step)
-                else:
-                    self._look_further(value, step)
+                self._push_all(branches or self._find_further(branch), branch)
                 return
-            branch = branches[0]
-            value *= branch.weight / (1.0 + branch.weight)
-            if value < self._least_next or value < self._most_waiting:
-                self._push(branch, value, parent, step)
+            (following,) = branches
+            chance = following.weight / (1.0 + following.weight)
+            self._place(following, branch, branch.value * chance)
+            branch = following
+            if branch.value < max(self._least_next, self._most_waiting):
+                self._push(branch)
                 return
 
-    def _look_further(self, value: float, step: int) -> None:
-        """Finds what may come after the last node, where no path goes on."""
-        if value < self._least_open or step > MOST_OPEN_STEPS:
-            return
-        token_ids, parents = self._nodes.token_ids, self._nodes.parents
-        last, drafted = len(self._nodes) - 1, list[int]()
-        node = last
-        while node != NO_PARENT:
-            drafted.append(token_ids[node])
-            node = int(parents[node])
-        factors = self._weights.continuations[OWN]
-        branches: dict[int, Branch] = {}
-        for candidate in find_further(self._view, drafted[::-1]):
-            token_id, offset, logit = candidate.token_id, candidate.offset, candidate.logit
-            branch = branches.setdefault(token_id, Branch(token_id, 0.0, NO_POSITION, []))
-            branch.weight += exp(min(logit, _MOST_EXPONENT))
-            if offset != NOWHERE and len(branch.paths) < MOST_PATHS:
-                factor = self._next_terms[OWN].factor(logit)
-                agreed = candidate.length - step
-                branch.paths.append(Path(factor, factors, agreed, offset - step))
-                branch.position = _prefer(branch.position, self._find_position(offset))
-        self._push_all(list(branches.values()), value, last, step)
+    def _place(self, branch: Branch, before: Branch, value: float) -> None:
+        """Notes a branch's chance, and that it comes after the last node, made of `before`."""
+        branch.value, branch.parent, branch.step = value, len(self._draft) - 1, before.step + 1
 
-    def _copy(self, branch: Branch, value: float, step: int) -> tuple[int, float]:
-        """Makes nodes of what comes after a branch of one path, as long as that is all plain.
-
-        What `_continue` and `_take` do for one node at a time, for many; the branch is moved on.
-
-        Returns:
-            Number of nodes before the next, MOST_STEPS if this is all for now: something else is
-            likelier than the next node. And the last one's value.
-        """
-        path, factors = branch.paths[0], branch.paths[0].factors
-        factor, length, stop = path.factor, path.agreed, path.stop
-        lengths, steps, pairs = factors.lengths, factors.steps, factors.classes
-        ids, classes, positions = self._text.ids, self._classes, self._positions
-        by_token, marks = self._rules.by_token, self._rules.marks
-        nodes, node, num_positions = self._nodes, len(self._nodes) - 1, len(positions)
-        least = max(self._least_next, self._most_waiting)
-        first = offset = path.first + step
-        end = min(min(self._max_tokens - 1 - node, MOST_STEPS - step) + offset, len(ids))
-        row = classes[branch.token_id] * NUM_CLASSES
-        is_less = False
-        while offset < end:
-            token_id = ids[offset]
-            if token_id == SEPARATOR or offset == stop:
-                break
-            if marks[token_id & 0xFF] and token_id in by_token:
-                break
-            agreed, klass = length + step, classes[token_id]
-            weight = (
-                factor
-                * lengths[agreed if agreed < MOST_LENGTH else MOST_LENGTH]
-                * steps[step]
-                * pairs[row + klass]
-            )
-            next_value = value * (weight / (1.0 + weight))
-            if next_value < least:
-                is_less = True
-                break
-            value = next_value
-            position = positions[offset] if offset < num_positions else i32(NO_POSITION)
-            nodes.append(token_id, node, position, value)
-            row = klass * NUM_CLASSES
-            node += 1
-            step += 1
-            offset += 1
-        if offset > first:
-            branch.token_id = ids[offset - 1]
-        if is_less:
-            branch.token_id, branch.weight = token_id, weight
-            branch.position = self._find_position(offset)
-            self._push(branch, next_value, node, step)
-            return MOST_STEPS, value
-        return step, value
-
-    def _push_all(self, branches: list[Branch], value: float, parent: int, step: int) -> None:
+    def _push_all(self, branches: list[Branch], before: Branch) -> None:
         total = 0.0
         for branch in branches:
             total += branch.weight
-        share = value / (1.0 + total)
+        share = before.value / (1.0 + total)
         if self._is_chain and branches:
             branches = [max(branches, key=attrgetter("weight"))]
         for branch in branches:
-            self._push(branch, branch.weight * share, parent, step)
+            self._place(branch, before, branch.weight * share)
+            self._push(branch)
 
-    def _push(self, branch: Branch, value: float, parent: int, step: int) -> None:
+    def _push(self, branch: Branch) -> None:
         """Keeps a branch for later, if it is worth it."""
-        if value < self._min_value:
-            return
-        branch.value, branch.parent, branch.step = value, parent, step
-        waiting = self._waiting
-        low, high = 0, len(waiting)
-        while low < high:
-            middle = (low + high) // 2
-            if waiting[middle].value < value:
-                low = middle + 1
-            else:
-                high = middle
-        waiting.insert(low, branch)
-        self._most_waiting = max(self._most_waiting, value)
+        if branch.value >= self._min_value:
+            insort_left(self._waiting, branch, key=attrgetter("value"))
 
-    def _continue(self, branch: Branch, step: int) -> list[Branch]:
-        """Returns what may come after a branch, `step` nodes after the output."""
-        ids, num_tokens, classes = self._text.ids, len(self._text), self._classes
-        by_token, marks = self._rules.by_token, self._rules.marks
-        branches: list[Branch] = []
-        row = classes[branch.token_id] * NUM_CLASSES
+    def _continue(self, branch: Branch) -> list[Branch]:
+        """Returns what may come after a branch."""
+        text, step = self._text, branch.step + 1
+        branches: dict[int, Branch] = {}
+        row = self._classes.find(branch.token_id) * NUM_CLASSES
         for path in branch.paths:
             offset = path.first + step
             if offset == path.stop:
                 offset = path.resume
                 path = Path(path.factor, path.factors, path.agreed, offset - step)
-            token_id = ids[offset] if offset < num_tokens else SEPARATOR
+            token_id = text[offset] if offset < len(text) else SEPARATOR
             if token_id == SEPARATOR:
                 continue
-            factors, length = path.factors, path.agreed + step
+            factors = path.factors
             weight = (
                 path.factor
-                * factors.lengths[length if length < MOST_LENGTH else MOST_LENGTH]
+                * factors.lengths[min(path.agreed + step, MOST_LENGTH)]
                 * factors.steps[step]
-                * factors.classes[row + classes[token_id]]
+                * factors.classes[row + self._classes.find(token_id)]
             )
-            if marks[token_id & 0xFF] and token_id in by_token and path.stop == NO_STOP:
-                weight = self._replace(branches, path, offset, step, weight)
-            self._add(branches, token_id, weight, offset, path)
-        return branches
+            if path.stop == NO_STOP and offset < self._view.num_aligned:
+                for rule in self._rules.find(text, offset)[:1]:
+                    ruled = weight * self._weights.next_rule[rule.sightings]
+                    self._add(branches, ruled, rule.offset, self._replace(path, rule, offset, step))
+                    weight *= self._weights.next_rule_passed[rule.sightings]
+            self._add(branches, weight, offset, path)
+        return list(branches.values())
 
-    def _add(
-        self, branches: list[Branch], token_id: int, weight: float, offset: int, path: Path
-    ) -> None:
-        position = self._find_position(offset)
-        for branch in branches:
-            if branch.token_id == token_id:
-                branch.weight += weight
-                branch.paths.append(path)
-                branch.position = _prefer(branch.position, position)
-                return
-        branches.append(Branch(token_id, weight, position, [path]))
-
-    def _find_position(self, offset: int) -> int:
-        return self._positions[offset] if offset < len(self._positions) else NO_POSITION
-
-    def _replace(
-        self, branches: list[Branch], path: Path, offset: int, step: int, weight: float
-    ) -> float:
-        """Adds what a rule puts there; returns the weight of what stands there."""
-        if offset >= self._num_aligned:
-            return weight
-        rules = self._rules.find(self._text, offset)
-        if not rules:
-            return weight
-        rule = rules[0]
+    def _replace(self, path: Path, rule: Rule, offset: int, step: int) -> Path:
+        """Returns the path that goes on with what a rule puts at an offset."""
         factors = self._weights.continuations[path.factors.kind]
         stop, resume = rule.offset + rule.length, offset + len(rule.replaced)
-        replaced = Path(path.factor, factors, path.agreed, rule.offset - step, stop, resume)
-        ruled = weight * self._weights.next_rule[rule.sightings]
-        self._add(branches, self._text.ids[rule.offset], ruled, rule.offset, replaced)
-        return weight * self._weights.next_rule_passed[rule.sightings]
+        return Path(path.factor, factors, path.agreed, rule.offset - step, stop, resume)
 
+    def _add(self, branches: dict[int, Branch], weight: float, offset: int, path: Path) -> None:
+        token_id = self._text[offset]
+        branch = branches.setdefault(token_id, Branch(token_id))
+        branch.weight += weight
+        branch.add(path, self._find_position(offset))
 
-def _prefer(position: int, other: int) -> int:
-    """Returns a position in a prediction if there is one, else one in the prompt, else none."""
-    return other if position == NO_POSITION or position < 0 <= other else position
+    def _find_further(self, branch: Branch) -> list[Branch]:
+        """Returns what may come after a branch, which is the last node, if no path goes on."""
+        if branch.value < self._least_open:
+            return []
+        drafted, node, step = list[int](), len(self._draft) - 1, branch.step + 1
+        while node != NO_PARENT:
+            drafted.append(self._draft.token_ids[node])
+            node = self._draft.parents[node]
+        factors = self._weights.continuations[OWN]
+        branches: dict[int, Branch] = {}
+        for each in find_further(self._view, drafted[::-1]):
+            logit = self._weights.weigh(each.features)
+            found = branches.setdefault(each.token_id, Branch(each.token_id))
+            found.weight += exp(min(logit, _MOST_EXPONENT))
+            if each.offset != NOWHERE and len(found.paths) < MOST_PATHS:
+                factor = self._find_factor(OWN, logit)
+                path = Path(factor, factors, each.length - step, each.offset - step)
+                found.add(path, self._find_position(each.offset))
+        return list(branches.values())

@@ -3,38 +3,30 @@
 from collections.abc import Sequence
 from typing import Final
 
-from mypy_extensions import i64
-
 from optimist_aligner.model.layout import MOST_LENGTH
-from optimist_aligner.text.growing_text import GrowingText
 
 _LENGTHS: Final = (MOST_LENGTH, 16, 8, 5)
-_SHORTNESS: Final = tuple(
-    sum(length < each for each in _LENGTHS) for length in range(MOST_LENGTH + 1)
-)
-"""By length: how many of them it does not reach [MOST_LENGTH + 1]."""
 
 
-def count_equal(text: GrowingText, offset: int, num_output: int) -> int:
+def count_equal(text: Sequence[int], offset: int, num_output: int, num_skipped: int = 0) -> int:
     """Returns how many tokens before an offset are those that the text ends with.
 
     Args:
         text: Sources and output.
         offset: In the text.
         num_output: Tokens of the output; no others are compared with.
+        num_skipped: Tokens that are not compared, the last ones on both sides.
     """
-    ids = text.ids
-    first: i64 = offset - 1
-    second: i64 = len(ids) - 1
-    most: i64 = min(MOST_LENGTH, min(offset, num_output))
-    length: i64 = 0
-    while length < most and ids[first - length] == ids[second - length]:
+    first, second = offset - 1 - num_skipped, len(text) - 1 - num_skipped
+    most = min(MOST_LENGTH, offset - num_skipped, num_output - num_skipped)
+    length = 0
+    while length < most and text[first - length] == text[second - length]:
         length += 1
     return length
 
 
 def choose_longest(
-    text: GrowingText, offsets: Sequence[int], num_output: int, near: int, most: int
+    text: Sequence[int], offsets: Sequence[int], num_output: int, near: int, most: int
 ) -> list[int]:
     """Returns the offsets that agree longest, among equals the nearest; going back counts twice.
 
@@ -48,10 +40,9 @@ def choose_longest(
         most: How many to return.
     """
 
-    most_distance = 2 * len(text) + 1
-
-    def rank(offset: int) -> int:
+    def rank(offset: int) -> tuple[int, int]:
+        length = count_equal(text, offset, num_output)
         distance = offset - near if offset >= near else 2 * (near - offset)
-        return _SHORTNESS[count_equal(text, offset, num_output)] * most_distance + distance
+        return sum(length < each for each in _LENGTHS), distance
 
     return sorted(offsets, key=rank)[:most]

@@ -5,8 +5,7 @@ from typing import Final, NamedTuple
 from optimist_aligner.following.agreement import choose_longest
 from optimist_aligner.following.rule import Rule, Rules
 from optimist_aligner.model.layout import NUM_RUNS, run_bucket
-from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex, context_key
-from optimist_aligner.text.growing_text import GrowingText
+from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex
 
 SURE_RUN: Final = 3
 """So many tokens as predicted, and the offset counts as right."""
@@ -48,7 +47,7 @@ class Alignment:
     """
 
     def __init__(
-        self, text: GrowingText, num_aligned: int, context_start: int, index: ContextIndex
+        self, text: list[int], num_aligned: int, context_start: int, index: ContextIndex
     ) -> None:
         """Starts at the first token.
 
@@ -91,7 +90,7 @@ class Alignment:
         """Takes the token that was just appended to the text."""
         if self.pending is not None:
             self._go_on_replacing(self.pending, token_id)
-        elif self.offset < self._num_aligned and self._text.ids[self.offset] == token_id:
+        elif self.offset < self._num_aligned and self._text[self.offset] == token_id:
             for rule in self.rules.find(self._text, self.offset):
                 rule.num_passed += 1
             is_back = self.num_lost > 0 and not self.run
@@ -107,13 +106,12 @@ class Alignment:
         if self.pending is not None:
             return 0
         end = min(self.offset + len(token_ids), self._num_aligned)
-        ids, offset = self._text.ids, self.offset
-        by_token, marks = self.rules.by_token, self.rules.marks
-        for token_id in token_ids[: end - offset]:
-            if ids[offset] != token_id or (marks[token_id & 0xFF] and token_id in by_token):
+        count = 0
+        for token_id, expected in zip(token_ids, self._text[self.offset : end], strict=False):
+            if token_id != expected or token_id in self.rules.by_token:
                 break
-            offset += 1
-        return offset - self.offset
+            count += 1
+        return count
 
     def follow(self, num_tokens: int) -> None:
         """Takes tokens that `count_following` has counted."""
@@ -130,7 +128,7 @@ class Alignment:
 
     def _go_on_replacing(self, pending: Pending, token_id: int) -> None:
         rule, num_said, resume = pending
-        if self._text.ids[rule.offset + num_said] != token_id:
+        if self._text[rule.offset + num_said] != token_id:
             rule.num_passed += 1
             self.pending = None
             self._lose(num_said + 1)
@@ -171,7 +169,7 @@ class Alignment:
         if self.offset >= self._num_aligned:
             return None
         for rule in self.rules.find(self._text, self.offset):
-            if self._text.ids[rule.offset] == token_id:
+            if self._text[rule.offset] == token_id:
                 return rule
         return None
 
@@ -195,34 +193,29 @@ class Alignment:
     def _find_offset(self, token_id: int) -> int:
         text, num_tokens = self._text, len(self._text) - self._context_start
         for order in range(min(MOST_ORDER, num_tokens), 1, -1):
-            offsets = self._index.find(order, context_key(text.ids, order))
-            if offsets is None:
-                continue
+            offsets = self._index.find(tuple(text[-order:]))
             near = offsets.nearest(self.lost_at, _MOST_AMBIGUOUS)
             predicted = [offset for offset in near if offset < self._num_aligned]
             if not predicted:
                 continue
-            offset = predicted[0]
-            if len(predicted) > 1:
-                (offset,) = choose_longest(text, predicted, num_tokens, self.lost_at, 1)
+            (offset,) = choose_longest(text, predicted, num_tokens, self.lost_at, 1)
             if order > 2 or -_BEHIND <= offset - self.lost_at <= _AHEAD:
                 return offset
         end = min(self.lost_at + _NEAR, self._num_aligned)
         for offset in range(self.lost_at, end):
-            if text.ids[offset] == token_id:
+            if text[offset] == token_id:
                 return offset + 1
         return -1
 
     def _learn(self, offset: int) -> None:
         """Learns what was said between the last loss and an offset found again."""
-        ids, end, same = self._text.ids, len(self._text), 0
+        text, end, same = self._text, len(self._text), 0
         while (
             same <= SURE_RUN
             and offset - same > self._hunk_start
             and end - same > self._hunk_offset
-            and ids[offset - same - 1] == ids[end - same - 1]
+            and text[offset - same - 1] == text[end - same - 1]
         ):
             same += 1
         if same and end - self._hunk_offset <= _MOST_HUNK:
-            hunk = self._hunk_start, offset - same, self._hunk_offset, end - same
-            self.rules.learn(self._text, *hunk)
+            self.rules.learn(text, self._hunk_start, offset - same, self._hunk_offset, end - same)

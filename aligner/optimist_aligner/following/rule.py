@@ -6,8 +6,6 @@ What is inserted or left out is a rule for the token after it.
 from dataclasses import dataclass
 from typing import Final
 
-from optimist_aligner.text.growing_text import GrowingText
-
 MOST_TOKENS: Final = 6
 """Of what is replaced, and of what it is replaced by."""
 MOST_RULES_PER_TOKEN: Final = 3
@@ -42,17 +40,13 @@ class Rules:
     def __init__(self) -> None:
         self.by_token: dict[int, list[Rule]] = {}
         """None of the lists is empty."""
-        self.marks = bytes(256)
-        """By the last byte of a token, whether there may be rules for it: sooner to be asked."""
 
-    def find(self, text: GrowingText, offset: int) -> list[Rule]:
+    def find(self, text: list[int], offset: int) -> list[Rule]:
         """Returns the rules for what stands at an offset."""
-        rules = self.by_token.get(text.ids[offset])
-        if rules is None:
-            return []
+        rules = self.by_token.get(text[offset], ())
         return [rule for rule in rules if _stands(text, offset, rule.replaced)]
 
-    def learn(self, text: GrowingText, start: int, end: int, offset: int, offset_end: int) -> None:
+    def learn(self, text: list[int], start: int, end: int, offset: int, offset_end: int) -> None:
         """Notes that `text[offset:offset_end]` came in place of `text[start:end]`.
 
         After both comes the same token.
@@ -63,12 +57,10 @@ class Rules:
         length = offset_end - offset
         if not (1 <= end - start <= MOST_TOKENS and 1 <= length <= MOST_TOKENS):
             return
-        replaced, said = list(text.ids[start:end]), list(text.ids[offset:offset_end])
+        replaced, said = text[start:end], text[offset:offset_end]
         if replaced == said or min(replaced) < 0:
             return
         rules = self.by_token.setdefault(replaced[0], [])
-        last = replaced[0] & 0xFF
-        self.marks = self.marks[:last] + b"\1" + self.marks[last + 1 :]
         for rule in rules:
             same = rule.replaced == replaced and rule.length == length
             if same and _stands(text, rule.offset, said):
@@ -78,12 +70,5 @@ class Rules:
         del rules[:-MOST_RULES_PER_TOKEN]
 
 
-def _stands(text: GrowingText, offset: int, tokens: list[int]) -> bool:
-    ids = text.ids
-    if offset + len(tokens) > len(ids):
-        return False
-    for token_id in tokens:
-        if ids[offset] != token_id:
-            return False
-        offset += 1
-    return True
+def _stands(text: list[int], offset: int, tokens: list[int]) -> bool:
+    return text[offset : offset + len(tokens)] == tokens

@@ -3,9 +3,7 @@
 from typing import Final
 
 from optimist_aligner.following.alignment import SURE_RUN
-from optimist_aligner.text.context_index import MOST_ORDER, context_key
-from optimist_aligner.text.growing_text import GrowingText
-from optimist_aligner.text.output_index import OutputIndex
+from optimist_aligner.text.context_index import MOST_ORDER, ContextIndex
 
 _NEAR: Final = 6
 NOWHERE: Final = -1
@@ -20,8 +18,13 @@ class Template:
         num_lost: Tokens since then; 0 while it is sure.
     """
 
-    def __init__(self, text: GrowingText, index: OutputIndex) -> None:
-        """Starts nowhere; `text` is what the output is appended to."""
+    def __init__(self, text: list[int], index: ContextIndex) -> None:
+        """Starts nowhere.
+
+        Args:
+            text: What the output is appended to.
+            index: Of the output.
+        """
         self._text, self._index = text, index
         self._start = len(text)
         self.offset = self.lost_at = NOWHERE
@@ -29,8 +32,8 @@ class Template:
 
     def advance(self, token_id: int) -> None:
         """Takes the token that was just appended to the text."""
-        ids = self._text.ids
-        if 0 <= self.offset < len(ids) - 1 and ids[self.offset] == token_id:
+        text = self._text
+        if 0 <= self.offset < len(text) - 1 and text[self.offset] == token_id:
             self.offset += 1
             self._run += 1
             if self._run >= SURE_RUN:
@@ -51,13 +54,13 @@ class Template:
         self._run = self.num_lost = 0
 
     def _find_offset(self, token_id: int) -> int:
-        ids = self._text.ids
-        if len(ids) - self._start >= MOST_ORDER:
-            offsets = self._index.find_latest(MOST_ORDER, context_key(ids, MOST_ORDER), 2)
+        text = self._text
+        if len(text) - self._start >= MOST_ORDER:
+            offsets = self._index.find(tuple(text[-MOST_ORDER:])).latest(2)
             if len(offsets) > 1:
                 return offsets[0]
         if self.lost_at >= 0:
-            for offset in range(self.lost_at, min(self.lost_at + _NEAR, len(ids) - 1)):
-                if ids[offset] == token_id:
+            for offset in range(self.lost_at, min(self.lost_at + _NEAR, len(text) - 1)):
+                if text[offset] == token_id:
                     return offset + 1
         return self.lost_at

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from optimist_aligner.model.layout import NUM_CHANCES, NUM_CLASSES, START
-from optimist_aligner.text.context_index import MOST_TOKEN_ID, TOKEN_BITS
+from optimist_aligner.text.context_index import TOKEN_BITS
 from optimist_aligner.text.token_class import TokenClasses
 from optimist_aligner.text.vocabulary import Encode
 
@@ -53,7 +53,13 @@ class Continuations(NamedTuple):
 
 
 class Common:
-    """Common tokens after the last two, the last, or the class of the last."""
+    """Common tokens after the last two, the last, or the class of the last.
+
+    Attributes:
+        twos: Rows by the key of the last two tokens.
+        ones: Rows by the last token.
+        classes: Rows by the class of the last token [NUM_CLASSES].
+    """
 
     def __init__(self, counted: Continuations, encode: Encode, classes: TokenClasses) -> None:
         """Turns pieces into tokens.
@@ -64,28 +70,27 @@ class Common:
             classes: Of the tokens.
         """
         ones, twos = _count_tokens(counted, [list(encode(piece)) for piece in counted.pieces])
-        classes.cover([*ones, *chain.from_iterable(ones.values())])
         by_class: defaultdict[int, Counter[int]] = defaultdict(Counter)
         for token_id, following in ones.items():
-            by_class[classes.table[token_id]].update(following)
-        self._twos = _tabulate(twos, BY_TWO)
-        self._ones = _tabulate(ones, BY_ONE)
+            by_class[classes.find(token_id)].update(following)
+        self.twos = _tabulate(twos, BY_TWO)
+        self.ones = _tabulate(ones, BY_ONE)
         class_rows = _tabulate(by_class, BY_CLASS, least_chance=0.0)
-        self._classes = [class_rows.get(klass, _NONE) for klass in range(NUM_CLASSES)]
+        self.classes = [class_rows.get(klass, _NONE) for klass in range(NUM_CLASSES)]
 
     def find_further(self, before: int, last: int) -> Iterable[Row]:
         """Returns what commonly follows two tokens, or the last of them."""
-        return self._twos.get(_key(before, last)) or self._ones.get(last, _NONE)
+        return self.twos.get(_key(before, last)) or self.ones.get(last, _NONE)
 
     def find(self, text: Sequence[int], last_class: int) -> Iterable[Row]:
         """Returns what commonly follows a text, likely or not; a token may be named twice."""
         if not text:
             return _NONE
-        last = min(text[-1], MOST_TOKEN_ID)
-        ones = self._ones.get(last) or self._classes[last_class]
+        last = text[-1]
+        ones = self.ones.get(last) or self.classes[last_class]
         if len(text) < 2:
             return ones
-        twos = self._twos.get(_key(text[-2], last))
+        twos = self.twos.get(_key(text[-2], last))
         return ones if twos is None else (*twos, *ones)
 
 

@@ -142,22 +142,19 @@ STEP: Final = tuple(min(step.bit_length(), NUM_STEPS - 1) for step in range(MOST
 
 _AHEAD_EDGES: Final = (1, 2, 3, 5, 9, 17, 33, 65, 257)
 _BEHIND_EDGES: Final = (3, 9, 65, 257)
-_MOST_DISTANCE: Final = 300
-_DISTANCE: Final = tuple(
+MOST_DISTANCE: Final = 300
+DISTANCE: Final = tuple(
     sum(distance >= edge for edge in _AHEAD_EDGES)
     if distance >= 0
     else 10 + sum(-distance >= edge for edge in _BEHIND_EDGES)
-    for distance in range(-_MOST_DISTANCE, _MOST_DISTANCE + 1)
+    for distance in range(-MOST_DISTANCE, MOST_DISTANCE + 1)
 )
 
 
 def distance_bucket(distance: int) -> int:
     """Returns the bucket of an offset's distance, in tokens, from where it is expected."""
-    if distance > _MOST_DISTANCE:
-        distance = _MOST_DISTANCE
-    elif distance < -_MOST_DISTANCE:
-        distance = -_MOST_DISTANCE
-    return _DISTANCE[distance + _MOST_DISTANCE]
+    distance = max(-MOST_DISTANCE, min(MOST_DISTANCE, distance))
+    return DISTANCE[distance + MOST_DISTANCE]
 
 
 def run_bucket(num_tokens: int) -> int:

@@ -39,14 +39,12 @@ def token_class(text: str) -> int:
 
 
 class TokenClasses:
-    """The class of each token of a vocabulary."""
+    """The class of each token of a vocabulary; of other tokens it is OTHER."""
 
     def __init__(self, token_texts: Sequence[str]) -> None:
         self.table = bytes(map(token_class, token_texts))
-        """By token; as bytes it is small enough to stay in the processor's cache."""
+        """By token [vocab_size]."""
 
-    def cover(self, token_ids: Sequence[int]) -> None:
-        """Makes the table long enough for tokens that the vocabulary does not have."""
-        for token_id in token_ids:
-            if token_id >= len(self.table):
-                self.table += bytes([OTHER]) * (token_id + 1 - len(self.table))
+    def find(self, token_id: int) -> int:
+        """Returns the class of a token."""
+        return self.table[token_id] if 0 <= token_id < len(self.table) else OTHER

@@ -31,15 +31,6 @@ def from_bytes(data: bytes) -> Int32Column:
     return frombuffer(data, _INT32)
 
 
-def array_to_bytes(values: "array[int] | array[float]") -> bytes:
-    """Encodes an array of 4-byte integers or numbers as a column, sooner than numpy does."""
-    if sys.byteorder == "little":
-        return values.tobytes()
-    swapped = values[:]
-    swapped.byteswap()
-    return swapped.tobytes()
-
-
 def array_from_bytes(data: bytes) -> "array[int]":
     """Decodes an int32 column, [num_rows]; raises ValueError if the length is off."""
     values = array("i", data)

@@ -10,7 +10,7 @@ import numpy as np
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_aligner.text.sources import NO_POSITION
-from optimist_common.columns import array_from_bytes, array_to_bytes, to_bytes
+from optimist_common.columns import array_from_bytes, from_bytes, to_bytes
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open
@@ -131,16 +131,14 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
 
 
 def _write_window(message: proposer_pb2.Window, request_id: str, window: SentWindow) -> None:
-    draft = window.draft
-    positions = array_to_bytes(draft.positions)
+    token_ids, parents, positions, values = window.draft.pack()
     # Most have no negative numbers, and one look at the highest bytes says so.
-    if _NEGATIVE in positions[3::4] and min(draft.positions) < NO_POSITION:
-        column = np.frombuffer(draft.positions, dtype=np.intc)
-        positions = to_bytes(np.maximum(column, NO_POSITION))
-        message.prompt_positions = to_bytes(np.maximum(NO_POSITION - column, 0))
+    if _NEGATIVE in positions[3::4]:
+        column = from_bytes(positions)
+        if column.min() < NO_POSITION:
+            positions = to_bytes(np.maximum(column, NO_POSITION))
+            message.prompt_positions = to_bytes(np.maximum(NO_POSITION - column, 0))
     message.request_id, message.base = request_id, window.base
-    message.token_ids = array_to_bytes(draft.token_ids)
-    if not draft.is_chain:
-        message.parents = array_to_bytes(draft.parents)
-    message.prediction_positions = positions
-    message.values = array_to_bytes(draft.values)
+    message.token_ids, message.prediction_positions, message.values = token_ids, positions, values
+    if parents:
+        message.parents = parents

@@ -13,6 +13,8 @@ from optimist_aligner.model.layout import (
     PREDICTED,
     PREDICTED_SKIP,
 )
+from optimist_aligner.text.sources import SEPARATOR
+from optimist_aligner.text.token_class import OTHER
 from optimist_aligner.text.vocabulary import Vocabulary
 from tests.aligner.words import codes, observed
 
@@ -30,8 +32,7 @@ def in_block(candidate: Candidate, name: str) -> bool:
 
 
 def num_equal(view: View, offset: int) -> int:
-    text = list(view.text.ids)
-    context, before = text[-view.num_context :], text[:offset]
+    context, before = view.text[-view.num_context :], view.text[:offset]
     length = 0
     while length < min(len(context), offset) and before[-length - 1] == context[-length - 1]:
         length += 1
@@ -47,15 +48,15 @@ def test_candidates_are_what_stands_behind_as_many_equal_tokens_as_they_say(
     offsets = [each.offset for each in plain]
     assert len(set(offsets)) == len(offsets)
     for each in plain:
-        assert each.token_id == view.text.ids[each.offset] >= 0
+        assert each.token_id == view.text[each.offset] >= 0
         assert each.kind == (PREDICTED if each.offset < view.num_aligned else OWN)
         assert each.length == min(MOST_LENGTH, num_equal(view, each.offset))
     taken = set(offsets)
     for each in find_skipped(view, taken):
-        assert each.token_id == view.text.ids[each.offset] >= 0
+        assert each.token_id == view.text[each.offset] >= 0
         assert each.kind == (PREDICTED_SKIP if each.offset < view.num_aligned else OWN_SKIP)
-        assert view.text.ids[each.offset - 1] != view.text.ids[-1]
-        assert view.text.ids[each.offset - 3 : each.offset - 1] == view.text.ids[-3:-1]
+        assert view.text[each.offset - 1] != view.text[-1]
+        assert view.text[each.offset - 3 : each.offset - 1] == view.text[-3:-1]
         assert each.offset not in offsets
 
 
@@ -63,6 +64,14 @@ def test_nothing_said_matches_nothing() -> None:
     view = look("ab", "")
     assert find_matches(view) == []
     assert find_skipped(view, set()) == []
+
+
+def test_gap_at_the_end_of_the_prompt_is_of_no_class_in_particular() -> None:
+    texts = ["```\n", "that is rewritten", "that is rewritten\n```"]
+    aligner = Aligner(Vocabulary(texts, lambda text: [1]))
+    view = observed(aligner, [], [], [0, 2]).look()
+    assert view.text == [1, SEPARATOR, 0, SEPARATOR]
+    assert view.last_class == OTHER
 
 
 def test_offsets_of_prediction_prompt_and_output_are_found() -> None:
@@ -120,5 +129,5 @@ def test_skipped_are_of_the_kind_of_where_they_stand() -> None:
     view = look("qab1x", "rab2-sab3+" + "ab!", prompt="ab4y")
     kinds = {chr(each.token_id): each.kind for each in find_skipped(view, set())}
     assert kinds == {"x": PREDICTED_SKIP, "y": OWN_SKIP, "-": OWN_SKIP, "+": OWN_SKIP}
-    offset = list(view.text.ids).index(ord("x"))
+    offset = view.text.index(ord("x"))
     assert "x" not in {chr(each.token_id) for each in find_skipped(view, {offset})}

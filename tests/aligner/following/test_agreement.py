@@ -3,7 +3,6 @@ from hypothesis import strategies as st
 
 from optimist_aligner.following.agreement import choose_longest, count_equal
 from optimist_aligner.model.layout import MOST_LENGTH
-from optimist_aligner.text.growing_text import GrowingText
 
 ROUGH_LENGTHS = (0, 5, 8, 16, MOST_LENGTH)
 
@@ -24,8 +23,10 @@ def brute_length(text: list[int], offset: int, num_output: int) -> int:
 def test_length_is_that_of_a_comparison(text: list[int], data: st.DataObject) -> None:
     offset = data.draw(st.integers(0, len(text)))
     num_output = data.draw(st.integers(0, len(text)))
-    expected = min(MOST_LENGTH, brute_length(text, offset, num_output))
-    assert count_equal(GrowingText(text), offset, num_output) == expected
+    num_skipped = data.draw(st.integers(0, min(1, offset, num_output)))
+    compared = text[: len(text) - num_skipped]
+    length = brute_length(compared, offset - num_skipped, num_output - num_skipped)
+    assert count_equal(text, offset, num_output, num_skipped) == min(MOST_LENGTH, length)
 
 
 @given(text=texts, near=st.integers(-3, 63), most=st.integers(1, 5), data=st.data())
@@ -33,7 +34,7 @@ def test_chosen_agree_the_longest_and_are_the_nearest_of_equals(
     text: list[int], near: int, most: int, data: st.DataObject
 ) -> None:
     offsets = data.draw(st.lists(st.integers(0, len(text)), unique=True))
-    chosen = choose_longest(GrowingText(text), offsets, len(text), near, most)
+    chosen = choose_longest(text, offsets, len(text), near, most)
     assert len(chosen) == min(most, len(offsets))
 
     def rank(offset: int) -> tuple[int, int]:

@@ -1,4 +1,3 @@
-from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -7,8 +6,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.following.alignment import CERTAIN_RUN, Alignment
 from optimist_aligner.text.context_index import ContextIndex
-from optimist_aligner.text.growing_text import GrowingText
-from optimist_aligner.text.sources import INT32, SEPARATOR
+from optimist_aligner.text.sources import SEPARATOR
 from tests.aligner.words import codes
 
 PREDICTED = "the quick brown fox jumps over the lazy dog and then sleeps"
@@ -19,9 +17,8 @@ class Fold:
     """An alignment, and the text that it folds over."""
 
     def __init__(self, predicted: Sequence[int], output: Sequence[int] = ()) -> None:
-        sources = array(INT32, [*predicted, SEPARATOR])
-        self.text = GrowingText(sources)
-        index = ContextIndex(sources)
+        sources = [*predicted, SEPARATOR]
+        self.text, index = list(sources), ContextIndex(sources)
         self.alignment = Alignment(self.text, len(sources), len(sources), index)
         self.say(output)
 
@@ -84,7 +81,7 @@ def test_an_offset_is_searched_for_only_where_the_output_is_not_as_predicted() -
 
 def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() -> None:
     alignment = aligned("use NEW here", OLD)
-    (rule,) = alignment.rules.find(GrowingText(letters(OLD)), OLD.index("old"))
+    (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert rule.replaced == letters("old")
     assert (rule.length, rule.num_sightings) == (3, 1)
     alignment = aligned("use NEW here, and N", OLD)
@@ -93,13 +90,13 @@ def test_what_is_said_instead_becomes_a_rule_that_is_expected_to_hold_again() ->
     alignment = aligned("use NEW here, and NEW t", OLD)
     assert alignment.pending is None
     assert alignment.offset == OLD.index("here, and old too")
-    (rule,) = alignment.rules.find(GrowingText(letters(OLD)), OLD.index("old"))
+    (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert rule.num_sightings == 2
 
 
 def test_rule_that_does_not_hold_is_counted() -> None:
     alignment = aligned("use NEW here, and old th", OLD)
-    (rule,) = alignment.rules.find(GrowingText(letters(OLD)), OLD.index("old"))
+    (rule,) = alignment.rules.find(letters(OLD), OLD.index("old"))
     assert (rule.num_sightings, rule.num_passed) == (1, 1)
     assert alignment.offset == OLD.index("ere, and old too")
 
@@ -114,7 +111,7 @@ def test_replacement_that_goes_on_otherwise_is_a_loss() -> None:
 def test_what_is_inserted_becomes_a_rule_for_the_token_behind_it() -> None:
     predicted = "say (one, say (two, say (six"
     alignment = aligned("say #(one, say #(tw", predicted)
-    (rule,) = alignment.rules.find(GrowingText(letters(predicted)), predicted.index("(six"))
+    (rule,) = alignment.rules.find(letters(predicted), predicted.index("(six"))
     assert rule.replaced == letters("(")
     assert (rule.length, rule.num_sightings, rule.is_pure) == (2, 2, True)
     assert alignment.offset == predicted.index("o, say (six")

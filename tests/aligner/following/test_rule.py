@@ -2,11 +2,10 @@ import pytest
 
 from optimist_aligner.following.rule import MOST_RULES_PER_TOKEN, MOST_TOKENS, Rule, Rules
 from optimist_aligner.model.layout import NUM_SIGHTINGS
-from optimist_aligner.text.growing_text import GrowingText
 
 # Predicted 10 11 12 10 11, separator; said 20 21 22 20 23.
-TEXT = GrowingText([10, 11, 12, 10, 11, -1, 20, 21, 22, 20, 23])
-LONG = GrowingText([*range(50), -1, *range(50, 100)])
+TEXT = [10, 11, 12, 10, 11, -1, 20, 21, 22, 20, 23]
+LONG = [*range(50), -1, *range(50, 100)]
 
 
 def test_beginning_alone_is_not_what_is_replaced() -> None:
@@ -17,7 +16,7 @@ def test_beginning_alone_is_not_what_is_replaced() -> None:
 
 
 def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones_stay() -> None:
-    text = GrowingText([10, -1, *range(20, 20 + MOST_RULES_PER_TOKEN + 1)])
+    text = [10, -1, *range(20, 20 + MOST_RULES_PER_TOKEN + 1)]
     rules = Rules()
     for offset in range(2, len(text)):
         rules.learn(text, 0, 1, offset, offset + 1)
@@ -26,7 +25,7 @@ def test_other_replacements_of_the_same_are_rules_of_their_own_and_the_last_ones
 
 
 def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
-    text = GrowingText([10, 11, 12, -1, 10, 12])
+    text = [10, 11, 12, -1, 10, 12]
     rules = Rules()
     rules.learn(text, 1, 2, 5, 5)
     (rule,) = rules.find(text, 1)
@@ -45,7 +44,7 @@ def test_what_is_left_out_is_a_rule_with_the_token_behind_it() -> None:
     ],
 )
 def test_what_is_no_short_substitution_is_not_learned(
-    text: GrowingText, replaced: tuple[int, int], said: tuple[int, int], is_learned: bool
+    text: list[int], replaced: tuple[int, int], said: tuple[int, int], is_learned: bool
 ) -> None:
     rules = Rules()
     rules.learn(text, *replaced, *said)

@@ -1,16 +1,15 @@
 import pytest
 
 from optimist_aligner.following.template import NOWHERE, Template
-from optimist_aligner.text.growing_text import GrowingText
-from optimist_aligner.text.output_index import OutputIndex
+from optimist_aligner.text.context_index import ContextIndex
 from tests.aligner.words import codes
 
 SOURCES = "sources are no template"
 
 
 def placed(output: str) -> Template:
-    text = GrowingText(codes(SOURCES))
-    index = OutputIndex(text)
+    text = codes(SOURCES).tolist()
+    index = ContextIndex(text, len(text))
     template = Template(text, index)
     for token_id in codes(output):
         text.append(token_id)

@@ -32,7 +32,7 @@ def encode(text: str) -> list[int]:
 def found(text: str) -> list[str]:
     classes = TokenClasses(TOKENS)
     token_ids = encode(text)
-    last_class = classes.table[token_ids[-1]] if token_ids else 0
+    last_class = classes.find(token_ids[-1]) if token_ids else 0
     rows = Common(COUNTED, encode, classes).find(token_ids, last_class)
     return [TOKENS[token_id] for token_id, _ in rows]
 

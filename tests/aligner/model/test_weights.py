@@ -23,7 +23,7 @@ def test_blocks_lie_side_by_side() -> None:
 def test_packaged_weights_are_finite_and_their_file_is_as_it_is_written(
     is_rewrite: bool, name: str
 ) -> None:
-    logits = list(load_weights(is_rewrite=is_rewrite).logits)
+    logits = load_weights(is_rewrite=is_rewrite).logits
     assert len(logits) == NUM_WEIGHTS
     assert all(map(math.isfinite, logits))
     assert any(logits)

@@ -27,12 +27,7 @@ def test_class_is_that_of_the_first_sign_that_is_no_space(
     assert 0 <= expected < NUM_CLASSES
 
 
-def test_table_grows_for_tokens_that_the_vocabulary_lacks_and_keeps_what_it_has() -> None:
+def test_what_is_no_token_of_the_vocabulary_is_of_no_class_in_particular() -> None:
     known = TokenClasses(["a", "\n"])
-    known.cover([1, 0])
-    assert list(known.table) == [classes.WORD, classes.NEWLINE]
-    known.cover([4])
-    assert list(known.table) == [classes.WORD, classes.NEWLINE, *[classes.OTHER] * 3]
-    known.cover([])
-    known.cover([-1])
-    assert len(known.table) == 5
+    found = [known.find(token_id) for token_id in (0, 1, 2, -1)]
+    assert found == [classes.WORD, classes.NEWLINE, classes.OTHER, classes.OTHER]

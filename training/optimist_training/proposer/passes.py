@@ -123,7 +123,7 @@ def collect_pass(
 
 def _begin_further(candidate: Candidate, logits: Sequence[float], step: int) -> "_Row":
     """Returns what may come `step` nodes after the output, where no candidate goes on."""
-    kind, offset, features = candidate.kind, candidate.offset, candidate.features
+    kind, offset, features = candidate.kind, candidate.offset, tuple(candidate.features)
     logit = min(sum(logits[each] for each in features), MOST_LOGIT)
     first = offset - step if offset >= 0 else NOWHERE
     follow = _Follow(kind, logit, candidate.length - step, first, NO_STOP, NO_STOP, is_cursor=False)
@@ -167,23 +167,23 @@ def _begin(view: View, candidate: Candidate, logit: float) -> _Follow:
 
 def _go_on(view: View, follow: _Follow, last: int, step: int) -> list[_Row]:
     """Returns what comes next after a candidate that was right, `step` nodes after the output."""
-    ids, offset = view.text.ids, follow.first + step
+    text, offset = view.text, follow.first + step
     if offset == follow.stop:
         offset = follow.resume
         follow = follow._replace(first=offset - step, stop=NO_STOP, resume=NO_STOP, is_cursor=False)
-    if offset >= len(ids) or ids[offset] < 0:
+    if offset >= len(text) or text[offset] < 0:
         return []
-    features = _features(view, follow, last, ids[offset], step)
+    features = _features(view, follow, last, text[offset], step)
     if follow.stop != NO_STOP or offset >= view.num_aligned:
-        return [_Row(ids[offset], features, follow, follow.logit)]
+        return [_Row(text[offset], features, follow, follow.logit)]
     rows = []
     for rule in view.alignment.rules.find(view.text, offset)[:1]:
         ruled = (*features, START["next_rule"] + rule.sightings)
         features = (*features, START["next_rule_passed"] + rule.sightings)
         rows.append(
-            _Row(ids[rule.offset], ruled, _replace(follow, rule, offset, step), follow.logit)
+            _Row(text[rule.offset], ruled, _replace(follow, rule, offset, step), follow.logit)
         )
-    return [*rows, _Row(ids[offset], features, follow, follow.logit)]
+    return [*rows, _Row(text[offset], features, follow, follow.logit)]
 
 
 def _replace(follow: _Follow, rule: Rule, offset: int, step: int) -> _Follow:
@@ -198,7 +198,7 @@ def _replace(follow: _Follow, rule: Rule, offset: int, step: int) -> _Follow:
 
 def _features(view: View, follow: _Follow, last: int, token_id: int, step: int) -> tuple[int, ...]:
     source, length = SOURCE[follow.kind], min(follow.length + step, MOST_LENGTH)
-    pair = view.classes[last] * NUM_CLASSES + view.classes[token_id]
+    pair = view.classes.find(last) * NUM_CLASSES + view.classes.find(token_id)
     features = (
         START["next_length"] + source * NUM_LENGTHS + LENGTH[length],
         START["next_step"] + follow.kind * NUM_STEPS + STEP[step],

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from optimist_aligner import Aligner
 from optimist_aligner.algorithm import Algorithm
-from optimist_aligner.follower import Aligner
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.core.line import LineAlgorithm
 

@@ -14,7 +14,7 @@ from optimist_proposer.core.sources import Prepared, SourceName
 class SentWindow:
     """A tree of expected tokens after the first `base` of the output."""
 
-    __slots__ = ("_heights", "_node", "base", "draft", "is_alive")
+    __slots__ = ("_node", "base", "draft", "is_alive")
 
     def __init__(self, base: int, draft: Draft) -> None:
         """Takes the output position of the nodes without a parent, and what is expected."""
@@ -22,17 +22,11 @@ class SentWindow:
         self.is_alive = True
         """Whether all of the output since `base` is a path of the tree."""
         self._node = ROOT
-        # Most windows are left before anyone asks.
-        self._heights: list[int] | None = None
 
     @property
     def num_ahead(self) -> int:
         """Tokens of the longest path after the output; 0 if the output left the tree."""
-        if not self.is_alive:
-            return 0
-        if self._heights is None:
-            self._heights = self.draft.count_heights()
-        return self._heights[self._node]
+        return self.draft.find_height(self._node) if self.is_alive else 0
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""
