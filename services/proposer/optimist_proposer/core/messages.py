@@ -1,7 +1,7 @@
 """What a batch asks, how large that may be, and what is answered."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -106,6 +106,12 @@ class LimitCheck:
                 f"({limits.max_prediction_lines})"
             )
         return None
+
+    def knows(self, columns: "Iterable[array[int]]") -> bool:
+        """Returns whether the vocabulary has all tokens of some columns: soon, for a batch."""
+        # Negative numbers are large without their sign.
+        token_ids = np.frombuffer(b"".join(columns), np.uintc)
+        return int(token_ids.max(initial=0)) < len(self._num_bytes)
 
     def unknown_token(self, token_ids: "array[int]") -> int | None:
         """Returns a token that the vocabulary lacks, or None."""
