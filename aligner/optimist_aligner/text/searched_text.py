@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from optimist_aligner.text.prompt_blocks import Block, find_blocks, find_numbered_lines
 from optimist_aligner.text.sources import INT32, NO_POSITION, SEPARATOR, Sources
 from optimist_aligner.text.vocabulary import Encode, Vocabulary
@@ -50,8 +52,8 @@ class SearchedText:
         prompt = sources.token_ids[num_predicted:-1]
         positions = sources.positions[num_predicted:-1]
         if num_predicted:
-            ends = [offset for offset, each in enumerate(self.token_ids, 1) if each == SEPARATOR]
-            self.starts = [0, *ends[:-1]]
+            separators = np.flatnonzero(np.frombuffer(self.token_ids, np.intc) == SEPARATOR)
+            self.starts = [0, *(separators[:-1] + 1).tolist()]
             self.num_aligned = num_predicted
         elif prompt:
             prompt, positions = self._read(prompt, positions, vocabulary)

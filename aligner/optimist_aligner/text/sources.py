@@ -4,6 +4,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 INT32: Final = "i"
 """Type code of every array of token ids: int32, as on the wire."""
 SEPARATOR: Final = -1
@@ -36,11 +38,16 @@ class Sources:
         for prediction in predictions:
             self.token_ids.extend(prediction)
             self.token_ids.append(SEPARATOR)
-            self.positions.extend(range(num_tokens, num_tokens + len(prediction)))
+            self.positions.extend(_count(num_tokens, num_tokens + len(prediction)))
             self.positions.append(NO_POSITION)
             num_tokens += len(prediction)
         self.num_predicted = len(self.token_ids)
         if prompt:
             self.token_ids.extend(prompt)
             self.token_ids.append(SEPARATOR)
-            self.positions.extend(range(NO_POSITION - len(prompt), 0))
+            self.positions.extend(_count(NO_POSITION - len(prompt), 0))
+
+
+def _count(start: int, end: int) -> "array[int]":
+    # numpy makes no object of each number.
+    return array(INT32, np.arange(start, end, dtype=np.intc).tobytes())

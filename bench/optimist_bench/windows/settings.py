@@ -28,8 +28,8 @@ class VirtualSettings(BaseModel):
         190.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
     )
     batch_us: float = Field(330.0, ge=0, description="proposer, for a batch")
-    observation_us: float = Field(65.0, ge=0, description="proposer, for an observation")
-    opening_us: float = Field(700.0, ge=0, description="proposer, for a request that it opens")
+    observation_us: float = Field(36.0, ge=0, description="proposer, for an observation")
+    opening_us: float = Field(450.0, ge=0, description="proposer, for a request that it opens")
     worker_us: float = Field(600.0, ge=0, description="worker, for a step, on a core")
     worker_row_us: float = Field(20.0, ge=0, description="worker, for a row of a step, on a core")
     load_token_us: float = Field(2.0, ge=0, description="who sends the requests, for a token")

@@ -88,18 +88,19 @@ class LimitCheck:
                 f"{field}: {num_tokens} tokens, more than max_prediction_tokens "
                 f"({limits.max_prediction_tokens})"
             )
-        for name, column in [*((field, one) for one in predictions), ("prompt_token_ids", prompt)]:
-            unknown = self.unknown_token(column)
-            if unknown is not None:
-                return f"{name}: token {unknown} is not in the vocabulary of the tokenizer"
+        if not self.knows([*predictions, prompt]):
+            named = [*((field, one) for one in predictions), ("prompt_token_ids", prompt)]
+            for name, column in named:
+                if (unknown := self.unknown_token(column)) is not None:
+                    return f"{name}: token {unknown} is not in the vocabulary of the tokenizer"
         columns = [np.frombuffer(one, np.intc) for one in predictions]
-        num_bytes = sum(int(self._num_bytes[column].sum()) for column in columns)
+        num_bytes = sum(int(self._num_bytes.take(column).sum()) for column in columns)
         if num_bytes > limits.max_prediction_bytes:
             return (
                 f"{field}: {num_bytes} bytes of text, more than max_prediction_bytes "
                 f"({limits.max_prediction_bytes})"
             )
-        num_lines = sum(int(self._ends_line[column].sum()) for column in columns)
+        num_lines = sum(int(np.count_nonzero(self._ends_line.take(column))) for column in columns)
         if num_lines > limits.max_prediction_lines:
             return (
                 f"{field}: {num_lines} lines, more than max_prediction_lines "

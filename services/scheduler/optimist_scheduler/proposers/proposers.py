@@ -18,7 +18,7 @@ from optimist_scheduler.settings import SchedulerSettings
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_REQUESTS = 1024
-FEW_BATCH_REQUESTS = 32
+FEW_BATCH_REQUESTS = 64
 """Of fewer no batch is made for its own sake: a message costs each side as much as some windows."""
 MANY_BATCHES = 8
 """A step's requests go in that many batches or some more, so that the first answers come early."""
