@@ -59,7 +59,9 @@ def _write_layout() -> str:
 
 def _can_compile(directory: str) -> bool:
     source = Path(directory, "probe.cpp")
-    source.write_text("#include <Python.h>\n#include <bit>\n")
+    # Columns are sent as they are in memory.
+    is_little = "static_assert(std::endian::native == std::endian::little);"
+    source.write_text(f"#include <Python.h>\n#include <bit>\n{is_little}\n")
     probe = Extension("probe", [str(source)], extra_compile_args=_OPTIONS, language="c++")
     command = build_ext(Distribution({"ext_modules": [probe]}))
     command.build_lib = command.build_temp = directory

@@ -1,32 +1,26 @@
 """The default algorithm as machine code: the same drafts in a part of the time."""
 
+from functools import cached_property
+
 from optimist_aligner import native
 from optimist_aligner.follower import Aligner
-from optimist_aligner.model.common import Common, Continuations
-from optimist_aligner.model.weights import Weights
+from optimist_aligner.model.common import Common
 from optimist_aligner.text.searched_text import SearchedText
 from optimist_aligner.text.sources import Sources
-from optimist_aligner.text.vocabulary import Vocabulary
 
 
 class CompiledAligner(Aligner):
     """Reads sources as `Aligner` does; what is compiled of `src/` follows them."""
 
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        weights: Weights | None = None,
-        continuations: Continuations | None = None,
-        is_chain: bool = False,
-    ) -> None:
-        """See `Aligner`."""
-        super().__init__(vocabulary, weights, continuations, is_chain)
-        self._native_classes = native.Classes(self._classes.table)
-        self._native_weights = {
-            is_rewrite: native.Weights([*weights.logits])
-            for is_rewrite, weights in self._weights.items()
-        }
-        self._native_common: native.Common | None = None
+    _native_common: native.Common | None = None
+
+    @cached_property
+    def _native_classes(self) -> native.Classes:
+        return native.Classes(self._classes.table)
+
+    @cached_property
+    def _native_weights(self) -> dict[bool, native.Weights]:
+        return {key: native.Weights([*each.logits]) for key, each in self._weights.items()}
 
     @property
     def common(self) -> Common | None:

@@ -129,11 +129,14 @@ using Places = Few<Place, 64>;
 // Finds candidates after the same tokens, or after the same but for the last one.
 class Matcher {
  public:
-  explicit Matcher(const View& view) : view_(view), text_(view.text), logits_(view.logits) {}
+  explicit Matcher(const View& view)
+      : view_(view),
+        text_(view.text),
+        logits_(view.logits),
+        num_orders_(std::min(MOST_ORDER, view.num_context)) {}
 
   // Candidates after the tokens that the output ends with.
-  void find_matches(Candidates& found) {
-    num_orders_ = std::min(MOST_ORDER, view_.num_context);
+  void find_matches(Candidates& found) const {
     Places prompted;
     for (const Place& place : find_places()) {
       if (place.offset >= view_.end || text_[place.offset] < 0) continue;
@@ -153,7 +156,7 @@ class Matcher {
 
   // Candidates after other tokens than the last, and the same before that. Those of the sources are
   // added to `taken`.
-  void find_skipped(Candidates& found, Taken& taken) {
+  void find_skipped(Candidates& found, Taken& taken) const {
     if (view_.num_context < MOST_ORDER) return;
     const int32_t* end = text_.data() + view_.end - 1;
     const int32_t last = *end;
@@ -183,7 +186,6 @@ class Matcher {
       MOST_OWN_PLACES{3, 4, 6};
   static constexpr int ENOUGH_OWN_PLACES = 8, MOST_AMBIGUOUS = 20, MOST_SKIPPED = 4,
                        MOST_OWN_SKIPPED = 3, MOST_SKIP_LENGTH = 8;
-  using Chosen = Few<int32_t, 40>;
 
   const int32_t* end() const { return text_.data() + view_.end; }
 
@@ -426,7 +428,7 @@ class Matcher {
   const View& view_;
   const Text& text_;
   const double* const logits_;
-  int num_orders_ = 0;
+  const int num_orders_;
 };
 
 // Guesses candidates without agreeing tokens before them: near a lost offset, frequent and common
@@ -495,8 +497,9 @@ class Guesser {
   void guess_common(Candidates& found, const Common& common) const {
     const double* row = view_.class_row(COMMON);
     common.each(text_, view_.last_class, [&](const Common::Row& each) {
-      const double logit = logits_[each.feature] + row[view_.class_of(each.token_id)];
-      found.push_back({each.token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, logit});
+      const auto [token_id, feature] = each;
+      const double logit = logits_[feature] + row[view_.class_of(token_id)];
+      found.push_back({token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, logit});
     });
   }
 
@@ -600,8 +603,9 @@ inline void find_further(const View& view, std::span<const int32_t> drafted, Can
   }
   if (view.reference.common) {
     view.reference.common->each_further(end[-2], end[-1], [&](const Common::Row& each) {
-      const double logit = view.logits[each.feature + START_FURTHER_COMMON - START_COMMON];
-      found.push_back({each.token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, logit});
+      const auto [token_id, feature] = each;
+      const double logit = view.logits[feature + START_FURTHER_COMMON - START_COMMON];
+      found.push_back({token_id, COMMON, 0, NOWHERE, NO_STOP, NO_STOP, logit});
     });
   }
 }

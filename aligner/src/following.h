@@ -28,10 +28,13 @@ inline int count_equal(const Text& text, int32_t offset, int32_t num_output) {
   return length;
 }
 
+constexpr int MOST_CHOSEN = 40;
+using Chosen = Few<int32_t, MOST_CHOSEN>;
+
 // The offsets that agree longest, among equals the nearest; going back counts twice.
 template <typename Numbers>
-Few<int32_t, 40> choose_longest(const Text& text, const Numbers& offsets, int32_t num_output,
-                                int32_t near, int most) {
+Chosen choose_longest(const Text& text, const Numbers& offsets, int32_t num_output, int32_t near,
+                      int most) {
   struct Ranked {
     int64_t rank;
     int32_t number, offset;
@@ -40,7 +43,7 @@ Few<int32_t, 40> choose_longest(const Text& text, const Numbers& offsets, int32_
       return std::tie(rank, number) < std::tie(other.rank, other.number);
     }
   };
-  Few<Ranked, 40> ranked;
+  Few<Ranked, MOST_CHOSEN> ranked;
   const int64_t most_distance = 2 * int64_t(text.size()) + 1;
   for (int32_t offset : offsets) {
     const int length = count_equal(text, offset, num_output);
@@ -49,7 +52,7 @@ Few<int32_t, 40> choose_longest(const Text& text, const Numbers& offsets, int32_
     ranked.add({shortness * most_distance + distance, ranked.size(), offset});
   }
   std::sort(ranked.begin(), ranked.end());
-  Few<int32_t, 40> chosen;
+  Chosen chosen;
   for (const Ranked& each : ranked) {
     if (chosen.size() == most) break;
     chosen.add(each.offset);
@@ -60,11 +63,12 @@ Few<int32_t, 40> choose_longest(const Text& text, const Numbers& offsets, int32_
 // A substitution that was seen.
 struct Rule {
   static constexpr int MOST_TOKENS = 6;
+  using Tokens = Few<int32_t, MOST_TOKENS>;
 
-  Few<int32_t, MOST_TOKENS> replaced;  // What the prediction says.
-  int32_t offset;                      // Where the output said something else instead.
-  int32_t length;                      // Of that.
-  bool is_pure;                        // Whether something is only inserted or left out.
+  Tokens replaced;  // What the prediction says.
+  int32_t offset;   // Where the output said something else instead.
+  int32_t length;   // Of that.
+  bool is_pure;     // Whether something is only inserted or left out.
   int num_sightings = 1;
   int num_passed = 0;  // Times the output said what was predicted.
 
@@ -107,7 +111,7 @@ class Rules {
     if (number < 1 || number > Rule::MOST_TOKENS || length < 1 || length > Rule::MOST_TOKENS) {
       return;
     }
-    Few<int32_t, Rule::MOST_TOKENS> replaced, said;
+    Rule::Tokens replaced, said;
     for (int32_t index = start; index < end; ++index) replaced.add(text[index]);
     for (int32_t index = offset; index < offset_end; ++index) said.add(text[index]);
     if (is_same(replaced, said) || *std::min_element(replaced.begin(), replaced.end()) < 0) return;
@@ -127,13 +131,11 @@ class Rules {
   }
 
  private:
-  using Tokens = Few<int32_t, Rule::MOST_TOKENS>;
-
-  static bool is_same(const Tokens& one, const Tokens& other) {
+  static bool is_same(const Rule::Tokens& one, const Rule::Tokens& other) {
     return std::equal(one.begin(), one.end(), other.begin(), other.end());
   }
 
-  static bool stands(const Text& text, int32_t offset, const Tokens& tokens) {
+  static bool stands(const Text& text, int32_t offset, const Rule::Tokens& tokens) {
     return offset + tokens.size() <= size_of(text) &&
            std::equal(tokens.begin(), tokens.end(), text.begin() + offset);
   }

@@ -174,30 +174,16 @@ std::shared_ptr<Reference> make_reference(const py::buffer& token_ids, const py:
       is_rewrite, is_chain, std::move(classes), std::move(weights), std::move(common)});
 }
 
-Common::Table read_table(
-    const std::unordered_map<int64_t, std::vector<std::pair<int, int>>>& rows) {
-  Common::Table table;
-  for (const auto& [context, pairs] : rows) {
-    auto& made = table[context];
-    for (const auto& [token_id, feature] : pairs) made.push_back({token_id, feature});
-  }
-  return table;
-}
-
 }  // namespace aligner
 
 PYBIND11_MODULE(native, module) {
   using namespace aligner;
-  using Rows = std::unordered_map<int64_t, std::vector<std::pair<int, int>>>;
 
   py::class_<Weights, std::shared_ptr<Weights>>(module, "Weights")
       .def(py::init<std::vector<double>>(), py::arg("logits"));
   py::class_<Common, std::shared_ptr<Common>>(module, "Common")
-      .def(py::init([](const Rows& twos, const Rows& ones, const Rows& classes) {
-             return std::make_shared<Common>(read_table(twos), read_table(ones),
-                                             read_table(classes));
-           }),
-           py::arg("twos"), py::arg("ones"), py::arg("classes"));
+      .def(py::init<Common::Table, Common::Table, Common::Table>(), py::arg("twos"),
+           py::arg("ones"), py::arg("classes"));
   py::class_<Classes, std::shared_ptr<Classes>>(module, "Classes")
       .def(py::init([](const std::string& table) {
              return std::make_shared<Classes>(Classes{{table.begin(), table.end()}});

@@ -214,7 +214,7 @@ class OutputIndex {
     if (chains.heads.empty()) return;
     const int32_t last = end[-1], second = order > 1 ? end[-2] : 0;
     const int32_t third = order > 2 ? end[-3] : 0;
-    int32_t offset = chains.heads[hash(last, order > 1 ? second : 0) & (chains.heads.size() - 1)];
+    int32_t offset = chains.heads[hash(last, second) & (chains.heads.size() - 1)];
     while (offset >= start_ + order) {
       if (text_[offset - 1] == last && (order == 1 || text_[offset - 2] == second) &&
           (order < 3 || text_[offset - 3] == third)) {

@@ -214,7 +214,7 @@ class TreeGrower {
   }
 
   double find_factor(int kind, double logit) const {
-    return weights_.terms(kind, view_.rate, view_.runs).factor(logit);
+    return weights_.find_factor(kind, view_.rate, view_.runs, logit);
   }
 
   // Makes a node of a branch, and of what comes after it as long as that is likeliest.

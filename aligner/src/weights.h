@@ -20,15 +20,6 @@ struct Continuation {
   std::array<double, NUM_CLASSES * NUM_CLASSES> classes;  // Of the last token and the next.
 };
 
-// What a candidate's own factor of all that comes after it is made of.
-struct Terms {
-  double slope, of_rate, of_runs;
-
-  double factor(double logit) const {
-    return std::exp(slope * std::min(logit, MOST_LOGIT) + of_rate + of_runs);
-  }
-};
-
 // See `Weights` in `weights.py`.
 class Weights {
  public:
@@ -65,10 +56,12 @@ class Weights {
            logits[START_FOLLOWED + kind * NUM_FOLLOWED + followed];
   }
 
-  Terms terms(int kind, int rate, int runs) const {
+  // A candidate's own factor of all that comes after it.
+  double find_factor(int kind, int rate, int runs, double logit) const {
     const int source = SOURCE[kind];
-    return {logits[START_NEXT_LOGIT + kind], logits[START_NEXT_RATE + rate + source * NUM_RUNS],
-            logits[START_NEXT_RUNS + runs + source * NUM_RUNS]};
+    return std::exp(logits[START_NEXT_LOGIT + kind] * std::min(logit, MOST_LOGIT) +
+                    logits[START_NEXT_RATE + source * NUM_RUNS + rate] +
+                    logits[START_NEXT_RUNS + source * NUM_RUNS + runs]);
   }
 
   const std::vector<double> logits;
@@ -84,9 +77,7 @@ class Weights {
 // `common.py`, which counts them.
 class Common {
  public:
-  struct Row {
-    int32_t token_id, feature;
-  };
+  using Row = std::pair<int32_t, int32_t>;  // A token, and the feature of how common it is.
   using Rows = std::vector<Row>;
   using Table = std::unordered_map<int64_t, Rows>;
 
