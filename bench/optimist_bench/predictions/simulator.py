@@ -50,18 +50,6 @@ class Run:
     """Tokens that the span oracle had accepted more in these passes."""
 
 
-def accepted_path(draft: Draft, truth: "array[int]", position: int) -> list[int]:
-    """Returns the nodes of the longest path that agrees with the truth from a position on."""
-    path: list[int] = []
-    node, num_tokens = NO_PARENT, len(truth)
-    for index, (token_id, parent) in enumerate(zip(draft.token_ids, draft.parents, strict=True)):
-        if parent == node and position < num_tokens and token_id == truth[position]:
-            node = index
-            path.append(index)
-            position += 1
-    return path
-
-
 def simulate(
     algorithm: Algorithm,
     pair: Pair,
@@ -89,28 +77,27 @@ def simulate(
         started = clock()
         draft = follower.propose(window, rate * marginal_cost)
         seconds = clock() - started
-        path = accepted_path(draft, truth, position)
-        emitted = truth[position : position + len(path) + 1]
+        last, num_accepted = draft.walk(truth[position:], NO_PARENT)
+        emitted = truth[position : position + num_accepted + 1]
         started = clock()
         follower.observe(emitted)
         run.pass_seconds.append(seconds + clock() - started)
         run.emitted.extend(emitted)
         run.num_passes += 1
         run.num_drafted += len(draft)
-        run.num_accepted += len(path)
+        run.num_accepted += num_accepted
         run.cost += 1 + marginal_cost * len(draft)
-        end = _end(draft, path, finished=position + len(path) == len(truth))
+        end = _end(draft, last, finished=position + num_accepted == len(truth))
         run.ends[end] += 1
-        run.lost_tokens[end] += max(0, min(spans[position], window) - len(path))
+        run.lost_tokens[end] += max(0, min(spans[position], window) - num_accepted)
     return run
 
 
-def _end(draft: Draft, path: list[int], *, finished: bool) -> str:
+def _end(draft: Draft, last: int, *, finished: bool) -> str:
     if finished:
         return "finished"
     if not len(draft):
         return "silent"
-    last = path[-1] if path else NO_PARENT
     return "diverged" if last in draft.parents else "exhausted"
 
 

@@ -17,7 +17,7 @@ from optimist_aligner.drafting.candidates import (
     kind_features,
     none_features,
 )
-from optimist_aligner.drafting.draft import NO_PARENT, Draft
+from optimist_aligner.drafting.draft import NO_PARENT
 from optimist_aligner.drafting.further import find_further
 from optimist_aligner.drafting.tree import MOST_PATHS
 from optimist_aligner.follower import Aligner, AutoFollower
@@ -68,7 +68,8 @@ def collect(round_: Round, pairs: Sequence[Pair]) -> tuple[Examples, Examples]:
             follower, rest = reference.follow(), pair.truth
             while rest:
                 collect_pass(follower, rest, round_.logits, min_value, roots, steps)
-                num_accepted = _count_accepted(follower.propose(WINDOW, min_value), rest)
+                draft = follower.propose(WINDOW, min_value)
+                _, num_accepted = draft.walk(rest, NO_PARENT)
                 follower.observe(rest[: num_accepted + 1])
                 rest = rest[num_accepted + 1 :]
     return roots.build(), steps.build()
@@ -207,13 +208,3 @@ def _features(view: View, follow: _Follow, last: int, token_id: int, step: int) 
         START["next_runs"] + source * NUM_RUNS + view.alignment.runs,
     )
     return (*features, START["next_cursor"] + LENGTH[length]) if follow.is_cursor else features
-
-
-def _count_accepted(draft: Draft, truth: Sequence[int]) -> int:
-    node, num_accepted = NO_PARENT, 0
-    for index, parent in enumerate(draft.parents):
-        if num_accepted == len(truth):
-            break
-        if parent == node and draft.token_ids[index] == truth[num_accepted]:
-            node, num_accepted = index, num_accepted + 1
-    return num_accepted
