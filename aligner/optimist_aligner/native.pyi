@@ -4,6 +4,9 @@
 from array import array
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from optimist_aligner import algorithm
 from optimist_aligner.drafting import draft
 from optimist_aligner.model import common
@@ -45,3 +48,62 @@ class Follower(algorithm.Follower):
     def propose(self, max_tokens: int, min_value: float) -> Draft: ...
 
 class Draft(draft.Draft): ...
+
+Int32Array = npt.NDArray[np.int32]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+class WindowReader:
+    def __init__(self, least_value: float, least_hazard: float, prior_hazard: float, /) -> None: ...
+    def find_hazards(
+        self,
+        token_ids: Int32Array,
+        parents: Int32Array | None,
+        positions: Int32Array,
+        values: Float32Array,
+        num_predicted_tokens: int,
+        num_prompt_tokens: int,
+        vocab_size: int,
+        /,
+    ) -> Float32Array | None: ...
+
+class SlotPlanes:
+    def __init__(
+        self,
+        token_ids: Int32Array,
+        expected: Int32Array,
+        hazards_before: Float32Array,
+        node_hazards: Float32Array,
+        is_tree: BoolArray,
+        num_side_nodes: Int32Array,
+        /,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+    def set(
+        self,
+        slot: int,
+        token_ids: Int32Array,
+        parents: Int32Array | None,
+        hazards: Float32Array,
+        length: int,
+        /,
+    ) -> int: ...
+    def remove(self, slot: int, /) -> None: ...
+    def follow(
+        self,
+        slots: npt.NDArray[np.integer],
+        starts: Int32Array,
+        counts: Int32Array,
+        token_ids: Int32Array,
+        window_ends: Int32Array,
+        /,
+    ) -> tuple[Int32Array, Int32Array, Float32Array, list[int]]: ...
+    def count_worth(
+        self,
+        slots: npt.NDArray[np.integer],
+        lengths: Int32Array,
+        drafts: Int32Array,
+        depths: Float32Array,
+        is_valued: BoolArray,
+        /,
+    ) -> Int32Array: ...

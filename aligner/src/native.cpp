@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tree.h"
+#include "windows.h"
 
 namespace py = pybind11;
 
@@ -236,4 +237,14 @@ PYBIND11_MODULE(native, module) {
             return self.find_height(node);
           },
           py::arg("node"));
+  py::class_<WindowReader>(module, "WindowReader")
+      .def(py::init<double, double, double>())
+      .def("find_hazards", &WindowReader::find_hazards);
+  py::class_<SlotPlanes>(module, "SlotPlanes")
+      .def(py::init<py::handle, py::handle, py::handle, py::handle, py::handle, py::handle>())
+      .def("__len__", &SlotPlanes::size)
+      .def("set", &SlotPlanes::set)
+      .def("remove", &SlotPlanes::remove)
+      .def("count_worth", &SlotPlanes::count_worth)
+      .def("follow", &SlotPlanes::follow);
 }

@@ -15,11 +15,12 @@ ROOT = -1
 NodeColumn = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as that takes several times as long to make.
+@dataclass(slots=True, eq=False)
 class TokenTree:
     """Nodes with a token each. Parents come before their children, siblings have different tokens.
 
-    The likeliest come first; any number of nodes from the front is a tree too.
+    It is never changed. The likeliest come first; any number of nodes from the front is a tree too.
     """
 
     token_ids: Int32Column
@@ -30,9 +31,12 @@ class TokenTree:
     @classmethod
     def from_columns(cls, token_ids: Int32Column, parents: Int32Column) -> "TokenTree":
         """Returns the tree; parents that make a chain, or none at all, are those of a chain."""
-        # Bytes are compared sooner than columns.
-        of_chain = np.arange(ROOT, len(token_ids) - 1, dtype=parents.dtype)
-        is_chain = len(parents) == 0 or parents.tobytes() == of_chain.tobytes()
+        is_chain = len(parents) == 0
+        # Of most trees, the last node alone says that they are none.
+        if not is_chain and parents.item(-1) == len(token_ids) - 2:
+            of_chain = np.arange(ROOT, len(token_ids) - 1, dtype=parents.dtype)
+            # Bytes are compared sooner than columns.
+            is_chain = parents.tobytes() == of_chain.tobytes()
         return cls(token_ids, None if is_chain else parents)
 
     def __len__(self) -> int:

@@ -47,6 +47,18 @@ class DraftTotals(NamedTuple):
     """Drafts accepted as the first, second and so on of their row and pass, `[NUM_POSITIONS]`."""
 
 
+class _Series(NamedTuple):
+    """What is counted of one source."""
+
+    rows: Counter
+    drafted: Counter
+    accepted: Counter
+    accepted_at: list[Counter]
+    """See `_POSITIONS`."""
+    rate: Histogram
+    tokens: Histogram
+
+
 class DraftMetrics:
     """Counters and histograms of one service, with a series for each source."""
 
@@ -69,6 +81,7 @@ class DraftMetrics:
             labels,
             buckets=_TOKENS,
         )
+        self._series: dict[DraftSource, _Series] = {}
 
     def observe(
         self,
@@ -86,9 +99,24 @@ class DraftMetrics:
         found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}
         for source, num_rows in found.items():
             rows = sources == source
-            self._rows.labels(source.label).inc(num_rows)
-            self._observe(source.label, drafted[rows], accepted[rows], emitted[rows])
+            series = self._find_series(source)
+            series.rows.inc(num_rows)
+            _observe(series, drafted[rows], accepted[rows], emitted[rows])
         return found
+
+    def _find_series(self, source: DraftSource) -> _Series:
+        # Labels take longer to look up than numbers to add.
+        if source not in self._series:
+            label = source.label
+            self._series[source] = _Series(
+                self._rows.labels(label),
+                self._drafted.labels(label),
+                self._accepted.labels(label),
+                [self._accepted_at.labels(label, position) for position in _POSITIONS],
+                self._rate.labels(label),
+                self._tokens.labels(label),
+            )
+        return self._series[source]
 
     def totals(self) -> DraftTotals:
         """Returns what was counted, all sources together."""
@@ -103,21 +131,22 @@ class DraftMetrics:
             num_accepted_at=at_positions,
         )
 
-    def _observe(
-        self, label: str, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
-    ) -> None:
-        num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
-        self._drafted.labels(label).inc(num_drafted)
-        self._accepted.labels(label).inc(num_accepted)
-        self._rate.labels(label).observe(num_accepted / num_drafted)
-        self._tokens.labels(label).observe(float(emitted.mean()))
-        # A row that has accepted n drafts has accepted one at each position up to n.
-        ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
-        reached = ends[::-1].cumsum()[::-1][1:].tolist()
-        by_position = [*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]
-        for position, count in zip(_POSITIONS, by_position, strict=True):
-            if count:
-                self._accepted_at.labels(label, position).inc(count)
+
+def _observe(
+    series: _Series, drafted: Int32Column, accepted: Int32Column, emitted: Int32Column
+) -> None:
+    num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
+    series.drafted.inc(num_drafted)
+    series.accepted.inc(num_accepted)
+    series.rate.observe(num_accepted / num_drafted)
+    series.tokens.observe(float(emitted.mean()))
+    # A row that has accepted n drafts has accepted one at each position up to n.
+    ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
+    reached = ends[::-1].cumsum()[::-1][1:].tolist()
+    by_position = [*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]
+    for counter, count in zip(series.accepted_at, by_position, strict=True):
+        if count:
+            counter.inc(count)
 
 
 def _samples(counter: Counter, label: str) -> Iterator[tuple[str, int]]:

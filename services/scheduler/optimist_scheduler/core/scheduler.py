@@ -30,13 +30,10 @@ from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
-from optimist_scheduler.core.windows.columns import weigh_windows
-from optimist_scheduler.core.windows.window import Window, WindowError, find_window_fault
+from optimist_scheduler.core.windows.window import Window, WindowError
 
 MAX_LOSSES = 5
 """A request that ends the worker each time must not do so for ever."""
-MANY_WINDOWS = 8
-"""From so many on, windows are checked and weighed at once."""
 
 
 class Scheduler:
@@ -165,25 +162,15 @@ class Scheduler:
             wake it; the error if it cannot be of the request. Then nothing is changed
             [num_windows].
         """
-        found = [(self._requests.get(request_id), window) for request_id, window in windows]
-        vocab_size, are_right = self.config.vocab_size, False
-        if len(found) >= MANY_WINDOWS:
-            known = [(request, window) for request, window in found if request is not None]
-            are_right = weigh_windows(
-                [window for _, window in known],
-                [request.num_predicted_tokens for request, _ in known],
-                [request.num_prompt_tokens for request, _ in known],
-                vocab_size,
-            )
+        vocab_size = self.config.vocab_size
         outcomes: list[bool | WindowError] = []
-        for request, window in found:
+        for request_id, window in windows:
+            request = self._requests.get(request_id)
             if request is None or window.base < request.window_base:
                 outcomes.append(False)
                 continue
-            num_predicted, num_prompt = request.num_predicted_tokens, request.num_prompt_tokens
-            if not are_right and (
-                fault := find_window_fault(window, num_predicted, num_prompt, vocab_size)
-            ):
+            numbers = request.num_predicted_tokens, request.num_prompt_tokens
+            if fault := window.check(*numbers, vocab_size):
                 outcomes.append(WindowError(fault))
             else:
                 outcomes.append(self._state.set_window(request, window))

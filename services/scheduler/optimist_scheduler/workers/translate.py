@@ -164,7 +164,7 @@ def read_window(message: proposer_pb2.Window) -> Window:
     positions = from_bytes(message.prediction_positions)
     if message.prompt_positions:
         in_prompt = from_bytes(message.prompt_positions)
-        if len(in_prompt) != len(positions) or int(in_prompt.min()) < 0:
+        if len(in_prompt) != len(positions) or np.minimum.reduce(in_prompt) < 0:
             raise WindowError("prompt_positions: must be one of each node, none negative")
         positions = np.where(in_prompt > 0, NO_POSITION - in_prompt, positions)
     tree = TokenTree.from_columns(from_bytes(message.token_ids), from_bytes(message.parents))

@@ -12,7 +12,6 @@ from optimist_scheduler.core.base.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests.following import is_worth_a_wait
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.windows.slot_windows import WindowPlanes
-from optimist_scheduler.core.windows.window import NO_WINDOW
 
 _ORDER = attrgetter("order")
 
@@ -197,7 +196,7 @@ class RequestTable(Rows):
         # Memory that is never touched is never taken.
         self.token_ids = np.zeros((max_num_seqs, max_length), np.int32)
         """Prompt and verified output [max_num_seqs, max_length]."""
-        self.windows = WindowPlanes(max_num_seqs, max_length)
+        self.windows = WindowPlanes(self.token_ids)
         self.requests: list[Request | None] = [None] * max_num_seqs
         self.request_ids = [""] * max_num_seqs
         """Of the requests, for those who need nothing else of them."""
@@ -299,23 +298,6 @@ class RequestTable(Rows):
         """Notes what a slot's output is expected to go on with."""
         window, length = self.request(slot).window, int(self.num_tokens[slot])
         self.window_end[slot] = self.windows.set(slot, window, length)
-
-    def move_tree(self, slot: int, token_ids: Int32Array, *, is_likeliest: bool) -> None:
-        """Moves a slot's tree on by tokens that the slot got.
-
-        Args:
-            slot: The slot.
-            token_ids: The tokens, which the slot has already [num_tokens].
-            is_likeliest: Whether they keep to the likeliest path.
-        """
-        request = self.request(slot)
-        left = self.windows.trees[slot].pass_tokens(token_ids)
-        # The worker may not have the tree yet: it is to forget what it has instead.
-        request.window = left or NO_WINDOW
-        if left is not None and is_likeliest:
-            self.windows.set_tree(slot, left)
-        else:
-            self._set_window(slot)
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""

@@ -11,7 +11,6 @@ from optimist_scheduler.core.base.values import (
     Ended,
     Finished,
     FinishReason,
-    Int32Array,
     Int64Array,
     ReportedLogprobs,
     ReportedPositions,
@@ -24,15 +23,14 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.results.read import NewTokens
-from optimist_scheduler.core.windows.window import NO_POSITION
+from optimist_scheduler.core.windows.window import NO_POSITION, NO_WINDOW
 
 MISSING = "the worker did not report the log-probabilities of this request"
 
 
 def keep(state: SchedulerState, new: NewTokens) -> None:
-    """Appends the tokens to their sequences, and drafts to their accounts."""
+    """Counts the tokens with their sequences, and drafts in their accounts."""
     table = state.table
-    table.token_ids.reshape(-1)[new.cells] = new.token_ids
     table.num_tokens[new.slots] = new.ends
     table.num_passes[new.slots] += 1
     if np.count_nonzero(new.num_drafted_tokens):
@@ -68,84 +66,39 @@ def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
 
 
 def follow_windows(state: SchedulerState, new: NewTokens) -> None:
-    """Compares the tokens with the windows; one that was wrong is not drafted from any more."""
-    table, window_ends = state.table, new.window_ends
-    if not np.count_nonzero(window_ends):
-        return
-    # A window that agrees has begun.
-    inside = np.minimum(window_ends, new.ends) - new.starts
-    has_window = inside > 0
-    if not np.count_nonzero(has_window):
-        return
-    num_agreed = inside
-    wrong = table.windows.expected.reshape(-1).take(new.cells) != new.token_ids
-    if np.count_nonzero(wrong):
-        # What lies after a window cannot be wrong.
-        tokens = wrong.nonzero()[0]
-        cells, rows = new.cells[tokens], new.find_rows(tokens)
-        slots = new.slots[rows]
-        is_inside = cells < table.windows.cells(slots, window_ends[rows])
-        cells, rows = cells[is_inside], rows[is_inside]
-        num_agreed = inside.copy()
-        # Of several values for one row the last stays: that of its first wrong token.
-        num_agreed[rows[::-1]] = (cells - new.first_cells[rows])[::-1]
-        table.window_end[slots[is_inside]] = 0
-    _learn_windows(state, new, has_window, inside, num_agreed)
-    if table.windows.trees:
-        _move_trees(state, new, num_agreed < inside)
+    """Appends the tokens to their sequences and compares them with the windows.
 
-
-def _learn_windows(
-    state: SchedulerState,
-    new: NewTokens,
-    has_window: BoolArray,
-    inside: Int32Array,
-    num_agreed: Int32Array,
-) -> None:
-    """Learns how windows do: what was emitted tells as much where nothing was drafted.
-
-    Args:
-        state: The state.
-        new: The tokens.
-        has_window: Rows whose window goes on after their start [num_rows].
-        inside: New tokens inside the window [num_rows].
-        num_agreed: How many of them agree before the first that does not [num_rows].
+    A window that was wrong is not drafted from any more. What was emitted tells as much of it where
+    nothing was drafted.
     """
-    slots, starts, cells = new.slots, new.starts, new.first_cells
+    table, slots, starts = state.table, new.slots, new.starts
+    is_valued = table.windows.is_valued.take(slots)
+    inside, num_agreed, estimated, lost = table.windows.follow(
+        slots, starts, new.num_tokens, new.token_ids, table.window_end
+    )
+    for slot in lost:
+        # The worker may not have the tree yet: it is to forget what it has instead.
+        table.request(slot).window = NO_WINDOW
+    # A window that agrees has begun.
+    has_window = inside > 0
     if state.config.drafter is not None:
-        has_window = has_window & (new.draft_sources <= PREDICTION)
+        has_window &= new.draft_sources <= PREDICTION
+    num_windows = np.count_nonzero(has_window)
+    if not num_windows:
+        return
     if state.widths.goes_by_share:
         is_drafted = new.num_drafted_tokens > 0
         drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
         accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
         state.widths.observe_drafts(slots[has_window], drafted, accepted)
-    examined = inside if num_agreed is inside else np.minimum(num_agreed + 1, inside)
-    if np.count_nonzero(has_window) < len(has_window):
-        slots, starts, cells = slots[has_window], starts[has_window], cells[has_window]
-        examined, num_agreed = examined[has_window], num_agreed[has_window]
-    windows = state.table.windows
-    hazards = windows.hazards_before
-    estimated = hazards.take(cells + examined) - hazards.take(cells)
-    is_valued = windows.is_valued.take(slots)
-    is_first = starts == state.table.num_prompt_tokens.take(slots)
+    examined = np.minimum(num_agreed + 1, inside)
+    if num_windows < len(has_window):
+        rows = has_window.nonzero()[0]
+        slots, starts, is_valued = slots.take(rows), starts.take(rows), is_valued.take(rows)
+        examined, num_agreed = examined.take(rows), num_agreed.take(rows)
+        estimated = estimated.take(rows)
+    is_first = starts == table.num_prompt_tokens.take(slots)
     state.widths.observe(slots, num_agreed, examined, estimated, is_valued, is_first)
-
-
-def _move_trees(state: SchedulerState, new: NewTokens, has_left: BoolArray) -> None:
-    """Moves trees on with their rows' tokens.
-
-    Args:
-        state: The state.
-        new: The tokens.
-        has_left: Rows that have left the likeliest path [num_rows].
-    """
-    table = state.table
-    ends = np.cumsum(new.num_tokens)
-    for row in np.flatnonzero(table.windows.is_tree[new.slots]).tolist():
-        slot, end = int(new.slots[row]), int(ends[row])
-        token_ids = new.token_ids[end - int(new.num_tokens[row]) : end]
-        table.move_tree(slot, token_ids, is_likeliest=not has_left[row])
-        state.weigh_window(slot)
 
 
 def report_logprobs(

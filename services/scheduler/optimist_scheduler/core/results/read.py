@@ -253,8 +253,6 @@ class NewTokens:
     """[num_rows]"""
     starts: Int32Array
     """Length of each sequence before the step [num_rows]."""
-    window_ends: Int32Array
-    """Length of each sequence at the end of its window's likeliest path [num_rows]."""
     num_tokens: Int32Array
     """New tokens per row [num_rows]."""
     num_drafted_tokens: Int32Array
@@ -263,11 +261,6 @@ class NewTokens:
     nodes: DraftNodes
     token_ids: Int32Array
     """The new tokens, row after row [num_new]."""
-    first_cells: Int64Array
-    """Where each row's first token lies among those of all slots, see WindowPlanes.cells
-    [num_rows]."""
-    cells: Int64Array
-    """Where each token lies among them [num_new]."""
     reasons: dict[int, FinishReason] = field(default_factory=dict)
     """Why requests end with their last token, by row."""
     ends: Int32Array = field(init=False)
@@ -298,38 +291,16 @@ def find_new_tokens(
     """
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
-    sources, starts = result.draft_sources, rows.num_tokens
-    window_ends, max_lengths = rows.window_end, rows.max_length
+    sources, starts, max_lengths = result.draft_sources, rows.num_tokens, rows.max_length
     if np.count_nonzero(counts) < len(counts) or np.count_nonzero(alive) < len(alive):
         gets = alive & (counts > 0)
         token_ids = token_ids[gets.repeat(counts)]
         nodes = nodes.select(gets, accepted)
         chosen = gets.nonzero()[0]
-        slots, starts = slots.take(chosen), starts.take(chosen)
-        window_ends, max_lengths = window_ends.take(chosen), max_lengths.take(chosen)
+        slots, starts, max_lengths = slots.take(chosen), starts.take(chosen), max_lengths[chosen]
         counts, drafted = counts.take(chosen), drafted.take(chosen)
         accepted, sources = accepted.take(chosen), sources.take(chosen)
-    first_cells = cells = state.table.windows.cells(slots, starts)
-    if len(token_ids) != len(slots):
-        # Where each row's tokens go, less where they are among the new ones.
-        numbers = counts.astype(np.int64)
-        shifts = first_cells + numbers
-        shifts -= np.add.accumulate(numbers)
-        cells = shifts.repeat(numbers)
-        cells += np.arange(len(token_ids))
-    new = NewTokens(
-        slots,
-        starts,
-        window_ends,
-        counts,
-        drafted,
-        accepted,
-        sources,
-        nodes,
-        token_ids,
-        first_cells,
-        cells,
-    )
+    new = NewTokens(slots, starts, counts, drafted, accepted, sources, nodes, token_ids)
     _cut_at_stops(state, new)
     new.ends = new.starts + new.num_tokens
     is_full = new.ends >= max_lengths
@@ -351,7 +322,7 @@ def _cut_at_stops(state: SchedulerState, new: NewTokens) -> None:
             counts[row] = index + 1
             new.reasons[row] = FinishReason.STOP
     kept = _find_first(new.num_tokens, counts)
-    new.token_ids, new.cells = new.token_ids[kept], new.cells[kept]
+    new.token_ids = new.token_ids[kept]
     num_accepted = np.minimum(new.num_accepted_tokens, counts)
     is_kept = _find_first(new.num_accepted_tokens, num_accepted)
     positions = new.nodes.accepted_positions[is_kept]

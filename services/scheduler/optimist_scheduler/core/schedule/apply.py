@@ -69,7 +69,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     else:
         chances = np.power(state.widths.rate(slots), num_drafts)
     assumed = rows.num_tokens + rows.num_output_placeholders
-    if windows.trees:
+    if windows.num_trees:
         emitted = rows.num_tokens + rows.num_emits_in_flight
         assumed = np.where(windows.is_tree[slots], emitted, assumed)
     will_draft = rows.window_end > assumed

@@ -136,7 +136,7 @@ def _share_budget(
         # What is in flight may already reach the length limit.
         ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
         drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
-    if windows.trees:
+    if windows.num_trees:
         drafts = _take_trees(view, slots, rows, drafts)
     if view.widths.goes_by_value and windows.num_valued:
         drafts = view.widths.choose_worth(

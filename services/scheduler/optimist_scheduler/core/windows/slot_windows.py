@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import NodeColumn, TokenTree
 from optimist_scheduler.core.base.values import (
     Float32Array,
@@ -10,7 +11,11 @@ from optimist_scheduler.core.base.values import (
     SlotArray,
     count_up,
 )
+from optimist_scheduler.core.windows.slot_planes import Followed, SlotPlanes
 from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS, Window
+
+if IS_COMPILED:
+    from optimist_aligner import native
 
 _NO_NODE = -(2**31)
 """Position of what is no node of a window: less than any other."""
@@ -19,14 +24,17 @@ _NO_NODE = -(2**31)
 class WindowPlanes:
     """Likeliest paths as planes, by slot and position in the sequence, and the trees of windows.
 
-    A chain is its likeliest path. Of a tree, what is not on that path is kept as a window that
-    moves on with the output.
+    A chain is its likeliest path. Trees move on with the output.
     """
 
-    def __init__(self, max_num_seqs: int, max_length: int) -> None:
-        """Starts with no window in any slot."""
+    def __init__(self, token_ids: Int32Array) -> None:
+        """Starts with no window in any slot.
+
+        Args:
+            token_ids: The sequences [max_num_seqs, max_length].
+        """
         # Memory that is never touched is never taken.
-        shape = max_num_seqs, max_length
+        shape = max_num_seqs, max_length = token_ids.shape
         self.expected = np.zeros(shape, np.int32)
         """The tokens [max_num_seqs, max_length]."""
         self.hazards_before = np.zeros(1 + max_num_seqs * max_length, np.float32)
@@ -46,8 +54,19 @@ class WindowPlanes:
         """Cumulated hazards of the nodes of trees, never falling; infinite after the last
         [max_num_seqs, MAX_TREE_DRAFTS]."""
         self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
-        self.trees: dict[int, Window] = {}
-        """By slot; each begins where its slot's sequence ends."""
+        self._planes = (native.SlotPlanes if IS_COMPILED else SlotPlanes)(
+            token_ids,
+            self.expected,
+            self.hazards_before,
+            self._node_hazards,
+            self.is_tree,
+            self.num_side_nodes,
+        )
+
+    @property
+    def num_trees(self) -> int:
+        """Slots whose window is more than its likeliest path."""
+        return len(self._planes)
 
     def cells(self, slots: SlotArray, positions: Int32Array) -> Int64Array:
         """Returns where positions of sequences lie in the planes, or in their tokens, flattened."""
@@ -66,35 +85,27 @@ class WindowPlanes:
         Returns:
             Length of the sequence at the end of the likeliest path; 0 if there is none.
         """
-        self.set_tree(slot, window)
         if window is None or window.num_nodes == 0:
+            self._planes.remove(slot)
             self._set_valued(slot, is_valued=False)
             return 0
         self._set_valued(slot, is_valued=window.has_values)
-        hazards, nodes = window.weigh()
-        end = min(length + len(nodes), self.expected.shape[1])
-        # Of a chain, all nodes.
-        is_chain = window.tree.parents is None
-        path = slice(end - length) if is_chain else nodes[: end - length]
-        self.expected[slot, length:end] = window.tree.token_ids[path]
-        self.hazards[slot, length - 1] = 0
-        self.hazards[slot, length:end] = hazards[path]
-        return end
+        tree, hazards = window.tree, window.find_hazards()
+        return self._planes.set(slot, tree.token_ids, tree.parents, hazards, length)
 
-    def set_tree(self, slot: int, window: Window | None) -> None:
-        """Takes a tree that begins where its slot's sequence ends, or that it has none."""
-        if window is not None and window.tree.parents is not None:
-            hazards, path = window.weigh()
-            hazards = np.maximum.accumulate(hazards[:MAX_TREE_DRAFTS])
-            self.trees[slot] = window
-            self._node_hazards[slot, : len(hazards)] = hazards
-            self._node_hazards[slot, len(hazards) :] = np.inf
-            self.is_tree[slot] = True
-            self.num_side_nodes[slot] = window.num_nodes - len(path)
-        elif self.is_tree[slot]:
-            del self.trees[slot]
-            self.is_tree[slot] = False
-            self.num_side_nodes[slot] = 0
+    def follow(
+        self,
+        slots: SlotArray,
+        starts: Int32Array,
+        counts: Int32Array,
+        token_ids: Int32Array,
+        window_ends: Int32Array,
+    ) -> Followed:
+        """Appends new tokens to sequences, and follows them; see `SlotPlanes.follow`."""
+        followed = Followed(*self._planes.follow(slots, starts, counts, token_ids, window_ends))
+        for slot in followed.lost:
+            self._set_valued(slot, is_valued=False)
+        return followed
 
     def find_hazards(
         self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
@@ -114,7 +125,7 @@ class WindowPlanes:
         cumulated = self.hazards_before.take(cells, mode="clip")
         hazards: Float32Array = cumulated[:, 1:] - cumulated[:, :1]
         hazards[offsets[1:] > (ends - lengths)[:, None]] = np.inf
-        if self.trees:
+        if self.num_trees:
             rows = np.flatnonzero(self.is_tree[slots])
             hazards[rows, :MAX_TREE_DRAFTS] = self._node_hazards[slots[rows], :most]
             hazards[rows, MAX_TREE_DRAFTS:] = np.inf
@@ -131,35 +142,7 @@ class WindowPlanes:
             drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
             depths: The hazards, cumulated [num_rows].
         """
-        cells, hazards = self.cells(slots, lengths), self.hazards_before
-        # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
-        # go on past the longest sequence.
-        reach = hazards.take(cells + drafts, mode="clip") - hazards.take(cells, mode="clip")
-        is_worth = reach <= depths
-        if not self.trees and np.count_nonzero(is_worth) == len(is_worth):
-            return drafts
-        is_tree, is_valued = self.is_tree[slots], self.is_valued[slots]
-        worth = drafts.copy()
-        rows = np.flatnonzero(is_tree & is_valued)
-        if len(rows):
-            is_above = self._node_hazards[slots[rows]] <= depths[rows, None]
-            worth[rows] = np.minimum(drafts[rows], np.count_nonzero(is_above, axis=1))
-        rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
-        if len(rows):
-            worth[rows] = self._count_of_chains(cells[rows], drafts[rows], depths[rows])
-        return worth
-
-    def _count_of_chains(
-        self, cells: Int64Array, drafts: Int32Array, depths: Float32Array
-    ) -> Int32Array:
-        """Returns how many drafts from cells on have at most a given hazard [num_rows]."""
-        offsets = np.arange(1, int(drafts.max()) + 1)
-        most = self.hazards_before.take(cells, mode="clip") + depths
-        reach = self.hazards_before.take(cells[:, None] + offsets, mode="clip")
-        is_worth = reach <= most[:, None]
-        is_worth &= offsets <= drafts[:, None]
-        worth: Int32Array = is_worth.sum(axis=1, dtype=np.int32)
-        return worth
+        return self._planes.count_worth(slots, lengths, drafts, depths, self.is_valued)
 
     def _set_valued(self, slot: int, *, is_valued: bool) -> None:
         self.num_valued += is_valued - int(self.is_valued[slot])

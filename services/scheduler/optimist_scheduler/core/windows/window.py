@@ -1,11 +1,11 @@
 """What a request's output is expected to go on with."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import NodeColumn, TokenTree
+from optimist_aligner import IS_COMPILED
+from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.base.values import Float32Array, Int32Array
 
 MAX_NODES = 256
@@ -21,6 +21,12 @@ LEAST_HAZARD = 1 / 64
 LEAST_VALUE = 1e-7
 """Smaller ones are taken for this."""
 
+_READER = None
+if IS_COMPILED:
+    from optimist_aligner.native import WindowReader
+
+    _READER = WindowReader(LEAST_VALUE, LEAST_HAZARD, PRIOR_HAZARD)
+
 NO_POSITION = -1
 """Position of a node that was read neither from a prediction nor from the prompt."""
 
@@ -29,18 +35,10 @@ class WindowError(ValueError):
     """A window that cannot be what a request goes on with; the message names the field."""
 
 
-class Weights(NamedTuple):
-    """What is computed of a window once."""
-
-    hazards: Float32Array
-    """See `Window.find_hazards` [num_nodes]."""
-    likeliest_path: NodeColumn
-    """The first node, its first child, and so on [num_path_nodes]."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+# Not frozen, as that takes several times as long to make.
+@dataclass(slots=True, eq=False)
 class Window:
-    """Expected tokens of one request."""
+    """Expected tokens of one request; never changed."""
 
     base: int
     """Output position of the nodes that have no parent; 0 is the first generated token."""
@@ -52,8 +50,8 @@ class Window:
     values: Float32Array
     """Chance that a node and all before it are what comes, never rising [num_nodes]; empty if
     nothing is said of it."""
-    _weights: list[Weights] = field(default_factory=list, init=False, repr=False)
-    """What `weigh` has found."""
+    _hazards: Float32Array | None = field(default=None, init=False, repr=False)
+    """What `find_hazards` has found."""
 
     @property
     def num_nodes(self) -> int:
@@ -105,33 +103,37 @@ class Window:
 
         It grows from a node to the next after it by `LEAST_HAZARD` at least.
         """
-        return self.weigh().hazards
+        if self._hazards is None:
+            self._hazards = self._compute_hazards()
+        return self._hazards
 
-    def weigh(self) -> Weights:
-        """Returns hazards and likeliest path."""
-        if not self._weights:
-            self.take_weights(Weights(self._compute_hazards(), self.tree.find_likeliest_path()))
-        return self._weights[0]
-
-    def take_weights(self, weights: Weights) -> None:
-        """Keeps what was computed with other windows; see `weigh_windows`."""
-        self._weights.append(weights)
+    def check(
+        self, num_predicted_tokens: int, num_prompt_tokens: int, vocab_size: int
+    ) -> str | None:
+        """Returns why it cannot be of a request, see `find_window_fault`; None if it can."""
+        arguments = num_predicted_tokens, num_prompt_tokens, vocab_size
+        if _READER is not None and self.base >= 0 and 0 < self.num_nodes <= MAX_NODES:
+            tree = self.tree
+            columns = tree.token_ids, tree.parents, self.positions, self.values
+            self._hazards = _READER.find_hazards(*columns, *arguments)
+            if self._hazards is not None:
+                return None
+        return find_window_fault(self, *arguments)
 
     def _compute_hazards(self) -> Float32Array:
         if not self.has_values:
-            return self.tree.count_depths().astype(np.float32) * np.float32(PRIOR_HAZARD)
-        own_hazards = -np.log(np.maximum(self.values, np.float32(LEAST_VALUE)))
+            return (self.tree.count_depths() * PRIOR_HAZARD).astype(np.float32)
+        chances = np.maximum(self.values, np.float32(LEAST_VALUE)).astype(np.float64)
+        # The last element is the root's.
+        own = np.append(-np.log(chances), 0.0)
+        parents = np.array(self.tree.list_parents())
+        steps = np.maximum(own[:-1] - own[parents], LEAST_HAZARD)
         if self.tree.parents is None:
-            steps = own_hazards.copy()
-            steps[1:] -= own_hazards[:-1]
-            np.maximum(steps, np.float32(LEAST_HAZARD), out=steps)
-            hazards: Float32Array = np.cumsum(steps, dtype=np.float32)
+            hazards: Float32Array = steps.cumsum().astype(np.float32)
             return hazards
-        # The last elements are the root's.
         sums = [0.0] * (self.num_nodes + 1)
-        own = [*own_hazards.tolist(), 0.0]
-        for node, parent in enumerate(self.tree.parents.tolist()):
-            sums[node] = sums[parent] + max(own[node] - own[parent], LEAST_HAZARD)
+        for node, (parent, step) in enumerate(zip(parents.tolist(), steps.tolist(), strict=True)):
+            sums[node] = sums[parent] + step
         return np.array(sums[:-1], np.float32)
 
 

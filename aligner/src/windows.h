@@ -1,0 +1,339 @@
+// What outputs are expected to go on with, as a scheduler keeps it by slot. See `core/windows` of the
+// scheduler, whose Python does the same.
+
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace aligner {
+
+namespace py = pybind11;
+
+constexpr int32_t ROOT = -1;
+
+// The numbers of an array, which stays as long as this does.
+template <typename Number>
+class Column {
+ public:
+  explicit Column(const py::handle& array, bool is_written = false) {
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0);
+    // Not by `py::buffer::request`, which takes longer than all that is done with a few numbers.
+    if (PyObject_GetBuffer(array.ptr(), &view_, flags)) throw py::error_already_set();
+    if (view_.itemsize != sizeof(Number) || !view_.format || !is_format(view_.format)) {
+      PyBuffer_Release(&view_);
+      throw std::invalid_argument("a column has numbers of another type");
+    }
+  }
+
+  Column(const Column&) = delete;
+
+  ~Column() { PyBuffer_Release(&view_); }
+
+  int64_t size() const { return view_.len / int64_t(sizeof(Number)); }
+  Number* begin() const { return static_cast<Number*>(view_.buf); }
+  Number* end() const { return begin() + size(); }
+  Number& operator[](int64_t index) const { return begin()[index]; }
+
+  // The same, or an exception if it is out of range.
+  Number& at(int64_t index) const {
+    if (index < 0 || index >= size()) throw py::index_error("not in the column");
+    return begin()[index];
+  }
+
+ private:
+  static bool is_format(std::string_view format) {
+    if constexpr (std::is_same_v<Number, bool>) return format == "?";
+    if constexpr (std::is_same_v<Number, float>) return format == "f";
+    return format == "i" || format == "l" || format == "q";
+  }
+
+  Py_buffer view_;
+};
+
+// Checks windows, and finds how likely their nodes are.
+class WindowReader {
+ public:
+  WindowReader(double least_value, double least_hazard, double prior_hazard)
+      : least_value_(least_value), least_hazard_(least_hazard), prior_hazard_(prior_hazard) {}
+
+  // Returns the hazards of a window's nodes; nothing if it has a fault.
+  std::optional<py::array_t<float>> find_hazards(const py::handle& token_ids,
+                                                 const py::object& parents,
+                                                 const py::handle& positions,
+                                                 const py::handle& values, int32_t num_predicted,
+                                                 int32_t num_prompt, uint32_t vocab_size) const {
+    const Column<int32_t> tokens(token_ids), read_from(positions);
+    const Column<float> chances(values);
+    const int64_t number = tokens.size();
+    if (read_from.size() != number || (chances.size() && chances.size() != number)) return {};
+    for (int32_t token_id : tokens) {
+      if (uint32_t(token_id) >= vocab_size) return {};
+    }
+    for (int32_t position : read_from) {
+      if (position >= num_predicted || position < ROOT - num_prompt) return {};
+    }
+    float before = 1;
+    for (float chance : chances) {
+      // What is no number is neither.
+      if (!(chance >= 0 && chance <= before)) return {};
+      before = chance;
+    }
+    py::array_t<float> hazards(number);
+    // The last elements are the root's.
+    std::vector<double> sums(number + 1), own(number + 1);
+    for (int64_t node = 0; node < chances.size(); ++node) {
+      own[node] = -std::log(double(std::max(chances[node], float(least_value_))));
+    }
+    const auto add = [&](int64_t node, int64_t parent) {
+      double step = prior_hazard_;
+      if (chances.size()) step = std::max(own[node] - own[parent], least_hazard_);
+      sums[node] = sums[parent] + step;
+      hazards.mutable_data()[node] = float(sums[node]);
+    };
+    if (parents.is_none()) {
+      for (int64_t node = 0; node < number; ++node) add(node, node ? node - 1 : number);
+      return hazards;
+    }
+    const Column<int32_t> ahead(parents);
+    if (ahead.size() != number) return {};
+    // Of each node and the root, the last child so far, and of each node the one before it.
+    std::vector<int32_t> last_children(number + 1, ROOT), siblings(number);
+    for (int32_t node = 0; node < number; ++node) {
+      if (ahead[node] < ROOT || ahead[node] >= node) return {};
+      const int64_t parent = ahead[node] == ROOT ? number : ahead[node];
+      for (int32_t other = last_children[parent]; other != ROOT; other = siblings[other]) {
+        if (tokens[other] == tokens[node]) return {};
+      }
+      siblings[node] = last_children[parent];
+      last_children[parent] = node;
+      add(node, parent);
+    }
+    return hazards;
+  }
+
+ private:
+  const double least_value_, least_hazard_, prior_hazard_;
+};
+
+// The sequences of slots, and what they are expected to go on with: the likeliest paths as planes,
+// trees beside them.
+class SlotPlanes {
+ public:
+  SlotPlanes(const py::handle& token_ids, const py::handle& expected,
+             const py::handle& hazards_before, const py::handle& node_hazards,
+             const py::handle& is_tree, const py::handle& num_side_nodes)
+      : token_ids_(token_ids, true),
+        expected_(expected, true),
+        hazards_(hazards_before, true),
+        node_hazards_(node_hazards, true),
+        is_tree_(is_tree, true),
+        num_side_nodes_(num_side_nodes, true),
+        num_slots_(is_tree_.size()),
+        length_(expected_.size() / num_slots_),
+        most_drafts_(node_hazards_.size() / num_slots_) {
+    if (token_ids_.size() != expected_.size() || hazards_.size() != expected_.size() + 1 ||
+        num_side_nodes_.size() != num_slots_) {
+      throw std::invalid_argument("the columns are of other slots");
+    }
+  }
+
+  int64_t size() const { return int64_t(trees_.size()); }
+
+  void remove(int64_t slot) {
+    if (!trees_.erase(slot)) return;
+    is_tree_.at(slot) = false;
+    num_side_nodes_.at(slot) = 0;
+  }
+
+  int64_t set(int64_t slot, const py::handle& token_ids, const py::object& parents,
+              const py::handle& hazards, int64_t length) {
+    check(slot, length);
+    const Column<int32_t> tokens(token_ids);
+    const Column<float> sums(hazards);
+    if (tokens.size() != sums.size()) throw std::invalid_argument("hazards: not one of each node");
+    if (parents.is_none()) {
+      remove(slot);
+      const int64_t end = std::min(length + tokens.size(), length_);
+      const int64_t cell = slot * length_ + length;
+      std::copy_n(tokens.begin(), end - length, &expected_[cell]);
+      hazards_[cell] = 0;
+      std::copy_n(sums.begin(), end - length, &hazards_[cell + 1]);
+      return end;
+    }
+    const Column<int32_t> ahead(parents);
+    if (ahead.size() != tokens.size()) throw std::invalid_argument("parents: not one of each node");
+    for (int64_t node = 0; node < ahead.size(); ++node) {
+      if (ahead[node] < ROOT || ahead[node] >= node) throw std::invalid_argument("parents: no tree");
+    }
+    Tree& tree = trees_[slot];
+    tree.token_ids.assign(tokens.begin(), tokens.end());
+    tree.parents.assign(ahead.begin(), ahead.end());
+    tree.hazards.assign(sums.begin(), sums.end());
+    tree.node = ROOT;
+    return show(slot, tree, length, true);
+  }
+
+  // Returns how many of its drafts each row has at most a given hazard of: `drafts` if all.
+  py::object count_worth(const py::handle& slots, const py::handle& lengths,
+                         const py::object& drafts, const py::handle& depths,
+                         const py::handle& is_valued) const {
+    const Column<int64_t> of_rows(slots);
+    const Column<int32_t> long_as(lengths), most(drafts);
+    const Column<float> deepest(depths);
+    const Column<bool> valued(is_valued);
+    const int64_t last = hazards_.size() - 1;
+    std::vector<int32_t> worth(most.begin(), most.end());
+    bool are_all = true;
+    for (int64_t row = 0; row < of_rows.size(); ++row) {
+      const int64_t slot = of_rows[row];
+      if (!valued.at(slot)) continue;
+      const float depth = deepest.at(row);
+      if (is_tree_.at(slot)) {
+        const float* nodes = &node_hazards_[slot * most_drafts_];
+        const int64_t number = std::upper_bound(nodes, nodes + most_drafts_, depth) - nodes;
+        worth.at(row) = int32_t(std::min<int64_t>(worth.at(row), number));
+      } else {
+        // What is in flight may be assumed to go on past the longest sequence.
+        const auto find = [&](int64_t cell) { return hazards_[std::clamp<int64_t>(cell, 0, last)]; };
+        const int64_t cell = slot * length_ + long_as.at(row);
+        const float before = find(cell), reach = find(cell + worth.at(row)) - before;
+        if (reach <= depth) continue;
+        int32_t number = 0;
+        while (number < worth[row] && find(cell + number + 1) <= before + depth) ++number;
+        worth[row] = number;
+      }
+      are_all &= worth[row] == most[row];
+    }
+    if (are_all) return drafts;
+    return py::array_t<int32_t>(int64_t(worth.size()), worth.data());
+  }
+
+  py::tuple follow(const py::handle& slots, const py::handle& starts, const py::handle& counts,
+                   const py::handle& token_ids, const py::handle& window_ends) {
+    const Column<int64_t> of_rows(slots);
+    const Column<int32_t> begins(starts), numbers(counts), tokens(token_ids);
+    const Column<int32_t> window_end(window_ends, true);
+    const int64_t num_rows = of_rows.size();
+    py::array_t<int32_t> all_inside(num_rows), all_agreed(num_rows);
+    py::array_t<float> all_estimated(num_rows);
+    std::vector<int64_t> lost;
+    const int32_t* next = tokens.begin();
+    for (int64_t row = 0; row < num_rows; ++row) {
+      const int64_t slot = of_rows[row], start = begins.at(row), count = numbers.at(row);
+      const int64_t cell = slot * length_ + start;
+      check(slot, start + count);
+      if (start < 1 || count < 0 || count > tokens.end() - next) {
+        throw py::index_error("starts, counts: not in the tokens");
+      }
+      std::copy_n(next, count, &token_ids_[cell]);
+      int32_t& window = window_end.at(slot);
+      const int64_t inside = std::max<int64_t>(std::min(int64_t(window) - start, count), 0);
+      const int64_t agreed =
+          std::mismatch(next, next + inside, &expected_[cell]).first - next;
+      const int64_t examined = std::min(agreed + 1, inside);
+      all_inside.mutable_data()[row] = int32_t(inside);
+      all_agreed.mutable_data()[row] = int32_t(agreed);
+      all_estimated.mutable_data()[row] = hazards_[cell + examined] - hazards_[cell];
+      if (agreed < inside) window = 0;
+      if (is_tree_[slot]) {
+        Tree& tree = trees_.at(slot);
+        if (!tree.walk(next, count)) {
+          remove(slot);
+          window = 0;
+          lost.push_back(slot);
+        } else if (agreed < inside) {
+          window = int32_t(show(slot, tree, start + count, true));
+          if (!window) lost.push_back(slot);
+        } else {
+          show(slot, tree, start + count, false);
+        }
+      }
+      next += count;
+    }
+    return py::make_tuple(all_inside, all_agreed, all_estimated, lost);
+  }
+
+ private:
+  struct Tree {
+    std::vector<int32_t> token_ids, parents;
+    std::vector<float> hazards;
+    int32_t node = ROOT;
+
+    // Goes on by some tokens; returns whether they are a path.
+    bool walk(const int32_t* next, int64_t number) {
+      const auto size = int32_t(token_ids.size());
+      for (const int32_t* token_id = next; token_id < next + number; ++token_id) {
+        int32_t child = node + 1;
+        while (child < size && (token_ids[child] != *token_id || parents[child] != node)) ++child;
+        if (child == size) return false;
+        node = child;
+      }
+      return true;
+    }
+  };
+
+  void check(int64_t slot, int64_t length) const {
+    if (slot < 0 || slot >= num_slots_ || length < 1 || length > length_) {
+      throw py::index_error("slot, length: not in the planes");
+    }
+  }
+
+  // Writes what is after a tree's node, its likeliest path only if that is another one; returns
+  // where that ends, 0 if nothing is left.
+  int64_t show(int64_t slot, const Tree& tree, int64_t length, bool shows_path) {
+    const auto size = int32_t(tree.token_ids.size());
+    const float before = tree.node == ROOT ? 0 : tree.hazards[tree.node];
+    float* drafts = &node_hazards_[slot * most_drafts_];
+    is_after_.assign(size + 1, false);
+    is_after_[tree.node + 1] = true;
+    int64_t number = 0, end = length;
+    int32_t tip = tree.node;
+    float deepest = 0;
+    for (int32_t node = tree.node + 1; node < size; ++node) {
+      if (!is_after_[tree.parents[node] + 1]) continue;
+      is_after_[node + 1] = true;
+      const float hazard = tree.hazards[node] - before;
+      deepest = std::max(deepest, hazard);
+      if (number < most_drafts_) drafts[number] = deepest;
+      ++number;
+      if (tree.parents[node] != tip) continue;
+      const int64_t cell = slot * length_ + end;
+      if (shows_path && end == length) hazards_[cell] = 0;
+      if (shows_path && end < length_) {
+        expected_[cell] = tree.token_ids[node];
+        hazards_[cell + 1] = hazard;
+      }
+      tip = node;
+      ++end;
+    }
+    if (number == end - length) {
+      // The tree is removed, and what is left of it is a chain.
+      remove(slot);
+    } else {
+      std::fill(drafts + std::min(number, most_drafts_), drafts + most_drafts_,
+                std::numeric_limits<float>::infinity());
+      is_tree_[slot] = true;
+      num_side_nodes_[slot] = int32_t(number - (end - length));
+    }
+    return number ? std::min(end, length_) : 0;
+  }
+
+  const Column<int32_t> token_ids_, expected_;
+  const Column<float> hazards_, node_hazards_;
+  const Column<bool> is_tree_;
+  const Column<int32_t> num_side_nodes_;
+  const int64_t num_slots_, length_, most_drafts_;
+  std::unordered_map<int64_t, Tree> trees_;
+  std::vector<bool> is_after_;
+};
+
+}  // namespace aligner

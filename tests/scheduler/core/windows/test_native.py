@@ -1,0 +1,206 @@
+"""What is compiled for windows does as the Python does."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from optimist_aligner import IS_COMPILED
+from optimist_common.drafts import TokenTree
+from optimist_scheduler.core.windows.slot_planes import SlotPlanes
+from optimist_scheduler.core.windows.window import Window, find_window_fault
+from tests.scheduler.situation import window_of
+
+if not IS_COMPILED:
+    pytest.skip("there is no C++ compiler", allow_module_level=True)
+from optimist_aligner import native
+
+VOCAB_SIZE, MOST_NODES = 50, 40
+NUM_SLOTS, MAX_LENGTH, MOST_DRAFTS = 5, 60, 8
+ONE, FEW, ENDS = np.array([1]), np.array([1], np.int32), np.zeros(NUM_SLOTS, np.int32)
+
+
+def paths_of(tree: TokenTree) -> list[list[int]]:
+    """Returns the tokens that lead to each node."""
+    paths: list[list[int]] = []
+    for token, parent in zip(tree.token_ids.tolist(), tree.list_parents(), strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    return paths
+
+
+def draw_window(random: Random) -> Window:
+    number = random.choice([0, 1, 2, random.randrange(MOST_NODES)])
+    is_chain = random.random() < 0.3
+    nodes: dict[tuple[int, int], int] = {}
+    for _ in range(number):
+        last = len(nodes) - 1
+        parent = last if is_chain else max(-1, last - random.randrange(4))
+        nodes.setdefault((random.randrange(VOCAB_SIZE), parent), random.randrange(-4, 9))
+    has_values = random.random() < 0.8
+    values = sorted((random.random() ** 0.2 for _ in nodes), reverse=True) if has_values else []
+    return window_of(
+        random.randrange(5), [(*each, position) for each, position in nodes.items()], values
+    )
+
+
+def spoil(window: Window, random: Random) -> Window:
+    """Returns a window of which a number or a length was changed, maybe to what is wrong."""
+    tree, parents = window.tree, np.array(window.tree.list_parents(), np.int32)
+
+    def change(column: np.ndarray, *values: float) -> np.ndarray:
+        changed = column.copy()
+        if random.random() < 0.2:
+            return np.append(changed, changed[:1])
+        if len(changed):
+            changed[random.randrange(len(changed))] = random.choice(values)
+        return changed
+
+    match random.randrange(5):
+        case 0:
+            return replace(window, base=random.choice([-1, 0]))
+        case 1:
+            return replace(window, tree=TokenTree(change(tree.token_ids, -1, 3, 49, 50), parents))
+        case 2:
+            size = len(tree)
+            return replace(window, tree=TokenTree(tree.token_ids, change(parents, -2, -1, 0, size)))
+        case 3:
+            return replace(window, positions=change(window.positions, -5, -4, 8, 9))
+    return replace(window, values=change(window.values, float("nan"), -0.1, 0, 1, 1.1))
+
+
+@given(st.booleans(), st.integers(0, 2**32))
+def test_windows_are_checked_and_weighed_as_in_python(is_spoiled: bool, seed: int) -> None:
+    random = Random(seed)
+    window = draw_window(random)
+    if is_spoiled:
+        window = spoil(window, random)
+    numbers = random.choice([8, 9, 10]), random.choice([2, 3]), VOCAB_SIZE
+    fault = find_window_fault(window, *numbers)
+    assert window.check(*numbers) == fault
+    if fault is None:
+        expected = replace(window).find_hazards()
+        hazards = window.find_hazards()
+        assert hazards.dtype == expected.dtype == np.float32
+        np.testing.assert_allclose(hazards, expected, rtol=1e-6)
+
+
+class Both:
+    """The planes of some slots, in Python and compiled."""
+
+    def __init__(self) -> None:
+        shape = NUM_SLOTS, MAX_LENGTH
+        self._columns = [
+            (
+                np.zeros(shape, np.int32),
+                np.zeros(shape, np.int32),
+                np.zeros(1 + NUM_SLOTS * MAX_LENGTH, np.float32),
+                np.full((NUM_SLOTS, MOST_DRAFTS), np.inf, np.float32),
+                np.zeros(NUM_SLOTS, np.bool_),
+                np.zeros(NUM_SLOTS, np.int32),
+            )
+            for _ in range(2)
+        ]
+        self._planes = SlotPlanes(*self._columns[0]), native.SlotPlanes(*self._columns[1])
+        self.window_ends = np.zeros(NUM_SLOTS, np.int32), np.zeros(NUM_SLOTS, np.int32)
+
+    def call(self, name: str, *arguments: Any, takes_ends: bool = False) -> Any:
+        """Calls both, and compares what they return and have written; returns it."""
+        one, other = (
+            getattr(planes, name)(*arguments, *((ends,) if takes_ends else ()))
+            for planes, ends in zip(self._planes, self.window_ends, strict=True)
+        )
+        if one is not None:
+            returned = [each if isinstance(each, tuple) else (each,) for each in (one, other)]
+            for mine, its in zip(*returned, strict=True):
+                np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-5)
+        assert len(self._planes[0]) == len(self._planes[1])
+        np.testing.assert_array_equal(*self.window_ends)
+        python, compiled = self._columns
+        for index in (0, 1, 2, 4, 5):
+            np.testing.assert_allclose(python[index], compiled[index], rtol=1e-5, atol=1e-5)
+        # What was written of other slots' trees is not read.
+        np.testing.assert_allclose(
+            python[3][python[4]], compiled[3][compiled[4]], rtol=1e-5, atol=1e-5
+        )
+        return one
+
+    def set(self, slot: int, window: Window, length: int) -> None:
+        tree = window.tree
+        end = self.call("set", slot, tree.token_ids, tree.parents, window.find_hazards(), length)
+        for ends in self.window_ends:
+            ends[slot] = end
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None)
+def test_planes_are_those_of_python(seed: int) -> None:
+    random, both = Random(seed), Both()
+    lengths = [1] * NUM_SLOTS
+    windows: dict[int, list[int]] = {}
+    for _ in range(30):
+        slot = random.randrange(NUM_SLOTS)
+        match random.randrange(4):
+            case 0 if lengths[slot] < MAX_LENGTH:
+                window = draw_window(random)
+                if window.num_nodes:
+                    both.set(slot, window, lengths[slot])
+                    path = random.choice(paths_of(window.tree))
+                    windows[slot] = [*path]
+            case 1:
+                both.call("remove", slot)
+                both.window_ends[0][slot] = both.window_ends[1][slot] = 0
+            case 2:
+                chosen = sorted(random.sample(range(NUM_SLOTS), random.randrange(NUM_SLOTS)))
+                tokens: list[list[int]] = []
+                for each in chosen:
+                    right = windows.get(each, [])
+                    number = min(random.randrange(1, 6), MAX_LENGTH - lengths[each])
+                    new = [*right[:number], *(random.randrange(4) for _ in range(number))][:number]
+                    windows[each] = right[number:]
+                    tokens.append(new)
+                both.call(
+                    "follow",
+                    np.array(chosen, np.int64),
+                    np.array([lengths[each] for each in chosen], np.int32),
+                    np.array([len(new) for new in tokens], np.int32),
+                    np.array([token for new in tokens for token in new], np.int32),
+                    takes_ends=True,
+                )
+                for each, new in zip(chosen, tokens, strict=True):
+                    lengths[each] += len(new)
+            case 3:
+                slots = np.array(random.sample(range(NUM_SLOTS), 3), np.int64)
+                starts = np.array([lengths[each] for each in slots.tolist()], np.int32)
+                ends = both.window_ends[0][slots]
+                both.call(
+                    "count_worth",
+                    slots,
+                    starts,
+                    np.maximum(ends - starts, 0),
+                    np.array([random.random() * 3 for _ in slots], np.float32),
+                    np.array([random.random() < 0.8 for _ in range(NUM_SLOTS)]),
+                )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("set", (NUM_SLOTS, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 1)),
+        ("set", (0, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 0)),
+        ("set", (0, np.zeros(1, np.int32), None, np.zeros(2, np.float32), 1)),
+        ("set", (0, np.zeros(1, np.int64), None, np.zeros(1, np.float32), 1)),
+        ("set", (0, np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.float32), 1)),
+        ("follow", (ONE, np.array([MAX_LENGTH], np.int32), FEW, np.zeros(1, np.int32), ENDS)),
+        ("follow", (ONE, FEW, np.array([-1], np.int32), np.zeros(1, np.int32), ENDS)),
+        ("follow", (ONE, FEW, np.array([2], np.int32), np.zeros(1, np.int32), ENDS)),
+        ("follow", (ONE - 1 - NUM_SLOTS, FEW, FEW, np.zeros(1, np.int32), ENDS)),
+    ],
+)
+def test_what_is_out_of_range_is_refused(name: str, arguments: tuple[Any, ...]) -> None:
+    both = Both()
+    with pytest.raises((IndexError, ValueError)):
+        getattr(both._planes[1], name)(*arguments)
