@@ -85,6 +85,7 @@ class SlotPlanes:
         token_ids: Int32Array,
         parents: Int32Array | None,
         hazards: Float32Array,
+        start: int,
         length: int,
         /,
     ) -> int: ...

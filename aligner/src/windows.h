@@ -19,6 +19,7 @@ namespace aligner {
 namespace py = pybind11;
 
 constexpr int32_t ROOT = -1;
+constexpr int64_t NO_PATH = -1;
 
 // The numbers of an array, which stays as long as this does.
 template <typename Number>
@@ -155,31 +156,38 @@ class SlotPlanes {
   }
 
   int64_t set(int64_t slot, const py::handle& token_ids, const py::object& parents,
-              const py::handle& hazards, int64_t length) {
-    check(slot, length);
+              const py::handle& hazards, int64_t start, int64_t length) {
+    check(slot, start, length);
     const Column<int32_t> tokens(token_ids);
     const Column<float> sums(hazards);
-    if (tokens.size() != sums.size()) throw std::invalid_argument("hazards: not one of each node");
+    const int64_t number = tokens.size(), num_passed = length - start;
+    if (number != sums.size()) throw std::invalid_argument("hazards: not one of each node");
+    const int32_t* passed = &token_ids_[slot * length_ + start];
     if (parents.is_none()) {
+      if (num_passed > number || !std::equal(passed, passed + num_passed, tokens.begin())) {
+        return NO_PATH;
+      }
       remove(slot);
-      const int64_t end = std::min(length + tokens.size(), length_);
+      if (num_passed == number) return 0;
       const int64_t cell = slot * length_ + length;
-      std::copy_n(tokens.begin(), end - length, &expected_[cell]);
+      const float before = num_passed ? sums[num_passed - 1] : 0;
       hazards_[cell] = 0;
-      std::copy_n(sums.begin(), end - length, &hazards_[cell + 1]);
+      int64_t end = length;
+      for (int64_t node = num_passed; node < number && end < length_; ++node, ++end) {
+        expected_[slot * length_ + end] = tokens[node];
+        hazards_[slot * length_ + end + 1] = sums[node] - before;
+      }
       return end;
     }
     const Column<int32_t> ahead(parents);
-    if (ahead.size() != tokens.size()) throw std::invalid_argument("parents: not one of each node");
-    for (int64_t node = 0; node < ahead.size(); ++node) {
+    if (ahead.size() != number) throw std::invalid_argument("parents: not one of each node");
+    for (int64_t node = 0; node < number; ++node) {
       if (ahead[node] < ROOT || ahead[node] >= node) throw std::invalid_argument("parents: no tree");
     }
-    Tree& tree = trees_[slot];
-    tree.token_ids.assign(tokens.begin(), tokens.end());
-    tree.parents.assign(ahead.begin(), ahead.end());
-    tree.hazards.assign(sums.begin(), sums.end());
-    tree.node = ROOT;
-    return show(slot, tree, length, true);
+    Tree tree{{tokens.begin(), tokens.end()}, {ahead.begin(), ahead.end()},
+              {sums.begin(), sums.end()}};
+    if (!tree.walk(passed, num_passed)) return NO_PATH;
+    return show(slot, trees_[slot] = std::move(tree), length, true);
   }
 
   // Returns how many of its drafts each row has at most a given hazard of: `drafts` if all.
@@ -230,8 +238,8 @@ class SlotPlanes {
     for (int64_t row = 0; row < num_rows; ++row) {
       const int64_t slot = of_rows[row], start = begins.at(row), count = numbers.at(row);
       const int64_t cell = slot * length_ + start;
-      check(slot, start + count);
-      if (start < 1 || count < 0 || count > tokens.end() - next) {
+      check(slot, start, start + count);
+      if (count > tokens.end() - next) {
         throw py::index_error("starts, counts: not in the tokens");
       }
       std::copy_n(next, count, &token_ids_[cell]);
@@ -281,9 +289,9 @@ class SlotPlanes {
     }
   };
 
-  void check(int64_t slot, int64_t length) const {
-    if (slot < 0 || slot >= num_slots_ || length < 1 || length > length_) {
-      throw py::index_error("slot, length: not in the planes");
+  void check(int64_t slot, int64_t start, int64_t end) const {
+    if (slot < 0 || slot >= num_slots_ || start < 1 || end < start || end > length_) {
+      throw py::index_error("slots, starts, ends: not in the planes");
     }
   }
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import TokenTree
-from optimist_scheduler.core.windows.slot_planes import SlotPlanes
+from optimist_scheduler.core.windows.slot_planes import NO_PATH, SlotPlanes
 from optimist_scheduler.core.windows.window import Window, find_window_fault
 from tests.scheduler.situation import window_of
 
@@ -19,7 +19,7 @@ if not IS_COMPILED:
     pytest.skip("there is no C++ compiler", allow_module_level=True)
 from optimist_aligner import native
 
-VOCAB_SIZE, MOST_NODES = 50, 40
+VOCAB_SIZE, MOST_NODES, FEW_TOKENS = 50, 40, 3
 NUM_SLOTS, MAX_LENGTH, MOST_DRAFTS = 5, 60, 8
 ONE, FEW, ENDS = np.array([1]), np.array([1], np.int32), np.zeros(NUM_SLOTS, np.int32)
 
@@ -32,14 +32,14 @@ def paths_of(tree: TokenTree) -> list[list[int]]:
     return paths
 
 
-def draw_window(random: Random) -> Window:
+def draw_window(random: Random, vocab_size: int = VOCAB_SIZE) -> Window:
     number = random.choice([0, 1, 2, random.randrange(MOST_NODES)])
     is_chain = random.random() < 0.3
     nodes: dict[tuple[int, int], int] = {}
     for _ in range(number):
         last = len(nodes) - 1
         parent = last if is_chain else max(-1, last - random.randrange(4))
-        nodes.setdefault((random.randrange(VOCAB_SIZE), parent), random.randrange(-4, 9))
+        nodes.setdefault((random.randrange(vocab_size), parent), random.randrange(-4, 9))
     has_values = random.random() < 0.8
     values = sorted((random.random() ** 0.2 for _ in nodes), reverse=True) if has_values else []
     return window_of(
@@ -128,11 +128,16 @@ class Both:
         )
         return one
 
-    def set(self, slot: int, window: Window, length: int) -> None:
+    def set(self, slot: int, window: Window, start: int, length: int) -> bool:
+        """Returns whether the window goes on with the sequence."""
         tree = window.tree
-        end = self.call("set", slot, tree.token_ids, tree.parents, window.find_hazards(), length)
+        columns = tree.token_ids, tree.parents, window.find_hazards()
+        end = self.call("set", slot, *columns, start, length)
+        if end == NO_PATH:
+            return False
         for ends in self.window_ends:
             ends[slot] = end
+        return True
 
 
 @given(st.integers(0, 2**32))
@@ -144,12 +149,15 @@ def test_planes_are_those_of_python(seed: int) -> None:
     for _ in range(30):
         slot = random.randrange(NUM_SLOTS)
         match random.randrange(4):
-            case 0 if lengths[slot] < MAX_LENGTH:
-                window = draw_window(random)
-                if window.num_nodes:
-                    both.set(slot, window, lengths[slot])
-                    path = random.choice(paths_of(window.tree))
-                    windows[slot] = [*path]
+            case 0:
+                start, window = (
+                    random.randrange(1, lengths[slot] + 1),
+                    draw_window(random, FEW_TOKENS),
+                )
+                for begin in (start, lengths[slot]):
+                    if window.num_nodes and both.set(slot, window, begin, lengths[slot]):
+                        path = random.choice(paths_of(window.tree))
+                        windows[slot] = path[lengths[slot] - begin :]
             case 1:
                 both.call("remove", slot)
                 both.window_ends[0][slot] = both.window_ends[1][slot] = 0
@@ -159,7 +167,9 @@ def test_planes_are_those_of_python(seed: int) -> None:
                 for each in chosen:
                     right = windows.get(each, [])
                     number = min(random.randrange(1, 6), MAX_LENGTH - lengths[each])
-                    new = [*right[:number], *(random.randrange(4) for _ in range(number))][:number]
+                    new = [*right[:number], *(random.randrange(FEW_TOKENS) for _ in range(number))][
+                        :number
+                    ]
                     windows[each] = right[number:]
                     tokens.append(new)
                 both.call(
@@ -189,11 +199,13 @@ def test_planes_are_those_of_python(seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("set", (NUM_SLOTS, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 1)),
-        ("set", (0, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 0)),
-        ("set", (0, np.zeros(1, np.int32), None, np.zeros(2, np.float32), 1)),
-        ("set", (0, np.zeros(1, np.int64), None, np.zeros(1, np.float32), 1)),
-        ("set", (0, np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.float32), 1)),
+        ("set", (NUM_SLOTS, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 1, 1)),
+        ("set", (0, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 0, 1)),
+        ("set", (0, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 2, 1)),
+        ("set", (0, np.zeros(1, np.int32), None, np.zeros(1, np.float32), 1, MAX_LENGTH + 1)),
+        ("set", (0, np.zeros(1, np.int32), None, np.zeros(2, np.float32), 1, 1)),
+        ("set", (0, np.zeros(1, np.int64), None, np.zeros(1, np.float32), 1, 1)),
+        ("set", (0, np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.float32), 1, 1)),
         ("follow", (ONE, np.array([MAX_LENGTH], np.int32), FEW, np.zeros(1, np.int32), ENDS)),
         ("follow", (ONE, FEW, np.array([-1], np.int32), np.zeros(1, np.int32), ENDS)),
         ("follow", (ONE, FEW, np.array([2], np.int32), np.zeros(1, np.int32), ENDS)),

@@ -205,27 +205,30 @@ class SchedulerState:
         Returns:
             False if it does not go on with the output, or the request rests on.
         """
-        tokens = request.token_ids if request.slot == NO_SLOT else self.table.tokens(request.slot)
-        left = window.follow(tokens, request.num_prompt_tokens)
-        if left is None or not self._wakes(request, left):
+        slot, has_slot = request.slot, request.slot != NO_SLOT
+        is_resting = rests(int(self.table.gain[slot]) if has_slot else request.gain)
+        if is_resting or not has_slot:
+            tokens = self.table.tokens(slot) if has_slot else request.token_ids
+            left = window.follow(tokens, request.num_prompt_tokens)
+            if left is None or (is_resting and not self._wakes(request, left)):
+                return False
+            if not has_slot:
+                request.window, request.window_base = left, window.base
+                # Not only when the request is admitted: then, a plan waits for them.
+                left.find_hazards()
+                self.waiting.touch()
+                return True
+        if not self.table.replace_window(slot, window):
             return False
-        request.window, request.window_base = left, window.base
-        if request.slot == NO_SLOT:
-            # Not only when the request is admitted: then, a plan waits for them.
-            left.find_hazards()
-            self.waiting.touch()
-            return True
-        self.table.replace_window(request.slot)
-        self.weigh_window(request.slot)
-        self.unsent_windows[request.slot] = None
+        request.window_base = window.base
+        self.weigh_window(slot)
+        self.unsent_windows[slot] = None
         return True
 
     def _wakes(self, request: Request, window: Window) -> bool:
         """Wakes a request that rests if a window promises enough; returns whether it is awake."""
         slot = request.slot
         has_slot = slot != NO_SLOT
-        if not rests(int(self.table.gain[slot]) if has_slot else request.gain):
-            return True
         # Windows that have promised too much, as they mostly had before it rested, are doubted.
         if not wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0):
             return False
@@ -239,11 +242,9 @@ class SchedulerState:
     def rest(self, slot: int) -> None:
         """Lets a slot's request draft from no window until one wakes it."""
         self.stats.num_rested += 1
-        request = self.table.request(slot)
-        request.window = None
-        self.table.replace_window(slot)
+        self.table.replace_window(slot, None)
         # The worker is to forget what it has.
-        request.window = NO_WINDOW
+        self.table.request(slot).window = NO_WINDOW
         self.unsent_windows[slot] = None
 
     def weigh_window(self, slot: int) -> None:

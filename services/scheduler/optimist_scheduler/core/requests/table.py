@@ -11,7 +11,9 @@ import numpy as np
 from optimist_scheduler.core.base.values import BoolArray, Int32Array, SlotArray
 from optimist_scheduler.core.requests.following import is_worth_a_wait
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
+from optimist_scheduler.core.windows.slot_planes import NO_PATH
 from optimist_scheduler.core.windows.slot_windows import WindowPlanes
+from optimist_scheduler.core.windows.window import Window
 
 _ORDER = attrgetter("order")
 
@@ -256,9 +258,8 @@ class RequestTable(Rows):
         self.token_ids[slot, :num_tokens] = request.token_ids
         self.generation[slot] += 1
         self.version[slot] += 1
-        if request.window is not None:
-            request.window = request.window.follow(request.token_ids, request.num_prompt_tokens)
-        self._set_window(slot)
+        if request.window is not None and self._set_window(slot, request.window) == NO_PATH:
+            request.window = None
         return slot
 
     def update(self, request: Request) -> None:
@@ -276,28 +277,40 @@ class RequestTable(Rows):
         request.slot = NO_SLOT
         self.requests[slot] = None
         self.num_followed -= request.is_followed
-        self.windows.set(slot, None, int(self.num_tokens[slot]))
+        self.windows.remove(slot)
         self.status[slot] = SlotStatus.FREE
         self.generation[slot] += 1
         self.version[slot] += 1
         self._free_slots.append(slot)
         return request
 
-    def replace_window(self, slot: int) -> None:
-        """Takes the new window of a slot's request, which begins where the output ends.
+    def replace_window(self, slot: int, window: Window | None) -> bool:
+        """Replaces what a slot's output is expected to go on with, None for nothing.
 
         The version stays if the next pass may draft as much as it may at most, before and after.
+        Returns False, with nothing changed, if the window does not go on with the output.
         """
         before = int(self.window_end[slot])
-        self._set_window(slot)
+        if window is None:
+            self.windows.remove(slot)
+            self.window_end[slot] = end = 0
+        elif (end := self._set_window(slot, window)) == NO_PATH:
+            return False
+        self.request(slot).window = window
         assumed = self.num_tokens[slot] + self.num_output_placeholders[slot]
-        if min(before, self.window_end[slot]) - assumed < self.draft_width[slot]:
+        if min(before, end) - assumed < self.draft_width[slot]:
             self.version[slot] += 1
+        return True
 
-    def _set_window(self, slot: int) -> None:
-        """Notes what a slot's output is expected to go on with."""
-        window, length = self.request(slot).window, int(self.num_tokens[slot])
-        self.window_end[slot] = self.windows.set(slot, window, length)
+    def _set_window(self, slot: int, window: Window) -> int:
+        """Notes what a slot's output is expected to go on with; see `SlotPlanes.set`."""
+        start, length = int(self.num_prompt_tokens[slot]) + window.base, int(self.num_tokens[slot])
+        if start > length:
+            return NO_PATH
+        end = self.windows.set(slot, window, start, length)
+        if end != NO_PATH:
+            self.window_end[slot] = end
+        return end
 
     def check_integrity(self) -> None:
         """Raises AssertionError if columns, requests and free slots contradict each other."""

@@ -9,9 +9,11 @@ from optimist_scheduler.core.base.values import (
     BoolArray,
     Float32Array,
     Int32Array,
-    Int64Array,
     SlotArray,
 )
+
+NO_PATH = -1
+"""A window that does not go on with what its sequence has."""
 
 
 class Followed(NamedTuple):
@@ -62,6 +64,7 @@ class SlotPlanes:
         token_ids: Int32Array,
         parents: Int32Array | None,
         hazards: Float32Array,
+        start: int,
         length: int,
     ) -> int:
         """Replaces the window of a slot.
@@ -71,16 +74,18 @@ class SlotPlanes:
             token_ids: See `TokenTree` [num_nodes].
             parents: The same [num_nodes].
             hazards: See `Window.find_hazards` [num_nodes].
-            length: Prompt and output tokens, after which the window goes on.
+            start: Prompt and output tokens after which the window goes on.
+            length: All that there are by now.
 
         Returns:
-            Length of the sequence at the end of the likeliest path.
+            Length of the sequence at the end of the likeliest path, 0 if nothing is left;
+            NO_PATH, and nothing is changed, if what came since `start` is no path of the window.
         """
         tree = TokenTree(token_ids, parents)
-        if parents is None:
-            self.remove(slot)
-            return self._write(slot, length, tree, hazards, np.arange(len(tree)))
-        self._trees[slot], self._nodes[slot] = (tree, hazards), ROOT
+        path = tree.walk(self._token_ids[slot, start:length].tolist())
+        if len(path) < length - start:
+            return NO_PATH
+        self._trees[slot], self._nodes[slot] = (tree, hazards), path[-1] if path else ROOT
         return self._show(slot, length, shows_path=True)
 
     def remove(self, slot: int) -> None:
@@ -201,16 +206,12 @@ class SlotPlanes:
         if len(path) == len(nodes):
             # What is left is a chain.
             self.remove(slot)
-        if shows_path and len(path):
-            return self._write(slot, length, tree, hazards, path)
-        return min(length + len(path), int(self._expected.shape[1])) if len(path) else 0
-
-    def _write(
-        self, slot: int, length: int, tree: TokenTree, hazards: Float32Array, path: Int64Array
-    ) -> int:
+        if not len(path):
+            return 0
         end = min(length + len(path), int(self._expected.shape[1]))
-        path = path[: end - length]
-        self._expected[slot, length:end] = tree.token_ids[path]
-        self._hazards[slot, length - 1] = 0
-        self._hazards[slot, length:end] = hazards[path]
+        if shows_path:
+            path = path[: end - length]
+            self._expected[slot, length:end] = tree.token_ids[path]
+            self._hazards[slot, length - 1] = 0
+            self._hazards[slot, length:end] = hazards[path]
         return end

@@ -11,7 +11,7 @@ from optimist_scheduler.core.base.values import (
     SlotArray,
     count_up,
 )
-from optimist_scheduler.core.windows.slot_planes import Followed, SlotPlanes
+from optimist_scheduler.core.windows.slot_planes import NO_PATH, Followed, SlotPlanes
 from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS, Window
 
 if IS_COMPILED:
@@ -74,24 +74,18 @@ class WindowPlanes:
         cells += positions
         return cells
 
-    def set(self, slot: int, window: Window | None, length: int) -> int:
-        """Replaces the window of a slot.
-
-        Args:
-            slot: The slot.
-            window: Begins where the sequence ends; None if nothing is expected.
-            length: Prompt and output tokens.
-
-        Returns:
-            Length of the sequence at the end of the likeliest path; 0 if there is none.
-        """
-        if window is None or window.num_nodes == 0:
-            self._planes.remove(slot)
-            self._set_valued(slot, is_valued=False)
-            return 0
-        self._set_valued(slot, is_valued=window.has_values)
+    def set(self, slot: int, window: Window, start: int, length: int) -> int:
+        """Replaces the window of a slot; see `SlotPlanes.set`."""
         tree, hazards = window.tree, window.find_hazards()
-        return self._planes.set(slot, tree.token_ids, tree.parents, hazards, length)
+        end = self._planes.set(slot, tree.token_ids, tree.parents, hazards, start, length)
+        if end != NO_PATH:
+            self._set_valued(slot, is_valued=end > 0 and window.has_values)
+        return end
+
+    def remove(self, slot: int) -> None:
+        """Forgets the window of a slot."""
+        self._planes.remove(slot)
+        self._set_valued(slot, is_valued=False)
 
     def follow(
         self,
