@@ -108,3 +108,22 @@ class SlotPlanes:
         is_valued: BoolArray,
         /,
     ) -> Int32Array: ...
+
+class WorkerWindows:
+    num_nodes: Int32Array
+    def __init__(self, num_nodes: Int32Array, /) -> None: ...
+    def set(self, slot: int, positions: Int32Array, parents: Int32Array | None, /) -> None: ...
+    def find_positions(
+        self,
+        slots: npt.NDArray[np.integer],
+        counts: Int32Array,
+        nodes: Int32Array,
+        /,
+    ) -> Int32Array | None: ...
+    def find_drafted(
+        self,
+        slots: npt.NDArray[np.integer],
+        nodes: Int32Array,
+        num_drafted: Int32Array,
+        /,
+    ) -> tuple[npt.NDArray[np.int64], Int32Array]: ...

@@ -247,4 +247,10 @@ PYBIND11_MODULE(native, module) {
       .def("remove", &SlotPlanes::remove)
       .def("count_worth", &SlotPlanes::count_worth)
       .def("follow", &SlotPlanes::follow);
+  py::class_<WorkerWindows>(module, "WorkerWindows")
+      .def(py::init<py::object>())
+      .def_readonly("num_nodes", &WorkerWindows::num_nodes)
+      .def("set", &WorkerWindows::set)
+      .def("find_positions", &WorkerWindows::find_positions)
+      .def("find_drafted", &WorkerWindows::find_drafted);
 }

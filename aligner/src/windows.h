@@ -60,6 +60,15 @@ class Column {
   Py_buffer view_;
 };
 
+// Parents of so many nodes, or an exception.
+inline void check_tree(const Column<int32_t>& parents, int64_t num_nodes) {
+  bool is_tree = parents.size() == num_nodes;
+  for (int64_t node = 0; node < parents.size(); ++node) {
+    is_tree &= parents[node] >= ROOT && parents[node] < node;
+  }
+  if (!is_tree) throw std::invalid_argument("parents: no tree");
+}
+
 // Checks windows, and finds how likely their nodes are.
 class WindowReader {
  public:
@@ -180,10 +189,7 @@ class SlotPlanes {
       return end;
     }
     const Column<int32_t> ahead(parents);
-    if (ahead.size() != number) throw std::invalid_argument("parents: not one of each node");
-    for (int64_t node = 0; node < number; ++node) {
-      if (ahead[node] < ROOT || ahead[node] >= node) throw std::invalid_argument("parents: no tree");
-    }
+    check_tree(ahead, number);
     Tree tree{{tokens.begin(), tokens.end()}, {ahead.begin(), ahead.end()},
               {sums.begin(), sums.end()}};
     if (!tree.walk(passed, num_passed)) return NO_PATH;
@@ -342,6 +348,91 @@ class SlotPlanes {
   const int64_t num_slots_, length_, most_drafts_;
   std::unordered_map<int64_t, Tree> trees_;
   std::vector<bool> is_after_;
+};
+
+// The windows of slots as the worker has them: where their nodes were read from.
+class WorkerWindows {
+ public:
+  explicit WorkerWindows(py::object num_nodes)
+      : num_nodes(std::move(num_nodes)),
+        num_nodes_(this->num_nodes, true),
+        windows_(num_nodes_.size()) {}
+
+  // By slot.
+  const py::object num_nodes;
+
+  void set(int64_t slot, const py::handle& positions, const py::object& parents) {
+    const Column<int32_t> read_from(positions);
+    num_nodes_.at(slot) = int32_t(read_from.size());
+    Window& window = windows_[slot];
+    window.positions.assign(read_from.begin(), read_from.end());
+    window.parents.clear();
+    if (parents.is_none()) return;
+    const Column<int32_t> ahead(parents);
+    check_tree(ahead, read_from.size());
+    window.parents.assign(ahead.begin(), ahead.end());
+  }
+
+  std::optional<py::array_t<int32_t>> find_positions(const py::handle& slots,
+                                                     const py::handle& counts,
+                                                     const py::handle& nodes) const {
+    const Column<int64_t> of_rows(slots);
+    const Column<int32_t> numbers(counts), all(nodes);
+    py::array_t<int32_t> positions(all.size());
+    int64_t index = 0;
+    for (int64_t row = 0; row < of_rows.size(); ++row) {
+      const Window& window = find(of_rows[row]);
+      for (int32_t left = numbers.at(row); left > 0; --left, ++index) {
+        const uint32_t node = all.at(index);
+        if (node >= window.positions.size()) return {};
+        positions.mutable_data()[index] = window.positions[node];
+      }
+    }
+    return positions;
+  }
+
+  std::pair<py::array_t<int64_t>, py::array_t<int32_t>> find_drafted(
+      const py::handle& slots, const py::handle& nodes, const py::handle& counts) const {
+    const Column<int64_t> of_rows(slots);
+    const Column<int32_t> reached(nodes), numbers(counts);
+    std::vector<int64_t> slots_of_drafts;
+    std::vector<int32_t> positions;
+    for (int64_t row = 0; row < of_rows.size(); ++row) {
+      const Window& window = find(of_rows[row]);
+      const int64_t node = reached.at(row), number = numbers.at(row);
+      const int64_t size = window.positions.size(), first = positions.size();
+      if (number < 0 || node < ROOT || node + number >= size) {
+        throw py::index_error("nodes: not in the window");
+      }
+      const auto* after = window.positions.data() + node + 1;
+      positions.insert(positions.end(), after, after + number);
+      slots_of_drafts.insert(slots_of_drafts.end(), number, of_rows[row]);
+      if (window.parents.empty()) continue;
+      std::vector<bool> is_after(size + 1);
+      is_after[node + 1] = true;
+      int64_t found = 0;
+      for (int64_t each = node + 1; each < size && found < number; ++each) {
+        if (!is_after[window.parents[each] + 1]) continue;
+        is_after[each + 1] = true;
+        positions[first + found++] = window.positions[each];
+      }
+    }
+    return {py::array_t<int64_t>(int64_t(positions.size()), slots_of_drafts.data()),
+            py::array_t<int32_t>(int64_t(positions.size()), positions.data())};
+  }
+
+ private:
+  struct Window {
+    std::vector<int32_t> positions, parents;
+  };
+
+  const Window& find(int64_t slot) const {
+    if (slot < 0 || slot >= int64_t(windows_.size())) throw py::index_error("slots: there is none");
+    return windows_[slot];
+  }
+
+  const Column<int32_t> num_nodes_;
+  std::vector<Window> windows_;
 };
 
 }  // namespace aligner

@@ -13,6 +13,7 @@ from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import TokenTree
 from optimist_scheduler.core.windows.slot_planes import NO_PATH, SlotPlanes
 from optimist_scheduler.core.windows.window import Window, find_window_fault
+from optimist_scheduler.core.windows.worker_windows import WorkerWindows
 from tests.scheduler.situation import window_of
 
 if not IS_COMPILED:
@@ -216,3 +217,40 @@ def test_what_is_out_of_range_is_refused(name: str, arguments: tuple[Any, ...]) 
     both = Both()
     with pytest.raises((IndexError, ValueError)):
         getattr(both._planes[1], name)(*arguments)
+
+
+@given(st.integers(0, 2**32))
+def test_windows_of_the_worker_are_those_of_python(seed: int) -> None:
+    random = Random(seed)
+    both = [kind(np.zeros(NUM_SLOTS, np.int32)) for kind in (WorkerWindows, native.WorkerWindows)]
+    windows: dict[int, Window] = {}
+    for _ in range(20):
+        slot = random.randrange(NUM_SLOTS)
+        windows[slot] = window = draw_window(random, FEW_TOKENS)
+        for each in both:
+            each.set(slot, window.positions, window.tree.parents)
+        np.testing.assert_array_equal(both[0].num_nodes, both[1].num_nodes)
+        chosen = [*windows]
+        slots = np.array(chosen, np.int64)
+        sizes = [windows[each].num_nodes for each in chosen]
+        counts = np.array([random.randrange(3) for _ in chosen], np.int32)
+        nodes = [
+            random.randrange(
+                -1 if random.random() < 0.02 else 0,
+                size + 1 if random.random() < 0.1 else max(size, 1),
+            )
+            for size, count in zip(sizes, counts.tolist(), strict=True)
+            for _ in range(count)
+        ]
+        found = [each.find_positions(slots, counts, np.array(nodes, np.int32)) for each in both]
+        assert (found[0] is None) == (found[1] is None)
+        if found[0] is not None and found[1] is not None:
+            np.testing.assert_array_equal(found[0], found[1])
+        reached = [random.randrange(-1, size) for size in sizes]
+        number = [random.randrange(size - node) for size, node in zip(sizes, reached, strict=True)]
+        drafted = [
+            each.find_drafted(slots, np.array(reached, np.int32), np.array(number, np.int32))
+            for each in both
+        ]
+        for mine, its in zip(*drafted, strict=True):
+            np.testing.assert_array_equal(mine, its)

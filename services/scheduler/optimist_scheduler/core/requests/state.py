@@ -22,7 +22,7 @@ from optimist_scheduler.core.requests.table import (
 )
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.width.widths import DraftWidths
-from optimist_scheduler.core.windows.slot_windows import WorkerWindows
+from optimist_scheduler.core.windows.fastest import WorkerWindows
 from optimist_scheduler.core.windows.window import NO_WINDOW, Window
 
 WIDTH_INTERVAL = 8
@@ -47,7 +47,7 @@ class SchedulerState:
         self.blocks = BlockPool(
             config.num_blocks, max_num_seqs, config.num_blocks_for(config.max_length)
         )
-        self.worker_windows = WorkerWindows(max_num_seqs)
+        self.worker_windows = WorkerWindows(np.zeros(max_num_seqs, np.int32))
         self.accounts = DraftAccounts(max_num_seqs, MAX_PREDICTED_TOKENS)
         self.stops = StopTokens(config.vocab_size)
         self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)

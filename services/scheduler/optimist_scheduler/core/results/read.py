@@ -166,10 +166,10 @@ def _find_window_nodes(
     num_of_windows = num_accepted
     if state.config.drafter is not None:
         num_of_windows = num_accepted * (result.draft_sources == PREDICTION)
-    slots = step.slots.repeat(num_of_windows)
-    if len(accepted_nodes) != len(slots):
-        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {len(slots)}")
-    positions = windows.find_positions(slots, accepted_nodes)
+    number = int(np.add.reduce(num_of_windows))
+    if len(accepted_nodes) != number:
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {number}")
+    positions = windows.find_positions(step.slots, num_of_windows, accepted_nodes)
     if positions is None:
         raise ResultError("accepted_nodes: not in the window")
     if num_of_windows is not num_accepted:

@@ -98,7 +98,7 @@ def _set_worker_windows(state: SchedulerState, step: Plan) -> None:
     # Who takes a slot has nothing to draft from but what comes with it.
     windows = {admission.slot: NO_WINDOW for admission in step.admissions} | dict(step.windows)
     for slot, window in windows.items():
-        state.worker_windows.set(slot, window)
+        state.worker_windows.set(slot, window.positions, window.tree.parents)
 
 
 def _find_alive(state: SchedulerState, step: Plan, *, is_repeat: bool) -> BoolArray:

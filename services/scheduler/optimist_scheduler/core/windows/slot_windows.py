@@ -2,23 +2,15 @@
 
 import numpy as np
 
-from optimist_aligner import IS_COMPILED
-from optimist_common.drafts import NodeColumn, TokenTree
 from optimist_scheduler.core.base.values import (
     Float32Array,
     Int32Array,
     Int64Array,
     SlotArray,
-    count_up,
 )
-from optimist_scheduler.core.windows.slot_planes import NO_PATH, Followed, SlotPlanes
-from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS, Window
-
-if IS_COMPILED:
-    from optimist_aligner import native
-
-_NO_NODE = -(2**31)
-"""Position of what is no node of a window: less than any other."""
+from optimist_scheduler.core.windows.fastest import SlotPlanes
+from optimist_scheduler.core.windows.slot_planes import NO_PATH, Followed
+from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, Window
 
 
 class WindowPlanes:
@@ -54,7 +46,7 @@ class WindowPlanes:
         """Cumulated hazards of the nodes of trees, never falling; infinite after the last
         [max_num_seqs, MAX_TREE_DRAFTS]."""
         self._first_cells = np.arange(max_num_seqs, dtype=np.int64) * max_length
-        self._planes = (native.SlotPlanes if IS_COMPILED else SlotPlanes)(
+        self._planes = SlotPlanes(
             token_ids,
             self.expected,
             self.hazards_before,
@@ -141,75 +133,3 @@ class WindowPlanes:
     def _set_valued(self, slot: int, *, is_valued: bool) -> None:
         self.num_valued += is_valued - int(self.is_valued[slot])
         self.is_valued[slot] = is_valued
-
-
-class WorkerWindows:
-    """The window of each slot as the worker has it when it runs the oldest plan in flight.
-
-    A window replaces that of its slot from the plan on that it comes with, and results come in the
-    order of plans.
-    """
-
-    def __init__(self, max_num_seqs: int) -> None:
-        """Starts with no window in any slot."""
-        self._positions = np.full((max_num_seqs, MAX_NODES), _NO_NODE, np.int32)
-        self.num_nodes = np.zeros(max_num_seqs, np.int32)
-        """Nodes of each window [max_num_seqs]."""
-        self._trees: dict[int, TokenTree] = {}
-        """Those that are no chains, by slot."""
-
-    def set(self, slot: int, window: Window) -> None:
-        """Replaces the window of a slot."""
-        number, before = window.num_nodes, int(self.num_nodes[slot])
-        positions = self._positions[slot]
-        positions[:number] = window.positions
-        if number < before:
-            positions[number:before] = _NO_NODE
-        self.num_nodes[slot] = number
-        if window.tree.parents is None:
-            self._trees.pop(slot, None)
-        else:
-            self._trees[slot] = window.tree
-
-    def find_positions(self, slots: SlotArray, nodes: Int32Array) -> Int32Array | None:
-        """Returns where nodes were read from, see `Window.positions` [num_nodes].
-
-        None if one of them is not in its window.
-
-        Args:
-            slots: Slot of each node [num_nodes].
-            nodes: Indices in the windows of their slots [num_nodes].
-        """
-        if not len(nodes):
-            return nodes
-        # Negative numbers are large without their sign.
-        if np.maximum.reduce(nodes.view(np.uint32)) >= MAX_NODES:
-            return None
-        positions = self._take_positions(slots, nodes)
-        return None if np.minimum.reduce(positions) == _NO_NODE else positions
-
-    def _take_positions(self, slots: SlotArray, nodes: Int32Array | NodeColumn) -> Int32Array:
-        cells = slots * MAX_NODES
-        cells += nodes
-        return self._positions.reshape(-1).take(cells)
-
-    def find_drafted(
-        self, slots: SlotArray, nodes: Int32Array, num_drafted: Int32Array
-    ) -> tuple[SlotArray, Int32Array]:
-        """Returns slot and position of each draft that rows have made [num_drafts].
-
-        Args:
-            slots: Slots of the rows [num_rows].
-            nodes: Where in their windows the rows were, ROOT for before all nodes [num_rows].
-            num_drafted: How many of the nodes after it they have drafted [num_rows].
-        """
-        slot_of_draft = slots.repeat(num_drafted)
-        drafted = count_up(nodes + 1, num_drafted)
-        if self._trees:
-            num_before = num_drafted.cumsum() - num_drafted
-            for row, slot in enumerate(slots.tolist()):
-                if (tree := self._trees.get(slot)) is not None:
-                    first, number = int(num_before[row]), int(num_drafted[row])
-                    subtree = tree.find_subtree(int(nodes[row]))[:number]
-                    drafted[first : first + len(subtree)] = subtree
-        return slot_of_draft, self._take_positions(slot_of_draft, drafted)
