@@ -98,7 +98,7 @@ class DraftMetrics:
         counts = np.bincount(sources)
         found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}
         for source, num_rows in found.items():
-            rows = sources == source
+            rows = sources == int(source)
             series = self._find_series(source)
             series.rows.inc(num_rows)
             _observe(series, drafted[rows], accepted[rows], emitted[rows])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION, DraftSource
+from optimist_common.drafts import NGRAM, PREDICTION
 from optimist_scheduler.core.base.values import NUM_SOURCES, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.requests.request import Request
 
@@ -68,7 +68,7 @@ class DraftAccounts:
             is_predicted = positions >= 0
             others = slots.repeat(kept)[~is_predicted]
             np.subtract.at(self._num_accepted[PREDICTION], others, 1)
-            np.add.at(self._num_accepted[DraftSource.NGRAM], others, 1)
+            np.add.at(self._num_accepted[NGRAM], others, 1)
             cells, positions = cells[is_predicted], positions[is_predicted]
         cells += positions
         self._marks.reshape(-1)[cells] = _DRAFTED | _KEPT

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION, DraftSource
+from optimist_common.drafts import PREDICTION, TARGET
 from optimist_scheduler.core.base.values import (
     NO_OUTPUTS,
     BoolArray,
@@ -260,11 +260,11 @@ def make_end(request: Request, num_tokens: int, reason: FinishReason, message: s
     """Returns the account of a request that is over, `num_tokens` long."""
     by_source = list(request.num_accepted_by_source)
     num_before = request.num_prompt_tokens + request.num_given_tokens
-    by_source[DraftSource.TARGET] = num_tokens - num_before - sum(by_source)
+    by_source[TARGET] = num_tokens - num_before - sum(by_source)
     finished = Finished(
         reason,
         message,
-        by_source[DraftSource.PREDICTION],
+        by_source[PREDICTION],
         num_rejected_tokens(request),
         request.num_passes,
         tuple(by_source),

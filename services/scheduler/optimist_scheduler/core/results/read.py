@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION, DraftSource
+from optimist_common.drafts import NGRAM, PREDICTION, TARGET
 from optimist_scheduler.core.base.values import (
     BoolArray,
     FinishReason,
@@ -141,7 +141,7 @@ def _check_draft_positions(
         raise ResultError("draft_positions: not one element per row")
     looks_up = alive & (first != NO_POSITION)
     ends = state.table.num_predicted_tokens.take(step.slots)
-    is_wrong = (first < 0) | (drafted > ends - first) | (result.draft_sources != DraftSource.NGRAM)
+    is_wrong = (first < 0) | (drafted > ends - first) | (result.draft_sources != NGRAM)
     if (looks_up & is_wrong).any():
         raise ResultError("draft_positions: not in the predictions, or of drafts from elsewhere")
 
@@ -210,16 +210,16 @@ def _check_sources(drafter: Drafter | None, result: StepResult) -> None:
     # So it is with predictions alone.
     if not np.count_nonzero(sources != (drafted > 0)):
         return
-    if ((sources == DraftSource.TARGET) != (drafted == 0)).any():
+    if np.count_nonzero((sources == TARGET) != (drafted == 0)):
         raise ResultError("draft_sources: one without drafts, or drafts without a source")
-    others = (sources < DraftSource.TARGET) | (sources > DraftSource.PREDICTION)
-    if not others.any():
+    others = (sources < TARGET) | (sources > PREDICTION)
+    if not np.count_nonzero(others):
         return
-    if drafter is None or (sources[others] != drafter.source).any():
+    if drafter is None or np.count_nonzero(sources[others] != int(drafter.source)):
         raise ResultError("draft_sources: neither the prediction nor the worker's drafter")
-    if (drafted[others] > drafter.max_tokens).any():
+    if np.count_nonzero(drafted[others] > drafter.max_tokens):
         raise ResultError(f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}")
-    if (result.num_accepted_tokens[others] > drafter.max_depth).any():
+    if np.count_nonzero(result.num_accepted_tokens[others] > drafter.max_depth):
         raise ResultError(f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep")
 
 

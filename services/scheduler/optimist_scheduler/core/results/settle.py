@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import DraftSource
+from optimist_common.drafts import PREDICTION
 from optimist_scheduler.core.base.values import (
     BoolArray,
     ReportedLogprobs,
@@ -159,8 +159,8 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
     """Learns how well the worker's drafter does."""
     if state.config.drafter is None:
         return
-    rows = new.draft_sources == state.config.drafter.source
-    if rows.any():
+    rows = new.draft_sources == int(state.config.drafter.source)
+    if np.count_nonzero(rows):
         drafted, accepted = new.num_drafted_tokens[rows], new.num_accepted_tokens[rows]
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
@@ -174,7 +174,7 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     if not np.count_nonzero(before >= LEAST_GAIN):
         return
     # A pass without a window gains nothing too: a window that is right again wakes.
-    accepted = new.num_accepted_tokens * (new.draft_sources == DraftSource.PREDICTION)
+    accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
     after = average(before, accepted)
     table.gain[new.slots] = after
     for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
@@ -194,7 +194,7 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
     if state.config.drafter is not None:
-        is_drafters = result.draft_sources == state.config.drafter.source
+        is_drafters = result.draft_sources == int(state.config.drafter.source)
         drafted = result.num_drafted_tokens[is_drafters]
         if len(drafted):
             deepest = int(state.config.drafter.count_levels(drafted).max())

@@ -38,10 +38,7 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
         np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
-    # Mostly one of the first few will do.
-    return any(
-        np.count_nonzero(_chances(state, some) >= LEAST_CHANCE) for some in (slots[:16], slots)
-    )
+    return bool(np.count_nonzero(_chances(state, slots) >= LEAST_CHANCE))
 
 
 def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:

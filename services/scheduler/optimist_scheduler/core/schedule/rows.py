@@ -148,7 +148,7 @@ def _share_budget(
         )
     if view.config.drafter is not None:
         has_window = (rows.window_end > assumed) | (drafts > 0)
-        num_left = budget - int(left.sum()) - int(drafts.sum())
+        num_left = budget - total - int(np.add.reduce(drafts))
         from_drafter = _share_drafter(view, slots, rows, view.config.drafter, has_window, num_left)
         drafts = np.where(has_window, drafts, from_drafter)
     if np.count_nonzero(runs) < len(runs):
@@ -217,7 +217,7 @@ def _take_trees(view: ScheduleView, slots: SlotArray, rows: Rows, drafts: Int32A
     least = rows.num_tokens + rows.num_emits_in_flight
     left = (rows.window_end - least + windows.num_side_nodes[slots]) * (rows.window_end > least)
     room = rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders
-    of_trees = np.clip(np.minimum(left, room), 0, rows.draft_width)
+    of_trees = np.minimum(np.maximum(np.minimum(left, room), 0), rows.draft_width)
     return np.where(windows.is_tree[slots], of_trees, drafts)
 
 

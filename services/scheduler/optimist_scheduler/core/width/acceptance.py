@@ -80,8 +80,8 @@ class Drafter:
 
     def count_levels(self, num_tokens: Int32Array) -> Int32Array:
         """Returns how many levels as many drafts have; of levels begun, the first counts."""
-        levels = np.clip(num_tokens * self.max_depth // self.max_tokens, 1, self.max_depth)
-        drafted: Int32Array = levels * (num_tokens > 0)
+        levels = np.maximum(num_tokens * self.max_depth // self.max_tokens, 1)
+        drafted: Int32Array = np.minimum(levels, self.max_depth) * (num_tokens > 0)
         return drafted
 
 

@@ -116,7 +116,7 @@ class Prices:
         worth, start = most, num_tokens
         for end, slope in self._find_hull(num_tokens, num_tokens + total):
             before, worth = worth, count(_find_depths_of(slope, extra))
-            num_worth = int(worth.sum())
+            num_worth = int(np.add.reduce(worth))
             room = start - num_tokens - num_worth
             if room >= 0:
                 # What fills the cheaper tokens before this piece pays, and nothing in it.
