@@ -1,5 +1,5 @@
-// What outputs are expected to go on with, as a scheduler keeps it by slot. See `core/windows` of the
-// scheduler, whose Python does the same.
+// What outputs are expected to go on with, as a scheduler keeps it by slot. See `core/windows` of
+// the scheduler, whose Python does the same.
 
 #pragma once
 
@@ -14,11 +14,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tree.h"
+
 namespace aligner {
 
 namespace py = pybind11;
 
-constexpr int32_t ROOT = -1;
 constexpr int64_t NO_PATH = -1;
 
 // The numbers of an array, which stays as long as this does.
@@ -64,7 +65,7 @@ class Column {
 inline void check_tree(const Column<int32_t>& parents, int64_t num_nodes) {
   bool is_tree = parents.size() == num_nodes;
   for (int64_t node = 0; node < parents.size(); ++node) {
-    is_tree &= parents[node] >= ROOT && parents[node] < node;
+    is_tree &= parents[node] >= NO_PARENT && parents[node] < node;
   }
   if (!is_tree) throw std::invalid_argument("parents: no tree");
 }
@@ -89,7 +90,7 @@ class WindowReader {
       if (uint32_t(token_id) >= vocab_size) return {};
     }
     for (int32_t position : read_from) {
-      if (position >= num_predicted || position < ROOT - num_prompt) return {};
+      if (position >= num_predicted || position < NO_POSITION - num_prompt) return {};
     }
     float before = 1;
     for (float chance : chances) {
@@ -98,6 +99,7 @@ class WindowReader {
       before = chance;
     }
     py::array_t<float> hazards(number);
+    float* next = hazards.mutable_data();
     // The last elements are the root's.
     std::vector<double> sums(number + 1), own(number + 1);
     for (int64_t node = 0; node < chances.size(); ++node) {
@@ -107,7 +109,7 @@ class WindowReader {
       double step = prior_hazard_;
       if (chances.size()) step = std::max(own[node] - own[parent], least_hazard_);
       sums[node] = sums[parent] + step;
-      hazards.mutable_data()[node] = float(sums[node]);
+      next[node] = float(sums[node]);
     };
     if (parents.is_none()) {
       for (int64_t node = 0; node < number; ++node) add(node, node ? node - 1 : number);
@@ -116,11 +118,11 @@ class WindowReader {
     const Column<int32_t> ahead(parents);
     if (ahead.size() != number) return {};
     // Of each node and the root, the last child so far, and of each node the one before it.
-    std::vector<int32_t> last_children(number + 1, ROOT), siblings(number);
+    std::vector<int32_t> last_children(number + 1, NO_PARENT), siblings(number);
     for (int32_t node = 0; node < number; ++node) {
-      if (ahead[node] < ROOT || ahead[node] >= node) return {};
-      const int64_t parent = ahead[node] == ROOT ? number : ahead[node];
-      for (int32_t other = last_children[parent]; other != ROOT; other = siblings[other]) {
+      if (ahead[node] < NO_PARENT || ahead[node] >= node) return {};
+      const int64_t parent = ahead[node] == NO_PARENT ? number : ahead[node];
+      for (int32_t other = last_children[parent]; other != NO_PARENT; other = siblings[other]) {
         if (tokens[other] == tokens[node]) return {};
       }
       siblings[node] = last_children[parent];
@@ -190,8 +192,8 @@ class SlotPlanes {
     }
     const Column<int32_t> ahead(parents);
     check_tree(ahead, number);
-    Tree tree{{tokens.begin(), tokens.end()}, {ahead.begin(), ahead.end()},
-              {sums.begin(), sums.end()}};
+    Tree tree{
+        {tokens.begin(), tokens.end()}, {ahead.begin(), ahead.end()}, {sums.begin(), sums.end()}};
     if (!tree.walk(passed, num_passed)) return NO_PATH;
     return show(slot, trees_[slot] = std::move(tree), length, true);
   }
@@ -217,7 +219,9 @@ class SlotPlanes {
         worth.at(row) = int32_t(std::min<int64_t>(worth.at(row), number));
       } else {
         // What is in flight may be assumed to go on past the longest sequence.
-        const auto find = [&](int64_t cell) { return hazards_[std::clamp<int64_t>(cell, 0, last)]; };
+        const auto find = [&](int64_t cell) {
+          return hazards_[std::clamp<int64_t>(cell, 0, last)];
+        };
         const int64_t cell = slot * length_ + long_as.at(row);
         const float before = find(cell), reach = find(cell + worth.at(row)) - before;
         if (reach <= depth) continue;
@@ -239,6 +243,8 @@ class SlotPlanes {
     const int64_t num_rows = of_rows.size();
     py::array_t<int32_t> all_inside(num_rows), all_agreed(num_rows);
     py::array_t<float> all_estimated(num_rows);
+    int32_t *insides = all_inside.mutable_data(), *agreements = all_agreed.mutable_data();
+    float* estimates = all_estimated.mutable_data();
     std::vector<int64_t> lost;
     const int32_t* next = tokens.begin();
     for (int64_t row = 0; row < num_rows; ++row) {
@@ -251,12 +257,11 @@ class SlotPlanes {
       std::copy_n(next, count, &token_ids_[cell]);
       int32_t& window = window_end.at(slot);
       const int64_t inside = std::max<int64_t>(std::min(int64_t(window) - start, count), 0);
-      const int64_t agreed =
-          std::mismatch(next, next + inside, &expected_[cell]).first - next;
+      const int64_t agreed = std::mismatch(next, next + inside, &expected_[cell]).first - next;
       const int64_t examined = std::min(agreed + 1, inside);
-      all_inside.mutable_data()[row] = int32_t(inside);
-      all_agreed.mutable_data()[row] = int32_t(agreed);
-      all_estimated.mutable_data()[row] = hazards_[cell + examined] - hazards_[cell];
+      insides[row] = int32_t(inside);
+      agreements[row] = int32_t(agreed);
+      estimates[row] = hazards_[cell + examined] - hazards_[cell];
       if (agreed < inside) window = 0;
       if (is_tree_[slot]) {
         Tree& tree = trees_.at(slot);
@@ -280,7 +285,7 @@ class SlotPlanes {
   struct Tree {
     std::vector<int32_t> token_ids, parents;
     std::vector<float> hazards;
-    int32_t node = ROOT;
+    int32_t node = NO_PARENT;
 
     // Goes on by some tokens; returns whether they are a path.
     bool walk(const int32_t* next, int64_t number) {
@@ -305,7 +310,7 @@ class SlotPlanes {
   // where that ends, 0 if nothing is left.
   int64_t show(int64_t slot, const Tree& tree, int64_t length, bool shows_path) {
     const auto size = int32_t(tree.token_ids.size());
-    const float before = tree.node == ROOT ? 0 : tree.hazards[tree.node];
+    const float before = tree.node == NO_PARENT ? 0 : tree.hazards[tree.node];
     float* drafts = &node_hazards_[slot * most_drafts_];
     is_after_.assign(size + 1, false);
     is_after_[tree.node + 1] = true;
@@ -379,13 +384,14 @@ class WorkerWindows {
     const Column<int64_t> of_rows(slots);
     const Column<int32_t> numbers(counts), all(nodes);
     py::array_t<int32_t> positions(all.size());
+    int32_t* next = positions.mutable_data();
     int64_t index = 0;
     for (int64_t row = 0; row < of_rows.size(); ++row) {
       const Window& window = find(of_rows[row]);
       for (int32_t left = numbers.at(row); left > 0; --left, ++index) {
         const uint32_t node = all.at(index);
         if (node >= window.positions.size()) return {};
-        positions.mutable_data()[index] = window.positions[node];
+        *next++ = window.positions[node];
       }
     }
     return positions;
@@ -401,7 +407,7 @@ class WorkerWindows {
       const Window& window = find(of_rows[row]);
       const int64_t node = reached.at(row), number = numbers.at(row);
       const int64_t size = window.positions.size(), first = positions.size();
-      if (number < 0 || node < ROOT || node + number >= size) {
+      if (number < 0 || node < NO_PARENT || node + number >= size) {
         throw py::index_error("nodes: not in the window");
       }
       const auto* after = window.positions.data() + node + 1;

@@ -39,7 +39,8 @@ RULES = (
     # What is delivered, and where an answer ends.
     *("find_stop", "find_new_tokens", "_cut_at_stops", "_find_earlier", "report_logprobs"),
     # Windows, and who drafted.
-    *("follow_windows", "RequestTable.move_tree", "_learn_windows", "_learn_drafter"),
+    *("follow_windows", "RequestTable.replace_window", "_learn_drafter"),
+    *("SlotPlanes.set", "SlotPlanes.follow", "SlotPlanes.count_worth", "SlotPlanes._show"),
     *("DraftAccounts.record_kept", "DraftAccounts.record_drafted", "DraftAccounts.open"),
     *("WorkerWindows.find_drafted", "find_draft_nodes"),
 )

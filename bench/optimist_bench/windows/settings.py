@@ -21,11 +21,11 @@ class VirtualSettings(BaseModel):
         0, ge=0, le=1024, description="cores that virtual services share; 0: each has its own"
     )
     wire_us: float = Field(50.0, ge=0, description="how long a message is on its way")
-    step_us: float = Field(1300.0, ge=0, description="scheduler, for a step")
-    row_us: float = Field(55.0, ge=0, description="scheduler, for a row of a step")
-    window_us: float = Field(55.0, ge=0, description="scheduler, for a window")
+    step_us: float = Field(800.0, ge=0, description="scheduler, for a step")
+    row_us: float = Field(30.0, ge=0, description="scheduler, for a row of a step")
+    window_us: float = Field(30.0, ge=0, description="scheduler, for a window")
     message_us: float = Field(
-        190.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
+        170.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
     )
     batch_us: float = Field(330.0, ge=0, description="proposer, for a batch")
     observation_us: float = Field(36.0, ge=0, description="proposer, for an observation")

@@ -7,10 +7,22 @@ import numpy as np
 import pytest
 
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results.read import ResultError
+from optimist_scheduler.core.windows import slot_planes, slot_windows, window, worker_windows
 from optimist_scheduler.core.windows.window import Window
 from tests.scheduler.situation import Situation, run_plan, set_window, window_of
+
+
+@pytest.fixture(autouse=True, params=["as installed", "in Python"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs each test also with what runs where there is no compiler."""
+    if request.param == "in Python":
+        monkeypatch.setattr(slot_windows, "SlotPlanes", slot_planes.SlotPlanes)
+        monkeypatch.setattr(state, "WorkerWindows", worker_windows.WorkerWindows)
+        monkeypatch.setattr(window, "_READER", None)
+
 
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
 VALUES = [0.8, 0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
