@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner import IS_COMPILED
@@ -142,7 +142,6 @@ class Both:
 
 
 @given(st.integers(0, 2**32))
-@settings(deadline=None)
 def test_planes_are_those_of_python(seed: int) -> None:
     random, both = Random(seed), Both()
     lengths = [1] * NUM_SLOTS
