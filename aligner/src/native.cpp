@@ -6,8 +6,8 @@
 #include <pybind11/stl.h>
 
 #include <memory>
-#include <string_view>
 
+#include "column.h"
 #include "tree.h"
 #include "windows.h"
 
@@ -17,18 +17,8 @@ namespace aligner {
 
 // The numbers of an array of int32, copied.
 Text read_column(const py::buffer& column) {
-  Py_buffer view;
-  // Not by `request`, which takes longer than all that is done with a few numbers.
-  if (PyObject_GetBuffer(column.ptr(), &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT)) {
-    throw py::error_already_set();
-  }
-  const bool is_int32 = view.format && std::string_view(view.format) == "i";
-  const auto* numbers = static_cast<const int32_t*>(view.buf);
-  Text text;
-  if (is_int32) text.assign(numbers, numbers + view.len / sizeof(int32_t));
-  PyBuffer_Release(&view);
-  if (!is_int32) throw std::invalid_argument("a column is no array of int32");
-  return text;
+  const Column<int32_t> numbers(column);
+  return {numbers.begin(), numbers.end()};
 }
 
 // Tokens of an output.

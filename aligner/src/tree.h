@@ -11,6 +11,22 @@ namespace aligner {
 
 constexpr int32_t NO_PARENT = -1;
 
+// To which node some tokens lead after a node of a tree, and how many of them are nodes.
+inline std::pair<int32_t, int32_t> walk_nodes(const std::vector<int32_t>& token_ids,
+                                              const std::vector<int32_t>& parents,
+                                              std::span<const int32_t> tokens, int32_t node) {
+  const auto size = int32_t(token_ids.size());
+  int32_t count = 0;
+  for (int32_t token_id : tokens) {
+    int32_t child = node + 1;
+    while (child < size && (token_ids[child] != token_id || parents[child] != node)) ++child;
+    if (child == size) break;
+    node = child;
+    ++count;
+  }
+  return {node, count};
+}
+
 // A tree of expected tokens: parents stand before their children, and values never rise.
 struct Draft {
   std::vector<int32_t> token_ids, parents, positions;
@@ -40,17 +56,9 @@ struct Draft {
     return true;
   }
 
-  // To which node some tokens lead after a node, and how many of them are nodes.
+  // See `walk_nodes`.
   std::pair<int32_t, int32_t> walk(const std::vector<int32_t>& tokens, int32_t node) const {
-    int32_t count = 0;
-    for (int32_t token_id : tokens) {
-      int32_t child = node + 1;
-      while (child < size() && (token_ids[child] != token_id || parents[child] != node)) ++child;
-      if (child == size()) break;
-      node = child;
-      ++count;
-    }
-    return {node, count};
+    return walk_nodes(token_ids, parents, tokens, node);
   }
 
   // How long the longest path after a node is; NO_PARENT for the root.

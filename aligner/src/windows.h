@@ -10,56 +10,16 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
+#include "column.h"
 #include "tree.h"
 
 namespace aligner {
 
-namespace py = pybind11;
-
 constexpr int64_t NO_PATH = -1;
-
-// The numbers of an array, which stays as long as this does.
-template <typename Number>
-class Column {
- public:
-  explicit Column(const py::handle& array, bool is_written = false) {
-    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (is_written ? PyBUF_WRITABLE : 0);
-    // Not by `py::buffer::request`, which takes longer than all that is done with a few numbers.
-    if (PyObject_GetBuffer(array.ptr(), &view_, flags)) throw py::error_already_set();
-    if (view_.itemsize != sizeof(Number) || !view_.format || !is_format(view_.format)) {
-      PyBuffer_Release(&view_);
-      throw std::invalid_argument("a column has numbers of another type");
-    }
-  }
-
-  Column(const Column&) = delete;
-
-  ~Column() { PyBuffer_Release(&view_); }
-
-  int64_t size() const { return view_.len / int64_t(sizeof(Number)); }
-  Number* begin() const { return static_cast<Number*>(view_.buf); }
-  Number* end() const { return begin() + size(); }
-  Number& operator[](int64_t index) const { return begin()[index]; }
-
-  // The same, or an exception if it is out of range.
-  Number& at(int64_t index) const {
-    if (index < 0 || index >= size()) throw py::index_error("not in the column");
-    return begin()[index];
-  }
-
- private:
-  static bool is_format(std::string_view format) {
-    if constexpr (std::is_same_v<Number, bool>) return format == "?";
-    if constexpr (std::is_same_v<Number, float>) return format == "f";
-    return format == "i" || format == "l" || format == "q";
-  }
-
-  Py_buffer view_;
-};
 
 // Parents of so many nodes, or an exception.
 inline void check_tree(const Column<int32_t>& parents, int64_t num_nodes) {
@@ -68,6 +28,21 @@ inline void check_tree(const Column<int32_t>& parents, int64_t num_nodes) {
     is_tree &= parents[node] >= NO_PARENT && parents[node] < node;
   }
   if (!is_tree) throw std::invalid_argument("parents: no tree");
+}
+
+// All nodes after a node, itself not among them.
+inline std::vector<int32_t> find_subtree(const std::vector<int32_t>& parents, int32_t node) {
+  const auto size = int32_t(parents.size());
+  std::vector<bool> is_after(size + 1);
+  is_after[node + 1] = true;
+  std::vector<int32_t> nodes;
+  nodes.reserve(size - (node + 1));
+  for (int32_t each = node + 1; each < size; ++each) {
+    if (!is_after[parents[each] + 1]) continue;
+    is_after[each + 1] = true;
+    nodes.push_back(each);
+  }
+  return nodes;
 }
 
 // Checks windows, and finds how likely their nodes are.
@@ -289,14 +264,9 @@ class SlotPlanes {
 
     // Goes on by some tokens; returns whether they are a path.
     bool walk(const int32_t* next, int64_t number) {
-      const auto size = int32_t(token_ids.size());
-      for (const int32_t* token_id = next; token_id < next + number; ++token_id) {
-        int32_t child = node + 1;
-        while (child < size && (token_ids[child] != *token_id || parents[child] != node)) ++child;
-        if (child == size) return false;
-        node = child;
-      }
-      return true;
+      int32_t num_passed;
+      std::tie(node, num_passed) = walk_nodes(token_ids, parents, {next, size_t(number)}, node);
+      return num_passed == number;
     }
   };
 
@@ -309,17 +279,12 @@ class SlotPlanes {
   // Writes what is after a tree's node, its likeliest path only if that is another one; returns
   // where that ends, 0 if nothing is left.
   int64_t show(int64_t slot, const Tree& tree, int64_t length, bool shows_path) {
-    const auto size = int32_t(tree.token_ids.size());
     const float before = tree.node == NO_PARENT ? 0 : tree.hazards[tree.node];
     float* drafts = &node_hazards_[slot * most_drafts_];
-    is_after_.assign(size + 1, false);
-    is_after_[tree.node + 1] = true;
     int64_t number = 0, end = length;
     int32_t tip = tree.node;
     float deepest = 0;
-    for (int32_t node = tree.node + 1; node < size; ++node) {
-      if (!is_after_[tree.parents[node] + 1]) continue;
-      is_after_[node + 1] = true;
+    for (int32_t node : find_subtree(tree.parents, tree.node)) {
       const float hazard = tree.hazards[node] - before;
       deepest = std::max(deepest, hazard);
       if (number < most_drafts_) drafts[number] = deepest;
@@ -352,7 +317,6 @@ class SlotPlanes {
   const Column<int32_t> num_side_nodes_;
   const int64_t num_slots_, length_, most_drafts_;
   std::unordered_map<int64_t, Tree> trees_;
-  std::vector<bool> is_after_;
 };
 
 // The windows of slots as the worker has them: where their nodes were read from.
@@ -414,13 +378,10 @@ class WorkerWindows {
       positions.insert(positions.end(), after, after + number);
       slots_of_drafts.insert(slots_of_drafts.end(), number, of_rows[row]);
       if (window.parents.empty()) continue;
-      std::vector<bool> is_after(size + 1);
-      is_after[node + 1] = true;
-      int64_t found = 0;
-      for (int64_t each = node + 1; each < size && found < number; ++each) {
-        if (!is_after[window.parents[each] + 1]) continue;
-        is_after[each + 1] = true;
-        positions[first + found++] = window.positions[each];
+      const auto nodes_after = find_subtree(window.parents, int32_t(node));
+      const int64_t found = std::min<int64_t>(number, nodes_after.size());
+      for (int64_t each = 0; each < found; ++each) {
+        positions[first + each] = window.positions[nodes_after[each]];
       }
     }
     return {py::array_t<int64_t>(int64_t(positions.size()), slots_of_drafts.data()),
