@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from optimist_bench.engines.workloads import Prompt, make_prompts
+from optimist_bench.engines.workloads import make_prompts
 from optimist_training.data.edits import Edit
 from tests.integration.edit import complete, edits
 from tests.stack import BUNDLED_MODEL, REPOSITORY, VLLM_VARIABLES
@@ -376,23 +376,28 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield server.wait()
 
 
-def rewrite(client: Any, prompt: Prompt) -> Any:
-    messages = [{"role": "user", "content": prompt.text}]
-    options = {"model": "model", "max_tokens": 48, **predicted(str(prompt.prediction))}
-    return complete(client, messages, **options)
+def ask_model(client: Any, question: str, **options: Any) -> Any:
+    messages = [{"role": "user", "content": question}]
+    return complete(client, messages, model="model", max_tokens=48, **options)
 
 
-def test_rewrites_are_predicted(smollm2: Any) -> None:
-    prompts = make_prompts("rewrite-predicted", "", 6)
+def test_answers_before_are_predictions(smollm2: Any) -> None:
+    questions = [prompt.text for prompt in make_prompts("rewrite", "", 6)]
+    before = texts([ask_model(smollm2, question) for question in questions])
+
+    def ask_again(question: str, prediction: str) -> Any:
+        return ask_model(smollm2, question, **predicted(prediction))
+
     with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda prompt: rewrite(smollm2, prompt), prompts))
+        answers = list(pool.map(ask_again, questions, before))
     num_tokens = sum(each.usage.completion_tokens for each in answers)
-    assert sum(counts(each.usage)[0] for each in answers) > num_tokens / 4
+    # In bfloat16 a batch may change the text.
+    assert sum(counts(each.usage)[0] for each in answers) > num_tokens / 2
     assert all(texts(answers))
 
 
 def test_a_chat_with_a_useless_prediction_is_answered(smollm2: Any) -> None:
     question = make_prompts("chat", "", 1)[0].text
-    answer = rewrite(smollm2, Prompt(question, "def nothing() -> None: ...\n" * 20))
+    answer = ask_model(smollm2, question, **predicted("def nothing() -> None: ...\n" * 20))
     assert len(text(answer)) > 50
     assert counts(answer.usage)[0] < 10
