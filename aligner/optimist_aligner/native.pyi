@@ -127,3 +127,21 @@ class WorkerWindows:
         num_drafted: Int32Array,
         /,
     ) -> tuple[npt.NDArray[np.int64], Int32Array]: ...
+
+def fits_plan(
+    slots: npt.NDArray[np.integer],
+    emits: Int32Array,
+    num_planned_drafts: Int32Array,
+    num_tokens: Int32Array,
+    max_lengths: Int32Array,
+    is_alive: BoolArray,
+    result_slots: Int32Array,
+    lengths: Int32Array,
+    num_emitted: Int32Array,
+    token_ids: Int32Array,
+    num_drafted: Int32Array,
+    num_accepted: Int32Array,
+    sources: Int32Array,
+    vocab_size: int,
+    /,
+) -> bool: ...

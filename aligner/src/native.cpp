@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "column.h"
+#include "results.h"
 #include "tree.h"
 #include "windows.h"
 
@@ -243,4 +244,5 @@ PYBIND11_MODULE(native, module) {
       .def("set", &WorkerWindows::set)
       .def("find_positions", &WorkerWindows::find_positions)
       .def("find_drafted", &WorkerWindows::find_drafted);
+  module.def("fits_plan", &fits_plan);
 }

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import NGRAM, PREDICTION, TARGET
 from optimist_scheduler.core.base.values import (
     BoolArray,
@@ -21,6 +22,9 @@ from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Counters
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import NO_POSITION
+
+if IS_COMPILED:
+    from optimist_aligner.native import fits_plan
 
 
 class ResultError(ValueError):
@@ -60,6 +64,13 @@ def check_result(
         alive: Which of them belong to requests that are not over [num_rows].
         result: The result.
     """
+    # What is compiled knows most results that fit, and this what is wrong with others.
+    if (
+        IS_COMPILED
+        and not (result.repeat or result.errors)
+        and _fits(state, step, rows, alive, result)
+    ):
+        return
     _check_shape(step, result)
     if has_drafts := result.has_drafts:
         _check_drafts(step, result)
@@ -81,10 +92,32 @@ def check_result(
         fits = (result.lengths == ends) & ~is_long
         if (works & ~fits).any():
             raise ResultError("lengths: not the known length and what was emitted, or too long")
-    tokens = result.token_ids
     # Negative numbers are large without their sign.
-    if len(tokens) and int(np.maximum.reduce(tokens.view(np.uint32))) >= state.config.vocab_size:
+    tokens = result.token_ids.view(np.uint32)
+    if len(tokens) and tokens.item(tokens.argmax()) >= state.config.vocab_size:
         raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
+
+
+def _fits(
+    state: SchedulerState, step: Plan, rows: Counters, alive: BoolArray, result: StepResult
+) -> bool:
+    """Returns whether `check_result` finds no fault; also False for what only Python can say of."""
+    return fits_plan(
+        step.slots,
+        step.emits,
+        step.num_draft_tokens,
+        rows.num_tokens,
+        rows.max_length,
+        alive,
+        result.slots,
+        result.lengths,
+        result.num_emitted_tokens,
+        result.token_ids,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+        result.draft_sources,
+        state.config.vocab_size,
+    )
 
 
 class DraftNodes(NamedTuple):
@@ -200,7 +233,8 @@ def _check_drafts(step: Plan, result: StepResult) -> None:
     """Raises ResultError unless drafts are no more than planned, and enough for the accepted."""
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     # A negative number anywhere makes the whole negative.
-    if np.minimum.reduce(accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)) < 0:
+    signs = accepted | (drafted - accepted) | (step.num_draft_tokens - drafted)
+    if signs.item(signs.argmin()) < 0:
         raise ResultError("num_drafted_tokens: more accepted than drafted, or than planned")
 
 
