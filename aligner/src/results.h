@@ -25,10 +25,10 @@ inline bool fits_plan(const py::handle& slots, const py::handle& emits,
       tokens(token_ids), drafted(num_drafted), accepted(num_accepted), from(sources);
   const Column<bool> alive(is_alive);
   const int64_t number = of_rows.size();
-  for (const auto* column : {&emitting, &planned, &begins, &longest}) {
-    if (column->size() != number) throw std::invalid_argument("the columns are of other rows");
+  for (int64_t size :
+       {emitting.size(), planned.size(), begins.size(), longest.size(), alive.size()}) {
+    if (size != number) throw std::invalid_argument("the columns are of other rows");
   }
-  if (alive.size() != number) throw std::invalid_argument("the columns are of other rows");
   for (const auto* column : {&of_result, &ends, &emitted, &drafted, &accepted, &from}) {
     if (column->size() != number) return false;
   }

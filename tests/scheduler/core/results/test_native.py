@@ -16,7 +16,6 @@ from optimist_scheduler.core.results.read import ResultError, check_result
 
 if not IS_COMPILED:
     pytest.skip("there is no C++ compiler", allow_module_level=True)
-from optimist_aligner import native
 
 VOCAB_SIZE = 50
 RESULT_COLUMNS = (
@@ -28,7 +27,6 @@ RESULT_COLUMNS = (
     "num_accepted_tokens",
     "draft_sources",
 )
-compiled: Any = native.fits_plan
 
 
 def column(numbers: list[int]) -> np.ndarray:
@@ -79,23 +77,13 @@ def test_both_find_the_same_results_right(random: Random, is_spoilt: bool) -> No
         spoil(columns, random)
     result = StepResult(1, **columns)
     state: Any = SimpleNamespace(config=SimpleNamespace(drafter=None, vocab_size=VOCAB_SIZE))
-    fits = compiled(
-        plan.slots,
-        plan.emits,
-        plan.num_draft_tokens,
-        counters.num_tokens,
-        counters.max_length,
-        alive,
-        *(columns[name] for name in RESULT_COLUMNS),
-        VOCAB_SIZE,
-    )
-    assert fits or is_spoilt
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read, "IS_COMPILED", False)
-        try:
-            check_result(state, plan, counters, alive, result)
-            assert fits
-        except ResultError:
-            assert not fits
-    if fits:
-        check_result(state, plan, counters, alive, result)
+    is_right = read._is_plainly_right(state, plan, counters, alive, result)
+    assert is_right or is_spoilt
+    for is_compiled in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(read, "IS_COMPILED", is_compiled)
+            try:
+                check_result(state, plan, counters, alive, result)
+                assert is_right
+            except ResultError:
+                assert not is_right

@@ -9,6 +9,7 @@ import pytest
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.results import read
 from optimist_scheduler.core.results.read import ResultError
 from optimist_scheduler.core.windows import slot_planes, slot_windows, window, worker_windows
 from optimist_scheduler.core.windows.window import Window
@@ -22,6 +23,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(slot_windows, "SlotPlanes", slot_planes.SlotPlanes)
         monkeypatch.setattr(state, "WorkerWindows", worker_windows.WorkerWindows)
         monkeypatch.setattr(window, "_READER", None)
+        monkeypatch.setattr(read, "IS_COMPILED", False)
 
 
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]

@@ -64,12 +64,7 @@ def check_result(
         alive: Which of them belong to requests that are not over [num_rows].
         result: The result.
     """
-    # What is compiled knows most results that fit, and this what is wrong with others.
-    if (
-        IS_COMPILED
-        and not (result.repeat or result.errors)
-        and _fits(state, step, rows, alive, result)
-    ):
+    if _is_plainly_right(state, step, rows, alive, result):
         return
     _check_shape(step, result)
     if has_drafts := result.has_drafts:
@@ -98,10 +93,15 @@ def check_result(
         raise ResultError(f"token_ids: not from 0 to {state.config.vocab_size - 1}")
 
 
-def _fits(
+def _is_plainly_right(
     state: SchedulerState, step: Plan, rows: Counters, alive: BoolArray, result: StepResult
 ) -> bool:
-    """Returns whether `check_result` finds no fault; also False for what only Python can say of."""
+    """Returns whether what is compiled finds no fault, as in most results.
+
+    It says nothing of repeats, of errors and of drafts from elsewhere than windows.
+    """
+    if not IS_COMPILED or result.repeat or result.errors:
+        return False
     return fits_plan(
         step.slots,
         step.emits,
