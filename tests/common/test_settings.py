@@ -1,8 +1,10 @@
 """Flags beat environment variables, which beat the YAML file; whatever is wrong is named."""
 
+import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import Field, field_validator
@@ -118,3 +120,59 @@ def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         load_settings(ExampleSettings, ["--help"])
     shown = capsys.readouterr().out
     assert all(flag in shown for flag in ("--name", "--port", "--peers", "--config", "100%"))
+
+
+def every_settings_class() -> list[type[ServiceSettings]]:
+    """Returns the settings of all services and commands."""
+    folders = ("services", "cli", "bench", "engines/vllm")
+    for path in (path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")):
+        if re.search(r"section: ClassVar.* = ", path.read_text(encoding="utf-8")):
+            top = next(one for one in path.parents if not (one / "__init__.py").exists())
+            importlib.import_module(".".join(path.relative_to(top).with_suffix("").parts))
+    return sorted(set(_named(ServiceSettings)), key=lambda each: each.section)
+
+
+def _named(base: type[ServiceSettings]) -> Iterator[type[ServiceSettings]]:
+    for each in base.__subclasses__():
+        if each.__module__.startswith("optimist_") and hasattr(each, "section"):
+            yield each
+        yield from _named(each)
+
+
+def refusal(settings_class: type[ServiceSettings], name: str, value: str, config: Path) -> str:
+    """Returns why a value is refused, as a flag and in a file."""
+    config.write_text(f"{settings_class.section}: {{{name}: {value}}}")
+    flag = f"--{name.replace('_', '-')}"
+    messages = []
+    for origin, arguments in (
+        (f"{flag}: ", [f"{flag}={value}"]),
+        (f"{config}: {settings_class.section}.{name}: ", ["--config", str(config)]),
+    ):
+        with pytest.raises(SetupError) as raised:
+            load_settings(settings_class, arguments)
+        assert str(raised.value).startswith(origin)
+        messages.append(str(raised.value).removeprefix(origin))
+    return " ".join(messages)
+
+
+def test_no_setting_of_any_service_is_infinite_or_no_number(tmp_path: Path) -> None:
+    floats, times = [], []
+    for each in every_settings_class():
+        for name, field in each.model_fields.items():
+            if field.annotation in (float, float | None):
+                floats.append((each, name))
+            if name.endswith(("seconds", "_ms")):
+                times.append((each, name))
+    assert {"gateway", "scheduler", "worker", "proposer", "engine", "complete"} <= {
+        each.section for each, _ in floats
+    }
+    config = tmp_path / "settings.yaml"
+    for each, name in floats:
+        for value in ("inf", "-inf", "nan", "1e400", "-1e400"):
+            assert refusal(each, name, value, config).count("finite number") == 2
+        config.write_text(f"{each.section}: {{{name}: .inf}}")
+        with pytest.raises(SetupError, match=f"{name}: Input should be a finite number, not inf"):
+            load_settings(each, ["--config", str(config)])
+    for each, name in times:
+        assert re.search("at most 31536000|less than", refusal(each, name, "1" + 14 * "0", config))
+        assert refusal(each, name, "-1", config).count("greater than") == 2

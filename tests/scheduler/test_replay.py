@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -231,6 +232,20 @@ def test_a_full_disk_ends_the_log_and_nothing_else(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         assert record(Path("/dev/full")) > 50
     assert sum("ends here" in record.message for record in caplog.records) == 1
+
+
+def test_a_log_is_for_its_user_alone_whatever_the_umask(tmp_path: Path) -> None:
+    log, shared = tmp_path / "log", tmp_path / "shared"
+    shared.touch()
+    shared.chmod(0o640)
+    before = os.umask(0)
+    try:
+        for path in (log, shared):
+            Journal(str(path), 1).close()
+    finally:
+        os.umask(before)
+    # Whoever lets others read a log of before has said so.
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (log, shared)] == [0o600, 0o640]
 
 
 @pytest.mark.parametrize("name", ["missing/log", "text"])

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails, PydanticUndefined
 
 from optimist_common.errors import SetupError
@@ -38,16 +45,33 @@ SECTIONS = frozenset({
 """What a file may have settings for; one file serves several services."""
 
 
+_YEAR_SECONDS = 365 * 24 * 3600
+_UNITS = {"seconds": 1.0, "_ms": 1e-3}
+
+
 class ServiceSettings(BaseModel):
     """Base of every service's settings; a subclass names its section and adds fields.
 
     A field `max_num_seqs` of section `worker` is the flag `--max-num-seqs`, the variable
     `OPTIMIST_WORKER_MAX_NUM_SEQS` and the key `max_num_seqs` below `worker:` in the YAML file that
-    `--config` or `OPTIMIST_CONFIG` names.
+    `--config` or `OPTIMIST_CONFIG` names. No number is infinite or NaN, and no time, a field that
+    ends with `seconds` or `_ms`, longer than a year: timers cannot wait for ever.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+    )
     section: ClassVar[str]
+
+    @field_validator("*")
+    @classmethod
+    def _ends_within_a_year(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, int | float):
+            return value
+        for ending, unit in _UNITS.items():
+            if str(info.field_name).endswith(ending) and value * unit > _YEAR_SECONDS:
+                raise ValueError(f"must be at most {_YEAR_SECONDS / unit:.0f}, which is a year")
+        return value
 
     @classmethod
     def command(cls) -> str:

@@ -6,7 +6,6 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -36,6 +35,8 @@ class Journal:
     def __init__(self, path: str = "", max_mib: int = 0) -> None:
         """Opens a file; what it holds from earlier processes stays, and counts.
 
+        It has the prompts: a new one is for this user alone (0600), an older one keeps its mode.
+
         Args:
             path: The file; empty to record nothing.
             max_mib: Its bound.
@@ -48,7 +49,7 @@ class Journal:
         self._num_bytes = 0
         if path:
             try:
-                self._file = Path(path).open("a+b")  # noqa: SIM115
+                self._file = open(path, "a+b", opener=_open_private)  # noqa: PTH123, SIM115
                 self._num_bytes = _cut(self._file)
             except (OSError, ValueError) as error:
                 self.close()
@@ -124,6 +125,10 @@ class Journal:
 
 OFF = Journal()
 """Records nothing."""
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _cut(file: BinaryIO) -> int:
