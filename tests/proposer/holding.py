@@ -1,7 +1,7 @@
 """Proposers and stores for tests, over the tokens of `tests.proposer.text`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -20,6 +20,7 @@ from optimist_proposer.core.stored_request import (
     WriteKind,
     next_write,
 )
+from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.following import Following
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import OutputStore, WriteBehind
@@ -128,12 +129,27 @@ class MemoryStore(OutputStore):
         self.sources: dict[SourceName, bytes] = {}
         self.num_reads = 0
 
-    async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
+    async def read(
+        self, max_tokens: Mapping[str, int]
+    ) -> Mapping[str, StoredRequest | WrongValueError]:
         self.num_reads += 1
-        return [self.requests.get(request_id) for request_id in request_ids]
+        found: dict[str, StoredRequest | WrongValueError] = {}
+        for request_id, number in max_tokens.items():
+            stored = self.requests.get(request_id)
+            if stored is not None:
+                try:
+                    found[request_id] = StoredRequest.unpack(stored.pack(), number)
+                except WrongValueError as error:
+                    found[request_id] = error
+        return found
 
-    async def read_sources(self, names: Sequence[SourceName]) -> list[bytes | None]:
-        return [self.sources.get(name) for name in names]
+    async def read_sources(
+        self, names: Sequence[SourceName], max_bytes: int
+    ) -> AsyncIterator[tuple[SourceName, bytes | WrongValueError]]:
+        for name in names:
+            if name in self.sources:
+                assert len(self.sources[name]) <= max_bytes
+                yield name, self.sources[name]
 
     async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
         answers = [self.apply(write) for write in writes]
@@ -148,7 +164,7 @@ class MemoryStore(OutputStore):
         prepared = write.request.prepared
         self.sources.setdefault(prepared.name, pack_sources(prepared.sources))
         if kind is WriteKind.OPEN or (kind is WriteKind.CREATE and request_id not in self.requests):
-            self.requests[request_id] = StoredRequest.unpack(write.data)
+            self.requests[request_id] = StoredRequest.unpack(write.data, write.num_after)
             return write.num_after
         if request_id not in self.requests:
             return UNKNOWN

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -221,7 +221,7 @@ async def test_log_that_the_algorithm_fails_on_makes_one_request_unknown(
 
 
 class FailingStore(MemoryStore):
-    async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
+    async def read(self, max_tokens: Mapping[str, int]) -> Mapping[str, StoredRequest]:
         raise StoreError("gone")
 
 

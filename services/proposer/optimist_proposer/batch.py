@@ -1,22 +1,17 @@
 """One batch of opens, observations and closes; spans of the requests that are traced."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, Sequence
 
 from optimist_common.observing.tracing import OFF, Span, Tracer
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.messages import Answer, Observation, Open
-from optimist_proposer.core.sources import Prepared, SourceName, unpack_sources
-from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.following import Following
 from optimist_proposer.observing import metrics
-from optimist_proposer.store.store import OutputStore, StoreError, WriteBehind
+from optimist_proposer.reading import StoreReader
+from optimist_proposer.store.store import OutputStore, WriteBehind
 
-logger = logging.getLogger(__name__)
-
-_LOG_INTERVAL_SECONDS = 10.0
 _BATCHES, _TOKENS = "optimist.num_batches", "optimist.num_observed_tokens"
 _WINDOWS, _GAPS = "optimist.num_windows", "optimist.num_gaps"
 
@@ -100,9 +95,9 @@ class BatchProposer:
         spans: RequestSpans | None = None,
     ) -> None:
         """Takes where requests live, and what replicas share, if they share anything."""
-        self._following, self._store, self._writer = following, store, writer
+        self._following, self._writer = following, writer
+        self._reader = StoreReader(following, store)
         self._spans = spans or RequestSpans()
-        self._next_log = float("-inf")
 
     async def apply(
         self, opens: Sequence[Open], observations: Sequence[Observation], closes: Sequence[str]
@@ -118,7 +113,7 @@ class BatchProposer:
         for observation in observations:
             if observation.request_id not in answer.refusals:
                 grouped.setdefault(observation.request_id, []).append(observation)
-        await self._catch_up(grouped)
+        await self._reader.catch_up(grouped)
         for live in self._following.observe(grouped, answer):
             if self._writer is not None:
                 self._writer.note(live)
@@ -143,79 +138,6 @@ class BatchProposer:
             self._writer.close(request.request_id)
         else:
             self._writer.note(live)
-
-    async def _catch_up(self, grouped: Grouped) -> None:
-        """Reads the requests of which too little is known here."""
-        if self._store is None:
-            return
-        lacking = [name for name, ones in grouped.items() if self._lacks_tokens(name, ones)]
-        if not lacking:
-            return
-        try:
-            found = {
-                request_id: stored
-                for request_id, stored in zip(lacking, await self._store.read(lacking), strict=True)
-                if stored is not None
-            }
-            values = await self._read_sources(self._store, found)
-        except StoreError as error:
-            self._note(error)
-            return
-        for request_id, stored in found.items():
-            self._adopt(request_id, stored, values)
-
-    async def _read_sources(
-        self, store: OutputStore, found: dict[str, StoredRequest]
-    ) -> dict[SourceName, bytes]:
-        """Returns the packed sources that are not here, as far as the store has them."""
-        names = [
-            name
-            for name in {stored.source_name for stored in found.values()}
-            if self._following.get_sources(name) is None
-        ]
-        if not names:
-            return {}
-        values = await store.read_sources(names)
-        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
-
-    def _lacks_tokens(self, request_id: str, ones: Sequence[Observation]) -> bool:
-        live = self._following.get(request_id)
-        if live is None:
-            return True
-        num_known = live.num_known
-        for one in ones:
-            if one.position > num_known:
-                return True
-            num_known = max(num_known, one.position + len(one.token_ids))
-        return False
-
-    def _adopt(
-        self, request_id: str, stored: StoredRequest, values: dict[SourceName, bytes]
-    ) -> None:
-        try:
-            prepared = self._find_sources(stored.source_name, values)
-            if prepared is not None:
-                self._following.adopt(request_id, stored, prepared)
-        except ValueError as error:
-            logger.warning("request %s is taken as unknown: %s", request_id, error)
-        except Exception:
-            about = {"request_id": request_id}
-            logger.exception("request %s is taken as unknown", request_id, extra=about)
-            # It may have stopped half way; the request is opened anew, with its whole output.
-            self._following.drop(request_id)
-
-    def _find_sources(self, name: SourceName, values: dict[SourceName, bytes]) -> Prepared | None:
-        prepared = self._following.get_sources(name)
-        if prepared is None and name in values:
-            prepared = self._following.prepare(name, unpack_sources(values[name]))
-        return prepared
-
-    def _note(self, error: StoreError) -> None:
-        metrics.STORE_ERRORS.inc()
-        now = time.monotonic()
-        if now >= self._next_log:
-            self._next_log = now + _LOG_INTERVAL_SECONDS
-            logger.warning("requests of other replicas are unknown for now: %s", error)
 
 
 def _count(num_observations: int, answer: Answer) -> None:

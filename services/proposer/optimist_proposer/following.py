@@ -11,13 +11,23 @@ from optimist_aligner.text.sources import INT32, Sources
 from optimist_common.request_log.logs import RequestLogs
 from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.messages import UNKNOWN, Answer, LimitCheck, Observation, Open
-from optimist_proposer.core.sources import Prepared, SourceName, name_sources, pack_sources
+from optimist_proposer.core.sources import (
+    Prepared,
+    SourceName,
+    name_sources,
+    pack_sources,
+    packed_bytes,
+    unpack_sources,
+)
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
+from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from optimist_proposer.observing import metrics
 
 logger = logging.getLogger(__name__)
 
 _LONG_SECONDS = 1e-3
+# Of an output from the store, so that other streams need not wait for all of it.
+_TOKENS_AT_A_TIME = 4096
 
 _ALGORITHM_FAILED = "predicted_token_ids: the algorithm failed, see the proposer's log"
 
@@ -148,23 +158,64 @@ class Following:
                 self._keep(live)
                 yield live
 
-    def adopt(self, request_id: str, stored: StoredRequest, prepared: Prepared) -> None:
-        """Brings a request up to what the store has; raises ValueError for a log that is none."""
+    @property
+    def max_source_bytes(self) -> int:
+        """Size of the largest packed sources that are not refused."""
+        limits = self._check.limits
+        num_separators = limits.max_predictions + 1
+        return packed_bytes(limits.max_prediction_tokens + self._prompt_tokens + num_separators)
+
+    def unpack(self, name: SourceName, value: bytes) -> Prepared:
+        """Returns sources from the store ready to be followed.
+
+        Raises:
+            WrongValueError: They are not those of the name, or an opening with them is refused.
+        """
+        limits = self._check.limits
+        predictions, prompt = unpack_sources(name, value, limits.max_predictions)
+        reason = self._check.fault(predictions, prompt)
+        if len(prompt) > self._prompt_tokens:
+            reason = f"{len(prompt)} tokens of a prompt, more than prompt_tokens"
+        if reason is not None:
+            raise WrongValueError(WrongKind.LIMIT, reason)
+        return self.prepare(name, Sources(predictions, prompt))
+
+    def adopt(self, request_id: str, stored: StoredRequest, prepared: Prepared) -> Iterator[None]:
+        """Brings a request up to what the store has, some thousand tokens at a time.
+
+        Between two of them the request may be dropped or opened anew, which ends this.
+
+        Raises:
+            WrongValueError: The log is none of this request.
+        """
         live = self._cache.get(request_id)
+        is_new = live is None or live.generation != stored.generation
         if live is None or live.generation != stored.generation:
             if live is not None and live.num_known > stored.num_known:
                 return
             live = LiveRequest(request_id, stored.generation, prepared)
-            if self._logs is not None:
-                self._logs.open(request_id, prepared.sources)
         clock = _ProcessorClock()
-        new = live.catch_up(stored.num_known, stored.log)
+        position, token_ids = live.read_log(stored.num_known, stored.log)
+        if not self._check.knows([token_ids]):
+            raise WrongValueError(WrongKind.TOKEN, "a log has tokens beyond the vocabulary")
+        if is_new and self._logs is not None:
+            self._logs.open(request_id, prepared.sources)
+        live.note_log(stored.num_known, stored.log)
+        self._keep(live)
+        for start in range(0, len(token_ids), _TOKENS_AT_A_TIME):
+            new = live.fold(position + start, token_ids[start : start + _TOKENS_AT_A_TIME])
+            self._note_read(live, new or token_ids[:0], clock.lap())
+            self._keep(live)
+            yield
+            if self._cache.get(request_id) is not live:
+                return
+
+    def _note_read(self, live: LiveRequest, new: "array[int]", seconds: float) -> None:
         metrics.REPLAYED_TOKENS.inc(len(new))
-        seconds = clock.lap()
         live.spent_seconds += seconds
         if self._logs is not None and new:
-            self._logs.step(request_id, new, live.num_known, None, seconds, live.num_alignments)
-        self._keep(live)
+            num_alignments = live.num_alignments
+            self._logs.step(live.request_id, new, live.num_known, None, seconds, num_alignments)
 
     def forget(self, request: LiveRequest) -> None:
         """Drops a working copy that is of no use, unless there is another one by now."""

@@ -49,7 +49,7 @@ class Journal:
         self._num_bytes = 0
         if path:
             try:
-                self._file = open(path, "a+b", opener=_open_private)  # noqa: PTH123, SIM115
+                self._file = open(path, "a+b", opener=_open_private)  # noqa: SIM115
                 self._num_bytes = _cut(self._file)
             except (OSError, ValueError) as error:
                 self.close()

@@ -1,5 +1,6 @@
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,7 @@ from optimist_aligner.text.sources import INT32
 from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import LiveRequest, SentWindow
 from optimist_proposer.core.output_log import encode_output
+from optimist_proposer.core.wrong_value import WrongValueError
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
 from tests.proposer.holding import live, prepared
 from tests.proposer.text import as_text, draft_of, texts, tokens
@@ -69,12 +71,29 @@ def logged(request: LiveRequest, parts: list[str]) -> bytes:
 
 def test_log_that_was_written_again_is_read_anew() -> None:
     request = live(sources=TWO)
-    request.catch_up(6, logged(request, ["on", "e\n", "tw"]))
-    again = logged(request, ["one\ntwo\n"])
-    assert as_text(request.catch_up(8, again)) == "o\n"
+    assert read(request, ["on", "e\n", "tw"]) == "one\ntw"
+    assert read(request, ["on", "e\n", "tw", "o"]) == "o"
+    assert read(request, ["one\ntwo\n"]) == "\n"
     fold(request, 8, "X")
-    assert request.catch_up(4, logged(request, ["one\n"])) == tokens("")
+    assert read(request, ["one\n"]) == ""
     assert (request.num_known, request.num_logged) == (9, 4)
+
+
+def read(request: LiveRequest, parts: list[str]) -> str | None:
+    """Takes the log of an output; returns what is new of it."""
+    log, num_known = logged(request, parts), sum(map(len, parts))
+    position, token_ids = request.read_log(num_known, log)
+    request.note_log(num_known, log)
+    return fold(request, position, as_text(token_ids))
+
+
+def test_log_of_another_output_is_an_error_and_changes_nothing() -> None:
+    request = live(sources=TWO, output="one\nt")
+    for parts in (["one\n2"], ["one", "\nX", "wo"]):
+        log = logged(request, parts)
+        with pytest.raises(WrongValueError, match="another output"):
+            request.read_log(sum(map(len, parts)), log)
+    assert read(request, ["one\ntwo\n"]) == "wo\n"
 
 
 @given(texts, texts, st.lists(st.integers(0, 40), max_size=4))

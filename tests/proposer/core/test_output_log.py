@@ -1,5 +1,6 @@
 """An output as a log relative to its sources."""
 
+import tracemalloc
 from array import array
 from contextlib import suppress
 
@@ -8,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
-from optimist_proposer.core.output_log import CopySearch, decode_output, encode_output
+from optimist_proposer.core.output_log import (
+    MAX_BYTES_PER_TOKEN,
+    CopySearch,
+    decode_output,
+    encode_output,
+    put_varint,
+    zigzag,
+)
+from optimist_proposer.core.wrong_value import WrongValueError
 from tests.proposer.text import as_text, texts, tokens
 
 CODE = "".join(f"def function_{n}(value):\n    return value * {n}\n\n" for n in range(40))
@@ -30,7 +39,9 @@ def test_output_comes_back_however_it_was_divided(
     predictions: list[str], prompt: str, parts: list[str]
 ) -> None:
     sources = Sources([tokens(text) for text in predictions], tokens(prompt))
-    assert as_text(decode_output(sources, 0, encode(sources, parts))) == "".join(parts)
+    data, output = encode(sources, parts), "".join(parts)
+    assert as_text(decode_output(sources, 0, data, len(output))) == output
+    assert len(data) <= MAX_BYTES_PER_TOKEN * len(output)
 
 
 @given(texts, texts, st.integers(-100, 100), st.integers(-100, 100))
@@ -39,8 +50,8 @@ def test_any_hint_serves(predicted: str, output: str, first: int, second: int) -
     half = len(output) // 2
     data, _ = encode_output(sources, 0, tokens(output[:half]), first)
     more, _ = encode_output(sources, half, tokens(output[half:]), second)
-    assert as_text(decode_output(sources, 0, data + more)) == output
-    assert as_text(decode_output(sources, half, more)) == output[half:]
+    assert as_text(decode_output(sources, 0, data + more, len(output))) == output
+    assert as_text(decode_output(sources, half, more, len(output) - half)) == output[half:]
 
 
 def test_copying_takes_a_few_bytes_a_step() -> None:
@@ -74,21 +85,47 @@ def test_what_is_in_no_source_takes_little_more_than_its_tokens() -> None:
         (b"\x05\xfe\xff\x7f", "outside"),
         (b"\x05\x01", "outside"),
         (b"\x04\x41", "lacks tokens"),
+        (b"\x02\xff\xff\xff\xff\x0f", "lacks tokens"),
         (b"\x04\x41\x80", "within a number"),
+        (b"\x80", "within a number"),
         (b"\x80" * 5 + b"\x01", "too many bytes"),
+        (b"\x01\x00", "a run has 0 tokens"),
+        (b"\x00", "a run has 0 tokens"),
+        (b"\xfe\xff\xff\xff\x7f", "a run has 17179869183 tokens, of 2"),
+        (b"\x07\x00", "a run has 3 tokens, of 2"),
+        (b"\x03\x00\x05\x00", "a run has 2 tokens, of 1"),
+        (b"\x03\x00", "stand for 1 tokens, not for 2"),
+        (b"", "stand for 0 tokens, not for 2"),
     ],
 )
 def test_what_is_no_log_is_an_error(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        decode_output(SOURCES, 0, data)
+    with pytest.raises(WrongValueError, match=message):
+        decode_output(SOURCES, 0, data, 2)
 
 
-@given(st.binary(max_size=40))
-def test_any_bytes_are_tokens_or_an_error(data: bytes) -> None:
-    with suppress(ValueError):
-        assert all(
-            token_id >= 0 or token_id == SEPARATOR for token_id in decode_output(SOURCES, 0, data)
-        )
+@given(st.binary(max_size=40), st.integers(-3, 300))
+def test_any_bytes_are_so_many_tokens_or_an_error(data: bytes, num_tokens: int) -> None:
+    with suppress(WrongValueError):
+        token_ids = decode_output(SOURCES, 0, data, num_tokens)
+        assert len(token_ids) == num_tokens
+        assert all(token_id >= 0 or token_id == SEPARATOR for token_id in token_ids)
+
+
+def test_a_log_that_was_made_to_expand_takes_no_memory() -> None:
+    """Each run copies all of the sources; a megabyte of them would be 10^9 tokens."""
+    whole = bytearray()
+    put_varint(whole, 2 * len(SOURCES.token_ids) + 1)
+    runs = bytearray()
+    for number in range(100_000):
+        runs += whole
+        put_varint(runs, zigzag(-number * len(SOURCES.token_ids)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WrongValueError, match="of 1000 that are left"):
+            decode_output(SOURCES, 0, bytes(runs), 1000)
+        assert tracemalloc.get_traced_memory()[1] < 100 * len(runs)
+    finally:
+        tracemalloc.stop()
 
 
 def find(hint: int, text: str) -> tuple[int, int]:

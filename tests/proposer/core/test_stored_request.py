@@ -5,13 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.output_log import decode_output
-from optimist_proposer.core.sources import SourceName, name_sources, pack_sources, unpack_sources
+from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN, decode_output
+from optimist_proposer.core.sources import (
+    SourceName,
+    name_sources,
+    pack_sources,
+    packed_bytes,
+    unpack_sources,
+)
 from optimist_proposer.core.stored_request import (
     CLOSED,
     OPENING_BYTES,
     OTHER_OPENING,
+    REFUSED,
     UNKNOWN,
+    WRONG,
     Settled,
     StoredRequest,
     WriteKind,
@@ -20,6 +28,7 @@ from optimist_proposer.core.stored_request import (
     pack_opening,
     settle_write,
 )
+from optimist_proposer.core.wrong_value import WrongValueError
 from tests.proposer.holding import live, written
 from tests.proposer.text import as_text, texts, tokens
 
@@ -36,23 +45,23 @@ def test_head_is_what_writes_compare() -> None:
 @pytest.mark.parametrize("data", [b"", CLOSED, b"\x07" + bytes(60)])
 def test_another_format_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="packed request"):
-        StoredRequest.unpack(data)
+        StoredRequest.unpack(data, 1000)
 
 
 def test_opening_is_written_whole_and_then_what_is_new() -> None:
     request = live(output="one\n")
     first = written(request)
-    stored = StoredRequest.unpack(first.data)
+    stored = StoredRequest.unpack(first.data, 4)
     assert (first.kind, stored.num_known) == (WriteKind.OPEN, 4)
     assert settle_write(first, 4) is Settled.DONE
     assert next_write(request) is None
     request.fold(4, tokens("TWO\n"))
     second = written(request)
     assert (second.kind, second.num_before, second.num_after) == (WriteKind.APPEND, 4, 8)
-    output = decode_output(request.prepared.sources, 0, stored.log + second.data)
+    output = decode_output(request.prepared.sources, 0, stored.log + second.data, 8)
     assert as_text(output) == "one\nTWO\n"
     whole = written(request, is_lost=True)
-    assert (whole.kind, StoredRequest.unpack(whole.data).num_known) == (WriteKind.CREATE, 8)
+    assert (whole.kind, StoredRequest.unpack(whole.data, 8).num_known) == (WriteKind.CREATE, 8)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +70,8 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
         (3, Settled.AGAIN, 3),
         (9, Settled.DONE, 9),
         (UNKNOWN, Settled.CREATE, 4),
+        (WRONG, Settled.CREATE, 4),
+        (REFUSED, Settled.REFUSED, 4),
         (OTHER_OPENING, Settled.SUPERSEDED, 4),
     ],
 )
@@ -73,11 +84,12 @@ def test_answer_says_what_is_left_to_write(answer: int, settled: Settled, num_lo
 
 @given(st.lists(texts, max_size=4), texts)
 def test_sources_come_back(predictions: list[str], prompt: str) -> None:
-    sources = Sources([tokens(text) for text in predictions], tokens(prompt))
-    other = unpack_sources(pack_sources(sources))
-    assert other.token_ids == sources.token_ids
-    assert other.positions == sources.positions
-    assert other.num_predicted == sources.num_predicted
+    value = pack_sources(Sources([tokens(text) for text in predictions], tokens(prompt)))
+    read, last = unpack_sources(name_sources("", value), value, 4)
+    assert [as_text(text) for text in read] == predictions
+    assert as_text(last) == prompt
+    assert pack_sources(Sources(read, last)) == value
+    assert len(value) <= packed_bytes(sum(map(len, predictions)) + len(prompt) + 5)
 
 
 def test_name_tells_owners_and_texts_apart() -> None:
@@ -87,14 +99,42 @@ def test_name_tells_owners_and_texts_apart() -> None:
     assert name_sources("A", one) in names
 
 
+PACKED = pack_sources(Sources([tokens("ab"), tokens("c")], tokens("d")))
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         *((data, "packed sources") for data in (b"", b"\x01\0\0", b"\x09" + bytes(8))),
         (bytes(5) + b"123", "packed sources"),
-        (pack_sources(Sources([tokens("ab")]))[:-4], "has no end"),
+        (PACKED[:-4], "has no end"),
+        (pack_sources(Sources([tokens("ab")] * 3)), "more than 1 predictions"),
+        # Only what begins the prompt can be counted.
+        *(
+            (PACKED[:1] + bytes([count, 0, 0, 0]) + PACKED[5:], "count")
+            for count in (0, 3, 4, 6, 8)
+        ),
+        (PACKED[:1] + b"\xff" * 4 + PACKED[5:], "count"),
     ],
 )
 def test_another_format_of_sources_is_an_error(data: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        unpack_sources(data)
+    max_texts = 1 if "more" in message else 4
+    with pytest.raises(WrongValueError, match=message):
+        unpack_sources(name_sources("", data), data, max_texts)
+
+
+@given(st.data())
+def test_sources_of_which_a_bit_differs_are_not_those_of_their_name(data: st.DataObject) -> None:
+    bit = data.draw(st.integers(0, 8 * len(PACKED) - 1))
+    changed = int.from_bytes(PACKED, "big") ^ 1 << bit
+    with pytest.raises(WrongValueError, match="not those that they are named by"):
+        unpack_sources(name_sources("", PACKED), changed.to_bytes(len(PACKED), "big"), 4)
+
+
+def test_request_is_bounded_before_it_is_expanded() -> None:
+    with pytest.raises(WrongValueError, match="70000 output tokens, more than 69999"):
+        StoredRequest.unpack(STORED.pack(), 69_999)
+    assert StoredRequest.unpack(STORED.pack(), 70_000) == STORED
+    short = StoredRequest(STORED.generation, 1, STORED.source_name, bytes(MAX_BYTES_PER_TOKEN + 1))
+    with pytest.raises(WrongValueError, match="44 bytes are no log of 1 output tokens"):
+        StoredRequest.unpack(short.pack(), 70_000)

@@ -5,11 +5,28 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    MaxConnectionsError,
+    MovedError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    SlotNotCoveredError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from optimist_proposer.store.redis_client import (
     CircuitBreaker,
+    Command,
     RedisClient,
     RedisTarget,
     open_redis,
@@ -37,19 +54,60 @@ class ClusterOfAnswers:
         self.num_closed += 1
 
 
-@pytest.mark.parametrize(
-    ("error", "num_closed"), [(RedisConnectionError("reset"), 1), (ResponseError("wrong"), 0)]
-)
-async def test_connection_that_a_command_lost_makes_it_look_for_the_nodes_again(
-    error: Exception, num_closed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = ClusterOfAnswers(b"value", error)
-    target = RedisTarget(cast("RedisCluster", cluster), num_shards=2)
+def client_of(monkeypatch: pytest.MonkeyPatch, *answers: object) -> RedisClient:
+    """Returns a client of a cluster that answers so."""
+    target = RedisTarget(cast("RedisCluster", ClusterOfAnswers(*answers)), num_shards=2)
     monkeypatch.setattr("optimist_proposer.store.redis_client.open_redis", lambda *_: target)
-    client = RedisClient("redis+cluster://node", "test", 1000)
+    return RedisClient("redis+cluster://node", "test", 1000)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RedisConnectionError("reset"),
+        BusyLoadingError("loading"),
+        MaxConnectionsError("too many"),
+        AuthenticationError("revoked"),
+        RedisTimeoutError("late"),
+        ReadOnlyError("a replica"),
+        ClusterDownError("CLUSTERDOWN"),
+        MasterDownError("MASTERDOWN"),
+        SlotNotCoveredError("no node"),
+    ],
+)
+async def test_redis_that_can_do_nothing_is_left_alone_and_looked_for_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(monkeypatch, b"value", error)
     with pytest.raises(StoreError, match=str(error)):
         await client.run([("GET", "a"), ("GET", "b")], is_urgent=False)
-    assert cluster.num_closed == num_closed
+    assert client._breaker.is_open
+    assert cast("ClusterOfAnswers", client._target.client).num_closed == 1
+    await client.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ResponseError("MISCONF no snapshots"),
+        ResponseError("BUSY a script"),
+        OutOfMemoryError("maxmemory"),
+        NoPermissionError("no command"),
+        NoScriptError("none"),
+        MovedError("1 127.0.0.1:1"),
+        TryAgainError("TRYAGAIN"),
+        ClusterCrossSlotError("CROSSSLOT"),
+    ],
+)
+async def test_refused_command_is_an_answer_beside_others(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(monkeypatch, b"value", error)
+    commands: list[Command] = [("GET", "a"), ("GET", "b")]
+    assert await client.run(commands, is_urgent=False) == [b"value", error]
+    assert not client._breaker.is_open
+    assert cast("ClusterOfAnswers", client._target.client).num_closed == 0
     await client.stop()
 
 

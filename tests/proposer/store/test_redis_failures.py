@@ -1,5 +1,6 @@
 """A Redis that dies, hangs or comes back empty, alone, with a Sentinel or as a cluster."""
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from optimist_bench.replicas.redis_server import RedisServer
 from optimist_bench.replicas.tcp_proxy import TcpProxy
 from optimist_common.errors import SetupError
 from optimist_proposer.core.messages import UNKNOWN, Answer
+from optimist_proposer.core.stored_request import StoredRequest
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import (
@@ -145,15 +147,13 @@ async def test_port_that_never_answers_is_asked_once_and_then_left_alone(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        with pytest.raises(SetupError, match="cannot reach Redis"):
-            await open_store(url, timeout_ms=50).start()
         store = open_store(url, timeout_ms=50)
         with pytest.raises(StoreError, match=r"50 ms|Timeout"):
-            await store.read(["a"])
+            await store.read({"a": 1})
         assert REGISTRY.get_sample_value("optimist_proposer_breaker_open") == 1
         before = REGISTRY.get_sample_value("optimist_proposer_redis_round_trips_total")
         with pytest.raises(StoreError, match="failed a moment ago"):
-            await store.read(["a"])
+            await store.read({"a": 1})
         assert REGISTRY.get_sample_value("optimist_proposer_redis_round_trips_total") == before
 
 
@@ -211,25 +211,66 @@ async def test_node_of_a_cluster_that_dies_and_comes_back_empty(
     await replica.proposer.apply([], [observation(0, "one\n", name) for name in NAMES], [])
     await replica.writer.stop()
     with pytest.raises(StoreError, match="Redis"):
-        await open_store(cluster_url(nodes)).read(NAMES)
+        await open_store(cluster_url(nodes)).read(dict.fromkeys(NAMES, 4))
     nodes[1].start()
     # Each further token is written, and with it what the node has lost.
     reader = open_store(cluster_url(nodes))
     assert await follow_until_shared(replica, reader, 4, NAMES) == {"two\nthree\nfour\n"}
 
 
-async def test_unknown_service_and_wrong_password_are_one_line(
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--requirepass secret", "invalid username-password"),
+        ("--databases 1", "index is out of range"),
+        ("--user default on nopass ~* +@all -exists", "has no permissions"),
+    ],
+)
+async def test_redis_that_refuses_ends_the_start_with_one_line(
+    options: str, reason: str, tmp_path: Path, open_store: OpenStore
+) -> None:
+    with RedisServer(tmp_path, *options.split()) as server:
+        url = f"redis://:wrong@{server.address}/2"
+        with pytest.raises(SetupError, match=f"--store: Redis at .* refuses: .*{reason}") as info:
+            await open_store(url).start()
+    assert "\n" not in str(info.value)
+    assert "wrong@" not in str(info.value)
+
+
+async def test_wrong_password_of_a_master_ends_the_start(
     fleet: Watched, open_store: OpenStore
 ) -> None:
-    for url in (
-        fleet.url.replace("mymaster", "other"),
-        fleet.url.replace("secret", "wrong"),
-        "redis+sentinel://127.0.0.1:1/mymaster",
-    ):
-        with pytest.raises(SetupError, match=r"cannot reach Redis at redis\+sentinel") as info:
-            await open_store(url).start()
-        assert "\n" not in str(info.value)
-        assert "wrong@" not in str(info.value)
+    with pytest.raises(SetupError, match="refuses"):
+        await open_store(fleet.url.replace("secret", "wrong")).start()
+
+
+async def test_start_does_not_wait_for_redis_and_takes_it_up_when_it_comes(
+    own_redis_server: RedisServer, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis_server.kill()
+    store, reader = open_store(own_redis_server.url), open_store(own_redis_server.url)
+    with caplog.at_level(logging.INFO):
+        await store.start()
+        replica = await opened(store, "a", output="one\n")
+        answer = await replica.proposer.apply([], [observation(4, "TWO\nthree\n")], [])
+        assert window_text(answer) == "four\n"
+        # A key that holds anything is no reason to leave it alone.
+        own_redis_server.start()
+        with Redis(port=own_redis_server.port) as client:
+            client.rpush("test:{0}", "x")
+        assert await follow_until_shared(replica, reader, 14) == {"two\nthree\nfour\n"}
+    assert caplog.text.count(f"cannot reach Redis at {own_redis_server.url}: ") == 1
+    assert caplog.messages.count("Redis answers; outputs are shared") == 1
+
+
+@pytest.mark.parametrize("place", ["/other", "127.0.0.1:1/mymaster"])
+async def test_start_does_not_wait_for_a_sentinel_or_its_master(
+    place: str, fleet: Watched, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"redis+sentinel://{place}" if ":" in place else fleet.url.replace("/mymaster", place)
+    await open_store(url).start()
+    assert caplog.text.count("cannot reach Redis at redis+sentinel") == 1
+    assert "secret" not in caplog.text
 
 
 async def test_failover_by_a_sentinel_loses_no_request(
@@ -238,8 +279,8 @@ async def test_failover_by_a_sentinel_loses_no_request(
     store, reader = open_store(fleet.url), open_store(fleet.url)
     await store.start()
     replica = await opened(store, "a", output="one\n")
-    (stored,) = await reader.read(["a"])
-    assert stored is not None
+    stored = (await reader.read({"a": 4}))["a"]
+    assert isinstance(stored, StoredRequest)
     assert stored.num_known == 4
     fleet.master.kill()
     # Each token is followed, whoever is master.

@@ -3,14 +3,21 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
+from optimist_aligner.text.sources import Sources
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import unpack_sources
-from optimist_proposer.core.stored_request import OTHER_OPENING, settle_write
+from optimist_proposer.core.stored_request import (
+    OTHER_OPENING,
+    REFUSED,
+    WRONG,
+    StoredRequest,
+    settle_write,
+)
+from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.store.redis_store import RedisStore
-from optimist_proposer.store.store import StoreError
 from tests.proposer.holding import POEM, live, prepared, redis_store, written
 from tests.proposer.text import as_text, tokens
 
@@ -38,15 +45,20 @@ async def put(store: RedisStore, *requests: LiveRequest) -> list[int]:
     return answers
 
 
+async def stored(store: RedisStore, request_id: str = "a", most: int = 100) -> StoredRequest | None:
+    found = (await store.read({request_id: most})).get(request_id)
+    assert not isinstance(found, WrongValueError)
+    return found
+
+
 async def text(store: RedisStore, request_id: str = "a") -> str | None:
-    (stored,) = await store.read([request_id])
-    if stored is None:
+    found = await stored(store, request_id)
+    if found is None:
         return None
-    (value,) = await store.read_sources([stored.source_name])
-    assert value is not None
-    output = decode_output(unpack_sources(value), 0, stored.log)
-    assert len(output) == stored.num_known
-    return as_text(output)
+    ((name, value),) = [one async for one in store.read_sources([found.source_name], 1000)]
+    assert isinstance(value, bytes)
+    sources = Sources(*unpack_sources(name, value, 3))
+    return as_text(decode_output(sources, 0, found.log, found.num_known))
 
 
 async def test_what_one_writes_another_reads(store: RedisStore, redis_server: RedisServer) -> None:
@@ -58,8 +70,7 @@ async def test_what_one_writes_another_reads(store: RedisStore, redis_server: Re
     assert await text(other) == "one\nTWO\nthree\n"
     assert await text(other, "b") == "x"
     assert await text(other, "absent") is None
-    (absent,) = await other.read_sources([prepared("absent").name])
-    assert absent is None
+    assert [one async for one in other.read_sources([prepared("absent").name], 1000)] == []
     await other.stop()
 
 
@@ -130,14 +141,59 @@ async def test_script_that_redis_forgot_is_sent_again(store: RedisStore, redis: 
     assert await put(store, request) == [3]
 
 
-async def test_value_of_another_format_is_unknown(
-    store: RedisStore, redis: "Redis", caplog: pytest.LogCaptureFixture
+async def test_wrong_values_cost_their_requests_alone(store: RedisStore, redis: "Redis") -> None:
+    names = ["right", "format", "short", "list", "long", "many"]
+    await put(store, *(live(name, "one\n") for name in names))
+    keys = {name: f"test:{{0}}:request:{name}" for name in names}
+    await redis.setrange(keys["format"], 0, b"\xff")
+    await redis.set(keys["short"], b"\x01")
+    await redis.delete(keys["list"])
+    await redis.rpush(keys["list"], "x")
+    await redis.append(keys["long"], bytes(1_000_000))
+    found = await store.read(dict.fromkeys(names, 4) | {"many": 3})
+    assert {name: str(value) for name, value in found.items() if name != "right"} == {
+        "format": "packed request has format 255, not 1",
+        "short": "not a packed request",
+        "list": "no string",
+        "long": "more than 61 bytes",
+        "many": "a request has 4 output tokens, more than 3",
+    }
+    assert isinstance(found["right"], StoredRequest)
+    assert not store._client._breaker.is_open
+
+
+async def test_wrong_sources_cost_nobody_else_anything(store: RedisStore, redis: "Redis") -> None:
+    texts = ["right", "list", "long"]
+    await put(store, *(live(one, sources=prepared(one)) for one in texts))
+    names = [prepared(one).name for one in texts]
+    keys = [store._sources_key(name) for name in names]
+    await redis.delete(keys[1])
+    await redis.rpush(keys[1], "x")
+    await redis.append(keys[2], bytes(100_000))
+    found = dict([one async for one in store.read_sources(names, 100)])
+    assert str(found[names[1]]) == "no string"
+    assert str(found[names[2]]) == "too long"
+    assert isinstance(found[names[0]], bytes)
+
+
+async def test_wrong_value_is_written_anew_and_stops_no_other_write(
+    store: RedisStore, redis: "Redis"
 ) -> None:
-    request = live()
-    await put(store, request)
-    await redis.setrange("test:{0}:request:a", 0, b"\xff")
-    assert await store.read(["a"]) == [None]
-    assert "has format 255" in caplog.text
+    names = ["list", "short", "long", "right"]
+    requests = [live(name, "one\n") for name in names]
+    await put(store, *requests)
+    keys = {name: f"test:{{0}}:request:{name}" for name in names}
+    await redis.delete(keys["list"])
+    await redis.rpush(keys["list"], "x")
+    await redis.setrange(keys["short"], 0, b"")
+    await redis.set(keys["short"], (await redis.get(keys["short"]))[:11])
+    await redis.append(keys["long"], bytes(100))
+    for request in requests:
+        request.fold(4, tokens("two\n"))
+    assert await put(store, *requests) == [WRONG, WRONG, WRONG, 8]
+    whole = [written(request, is_lost=True) for request in requests]
+    assert await store.write(whole, []) == [8, 8, 8, 8]
+    assert {await text(store, name) for name in names} == {"one\ntwo\n"}
 
 
 async def test_user_who_may_use_keys_of_the_prefix_alone(
@@ -156,14 +212,20 @@ async def test_user_who_may_use_keys_of_the_prefix_alone(
         await redis.acl_deluser("confined")
 
 
-async def test_redis_that_refuses_to_write_is_a_failure(store: RedisStore, redis: "Redis") -> None:
-    await put(store, live())
+async def test_redis_that_refuses_to_write_is_read_on(
+    store: RedisStore, redis: "Redis", caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(store, live(output="one\n"))
     await redis.config_set("maxmemory", "1")
     try:
-        with pytest.raises(StoreError, match=r"OOM|maxmemory"):
-            await put(store, live("b"))
+        for _ in range(2):
+            assert await put(store, live("b")) == [REFUSED]
+        assert await text(store) == "one\n"
+        assert caplog.text.count("Redis refuses a command: OutOfMemoryError") == 1
     finally:
         await redis.config_set("maxmemory", "0")
+    assert await put(store, live("b", "x")) == [1]
+    assert await text(store, "b") == "x"
 
 
 def test_url_that_is_none_is_a_setup_error() -> None:

@@ -27,7 +27,7 @@ def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
 def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
     stored = store.requests[request_id]
     assert stored is not None
-    return as_text(decode_output(sources.sources, 0, stored.log))
+    return as_text(decode_output(sources.sources, 0, stored.log, stored.num_known))
 
 
 def dropped() -> float:

@@ -9,6 +9,7 @@ from optimist_aligner.text.sources import INT32
 from optimist_common.drafts import ROOT
 from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, SourceName
+from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
 
 class SentWindow:
@@ -104,29 +105,35 @@ class LiveRequest:
         """Memory it takes without its sources, in bytes, roughly."""
         return self._fixed_bytes + _BYTES_PER_TOKEN * len(self.output)
 
-    def catch_up(self, num_known: int, log: bytes) -> "array[int]":
-        """Takes what the store knows more of the output.
+    def read_log(self, num_known: int, log: bytes) -> tuple[int, "array[int]"]:
+        """Decodes what the store knows of the output; changes nothing.
 
         Args:
             num_known: Tokens in the store's log.
             log: This log, of the opening that this copy is of.
 
         Returns:
-            The tokens that are new.
+            An output position, and the tokens from there on, to be taken with `fold`; those before
+            were read earlier.
 
         Raises:
-            ValueError: It is no log of so many tokens over the request's sources.
+            WrongValueError: It is no log of so many tokens over the request's sources, or of
+                another output.
         """
         # Logs grow at their end, unless they were lost and written again.
-        if not log.startswith(self.seen_log):
-            self.seen_log, self.num_seen = b"", 0
-        runs = log[len(self.seen_log) :]
-        token_ids = decode_output(self.prepared.sources, self.num_seen, runs)
-        if self.num_seen + len(token_ids) != num_known:
-            raise ValueError(f"a log has {self.num_seen + len(token_ids)} tokens, not {num_known}")
-        position = self.num_seen
+        position, seen = (
+            (self.num_seen, self.seen_log) if log.startswith(self.seen_log) else (0, b"")
+        )
+        sources = self.prepared.sources
+        token_ids = decode_output(sources, position, log[len(seen) :], num_known - position)
+        known = self.output[position:num_known]
+        if known != token_ids[: len(known)]:
+            raise WrongValueError(WrongKind.OUTPUT, "a log is that of another output")
+        return position, token_ids
+
+    def note_log(self, num_known: int, log: bytes) -> None:
+        """Notes that the store has this log, which was read and taken."""
         self.seen_log, self.num_seen, self.num_logged = log, num_known, num_known
-        return self.fold(position, token_ids) or token_ids[:0]
 
     def fold(self, position: int, token_ids: "array[int]") -> "array[int] | None":
         """Takes output tokens from an output position on.

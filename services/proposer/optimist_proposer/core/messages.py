@@ -67,7 +67,7 @@ class LimitCheck:
     """Says which bound a request exceeds."""
 
     def __init__(self, limits: Limits, vocabulary: Vocabulary) -> None:
-        self._limits = limits
+        self.limits = limits
         texts = vocabulary.token_texts
         self._num_bytes = np.array([len(text.encode("utf-8", "surrogatepass")) for text in texts])
         self._ends_line = np.zeros(len(texts), np.bool_)
@@ -75,7 +75,7 @@ class LimitCheck:
 
     def fault(self, predictions: Sequence["array[int]"], prompt: "array[int]") -> str | None:
         """Returns what is too large about an opening, naming its field, or None."""
-        limits = self._limits
+        limits = self.limits
         field = "predicted_token_ids"
         num_tokens = sum(map(len, predictions))
         if len(predictions) > limits.max_predictions:
@@ -131,7 +131,7 @@ class LimitCheck:
             num_known: Its output tokens; each thousand of them has the time that the start has.
         """
         spent_ms = spent_seconds * 1000
-        limit = self._limits.max_alignment_ms
+        limit = self.limits.max_alignment_ms
         if spent_ms <= limit * (1 + num_known / 1000):
             return None
         return (

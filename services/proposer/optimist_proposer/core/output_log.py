@@ -8,7 +8,11 @@ knows the number of tokens can append, whatever the runs before were.
 
 from array import array
 
+import numpy as np
+from numpy.typing import NDArray
+
 from optimist_aligner.text.sources import INT32, Sources
+from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
 # A shorter copy takes hardly less room than its tokens, and is found by chance more often.
 _MIN_TOKENS = 3
@@ -16,8 +20,11 @@ _MIN_TOKENS = 3
 _NEEDLE_TOKENS = 6
 _TOKENS_BEFORE = 1024
 _TOKENS_AFTER = 3072
+_MAX_INT32 = 0x7FFFFFFF
 MAX_BYTES = 5
 """Enough for any token, position or count."""
+MAX_BYTES_PER_TOKEN = MAX_BYTES + 1
+"""No log is longer: a token that is a run of its own has a length of one byte before it."""
 
 
 def encode_output(
@@ -51,36 +58,58 @@ def encode_output(
     return bytes(data), search.hint
 
 
-def decode_output(sources: Sources, start: int, data: bytes) -> "array[int]":
+def decode_output(sources: Sources, start: int, data: bytes, num_tokens: int) -> "array[int]":
     """Returns the output tokens that runs stand for [num_tokens].
+
+    Nothing is trusted: no run is expanded beyond the tokens that are expected. Copied tokens may
+    be separators of the sources, and others in no vocabulary.
 
     Args:
         sources: The request's sources.
         start: Output position of the first token.
         data: Runs, all those from that token on.
+        num_tokens: How many tokens they are to stand for.
 
     Raises:
-        ValueError: They are no runs over these sources.
+        WrongValueError: They are no runs over these sources, or stand for more or fewer tokens.
     """
     token_ids = array(INT32)
-    numbers = iter(read_varints(data))
-    for header in numbers:
-        length = header // 2
-        if header % 2:
-            delta = next(numbers, None)
-            if delta is None:
-                raise ValueError("a copied run has no index")
-            index = start + len(token_ids) + unzigzag(delta)
+    numbers = read_varints(data)
+    at = 0
+    while at < len(numbers):
+        length, is_copied = divmod(int(numbers[at]), 2)
+        if not 0 < length <= num_tokens - len(token_ids):
+            raise WrongValueError(
+                WrongKind.SIZE,
+                f"a run has {length} tokens, of {num_tokens - len(token_ids)} that are left",
+            )
+        if is_copied:
+            index = _copied_index(numbers[at + 1 : at + 2], start + len(token_ids))
             if not 0 <= index <= len(sources.token_ids) - length:
-                raise ValueError("a copied run lies outside the sources")
+                raise _no_runs("a copied run lies outside the sources")
             token_ids.extend(sources.token_ids[index : index + length])
+            at += 2
             continue
-        for _ in range(length):
-            token_id = next(numbers, None)
-            if token_id is None or token_id > 0x7FFFFFFF:
-                raise ValueError("a run lacks tokens")
-            token_ids.append(token_id)
+        literals = numbers[at + 1 : at + 1 + length]
+        if len(literals) < length or literals.max() > _MAX_INT32:
+            raise _no_runs("a run lacks tokens")
+        token_ids.frombytes(literals.astype(np.intc).tobytes())
+        at += 1 + length
+    if len(token_ids) != num_tokens:
+        raise WrongValueError(
+            WrongKind.SIZE, f"runs stand for {len(token_ids)} tokens, not for {num_tokens}"
+        )
     return token_ids
+
+
+def _copied_index(deltas: "NDArray[np.int64]", position: int) -> int:
+    if not len(deltas):
+        raise _no_runs("a copied run has no index")
+    return position + unzigzag(int(deltas[0]))
+
+
+def _no_runs(message: str) -> WrongValueError:
+    return WrongValueError(WrongKind.FORMAT, message)
 
 
 def _put_literals(data: bytearray, literals: "array[int]") -> None:
@@ -167,21 +196,21 @@ def put_varint(data: bytearray, value: int) -> None:
     data.append(value)
 
 
-def read_varints(data: bytes) -> list[int]:
-    """Returns the numbers that `data` holds; raises ValueError if it ends within one."""
-    values: list[int] = []
-    value = shift = 0
-    for byte in data:
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            values.append(value)
-            value = shift = 0
-            continue
-        shift += 7
-        if shift >= 7 * MAX_BYTES:
-            raise ValueError("a number has too many bytes")
-    if shift:
-        raise ValueError("the data ends within a number")
+def read_varints(data: bytes) -> "NDArray[np.int64]":
+    """Returns the numbers that `data` holds; raises WrongValueError if they are none."""
+    octets = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(octets < 0x80)
+    starts = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    if len(octets) > (ends[-1] + 1 if len(ends) else 0):
+        raise _no_runs("the data ends within a number")
+    lengths = ends - starts + 1
+    if lengths.max(initial=0) > MAX_BYTES:
+        raise _no_runs("a number has too many bytes")
+    values = np.zeros(len(ends), np.int64)
+    for place in range(MAX_BYTES):
+        has_more = lengths > place
+        octet = octets[starts[has_more] + place] & 0x7F
+        values[has_more] |= octet.astype(np.int64) << (7 * place)
     return values
 
 

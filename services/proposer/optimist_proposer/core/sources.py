@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
 
+import numpy as np
+
 from optimist_aligner.algorithm import Reference
 from optimist_aligner.text.lines import split_texts
-from optimist_aligner.text.sources import INT32, Sources
+from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
+from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
 _FORMAT = 1
 # Format, then the number of tokens of predictions, with their separators; all tokens follow.
@@ -31,27 +34,57 @@ def pack_sources(sources: Sources) -> bytes:
     return _HEADER.pack(_FORMAT, sources.num_predicted) + sources.token_ids.tobytes()
 
 
-def unpack_sources(data: bytes) -> Sources:
-    """Decodes what `pack_sources` wrote; raises ValueError if it was another format."""
+def packed_bytes(num_tokens: int) -> int:
+    """Returns the size of packed sources with so many tokens, separators included."""
+    return _HEADER.size + num_tokens * array(INT32).itemsize
+
+
+def unpack_sources(
+    name: SourceName, data: bytes, max_texts: int
+) -> tuple["list[array[int]]", "array[int]"]:
+    """Decodes what `pack_sources` wrote.
+
+    Args:
+        name: How they are named, by their content too.
+        data: The value.
+        max_texts: Most predictions; the prompt is one more text.
+
+    Returns:
+        The predictions, and the prompt, which may be empty. Their tokens may be in no vocabulary.
+
+    Raises:
+        WrongValueError: It is another content, or none.
+    """
+    if _digest(data) != name.content:
+        raise WrongValueError(WrongKind.DIGEST, "sources are not those that they are named by")
     if len(data) < _HEADER.size or (len(data) - _HEADER.size) % array(INT32).itemsize:
-        raise ValueError("not packed sources")
+        raise WrongValueError(WrongKind.FORMAT, "not packed sources")
     form, num_predicted = _HEADER.unpack_from(data)
     if form != _FORMAT:
-        raise ValueError(f"packed sources have format {form}, not {_FORMAT}")
+        raise WrongValueError(WrongKind.FORMAT, f"packed sources have format {form}, not {_FORMAT}")
     token_ids = array(INT32, data[_HEADER.size :])
-    predictions = list(split_texts(token_ids))
-    prompt = None
-    if num_predicted < len(token_ids):
-        prompt = predictions.pop()
-    return Sources(predictions, prompt)
+    if np.count_nonzero(np.frombuffer(token_ids, np.intc) == SEPARATOR) > max_texts + 1:
+        raise WrongValueError(WrongKind.LIMIT, f"sources have more than {max_texts} predictions")
+    try:
+        predictions = list(split_texts(token_ids))
+    except ValueError as error:
+        raise WrongValueError(WrongKind.FORMAT, str(error)) from None
+    prompt = predictions.pop() if num_predicted < len(token_ids) else array(INT32)
+    if num_predicted != sum(map(len, predictions)) + len(predictions):
+        raise WrongValueError(WrongKind.FORMAT, "packed sources count other predictions")
+    return predictions, prompt
 
 
 def name_sources(tenant: str, value: bytes) -> SourceName:
     """Returns the name of packed sources of a tenant."""
     return SourceName(
         blake2b(tenant.encode("utf-8", "surrogatepass"), digest_size=TENANT_BYTES).digest(),
-        blake2b(value, digest_size=CONTENT_BYTES).digest(),
+        _digest(value),
     )
+
+
+def _digest(value: bytes) -> bytes:
+    return blake2b(value, digest_size=CONTENT_BYTES).digest()
 
 
 @dataclass(slots=True)

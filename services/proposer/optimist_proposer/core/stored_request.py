@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from optimist_proposer.core.live_requests import NOT_OPENED, LiveRequest
-from optimist_proposer.core.output_log import encode_output
+from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN, encode_output
 from optimist_proposer.core.sources import CONTENT_BYTES, TENANT_BYTES, SourceName
+from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
 _FORMAT = 1
 GENERATION_BYTES = 8
@@ -23,6 +24,17 @@ UNKNOWN = -1
 """Answer of a store that holds nothing of the request."""
 OTHER_OPENING = -2
 """Answer of a store that holds another opening of it, or that it was closed."""
+WRONG = -3
+"""Answer of a store that holds what is no request; it may be replaced as if it held nothing."""
+REFUSED = -4
+"""Answer of a store that could not do this write, and has said why; it may do others."""
+MAX_STORED_TOKENS = 262_144
+"""A longer output is not read: the scheduler sends it again, and nobody waits for its decoding."""
+
+
+def stored_bytes(num_known: int) -> int:
+    """Returns the most bytes of a stored request with so many tokens."""
+    return _HEADER.size + MAX_BYTES_PER_TOKEN * num_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +55,31 @@ class StoredRequest:
         return head + self.log
 
     @classmethod
-    def unpack(cls, data: bytes) -> "StoredRequest":
-        """Decodes what `pack` wrote; raises ValueError if it was another format."""
+    def unpack(cls, data: bytes, max_tokens: int) -> "StoredRequest":
+        """Decodes what `pack` wrote.
+
+        Args:
+            data: The value.
+            max_tokens: Output tokens that the request can have by now.
+
+        Raises:
+            WrongValueError: It was another format, or has more tokens, or a log that is too long.
+        """
         if len(data) < _HEADER.size:
-            raise ValueError("not a packed request")
+            raise WrongValueError(WrongKind.FORMAT, "not a packed request")
         form, generation, num_known, tenant, content = _HEADER.unpack_from(data)
         if form != _FORMAT:
-            raise ValueError(f"packed request has format {form}, not {_FORMAT}")
+            raise WrongValueError(
+                WrongKind.FORMAT, f"packed request has format {form}, not {_FORMAT}"
+            )
+        if num_known > max_tokens:
+            raise WrongValueError(
+                WrongKind.SIZE, f"a request has {num_known} output tokens, more than {max_tokens}"
+            )
+        if len(data) > stored_bytes(num_known):
+            raise WrongValueError(
+                WrongKind.SIZE, f"{len(data)} bytes are no log of {num_known} output tokens"
+            )
         return cls(generation, num_known, SourceName(tenant, content), data[_HEADER.size :])
 
 
@@ -76,7 +106,7 @@ class WriteKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """One write; the store answers how many tokens it knows then, UNKNOWN or OTHER_OPENING."""
+    """One write; the store answers how many tokens it knows then, or a number below 0."""
 
     request: LiveRequest
     kind: WriteKind
@@ -98,6 +128,8 @@ class Settled(Enum):
     """The store lost the request."""
     SUPERSEDED = auto()
     """The working copy is of no use: the request was opened again elsewhere, or closed."""
+    REFUSED = auto()
+    """It is not written now; what comes next is tried again with it."""
 
 
 def next_write(request: LiveRequest, *, is_lost: bool = False) -> LogWrite | None:
@@ -122,8 +154,10 @@ def next_write(request: LiveRequest, *, is_lost: bool = False) -> LogWrite | Non
 
 def settle_write(write: LogWrite, answer: int) -> Settled:
     """Notes what the store knows; returns what is left to do."""
-    if answer == UNKNOWN:
+    if answer in (UNKNOWN, WRONG):
         return Settled.CREATE
+    if answer == REFUSED:
+        return Settled.REFUSED
     if answer == OTHER_OPENING:
         return Settled.SUPERSEDED
     write.request.num_logged = answer

@@ -27,6 +27,11 @@ WRITES_DROPPED = Counter(
     "optimist_proposer_writes_dropped", "Requests whose writes to the store were given up"
 )
 STORE_ERRORS = Counter("optimist_proposer_store_errors", "Calls that the store failed")
+WRONG_VALUES = Counter(
+    "optimist_proposer_wrong_values",
+    "Values of the store that were not used, by what is wrong",
+    ["kind"],
+)
 REDIS_ROUND_TRIPS = Counter("optimist_proposer_redis_round_trips", "Calls of Redis")
 BREAKER_OPEN = Gauge(
     "optimist_proposer_breaker_open", "1 while Redis is left alone because it failed"

@@ -13,9 +13,14 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    ClusterError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 
 from optimist_common.errors import SetupError, one_line
 from optimist_common.settings import without_passwords
@@ -137,13 +142,19 @@ _LONGEST_PAUSE_SECONDS = 5.0
 # A connection may take so many times what an answer may be waited for: nobody waits for it, and a
 # process that was busy for a while would else take answers that are there for late ones.
 _PATIENCE = 10
-# To find a master or the nodes of a cluster takes some calls.
+# A start waits for Redis no longer: to find a master or the nodes of a cluster takes some calls.
 _START_SECONDS = 5.0
 
 Command = tuple[str | bytes | int, ...]
 
 _FAILURES = (RedisError, RedisClusterException, OSError, TimeoutError)
-_TIMEOUTS = (RedisTimeoutError, TimeoutError)
+
+
+def _is_down(answer: object) -> bool:
+    """Returns whether an answer says that Redis can do nothing now, not that a command is wrong."""
+    if isinstance(answer, ResponseError):
+        return isinstance(answer, ReadOnlyError | ClusterError)
+    return isinstance(answer, Exception)
 
 
 class RedisClient:
@@ -173,22 +184,33 @@ class RedisClient:
         return self._target.num_shards
 
     async def start(self) -> None:
-        """Raises SetupError if Redis cannot be reached; a slow one is given some seconds."""
-        deadline = time.monotonic() + _START_SECONDS
-        while (error := await self._failure()) is not None:
-            if isinstance(error, _TIMEOUTS) and time.monotonic() < deadline:
-                continue
+        """Tries Redis; one that is away is left alone and tried again, as after any failure.
+
+        Raises:
+            SetupError: It is there and refuses: the password is wrong, say.
+        """
+        trial = asyncio.create_task(self._failure())
+        self._keep(trial)
+        await asyncio.wait({trial}, timeout=_START_SECONDS)
+        error = trial.result() if trial.done() else TimeoutError("no answer")
+        if error is None:
+            return
+        place = without_passwords(self._url)
+        if isinstance(error, AuthenticationError) or not _is_down(error):
             await self.stop()
-            raise SetupError(
-                f"cannot reach Redis at {without_passwords(self._url)}: {one_line(error)}; "
-                "start it, or choose another --store"
-            )
+            raise SetupError(f"--store: Redis at {place} refuses: {one_line(error)}")
+        self._open_breaker(error)
+        logger.warning(
+            "cannot reach Redis at %s: %s; outputs are shared as soon as it answers",
+            place,
+            one_line(error),
+        )
 
     async def run(self, commands: Sequence[Command], *, is_urgent: bool) -> list[Any]:
         """Runs commands, all of them even if one fails; returns their answers.
 
-        A script that Redis does not know is answered with NoScriptError; for any other failure
-        StoreError is raised, at once while Redis is left alone.
+        A command that Redis refuses, for what its key holds, say, is answered with a ResponseError.
+        If Redis can do nothing now StoreError is raised, at once while it is left alone.
 
         Args:
             commands: Names and arguments.
@@ -210,9 +232,8 @@ class RedisClient:
             answers = task.result()
         except _FAILURES as error:
             raise self._open_breaker(error) from error
-        for answer in answers:
-            if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
-                raise self._open_breaker(answer) from answer
+        for answer in filter(_is_down, answers):
+            raise self._open_breaker(answer) from answer
         return answers
 
     async def stop(self) -> None:
@@ -234,8 +255,9 @@ class RedisClient:
         except Exception as error:
             logger.exception("the Redis client failed")
             raise RedisError(f"the client failed: {error!r}") from error
-        # A cluster's client reports a lost connection in the answers of its commands.
-        if any(isinstance(answer, RedisConnectionError) for answer in answers):
+        # A cluster's client reports a lost connection in the answers of its commands; and where
+        # only reading is allowed, the master is another one by now.
+        if any(map(_is_down, answers)):
             await self._target.disconnect()
         return answers
 
@@ -256,15 +278,16 @@ class RedisClient:
             if await self._failure() is None:
                 self._breaker.succeeded()
                 metrics.BREAKER_OPEN.set(0)
+                logger.info("Redis answers; outputs are shared")
             else:
                 self._breaker.failed()
 
     async def _failure(self) -> Exception | None:
         """Asks every node of Redis something; returns why one does not answer, or None."""
-        # A user of Redis may be confined to keys of the prefix.
+        # A user of Redis may be confined to keys of the prefix, which may hold anything.
         keys = [f"{self._key_prefix}:{{{number}}}" for number in range(self.num_shards)]
         try:
-            answers = await self._execute([("GET", key) for key in keys])
+            answers = await self._execute([("EXISTS", key) for key in keys])
         except _FAILURES as error:
             return error
         return next((answer for answer in answers if isinstance(answer, Exception)), None)

@@ -2,20 +2,22 @@
 
 import asyncio
 import logging
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.sources import SourceName
 from optimist_proposer.core.stored_request import (
+    WRONG,
     LogWrite,
     Settled,
     StoredRequest,
     next_write,
     settle_write,
 )
+from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from optimist_proposer.observing import metrics
+from optimist_proposer.observing.seldom import SeldomWarnings
 
 
 class StoreError(Exception):
@@ -23,23 +25,34 @@ class StoreError(Exception):
 
 
 class OutputStore(ABC):
-    """Sources by name and outputs by request id; all methods raise StoreError."""
+    """Sources by name and outputs by request id; all methods raise StoreError.
+
+    A value that is none of ours costs nobody else anything: it is returned as what is wrong.
+    """
 
     @abstractmethod
-    async def read(self, request_ids: Sequence[str]) -> list[StoredRequest | None]:
-        """Returns what is held of each request; None where nothing is."""
+    async def read(
+        self, max_tokens: Mapping[str, int]
+    ) -> Mapping[str, StoredRequest | WrongValueError]:
+        """Returns what is held of requests, by their ids.
+
+        Args:
+            max_tokens: By request id, how many output tokens it can have.
+        """
 
     @abstractmethod
-    async def read_sources(self, names: Sequence[SourceName]) -> list[bytes | None]:
-        """Returns packed sources; None where there are none."""
+    def read_sources(
+        self, names: Sequence[SourceName], max_bytes: int
+    ) -> AsyncIterator[tuple[SourceName, bytes | WrongValueError]]:
+        """Yields packed sources that are held, each at most `max_bytes` long."""
 
     @abstractmethod
     async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
         """Does writes of different requests, their sources included, and drops closed requests.
 
         Returns:
-            The answer to each write: the number of tokens that the store knows then, UNKNOWN or
-            OTHER_OPENING.
+            The answer to each write: the number of tokens that the store knows then, UNKNOWN,
+            OTHER_OPENING, WRONG or REFUSED.
         """
 
 
@@ -48,8 +61,8 @@ logger = logging.getLogger(__name__)
 MAX_BATCH = 1024
 # A write and what its answer may be: appended elsewhere, lost, lost and appended elsewhere.
 _NUM_ROUNDS = 4
-_LOG_INTERVAL_SECONDS = 10.0
 _STOP_SECONDS = 1.0
+_WRONG = "its value in the store was no request"
 
 
 class WriteBehind:
@@ -73,7 +86,7 @@ class WriteBehind:
         self._on_superseded = on_superseded
         self._waiting: dict[str, LiveRequest | None] = {}
         self._is_waiting = asyncio.Event()
-        self._next_log = float("-inf")
+        self._warnings = SeldomWarnings(logger)
 
     def note(self, request: LiveRequest) -> None:
         """Has a request written that was opened or grew."""
@@ -125,7 +138,8 @@ class WriteBehind:
                 writes, closed = await self._write(writes, closed), []
         except StoreError as error:
             metrics.WRITES_DROPPED.inc(len(batch))
-            self._note_error(error)
+            metrics.STORE_ERRORS.inc()
+            self._warnings.write("store", "outputs are not shared for now: %s", error)
         except Exception:
             metrics.WRITES_DROPPED.inc(len(batch))
             logger.exception("%d requests could not be written", len(batch))
@@ -136,17 +150,16 @@ class WriteBehind:
         after: list[LogWrite] = []
         for write, answer in zip(writes, answers, strict=True):
             settled = settle_write(write, answer)
+            if answer == WRONG:
+                metrics.WRONG_VALUES.labels(WrongKind.FORMAT).inc()
+                request_id = write.request.request_id
+                self._warnings.write("wrong", "request %s is written again: %s", request_id, _WRONG)
             if settled is Settled.SUPERSEDED:
                 self._on_superseded(write.request)
+            elif settled is Settled.REFUSED:
+                metrics.WRITES_DROPPED.inc()
             elif settled is not Settled.DONE:
                 again = next_write(write.request, is_lost=settled is Settled.CREATE)
                 if again is not None:
                     after.append(again)
         return after
-
-    def _note_error(self, error: StoreError) -> None:
-        metrics.STORE_ERRORS.inc()
-        now = time.monotonic()
-        if now >= self._next_log:
-            self._next_log = now + _LOG_INTERVAL_SECONDS
-            logger.warning("outputs are not shared for now: %s", error)
