@@ -162,7 +162,7 @@ class MemoryStore(OutputStore):
     def apply(self, write: LogWrite) -> int:
         request_id, kind = write.request.request_id, write.kind
         prepared = write.request.prepared
-        self.sources.setdefault(prepared.name, pack_sources(prepared.sources))
+        self.sources[prepared.name] = pack_sources(prepared.sources)
         if kind is WriteKind.OPEN or (kind is WriteKind.CREATE and request_id not in self.requests):
             self.requests[request_id] = StoredRequest.unpack(write.data, write.num_after)
             return write.num_after

@@ -185,8 +185,7 @@ async def test_wrong_value_is_written_anew_and_stops_no_other_write(
     keys = {name: f"test:{{0}}:request:{name}" for name in names}
     await redis.delete(keys["list"])
     await redis.rpush(keys["list"], "x")
-    await redis.setrange(keys["short"], 0, b"")
-    await redis.set(keys["short"], (await redis.get(keys["short"]))[:11])
+    await redis.set(keys["short"], await redis.getrange(keys["short"], 0, 10))
     await redis.append(keys["long"], bytes(100))
     for request in requests:
         request.fold(4, tokens("two\n"))

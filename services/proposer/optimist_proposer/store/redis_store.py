@@ -163,7 +163,7 @@ class RedisStore(OutputStore):
                     message = f"more than {sizes[index]} bytes" if sizes[index] else "too long"
                     yield index, WrongValueError(WrongKind.SIZE, message)
                 elif isinstance(answer, ResponseError) and "WRONGTYPE" not in str(answer):
-                    self._refused(answer)
+                    self._note_refusal(answer)
                 else:
                     yield index, WrongValueError(WrongKind.TYPE, "no string")
 
@@ -187,7 +187,7 @@ class RedisStore(OutputStore):
             return []
         results = iter(await self._run(commands))
         done = [prepared for prepared in set_sources if next(results)]
-        lost = []
+        lost: list[Prepared] = []
         for prepared in refreshed:
             (done if next(results) else lost).append(prepared)
         if lost:
@@ -222,9 +222,13 @@ class RedisStore(OutputStore):
             again = await self._client.run(whole, is_urgent=False)
             for number, result in zip(unknown, again, strict=True):
                 results[number] = result
-        return [self._refused(one) if isinstance(one, ResponseError) else one for one in results]
+        for number, result in enumerate(results):
+            if isinstance(result, ResponseError):
+                self._note_refusal(result)
+                results[number] = None
+        return results
 
-    def _refused(self, error: ResponseError) -> None:
+    def _note_refusal(self, error: ResponseError) -> None:
         metrics.STORE_ERRORS.inc()
         kind = type(error).__name__
         self._warnings.write(kind, "Redis refuses a command: %s: %s", kind, one_line(error))
