@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.text import as_text, write_tokenizer
+from tests.stack import MODEL_FLAG, Process, free_port
 
 
 def settings(**values: object) -> ProposerSettings:
@@ -53,6 +56,32 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
 def test_wrong_value_names_its_flag(arguments: list[str], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         load_settings(ProposerSettings, arguments)
+
+
+WITHOUT_RAPIDFUZZ = """
+import runpy, sys
+sys.modules["rapidfuzz"] = None
+runpy.run_module("optimist_proposer", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_the_default_algorithm_needs_no_rapidfuzz(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-c", WITHOUT_RAPIDFUZZ, *MODEL_FLAG, "--port", str(port)]
+    process = Process("proposer", command, f"127.0.0.1:{port}", {}, tmp_path / "log")
+    process.start()
+    process.wait_until_healthy()
+    process.stop()
+
+
+def test_an_algorithm_that_needs_rapidfuzz_says_so(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path, ["a", "Ċ"])
+    command = [sys.executable, "-c", WITHOUT_RAPIDFUZZ, "--model", model, "--algorithm", "line"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith(
+        "optimist proposer: --algorithm: line needs RapidFuzz: "
+    )
 
 
 def test_texts_of_a_vocabulary(tmp_path: Path) -> None:

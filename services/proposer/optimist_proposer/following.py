@@ -11,6 +11,7 @@ from optimist_aligner.text.sources import INT32, Sources
 from optimist_common.request_log.logs import RequestLogs
 from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.messages import UNKNOWN, Answer, LimitCheck, Observation, Open
+from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import (
     Prepared,
     SourceName,
@@ -188,18 +189,23 @@ class Following:
         Raises:
             WrongValueError: The log is none of this request.
         """
-        live = self._cache.get(request_id)
-        is_new = live is None or live.generation != stored.generation
+        held = self._cache.get(request_id)
+        live = held
         if live is None or live.generation != stored.generation:
             if live is not None and live.num_known > stored.num_known:
                 return
             live = LiveRequest(request_id, stored.generation, prepared)
         clock = _ProcessorClock()
-        position, token_ids = live.read_log(stored.num_known, stored.log)
-        if not self._check.knows([token_ids]):
-            raise WrongValueError(WrongKind.TOKEN, "a log has tokens beyond the vocabulary")
-        if is_new and self._logs is not None:
-            self._logs.open(request_id, prepared.sources)
+        position, runs = live.unread(stored.log)
+        sources, token_ids = live.prepared.sources, array(INT32)
+        for piece in decode_output(sources, position, runs, stored.num_known - position):
+            token_ids.extend(piece)
+            yield
+        self._check_read(live, position, token_ids)
+        if self._cache.get(request_id) is not held:
+            return
+        if held is not live and self._logs is not None:
+            self._logs.open(request_id, live.prepared.sources)
         live.note_log(stored.num_known, stored.log)
         self._keep(live)
         for start in range(0, len(token_ids), _TOKENS_AT_A_TIME):
@@ -209,6 +215,12 @@ class Following:
             yield
             if self._cache.get(request_id) is not live:
                 return
+
+    def _check_read(self, live: LiveRequest, position: int, token_ids: "array[int]") -> None:
+        if not self._check.knows([token_ids]):
+            raise WrongValueError(WrongKind.TOKEN, "a log has tokens beyond the vocabulary")
+        if live.contradicts(position, token_ids):
+            raise WrongValueError(WrongKind.OUTPUT, "a log is that of another output")
 
     def _note_read(self, live: LiveRequest, new: "array[int]", seconds: float) -> None:
         metrics.REPLAYED_TOKENS.inc(len(new))

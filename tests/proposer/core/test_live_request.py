@@ -1,6 +1,5 @@
 from array import array
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,10 +7,9 @@ from optimist_aligner.text.sources import INT32
 from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import LiveRequest, SentWindow
 from optimist_proposer.core.output_log import encode_output
-from optimist_proposer.core.wrong_value import WrongValueError
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
 from tests.proposer.holding import live, prepared
-from tests.proposer.text import as_text, draft_of, texts, tokens
+from tests.proposer.text import as_text, decoded, draft_of, texts, tokens
 
 LINES = "".join(f"line {number}\n" for number in range(40))
 TWO = prepared("one\ntwo\n")
@@ -82,18 +80,19 @@ def test_log_that_was_written_again_is_read_anew() -> None:
 def read(request: LiveRequest, parts: list[str]) -> str | None:
     """Takes the log of an output; returns what is new of it."""
     log, num_known = logged(request, parts), sum(map(len, parts))
-    position, token_ids = request.read_log(num_known, log)
+    position, runs = request.unread(log)
+    token_ids = decoded(request.prepared.sources, position, runs, num_known - position)
+    assert not request.contradicts(position, token_ids)
     request.note_log(num_known, log)
     return fold(request, position, as_text(token_ids))
 
 
-def test_log_of_another_output_is_an_error_and_changes_nothing() -> None:
+def test_known_output_contradicts_another() -> None:
     request = live(sources=TWO, output="one\nt")
-    for parts in (["one\n2"], ["one", "\nX", "wo"]):
-        log = logged(request, parts)
-        with pytest.raises(WrongValueError, match="another output"):
-            request.read_log(sum(map(len, parts)), log)
-    assert read(request, ["one\ntwo\n"]) == "wo\n"
+    for position, text in ((0, "one\nt"), (0, "on"), (4, "two"), (5, "x"), (2, ""), (9, "x")):
+        assert not request.contradicts(position, tokens(text))
+    for position, text in ((0, "one\nx"), (3, "x"), (4, "owt")):
+        assert request.contradicts(position, tokens(text))
 
 
 @given(texts, texts, st.lists(st.integers(0, 40), max_size=4))

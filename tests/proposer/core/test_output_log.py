@@ -12,13 +12,12 @@ from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 from optimist_proposer.core.output_log import (
     MAX_BYTES_PER_TOKEN,
     CopySearch,
-    decode_output,
     encode_output,
     put_varint,
     zigzag,
 )
 from optimist_proposer.core.wrong_value import WrongValueError
-from tests.proposer.text import as_text, texts, tokens
+from tests.proposer.text import as_text, decoded, texts, tokens
 
 CODE = "".join(f"def function_{n}(value):\n    return value * {n}\n\n" for n in range(40))
 SOURCES = Sources([tokens(CODE)])
@@ -40,7 +39,7 @@ def test_output_comes_back_however_it_was_divided(
 ) -> None:
     sources = Sources([tokens(text) for text in predictions], tokens(prompt))
     data, output = encode(sources, parts), "".join(parts)
-    assert as_text(decode_output(sources, 0, data, len(output))) == output
+    assert as_text(decoded(sources, 0, data, len(output))) == output
     assert len(data) <= MAX_BYTES_PER_TOKEN * len(output)
 
 
@@ -50,8 +49,8 @@ def test_any_hint_serves(predicted: str, output: str, first: int, second: int) -
     half = len(output) // 2
     data, _ = encode_output(sources, 0, tokens(output[:half]), first)
     more, _ = encode_output(sources, half, tokens(output[half:]), second)
-    assert as_text(decode_output(sources, 0, data + more, len(output))) == output
-    assert as_text(decode_output(sources, half, more, len(output) - half)) == output[half:]
+    assert as_text(decoded(sources, 0, data + more, len(output))) == output
+    assert as_text(decoded(sources, half, more, len(output) - half)) == output[half:]
 
 
 def test_copying_takes_a_few_bytes_a_step() -> None:
@@ -100,30 +99,29 @@ def test_what_is_in_no_source_takes_little_more_than_its_tokens() -> None:
 )
 def test_what_is_no_log_is_an_error(data: bytes, message: str) -> None:
     with pytest.raises(WrongValueError, match=message):
-        decode_output(SOURCES, 0, data, 2)
+        decoded(SOURCES, 0, data, 2)
 
 
 @given(st.binary(max_size=40), st.integers(-3, 300))
 def test_any_bytes_are_so_many_tokens_or_an_error(data: bytes, num_tokens: int) -> None:
     with suppress(WrongValueError):
-        token_ids = decode_output(SOURCES, 0, data, num_tokens)
+        token_ids = decoded(SOURCES, 0, data, num_tokens)
         assert len(token_ids) == num_tokens
         assert all(token_id >= 0 or token_id == SEPARATOR for token_id in token_ids)
 
 
 def test_a_log_that_was_made_to_expand_takes_no_memory() -> None:
-    """Each run copies all of the sources; a megabyte of them would be 10^9 tokens."""
-    whole = bytearray()
-    put_varint(whole, 2 * len(SOURCES.token_ids) + 1)
+    whole = len(SOURCES.token_ids)
     runs = bytearray()
-    for number in range(100_000):
-        runs += whole
-        put_varint(runs, zigzag(-number * len(SOURCES.token_ids)))
+    for number in range(1000):
+        put_varint(runs, 2 * whole + 1)
+        put_varint(runs, zigzag(-number * whole))
     tracemalloc.start()
     try:
-        with pytest.raises(WrongValueError, match="of 1000 that are left"):
-            decode_output(SOURCES, 0, bytes(runs), 1000)
-        assert tracemalloc.get_traced_memory()[1] < 100 * len(runs)
+        with pytest.raises(WrongValueError, match=f"a run has {whole} tokens, of {whole - 1}"):
+            decoded(SOURCES, 0, bytes(runs), 2 * whole - 1)
+        # What the runs stand for is more than a hundred times as much.
+        assert tracemalloc.get_traced_memory()[1] < 1000 * whole * 4 / 20
     finally:
         tracemalloc.stop()
 

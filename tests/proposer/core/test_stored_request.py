@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN, decode_output
+from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN
 from optimist_proposer.core.sources import (
     SourceName,
     name_sources,
@@ -30,7 +30,7 @@ from optimist_proposer.core.stored_request import (
 )
 from optimist_proposer.core.wrong_value import WrongValueError
 from tests.proposer.holding import live, written
-from tests.proposer.text import as_text, texts, tokens
+from tests.proposer.text import as_text, decoded, texts, tokens
 
 STORED = StoredRequest(b"generate", 70_000, SourceName(b"tenant..", b"0123456789abcdef"), b"log")
 
@@ -58,7 +58,7 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
     request.fold(4, tokens("TWO\n"))
     second = written(request)
     assert (second.kind, second.num_before, second.num_after) == (WriteKind.APPEND, 4, 8)
-    output = decode_output(request.prepared.sources, 0, stored.log + second.data, 8)
+    output = decoded(request.prepared.sources, 0, stored.log + second.data, 8)
     assert as_text(output) == "one\nTWO\n"
     whole = written(request, is_lost=True)
     assert (whole.kind, StoredRequest.unpack(whole.data, 8).num_known) == (WriteKind.CREATE, 8)

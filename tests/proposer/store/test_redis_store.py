@@ -7,7 +7,6 @@ from optimist_aligner.text.sources import Sources
 from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.core.live_requests import LiveRequest
-from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import unpack_sources
 from optimist_proposer.core.stored_request import (
     OTHER_OPENING,
@@ -19,7 +18,7 @@ from optimist_proposer.core.stored_request import (
 from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.store.redis_store import RedisStore
 from tests.proposer.holding import POEM, live, prepared, redis_store, written
-from tests.proposer.text import as_text, tokens
+from tests.proposer.text import as_text, decoded, tokens
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ async def text(store: RedisStore, request_id: str = "a") -> str | None:
     ((name, value),) = [one async for one in store.read_sources([found.source_name], 1000)]
     assert isinstance(value, bytes)
     sources = Sources(*unpack_sources(name, value, 3))
-    return as_text(decode_output(sources, 0, found.log, found.num_known))
+    return as_text(decoded(sources, 0, found.log, found.num_known))
 
 
 async def test_what_one_writes_another_reads(store: RedisStore, redis_server: RedisServer) -> None:

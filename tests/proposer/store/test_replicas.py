@@ -14,10 +14,9 @@ from hypothesis.stateful import (
 
 from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.messages import UNKNOWN, Observation
-from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.stored_request import LogWrite, next_write, settle_write
 from tests.proposer.holding import LINE, MemoryStore, Replica, lives, opening
-from tests.proposer.text import as_text, followed, texts, tokens
+from tests.proposer.text import as_text, decoded, followed, texts, tokens
 
 NUM_REPLICAS = 3
 replicas = st.integers(0, NUM_REPLICAS - 1)
@@ -100,7 +99,7 @@ class Replicas(RuleBasedStateMachine):
         if stored is None:
             return
         sources = Sources([tokens(self.predicted)], tokens(""))
-        output = decode_output(sources, 0, stored.log, stored.num_known)
+        output = decoded(sources, 0, stored.log, stored.num_known)
         assert self.truth.startswith(as_text(output))
 
     @invariant()

@@ -5,12 +5,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist_proposer.core.live_requests import LiveRequest
-from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared
 from optimist_proposer.core.stored_request import LogWrite
 from optimist_proposer.store.store import StoreError, WriteBehind
 from tests.proposer.holding import MemoryStore, live
-from tests.proposer.text import as_text, tokens
+from tests.proposer.text import as_text, decoded, tokens
 
 
 async def write(behind: WriteBehind, request: LiveRequest, text: str = "") -> None:
@@ -27,7 +26,7 @@ def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
 def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
     stored = store.requests[request_id]
     assert stored is not None
-    return as_text(decode_output(sources.sources, 0, stored.log, stored.num_known))
+    return as_text(decoded(sources.sources, 0, stored.log, stored.num_known))
 
 
 def dropped() -> float:

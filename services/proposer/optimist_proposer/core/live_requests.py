@@ -7,9 +7,7 @@ from optimist_aligner.algorithm import Follower
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import INT32
 from optimist_common.drafts import ROOT
-from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import Prepared, SourceName
-from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
 
 class SentWindow:
@@ -105,31 +103,21 @@ class LiveRequest:
         """Memory it takes without its sources, in bytes, roughly."""
         return self._fixed_bytes + _BYTES_PER_TOKEN * len(self.output)
 
-    def read_log(self, num_known: int, log: bytes) -> tuple[int, "array[int]"]:
-        """Decodes what the store knows of the output; changes nothing.
+    def unread(self, log: bytes) -> tuple[int, bytes]:
+        """Returns what of the store's log was not read yet, and at which output position it is.
 
         Args:
-            num_known: Tokens in the store's log.
-            log: This log, of the opening that this copy is of.
-
-        Returns:
-            An output position, and the tokens from there on, to be taken with `fold`; those before
-            were read earlier.
-
-        Raises:
-            WrongValueError: It is no log of so many tokens over the request's sources, or of
-                another output.
+            log: The log, of the opening that this copy is of.
         """
         # Logs grow at their end, unless they were lost and written again.
-        position, seen = (
-            (self.num_seen, self.seen_log) if log.startswith(self.seen_log) else (0, b"")
-        )
-        sources = self.prepared.sources
-        token_ids = decode_output(sources, position, log[len(seen) :], num_known - position)
-        known = self.output[position:num_known]
-        if known != token_ids[: len(known)]:
-            raise WrongValueError(WrongKind.OUTPUT, "a log is that of another output")
-        return position, token_ids
+        if not log.startswith(self.seen_log):
+            return 0, log
+        return self.num_seen, log[len(self.seen_log) :]
+
+    def contradicts(self, position: int, token_ids: "array[int]") -> bool:
+        """Returns whether tokens at an output position are others than those known here."""
+        known = self.output[position : position + len(token_ids)]
+        return known != token_ids[: len(known)]
 
     def note_log(self, num_known: int, log: bytes) -> None:
         """Notes that the store has this log, which was read and taken."""

@@ -7,6 +7,7 @@ knows the number of tokens can append, whatever the runs before were.
 """
 
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ _NEEDLE_TOKENS = 6
 _TOKENS_BEFORE = 1024
 _TOKENS_AFTER = 3072
 _MAX_INT32 = 0x7FFFFFFF
+_RUNS_OF_A_PIECE = 2048
 MAX_BYTES = 5
 """Enough for any token, position or count."""
 MAX_BYTES_PER_TOKEN = MAX_BYTES + 1
@@ -58,8 +60,10 @@ def encode_output(
     return bytes(data), search.hint
 
 
-def decode_output(sources: Sources, start: int, data: bytes, num_tokens: int) -> "array[int]":
-    """Returns the output tokens that runs stand for [num_tokens].
+def decode_output(
+    sources: Sources, start: int, data: bytes, num_tokens: int
+) -> Iterator["array[int]"]:
+    """Yields the output tokens that runs stand for, in pieces that take some ms.
 
     Nothing is trusted: no run is expanded beyond the tokens that are expected. Copied tokens may
     be separators of the sources, and others in no vocabulary.
@@ -68,44 +72,54 @@ def decode_output(sources: Sources, start: int, data: bytes, num_tokens: int) ->
         sources: The request's sources.
         start: Output position of the first token.
         data: Runs, all those from that token on.
-        num_tokens: How many tokens they are to stand for.
+        num_tokens: How many tokens they are to stand for, all pieces together.
 
     Raises:
         WrongValueError: They are no runs over these sources, or stand for more or fewer tokens.
     """
-    token_ids = array(INT32)
     numbers = read_varints(data)
-    at = 0
-    while at < len(numbers):
-        length, is_copied = divmod(int(numbers[at]), 2)
-        if not 0 < length <= num_tokens - len(token_ids):
-            raise WrongValueError(
-                WrongKind.SIZE,
-                f"a run has {length} tokens, of {num_tokens - len(token_ids)} that are left",
-            )
+    if len(numbers) > 2 * max(num_tokens, 0):
+        raise _wrong_size(f"{len(numbers)} numbers are no runs of {num_tokens} tokens")
+    heads, at, num_left = numbers.tolist(), 0, num_tokens
+    piece, end = array(INT32), 2 * _RUNS_OF_A_PIECE
+    while at < len(heads):
+        length, is_copied = heads[at] >> 1, heads[at] & 1
+        if not 0 < length <= num_left:
+            raise _wrong_size(f"a run has {length} tokens, of {num_left} that are left")
         if is_copied:
-            index = _copied_index(numbers[at + 1 : at + 2], start + len(token_ids))
-            if not 0 <= index <= len(sources.token_ids) - length:
-                raise _no_runs("a copied run lies outside the sources")
-            token_ids.extend(sources.token_ids[index : index + length])
+            piece.extend(
+                _copied(sources, start + num_tokens - num_left, heads[at + 1 : at + 2], length)
+            )
             at += 2
-            continue
-        literals = numbers[at + 1 : at + 1 + length]
-        if len(literals) < length or literals.max() > _MAX_INT32:
-            raise _no_runs("a run lacks tokens")
-        token_ids.frombytes(literals.astype(np.intc).tobytes())
-        at += 1 + length
-    if len(token_ids) != num_tokens:
-        raise WrongValueError(
-            WrongKind.SIZE, f"runs stand for {len(token_ids)} tokens, not for {num_tokens}"
-        )
-    return token_ids
+        else:
+            piece.frombytes(_literals(numbers[at + 1 : at + 1 + length], length))
+            at += 1 + length
+        num_left -= length
+        if at >= end:
+            yield piece
+            piece, end = array(INT32), at + 2 * _RUNS_OF_A_PIECE
+    if num_left:
+        raise _wrong_size(f"runs stand for {num_tokens - num_left} tokens, not for {num_tokens}")
+    yield piece
 
 
-def _copied_index(deltas: "NDArray[np.int64]", position: int) -> int:
-    if not len(deltas):
+def _copied(sources: Sources, position: int, deltas: list[int], length: int) -> "array[int]":
+    if not deltas:
         raise _no_runs("a copied run has no index")
-    return position + unzigzag(int(deltas[0]))
+    index = position + unzigzag(deltas[0])
+    if not 0 <= index <= len(sources.token_ids) - length:
+        raise _no_runs("a copied run lies outside the sources")
+    return sources.token_ids[index : index + length]
+
+
+def _literals(token_ids: "NDArray[np.int64]", length: int) -> bytes:
+    if len(token_ids) < length or token_ids.max() > _MAX_INT32:
+        raise _no_runs("a run lacks tokens")
+    return token_ids.astype(np.intc).tobytes()
+
+
+def _wrong_size(message: str) -> WrongValueError:
+    return WrongValueError(WrongKind.SIZE, message)
 
 
 def _no_runs(message: str) -> WrongValueError:

@@ -28,7 +28,7 @@ WRONG = -3
 """Answer of a store that holds what is no request; it may be replaced as if it held nothing."""
 REFUSED = -4
 """Answer of a store that could not do this write, and has said why; it may do others."""
-MAX_STORED_TOKENS = 262_144
+MAX_STORED_TOKENS = 131_072
 """A longer output is not read: the scheduler sends it again, and nobody waits for its decoding."""
 
 
