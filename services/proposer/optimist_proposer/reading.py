@@ -59,7 +59,7 @@ class StoreReader:
 
     async def _read(self, store: OutputStore, lacking: Grouped) -> None:
         held = {request_id: self._following.get(request_id) for request_id in lacking}
-        # No replica was told of tokens that the scheduler does not know.
+        # No replica has tokens that the scheduler does not know.
         ends = {
             request_id: max(one.position + len(one.token_ids) for one in ones)
             for request_id, ones in lacking.items()

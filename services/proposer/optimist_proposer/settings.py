@@ -7,7 +7,7 @@ from pydantic import Field, field_validator
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
 from optimist_common.request_log.settings import RequestLogSettings
-from optimist_proposer.store.redis_client import SCHEMES
+from optimist_proposer.store.redis_url import SCHEMES
 
 
 class ProposerSettings(NetworkSettings, ObservedSettings, RequestLogSettings):

@@ -21,7 +21,7 @@ from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import to_bytes
 from optimist_proposer.core.output_log import encode_output, put_varint
 from optimist_proposer.core.sources import SourceName, name_sources, pack_sources
-from optimist_proposer.core.stored_request import StoredRequest
+from optimist_proposer.core.stored_request import StoredRequest, pack_number
 from tests.stack import MODEL_FLAG, Service, read_metrics, start, wait_until
 
 PREFIX = "optimist:proposer"
@@ -217,7 +217,7 @@ def as_hash(redis: "Redis", key: str) -> None:
 
 
 def as_short(redis: "Redis", key: str) -> None:
-    redis.set(key, bytes(redis.getrange(key, 0, 10)))
+    redis.set(key, redis.getrange(key, 0, 10))
 
 
 def as_long(redis: "Redis", key: str) -> None:
@@ -251,7 +251,7 @@ def test_outputs_of_others_are_stored_whatever_a_key_holds(
         if {hostile.redis.type(key) for key in keys} != {b"string"}:
             return False
         heads = [hostile.redis.getrange(key, 9, 12) for key in keys]
-        return [int.from_bytes(bytes(head), "little") for head in heads] == [*num_known.values()]
+        return heads == [*map(pack_number, num_known.values())]
 
     grow()
     wait_until(are_stored, "the store")

@@ -28,9 +28,8 @@ from optimist_proposer.store.redis_client import (
     CircuitBreaker,
     Command,
     RedisClient,
-    RedisTarget,
-    open_redis,
 )
+from optimist_proposer.store.redis_url import RedisTarget, open_redis
 from optimist_proposer.store.store import StoreError
 
 
