@@ -196,6 +196,21 @@ async def test_batch_over_all_nodes_of_a_cluster_is_shared(
         assert calls <= len({key.split("{")[1].split("}")[0] for key in keys}) < len(keys)
     assert sum(counts) == len(NAMES)
     assert min(counts) > 0
+    # A key of a wrong type harms neither its node nor the others.
+    store = open_store(cluster_url(nodes))
+    cluster = store._client._target.client
+    await cluster.delete(store._request_key(NAMES[1]))
+    await cluster.rpush(store._request_key(NAMES[1]), "x")
+    answer = await Replica(store).proposer.apply(
+        [], [observation(4, "tw", name) for name in NAMES], []
+    )
+    assert answer.gaps == {NAMES[1]: UNKNOWN}
+    await first.proposer.apply([], [observation(4, "TWO\n", name) for name in NAMES], [])
+    await first.writer.stop()
+    found = await store.read(dict.fromkeys(NAMES, 8))
+    assert [stored.num_known for stored in found.values() if isinstance(stored, StoredRequest)] == [
+        8
+    ] * len(NAMES)
     await first.proposer.apply([], [], NAMES)
     await first.writer.stop()
     third = Replica(open_store(cluster_url(nodes)))
