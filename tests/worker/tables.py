@@ -70,7 +70,7 @@ class Tables:
             token_ids=token_ids,
             num_accepted=torch.tensor([len(nodes) for nodes, _ in said]),
             path=path if drafted is not None and drafted.drafts.parents is not None else None,
-            is_finite=torch.ones(len(slots), dtype=torch.bool),
+            failures=torch.zeros(len(slots), dtype=torch.int64),
         )
         indices = None if drafted is None else drafted.indices
         return self.windows.follow(index, indices, verdict, number)
@@ -81,7 +81,7 @@ class Tables:
 
 
 def make_tables() -> Tables:
-    table = SlotTable(NUM_SLOTS, MAX_LEN, SIZE, NUM_BLOCKS, CPU, reads_sizes=True)
+    table = SlotTable(NUM_SLOTS, MAX_LEN, SIZE, NUM_BLOCKS, CPU, reads_sizes=True, vocab_size=VOCAB)
     layers = [LayerSpec(1, 2, 2)] * 2
     pool = KVPool(layers, NUM_BLOCKS, SIZE, torch.float64, CPU)
     for number, memory in enumerate((*pool.keys, *pool.values)):

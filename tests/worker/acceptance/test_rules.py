@@ -10,10 +10,17 @@ from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
-from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass
+from optimist_worker.core.acceptance.verdict import (
+    AcceptanceRule,
+    LateTokens,
+    RowFailure,
+    Verdict,
+    VerifyPass,
+)
 from optimist_worker.core.drafts import Drafts, lay_out
 from tests.worker.acceptance.test_sampling_table import table_of
 from tests.worker.drafters.markov import (
+    PROMPT,
     Judge,
     Rows,
     draft,
@@ -83,6 +90,62 @@ def test_the_text_does_not_depend_on_what_was_drafted(
         assert torch.equal(generate(Rows(TARGET, params, 200), drafts, judge, 6), truth)
 
 
+LATE = [2, 4, 2]
+"""One of them is what the greedy text goes on with."""
+
+
+def late_rows(params: SamplingParams, *, number: int = 200) -> Rows:
+    """Rows of which every second may not choose some tokens among its first four."""
+    rows = Rows(TARGET, params, number)
+    least = torch.tensor([len(PROMPT) + 4, 0]).repeat(number // 2)
+    rows.late_tokens = LateTokens(torch.tensor(LATE).expand(number, -1), least)
+    return rows
+
+
+@pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize("params", [GREEDY, CUT], ids=["greedy", "sampled"])
+def test_late_tokens_are_not_chosen_early_at_any_node(
+    params: SamplingParams, shape: tuple[int, ...]
+) -> None:
+    free = generate(Rows(TARGET, params, 200), nothing_drafted, verify_coupled, 6)
+    truth = generate(late_rows(params), nothing_drafted, verify_coupled, 6)
+    is_late = torch.isin(truth, torch.tensor(LATE))
+    assert not is_late[::2, :4].any()
+    assert is_late[::2, 4:].any()
+    assert torch.isin(free[:, :4], torch.tensor(LATE)).any()
+    assert torch.equal(truth[1::2], free[1::2])
+    for logits, rule in ((TARGET, None), (NEAR, AcceptanceRule.COUPLED)):
+        drafts = lambda rows, logits=logits, rule=rule: draft(rows, shape, logits, rule)  # noqa: E731
+        assert torch.equal(generate(late_rows(params), drafts, verify_coupled, 6), truth)
+    # The other rules have another text, and no late token either.
+    rule = AcceptanceRule.REJECTION
+    for judge in JUDGES[1:]:
+        drafts = lambda rows, rule=rule: draft(rows, shape, NEAR, rule)  # noqa: E731
+        output = generate(late_rows(params), drafts, judge, 6)
+        assert not torch.isin(output[::2, :4], torch.tensor(LATE)).any()
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("has_tree", [False, True])
+def test_where_no_token_may_come_next_the_text_ends_before(
+    judge: Judge, params: SamplingParams, has_tree: bool
+) -> None:
+    """A draft after which nothing may come is not accepted; its row comes without it."""
+    parents = torch.tensor([[-1, 0]] * 3) if has_tree else None
+    two = torch.full((3,), 2)
+    drafts = Drafts(torch.tensor([[1, 2]] * 3), two, torch.zeros(3).long(), parents)
+    verify = hand_made_pass(one_hot_logits([1, 2, 3] * 3) * 500, drafts, params, padding=1)
+    verify.allowed = torch.ones_like(verify.logits).bool()
+    # After the first draft of the second row, and after the last known token of the third.
+    verify.allowed[[4, 6]] = False
+    verdict = judge(verify)
+    assert verdict.failures.tolist() == [0, 0, RowFailure.STUCK]
+    assert verdict.num_accepted.tolist() == [2, 0, 0]
+    assert verdict.token_ids[0].tolist() == [1, 2, 3]
+    assert verdict.token_ids[1, 0] == 1
+
+
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_not_finite_spoil_their_row_alone(bad: float, judge: Judge) -> None:
@@ -90,7 +153,7 @@ def test_logits_that_are_not_finite_spoil_their_row_alone(bad: float, judge: Jud
     logits = one_hot_logits([1, 2] * 3)
     logits[3, 4] = bad
     verdict = judge(hand_made_pass(logits, drafts, padding=1))
-    assert verdict.is_finite.tolist() == [True, False, True]
+    assert verdict.failures.tolist() == [0, RowFailure.NOT_FINITE, 0]
     assert verdict.num_accepted.tolist() == [1, 0, 1]
     assert verdict.token_ids[[0, 2]].tolist() == [[1, 2]] * 2
 

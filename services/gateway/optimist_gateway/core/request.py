@@ -92,6 +92,13 @@ class Structure:
     """Form of the text, if not any text will do."""
     tools: ToolUse | None = None
 
+    @property
+    def max_tokens(self) -> int | None:
+        """Tokens that no answer can have more of, where that is known; each has a byte at least."""
+        if self.tools is not None or not isinstance(self.content, ChoiceContent):
+            return None
+        return max(len(choice.encode()) for choice in self.content.choices)
+
 
 @dataclass(frozen=True)
 class ToolCall:

@@ -46,10 +46,13 @@ def prepare(
     """
     max_tokens = [_max_tokens(request, len(prompt.token_ids), model) for prompt in prompts]
     common = _common(request, predictions, model)
-    if common.min_tokens > min(max_tokens):
+    most = min(max_tokens)
+    if request.structure is not None and request.structure.max_tokens is not None:
+        most = min(most, request.structure.max_tokens)
+    if common.min_tokens > most:
         raise FieldError(
             ("min_tokens",),
-            f"{common.min_tokens} is more than the {min(max_tokens)} tokens that may be generated",
+            f"{common.min_tokens} is more than the {most} tokens that may be generated",
         )
     adds: list[scheduler_pb2.Add] = []
     for prompt, most in zip(prompts, max_tokens, strict=True):

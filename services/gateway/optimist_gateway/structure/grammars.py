@@ -39,6 +39,7 @@ MAX_PART_SPACE = 8
 _SPACE = r"[ \n\r\t]"
 _OPTION = "whitespace_pattern"
 _TEXT = r"(.|\n)*"
+_CHOICE = "CHOICE"
 
 
 def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) -> str:
@@ -50,13 +51,17 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
     if isinstance(content, LarkContent):
         return content.source
     text = None if content is None else _expression(content)
+    named: dict[str, str] = {}
+    if isinstance(content, ChoiceContent):
+        # One terminal: a row of the parser has room for fewer choices than a request may have.
+        named[_CHOICE] = " | ".join(json.dumps(choice) for choice in content.choices)
     if tools is None:
-        return _lark({"start": text or "TEXT"})
+        return _lark({"start": text or "TEXT", **named})
     rules = _call_rules(tools, form, markers)
     if tools.is_required:
         return _lark({"start": "marker calls", **rules})
     if text is not None:
-        return _lark({"start": f"{text} | marker calls", **rules})
+        return _lark({"start": f"{text} | marker calls", **rules, **named})
     if form.follows_text:
         # One lexeme for both, so that the marker is no text wherever it first comes.
         lead = "lead" if form.marker in markers else "lead[lazy]"
@@ -76,7 +81,7 @@ def _expression(content: Content) -> str:
     if isinstance(content, RegexContent):
         return f"/{_escaped_regex(content.pattern)}/"
     if isinstance(content, ChoiceContent):
-        return " | ".join(json.dumps(choice) for choice in content.choices)
+        return _CHOICE
     raise FieldError(("structure",), "a grammar cannot be combined with tools")
 
 

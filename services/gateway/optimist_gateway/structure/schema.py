@@ -28,6 +28,11 @@ _UNSUPPORTED = frozenset(
     | {"extends", "maxContains", "minContains", "not", "propertyNames", "then"}
     | {"unevaluatedItems", "unevaluatedProperties", "uniqueItems"}
 )
+_BOUNDS = frozenset(
+    {"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"}
+)
+MAX_BOUND = 2**31 - 1
+"""Counts go no further, nor does any answer; llguidance reads no larger ones."""
 
 
 @dataclass(eq=False)
@@ -140,7 +145,17 @@ def _value(name: str, node: _Node, *, is_lenient: bool) -> Any:
         return {key: _schema(child, is_lenient=is_lenient) for key, child in schemas}
     if name in _ONE:
         return _schema(node, is_lenient=is_lenient)
-    return node.value
+    return _bound(node) if name in _BOUNDS else node.value
+
+
+def _bound(node: _Node) -> int:
+    """Returns a number of things; in JSON schemas 3.0 is one, too."""
+    value = node.value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SchemaError(node.path, f"must be a whole number, at least 0, not {node.value!r:.60}")
+    return min(value, MAX_BOUND)
 
 
 def _problem(name: str, value: Any) -> str | None:

@@ -243,7 +243,7 @@ class EagleNetwork:
             raise ValueError("an EAGLE head needs the target's features")
         rows, size = step.rows, step.size
         accepted = torch.where(step.num_emitted > 0, step.verdict.num_accepted, 0)
-        lengths = torch.where(step.verdict.is_finite, rows.num_known_tokens + accepted, 0)
+        lengths = torch.where(step.verdict.is_sound, rows.num_known_tokens + accepted, 0)
         if self._table.reads_sizes:
             size = PassSize(int(lengths.sum()), 0, size.max_num_queries, size.max_num_keys)
         if not size.num_tokens:

@@ -142,7 +142,7 @@ def write_verdict(reached: StageVerdict) -> bytes:
     parts: list[torch.Tensor] = []
     if verdict is not None:
         sizes[:2] = verdict.token_ids.shape
-        columns = [verdict.num_accepted[:, None], verdict.is_finite[:, None], verdict.token_ids]
+        columns = [verdict.num_accepted[:, None], verdict.failures[:, None], verdict.token_ids]
         if verdict.path is not None:
             sizes[2] = verdict.path.shape[1]
             columns.append(verdict.path)
@@ -169,7 +169,7 @@ def read_verdict(data: bytes) -> StageVerdict:
             token_ids=table[:, 2 : 2 + width].contiguous(),
             num_accepted=table[:, 0].contiguous(),
             path=table[:, 2 + width :].contiguous() if depth >= 0 else None,
-            is_finite=table[:, 1] != 0,
+            failures=table[:, 1].contiguous(),
         )
     if num_scored >= 0:
         scored = values.view(int(num_scored), int(numbers))
@@ -200,6 +200,10 @@ class StageMasks:
 
     def commit(self, slot: int, token_ids: list[int]) -> str | None:
         """Returns why a slot's grammar cannot be followed further, or None."""
+        return self.fault(slot)
+
+    def fault(self, slot: int) -> str | None:
+        """Returns why a slot's grammar can be followed no further, or None."""
         return self.faults.get(slot)
 
     def allowed(self, step: GrammarStep) -> torch.Tensor | None:

@@ -6,7 +6,13 @@ from typing import NamedTuple, Protocol
 import torch
 
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
-from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
+from optimist_worker.core.acceptance.verdict import (
+    AcceptanceRule,
+    RowFailure,
+    Verdict,
+    VerifyPass,
+    nothing,
+)
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import (
@@ -177,12 +183,14 @@ class Step:
                 sampling=self._sampling,
                 needs=prepared.bounds.needs,
                 allowed=allowed,
+                late_tokens=self._table.late_tokens(rows) if prepared.bounds.has_minimum else None,
             )
         )
         if wanted is None:
             return verdict, None
         scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
-        verdict.is_finite = verdict.is_finite & ~find_broken(scored_prompts, wanted, rows)
+        is_broken = find_broken(scored_prompts, wanted, rows)
+        verdict.failures = verdict.failures.masked_fill(is_broken, RowFailure.NOT_FINITE)
         number = count_emitted(rows, verdict)
         scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
         return verdict, torch.cat([scored, scored_prompts])
@@ -287,7 +295,7 @@ class Step:
             if drafts.positions is None
             else torch.where(has_emitted, drafts.positions, -1),
             is_short=rows.is_short,
-            is_broken=rows.emits & ~verdict.is_finite,
+            failures=verdict.failures * rows.emits,
             has_ended=settled.has_ended,
             num_window_tokens=self._windows.count_left(rows.slots)
             if prepared.bounds.uses_windows

@@ -1,44 +1,20 @@
 """Grammars that outputs follow, one matcher of llguidance per slot, and the masks of a step."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
 from optimist_common.errors import one_line
-from optimist_common.sampling import MAX_GRAMMAR_BYTES, PARSER_LIMITS
+from optimist_common.grammar import load_tokenizer
+from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
+from optimist_worker.model.matcher import GrammarRow, Matcher
 from optimist_worker.model.model import Model
 from optimist_worker.model.tokenizer import find_tokenizer
-
-_LIMITS = LLParserLimits(**PARSER_LIMITS, verbose_errors=False)
-
-
-class GrammarRow(NamedTuple):
-    """The drafts of one slot in a pass."""
-
-    slot: int
-    token_ids: Sequence[int]
-    parents: Sequence[int] | None = None
-    """Index of each draft's parent, -1: the last known token; None: a chain."""
-
-
-@dataclass(slots=True)
-class _SlotGrammar:
-    """A matcher after the last committed token."""
-
-    matcher: LLMatcher
-    ended: bool = False
-    """Whether an end token has been committed; the matcher is never given one."""
-    fault: str | None = field(default=None)
 
 
 class GrammarSet:
@@ -49,11 +25,11 @@ class GrammarSet:
 
         Args:
             tokenizer: Of the model.
-            vocab_size: Of the model's logits, at least the tokenizer's; padded ids are refused.
+            vocab_size: Of the model's logits; ids that the tokenizer does not have are refused.
             eos_token_ids: Allowed where the grammar may end.
 
         Raises:
-            ValueError: The model has no end token, or fewer tokens than the tokenizer.
+            ValueError: The model has no end token, or the tokenizer cannot be used.
         """
         if not eos_token_ids:
             raise ValueError("grammar: the model names no end token")
@@ -61,20 +37,16 @@ class GrammarSet:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         try:
-            self._tokenizer = LLTokenizer(
-                tokenizer.to_str(), n_vocab=vocab_size, eos_token=list(eos_token_ids)
-            )
+            self._tokenizer = load_tokenizer(tokenizer.to_str(), vocab_size, list(eos_token_ids))
         except ValueError as error:
             raise ValueError(f"grammar: the tokenizer cannot be used: {one_line(error)}") from None
-        self._num_words = -(-vocab_size // 32)
-        self._eos_token_ids = frozenset(eos_token_ids)
-        self._end_only = np.zeros(self._num_words * 4, np.uint8)
+        self._end_only = np.zeros(-(-vocab_size // 32) * 4, np.uint8)
         for token_id in eos_token_ids:
             self._end_only[token_id // 8] |= 1 << token_id % 8
-        self._grammars: dict[int, _SlotGrammar] = {}
+        self._matchers: dict[int, Matcher] = {}
 
     def __contains__(self, slot: int) -> bool:
-        return slot in self._grammars
+        return slot in self._matchers
 
     def open(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
         """Starts a slot's grammar, in place of any before.
@@ -88,107 +60,50 @@ class GrammarSet:
             ValueError: The grammar is wrong, too large or too complex, matches nothing, or is not
                 what the output follows.
         """
-        self._grammars.pop(slot, None)
+        self._matchers.pop(slot, None)
         size = len(grammar.encode("utf-8", "surrogatepass"))
         if size > MAX_GRAMMAR_BYTES:
             raise ValueError(f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
         try:
-            source = LLMatcher.grammar_from_lark(grammar)
+            self._matchers[slot] = Matcher(self._tokenizer, grammar, self._end_only, token_ids)
         except UnicodeEncodeError:
             raise ValueError("grammar is not valid Unicode") from None
-        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
-        if not matcher.is_error():
-            # What is only found when the parser first runs is found here.
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise ValueError(f"grammar: {_reason(matcher)}")
-        self._grammars[slot] = _SlotGrammar(matcher)
-        self.commit(slot, token_ids)
-        fault = self._grammars[slot].fault
-        if fault is not None:
-            del self._grammars[slot]
-            raise ValueError(f"grammar: {fault}")
+        except ValueError as error:
+            raise ValueError(f"grammar: {error}") from None
 
     def close(self, slot: int) -> None:
         """Forgets a slot's grammar, if it has one."""
-        self._grammars.pop(slot, None)
+        self._matchers.pop(slot, None)
 
     def commit(self, slot: int, token_ids: Sequence[int]) -> None:
         """Moves a slot on by emitted tokens; sets its fault if the grammar refuses one."""
-        state = self._grammars[slot]
-        for token_id in token_ids:
-            if state.ended or state.fault is not None:
-                return
-            if token_id in self._eos_token_ids:
-                state.ended = True
-            elif state.matcher.is_stopped() or not state.matcher.consume_token(token_id):
-                state.fault = f"token {token_id} does not follow: {_reason(state.matcher)}"
+        self._matchers[slot].commit(token_ids)
 
     def fault(self, slot: int) -> str | None:
         """Returns why a slot's grammar can be followed no further, or None.
 
-        A grammar that compiled may still meet a limit later. From then on only an end token is
-        allowed.
+        A grammar that compiled may still meet a limit later. From then on nothing is allowed.
         """
-        return self._grammars[slot].fault
+        return self._matchers[slot].fault
 
     def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
         """Works out which tokens may come after the last known token and after each draft.
 
-        After a draft that its grammar refuses everything is allowed: its parent's mask excludes
-        it, so nothing after it is ever reached. No grammar is moved on.
+        After a draft that its grammar refuses nothing is: its parent's mask excludes it. Nor is
+        where the grammar meets a limit, see `Matcher.fill`. No grammar is moved on.
 
         Returns:
             int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
             each row in turn the last known token and then its drafts.
         """
         num_nodes = sum(1 + len(row.token_ids) for row in rows)
-        masks = np.full((num_nodes, self._num_words * 4), 255, np.uint8)
+        masks = np.zeros((num_nodes, len(self._end_only)), np.uint8)
         start = 0
         for row in rows:
             end = start + 1 + len(row.token_ids)
-            self._fill(self._grammars[row.slot], row, masks[start:end])
+            self._matchers[row.slot].fill(row, masks[start:end])
             start = end
         return torch.from_numpy(masks.view(np.int32))
-
-    def _fill(self, state: _SlotGrammar, row: GrammarRow, masks: npt.NDArray[np.uint8]) -> None:
-        """Writes the masks of one row, `[1 + num_drafts, num_words * 4]`."""
-        masks[0] = self._mask(state)
-        parents = range(-1, len(row.token_ids) - 1) if row.parents is None else row.parents
-        # Number of tokens that lead the matcher to each draft that the grammar accepts.
-        depths = {-1: 0}
-        depth = 0
-        for node in depth_first(parents):
-            parent, token_id = parents[node], row.token_ids[node]
-            if parent not in depths or not _has_bit(masks[1 + parent], token_id):
-                continue
-            if token_id in self._eos_token_ids:
-                # Nothing but further ends can follow, which the matcher need not see.
-                depths[node] = depths[parent]
-                masks[1 + node] = self._end_only
-                continue
-            if depth > depths[parent]:
-                state.matcher.rollback(depth - depths[parent])
-                depth = depths[parent]
-            if not state.matcher.consume_token(token_id):
-                state.fault = _reason(state.matcher)
-                return
-            depth += 1
-            depths[node] = depth
-            masks[1 + node] = self._mask(state)
-        if depth:
-            state.matcher.rollback(depth)
-
-    def _mask(self, state: _SlotGrammar) -> npt.NDArray[np.uint8]:
-        """Returns what may come where the matcher stands, `[num_words * 4]`."""
-        if state.ended or state.fault is not None or state.matcher.is_stopped():
-            return self._end_only
-        mask = np.frombuffer(state.matcher.compute_bitmask(), np.uint8)
-        if state.matcher.is_error():
-            state.fault = _reason(state.matcher)
-            return self._end_only
-        # There may be a word more than the vocabulary fills.
-        return mask[: 4 * self._num_words]
 
 
 def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:
@@ -216,40 +131,6 @@ def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) 
         # tokenizers raises Exception itself for whatever is wrong with the file.
         raise ValueError(f"grammar: {path} cannot be read: {one_line(error)}") from None
     return GrammarSet(tokenizer, vocab_size, eos_token_ids)
-
-
-def _has_bit(mask: npt.NDArray[np.uint8], token_id: int) -> bool:
-    in_vocabulary = 0 <= token_id < 8 * len(mask)
-    return in_vocabulary and bool(mask[token_id // 8] >> token_id % 8 & 1)
-
-
-def _reason(matcher: LLMatcher) -> str:
-    """Returns the matcher's error without its position in a dump, or why it has stopped."""
-    text = re.split("<state>|<backtrace>|<non-verbose", matcher.get_error())[0]
-    if text.strip() in ("", "NoExtensionBias"):
-        return "it matches no text" if text.strip() else "the grammar has ended"
-    return " ".join(text.split())[:300]
-
-
-def depth_first(parents: Sequence[int]) -> list[int]:
-    """Orders nodes so that every node comes after its parent and before its parent's siblings.
-
-    Args:
-        parents: Index of each node's parent, less than its own; -1 for children of the root.
-
-    Returns:
-        All indices; siblings keep their order.
-    """
-    children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
-    for node, parent in enumerate(parents):
-        children[parent + 1].append(node)
-    order: list[int] = []
-    stack = children[0][::-1]
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        stack += children[node + 1][::-1]
-    return order
 
 
 def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
@@ -345,6 +226,12 @@ class Masks:
         if self._grammars is None or slot not in self._grammars:
             return None
         self._grammars.commit(slot, token_ids)
+        return self.fault(slot)
+
+    def fault(self, slot: int) -> str | None:
+        """Returns why a slot's grammar can be followed no further, or None."""
+        if self._grammars is None or slot not in self._grammars:
+            return None
         fault = self._grammars.fault(slot)
         return None if fault is None else f"grammar: {fault}"
 

@@ -41,6 +41,8 @@ class DeviceState:
             self.pool.trash_block,
             model.device,
             reads_sizes=model.device.type == "cpu" if reads_sizes is None else reads_sizes,
+            vocab_size=model.vocab_size,
+            eos_token_ids=model.eos_token_ids,
         )
         self.windows = WindowTable(self.table, model.vocab_size)
         self.sampling = SamplingTable(sizes.max_num_seqs, model.vocab_size, model.device)

@@ -9,7 +9,7 @@ from optimist_common.columns import Int32Column
 from optimist_common.drafts import PREDICTION, DraftSource
 from optimist_common.errors import one_line
 from optimist_worker.core.acceptance.choice import CHOOSE
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, RowFailure
 from optimist_worker.core.batch.host_view import HeldSlot, StepBounds, find_bounds, find_fault, hold
 from optimist_worker.core.batch.logprobs import (
     LogprobTargets,
@@ -289,8 +289,10 @@ class Runner:
                 # The drafter has seen all but what this step and later ones bring.
                 held.num_unseen -= launched.num_unseen[index]
             number = int(outputs.num_emitted_tokens[index])
-            if outputs.is_broken[index]:
+            if outputs.failures[index] == RowFailure.NOT_FINITE:
                 launched.errors[slot] = "the model's logits are not finite"
+            elif outputs.failures[index] == RowFailure.STUCK:
+                launched.errors[slot] = self._explain_stop(slot, held)
             elif outputs.is_short[index]:
                 launched.errors[slot] = (
                     f"too few blocks: {held.num_blocks} do not hold the known tokens"
@@ -299,7 +301,16 @@ class Runner:
                 emitted = outputs.token_ids[first : first + number].tolist()
                 # A grammar that can be followed no further fails the next row.
                 held.error = self.engine.masks.commit(slot, emitted)
+            if outputs.lengths[index] >= held.min_length:
+                held.min_length = 0
             first += number
+
+    def _explain_stop(self, slot: int, held: HeldSlot) -> str:
+        """Returns why no token may come next in a slot."""
+        fault = self.engine.masks.fault(slot) if held.has_grammar else None
+        if fault is None and held.min_length:
+            fault = "min_tokens: the answer has to end before it has as many tokens"
+        return fault or "grammar: the model has no token that may come next"
 
     def _fail(self, launched: LaunchedPlan, error: Exception) -> None:
         """Notes that the step came to nothing; raises DeviceLostError if nor will any other."""

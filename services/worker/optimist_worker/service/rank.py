@@ -204,7 +204,10 @@ class _Follower:
         result = self._runner.collect(launched)
         if verdict is not None and has_grammar:
             # Whether a grammar can be followed further is known when the tokens are committed.
-            faults = {slot: held.error for slot, held in rows.items() if held.has_grammar}
+            # That nothing may come next, when the result is read.
+            faults = {slot: held.error for slot, held in rows.items() if held.has_grammar} | {
+                slot: error for slot, error in result.errors.items() if slot in rows
+            }
             verdict.faults = {slot: error for slot, error in faults.items() if error is not None}
             stage.link.send_verdict(write_verdict(verdict))
         return result

@@ -16,7 +16,12 @@ from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
 from optimist_worker.core.acceptance.processing import TokenCounts, adjust, count_tokens, cut
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
+from optimist_worker.core.acceptance.verdict import (
+    RowFailure,
+    Verdict,
+    VerifyPass,
+    reach_verdict,
+)
 from optimist_worker.core.drafts import (
     Drafts,
     TreeWalk,
@@ -53,13 +58,9 @@ Rule = Callable[[VerifyPass, Candidates, Tensor], Tensor]
 
 def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     """Chooses a token after every node that is reached, and follows the drafts that agree."""
-    logits, drafts = verify.logits, verify.drafts
-    # NaN and infinity pass through a maximum, so one reduction finds them and the greedy tokens.
-    largest, choices = logits.max(-1)
-    is_finite = ~verify.by_row(~largest.isfinite()).any(1)
-    if verify.allowed is not None:
-        logits = logits.masked_fill(~verify.allowed, -torch.inf)
-        choices = logits.argmax(-1)
+    drafts = verify.drafts
+    logits, choices, failures, is_open = _find_choices(verify)
+    is_sound = failures == RowFailure.NONE
     parents = drafts.parents
     if parents is None:
         parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
@@ -68,14 +69,59 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
         if not _may_read(logits):
             sampler.choose_all(choices)
         elif drafts.parents is None:
-            sampler.choose_reached(choices, is_finite)
+            sampler.choose_reached(choices, is_sound)
         else:
-            sampler.choose_paths(choices, is_finite)
+            sampler.choose_paths(choices, is_sound)
     by_row = verify.by_row(choices)
     # A chain's first node has the first choice before it, and so on.
     before = by_row[:, :-1] if drafts.parents is None else by_row.gather(1, parents + 1)
     agrees = drafts.token_ids == before
-    return reach_verdict(drafts, agrees, by_row, is_finite)
+    if is_open is not None:
+        agrees &= is_open[:, 1:]
+    return reach_verdict(drafts, agrees, by_row, failures)
+
+
+class _OpenChoices(NamedTuple):
+    """What may be chosen after the nodes of a pass."""
+
+    logits: Tensor
+    """Those of tokens that may not be chosen are -inf, `[N, vocab_size]`."""
+    choices: Tensor
+    """The largest of them, int64 `[N]`."""
+    failures: Tensor
+    """Why rows emit nothing, a `RowFailure`, int64 `[R]`."""
+    is_open: Tensor | None
+    """Whether any token may come after each node, bool `[R, 1 + K]`; None: after all."""
+
+
+def _find_choices(verify: VerifyPass) -> _OpenChoices:
+    """Takes out what may not be chosen.
+
+    Where nothing is left, a draft is not accepted: so its row comes without it, and then nothing is
+    left after the last known token.
+    """
+    logits = verify.logits
+    # NaN and infinity pass through a maximum, so one reduction finds them and the greedy tokens.
+    largest, choices = logits.max(-1)
+    is_broken = verify.by_row(~largest.isfinite()).any(1)
+    failures = is_broken * int(RowFailure.NOT_FINITE)
+    if verify.allowed is None and verify.late_tokens is None:
+        return _OpenChoices(logits, choices, failures, None)
+    left = logits
+    if verify.allowed is not None:
+        left = left.masked_fill(~verify.allowed, -torch.inf)
+    if (late := verify.late_tokens) is not None:
+        rows = verify.nodes.rows
+        is_early = (verify.positions < late.min_length[rows])[:, None]
+        token_ids = late.token_ids[rows]
+        values = left.gather(1, token_ids).masked_fill(is_early, -torch.inf)
+        left = left.scatter(1, token_ids, values)
+    largest, choices = left.max(-1)
+    is_closed = verify.by_row(largest == -torch.inf)
+    # Of nothing no distribution can be made.
+    left = torch.where(largest[:, None] == -torch.inf, logits, left)
+    failures = torch.where(is_closed[:, 0] & ~is_broken, int(RowFailure.STUCK), failures)
+    return _OpenChoices(left, choices, failures, ~is_closed)
 
 
 class _Sampler:
@@ -107,12 +153,12 @@ class _Sampler:
             part = indices[first : first + at_once]
             choices[first : first + at_once] = self._choose(part)
 
-    def choose_reached(self, choices: Tensor, is_finite: Tensor) -> None:
+    def choose_reached(self, choices: Tensor, is_sound: Tensor) -> None:
         """Chooses after nodes of chains that are reached and not simply greedy, in place."""
         verify, nodes, depths = self.verify, self.verify.nodes, self.depths
         drafts, parents = verify.drafts, self.parents
         columns = verify.sampling.gather(verify.slots)
-        pending = (~columns.takes_argmax & is_finite)[nodes.rows] & nodes.is_real
+        pending = (~columns.takes_argmax & is_sound)[nodes.rows] & nodes.is_real
         flat_depths = depths[nodes.rows, nodes.offsets]
         first, levels = 0, _FIRST_LEVELS
         while first <= drafts.width:
@@ -129,7 +175,7 @@ class _Sampler:
             choices[indices] = self._choose(indices)
             first, levels = first + levels, 2 * levels
 
-    def choose_paths(self, choices: Tensor, is_finite: Tensor) -> None:
+    def choose_paths(self, choices: Tensor, is_sound: Tensor) -> None:
         """Chooses along the paths that rows take down their trees, in place.
 
         A level has one node at most that is reached. Which one is known only when a token is chosen
@@ -138,7 +184,7 @@ class _Sampler:
         verify, drafts = self.verify, self.verify.drafts
         columns = verify.sampling.gather(verify.slots)
         starts, numbers = verify.nodes.starts, drafts.num_tokens.tolist()
-        is_pending = ~columns.takes_argmax & is_finite & (starts[1:] > starts[:-1])
+        is_pending = ~columns.takes_argmax & is_sound & (starts[1:] > starts[:-1])
         walks = {
             row: TreeWalk(
                 self.parents[row, : numbers[row]].tolist(),
@@ -295,17 +341,22 @@ def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
     the first may be accepted.
 
     Args:
-        verify: The pass; of its logits only the largest matter, for the token after.
+        verify: The pass; of its logits only the largest matter, for the token after, and what may
+            not be chosen.
         rate: The probability, in [0, 1].
     """
-    logits, drafts = verify.logits, verify.drafts
-    largest, choices = logits.max(-1)
-    is_finite = ~verify.by_row(~largest.isfinite()).any(1)
-    if verify.allowed is not None:
-        choices = logits.masked_fill(~verify.allowed, -float("inf")).argmax(-1)
+    drafts = verify.drafts
+    logits, choices, failures, is_open = _find_choices(verify)
     is_accepted = _draw_accepted(verify, rate)
     is_accepted &= (drafts.token_ids >= 0) & (drafts.token_ids < logits.shape[-1])
-    return reach_verdict(drafts, is_accepted, verify.by_row(choices), is_finite)
+    if is_open is not None:
+        parents = drafts.parents
+        if parents is None:
+            parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
+        before = (verify.nodes.starts[:-1, None] + 1 + parents).clamp(max=len(logits) - 1)
+        token_ids = drafts.token_ids.clamp(0, logits.shape[-1] - 1)
+        is_accepted &= is_open[:, 1:] & (logits[before, token_ids] > -torch.inf)
+    return reach_verdict(drafts, is_accepted, verify.by_row(choices), failures)
 
 
 def _draw_accepted(verify: VerifyPass, rate: float) -> Tensor:

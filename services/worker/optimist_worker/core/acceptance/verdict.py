@@ -1,7 +1,8 @@
 """A verify pass: what it has computed, how it is judged, and what came of its drafts."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,16 @@ class AcceptanceRule(StrEnum):
     """With probability p/q, else a token of what is left of p; only the distribution stays."""
     SYNTHETIC = "synthetic"
     """By chance alone, for measurements; the text means nothing."""
+
+
+class RowFailure(IntEnum):
+    """Why a row emits nothing where it should."""
+
+    NONE = 0
+    NOT_FINITE = 1
+    """Not all of its logits are numbers."""
+    STUCK = 2
+    """No token may come after its last known one."""
 
 
 @dataclass(slots=True)
@@ -45,6 +56,14 @@ class VerifyPass:
     """What the rows need at least."""
     allowed: Tensor | None = None
     """Tokens that may come after each node, bool `[N, vocab_size]`; None: all."""
+    late_tokens: "LateTokens | None" = None
+    """None: no row has any."""
+
+    @property
+    def positions(self) -> Tensor:
+        """Position of the token after each node, int64 `[N]`."""
+        depths = torch.nn.functional.pad(self.drafts.depths, (1, 0))
+        return self.num_tokens[self.nodes.rows] + depths[self.nodes.rows, self.nodes.offsets]
 
     def by_row(self, values: Tensor) -> Tensor:
         """Arranges values of the flat rows by row and node, `[N]` to `[R, 1 + K]`.
@@ -62,22 +81,36 @@ class VerifyPass:
         return padded[torch.where(is_real, indices, len(values))]
 
 
+class LateTokens(NamedTuple):
+    """Tokens that may not be chosen before some position, of R rows."""
+
+    token_ids: Tensor
+    """Of each row, some of them several times, int64 `[R, M]`."""
+    min_length: Tensor
+    """The first position at which they may be chosen, int64 `[R]`."""
+
+
 @dataclass(slots=True)
 class Verdict:
     """The tokens of R rows: accepted drafts, and after them one token of the target."""
 
     token_ids: Tensor
-    """Int64 `[R, 1 + K]`; the first `num_accepted + 1` count, if the row emits and is finite."""
+    """Int64 `[R, 1 + K]`; the first `num_accepted + 1` count, if the row emits and is sound."""
     num_accepted: Tensor
-    """Int64 `[R]`; 0 where logits are not finite."""
+    """Int64 `[R]`; 0 where the row is not sound."""
     path: Tensor | None
     """Accepted nodes from the top down, int64 `[R, K]`, after the last 0; None for chains."""
-    is_finite: Tensor
-    """Whether all of the row's logits are numbers, bool `[R]`; else it emits nothing."""
+    failures: Tensor
+    """Why each row emits nothing, a `RowFailure`, int64 `[R]`."""
+
+    @property
+    def is_sound(self) -> Tensor:
+        """Whether nothing keeps each row from emitting, bool `[R]`."""
+        return self.failures == RowFailure.NONE
 
 
 def reach_verdict(
-    drafts: Drafts, is_accepted: Tensor, choices: Tensor, is_finite: Tensor
+    drafts: Drafts, is_accepted: Tensor, choices: Tensor, failures: Tensor
 ) -> Verdict:
     """Follows each row's accepted drafts as far as they go.
 
@@ -87,11 +120,11 @@ def reach_verdict(
             siblings.
         choices: The token after each node if it is the last accepted one, int64 `[R, 1 + K]`,
             the first one for node -1.
-        is_finite: Whether all of the row's logits are numbers, bool `[R]`.
+        failures: Why each row emits nothing, a `RowFailure`, int64 `[R]`.
     """
     if not drafts.width:
-        return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, is_finite)
-    is_accepted = is_accepted & drafts.is_node & is_finite[:, None]
+        return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, failures)
+    is_accepted = is_accepted & drafts.is_node & (failures == RowFailure.NONE)[:, None]
     accepted = holds_from_top(is_accepted, drafts.parents)
     num_accepted = accepted.sum(1)
     token_ids, path = drafts.token_ids, None
@@ -106,16 +139,11 @@ def reach_verdict(
     token_ids = torch.where(indices < num_accepted[:, None], token_ids, 0)
     bonus = choices.gather(1, last[:, None])
     return Verdict(
-        token_ids.scatter_(1, num_accepted[:, None], bonus), num_accepted, path, is_finite
+        token_ids.scatter_(1, num_accepted[:, None], bonus), num_accepted, path, failures
     )
 
 
 def nothing(drafts: Drafts) -> Verdict:
     """Returns the verdict on a pass that did not take place."""
     zeros = torch.zeros_like(drafts.num_tokens)
-    return Verdict(
-        torch.nn.functional.pad(drafts.token_ids, (0, 1)),
-        zeros,
-        None,
-        torch.ones_like(zeros).bool(),
-    )
+    return Verdict(torch.nn.functional.pad(drafts.token_ids, (0, 1)), zeros, None, zeros)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimist_worker.core.acceptance.sampling_table import Needs
+from optimist_worker.core.batch.slot_table import MOST_LATE_TOKENS
 from optimist_worker.core.plan import Admission, PlannedRow
 
 
@@ -34,6 +35,8 @@ def find_fault(
         )
     if admission.min_length < 0:
         return f"min_length must be at least 0, not {admission.min_length}"
+    if admission.min_length and len(admission.stop_token_ids) > MOST_LATE_TOKENS:
+        return f"stop_token_ids: must be at most {MOST_LATE_TOKENS} with a min_length"
     if num_cached >= num_tokens:
         return (
             f"cached_blocks: {num_cached} tokens are cached, but at most {num_tokens - 1} "
@@ -71,6 +74,8 @@ class HeldSlot:
     num_unseen: int = 0
     """At least as many tokens as the drafter has not seen, as far as is known."""
     has_grammar: bool = False
+    min_length: int = 0
+    """Length below which no stop token may be chosen; 0 if it is known to be reached."""
     wants_logprobs: bool = False
     """Whether any log-probabilities of its tokens are wanted."""
     num_logprobs: int | None = None
@@ -92,6 +97,7 @@ def hold(admission: Admission, error: str | None, block_size: int) -> HeldSlot:
         error=error,
         num_unseen=len(admission.token_ids),
         has_grammar=bool(admission.sampling.grammar),
+        min_length=admission.min_length if admission.min_length > len(admission.token_ids) else 0,
         wants_logprobs=admission.sampling.wants_logprobs,
         num_logprobs=admission.sampling.num_logprobs,
         num_prompt_logprobs=admission.sampling.num_prompt_logprobs,
@@ -127,6 +133,8 @@ class StepBounds:
     """Most of them of all rows."""
     has_grammar: bool
     """Whether a row has to follow a grammar."""
+    has_minimum: bool
+    """Whether a row may be below its least length."""
     needs: Needs
     """What the rows' sampling needs at least."""
     least_chance: float = 0.0
@@ -224,6 +232,7 @@ def find_bounds(
         max_unseen=max(num_unseen),
         num_unseen=sum(num_unseen),
         has_grammar=any(slot.has_grammar for slot in held),
+        has_minimum=any(slot.min_length for slot in held),
         needs=needs,
         least_chance=least_chance,
     )

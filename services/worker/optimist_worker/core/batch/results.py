@@ -21,7 +21,7 @@ class SettledRows:
     """The rows after a pass, int64 `[num_rows]` each."""
 
     num_emitted: torch.Tensor
-    """New tokens: none in the middle of a prompt, and none where the logits are not finite."""
+    """New tokens: none in the middle of a prompt, and none of a row that is not sound."""
     num_tokens: torch.Tensor
     """Prompt and verified output."""
     has_ended: torch.Tensor
@@ -31,7 +31,7 @@ class SettledRows:
 def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> SettledRows:
     """Moves the slots to where the pass has brought them; rejected drafts are left behind.
 
-    A row whose logits are not finite does not move.
+    A row that is not sound does not move.
 
     Args:
         table: The state.
@@ -41,7 +41,7 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     before = rows.columns
     number = count_emitted(rows, verdict)
     # Where tokens are emitted, all but the last one are computed with the known ones.
-    computed = before.num_computed_tokens + rows.num_known_tokens * verdict.is_finite
+    computed = before.num_computed_tokens + rows.num_known_tokens * verdict.is_sound
     computed += (number - 1).clamp(min=0)
     length = before.num_tokens + number
     offsets = torch.arange(verdict.token_ids.shape[1], device=number.device)
@@ -63,7 +63,7 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
 
 def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
     """Returns how many new tokens each row has, `[num_rows]`."""
-    return (verdict.num_accepted + 1) * (rows.emits & verdict.is_finite)
+    return (verdict.num_accepted + 1) * (rows.emits & verdict.is_sound)
 
 
 def keep_rows(rows: FittedRows) -> SettledRows:
@@ -141,8 +141,8 @@ class Outputs(NamedTuple, Generic[Column]):
     """Position in the predictions of each row's first draft, -1 if it was read elsewhere."""
     is_short: Column
     """1 where the blocks did not hold the known tokens."""
-    is_broken: Column
-    """1 where the model's logits were not finite."""
+    failures: Column
+    """Why rows that should have emitted did not, a `RowFailure`."""
     has_ended: Column
     num_window_tokens: Column
     """Nodes that the window has left to draft."""

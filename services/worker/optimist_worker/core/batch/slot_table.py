@@ -7,11 +7,16 @@ from typing import NamedTuple
 import torch
 
 from optimist_common.columns import Int32Column
+from optimist_worker.core.acceptance.verdict import LateTokens
 from optimist_worker.core.plan import Admission
 
 MOST_STOP_TOKENS = 32
 """Stop tokens that are looked for per request; after any further one a request just runs on until
 its scheduler, which knows them all, takes it out."""
+
+
+MOST_LATE_TOKENS = 256
+"""Stop tokens of a request with a least number of tokens; more are refused."""
 
 
 class SlotColumns(NamedTuple):
@@ -27,7 +32,7 @@ class SlotColumns(NamedTuple):
     max_length: torch.Tensor
     """Length at which the request ends, in tokens."""
     min_length: torch.Tensor
-    """Length below which no stop token ends the request, in tokens."""
+    """Length below which no stop token may be chosen, in tokens."""
     capacity: torch.Tensor
     """Tokens that the slot's blocks hold."""
 
@@ -50,6 +55,8 @@ class SlotTable:
         device: torch.device,
         *,
         reads_sizes: bool,
+        vocab_size: int,
+        eos_token_ids: Sequence[int] = (),
     ) -> None:
         """Makes a table of free slots.
 
@@ -61,6 +68,9 @@ class SlotTable:
             device: Where the tensors are.
             reads_sizes: Whether sizes that depend on the state are read from the device; else the
                 bounds that the host knows take their place.
+            vocab_size: Number of tokens.
+            eos_token_ids: Of the model. They may not be chosen below the least length either,
+                whether they end the request or not.
         """
         self.num_slots, self.block_size, self.device = num_slots, block_size, device
         self.trash_block, self.reads_sizes = trash_block, reads_sizes
@@ -77,18 +87,26 @@ class SlotTable:
         self.stop_token_ids = torch.full(
             (num_rows, MOST_STOP_TOKENS), -1, dtype=torch.int64, device=device
         )
+        self._vocab_size, self._eos_token_ids = vocab_size, eos_token_ids
+        self._late_token_ids = torch.zeros(
+            (num_rows, MOST_LATE_TOKENS + len(eos_token_ids)), dtype=torch.int64, device=device
+        )
 
     def admit(self, admission: Admission) -> None:
         """Gives a slot to a request whose admission has no fault."""
         slot, num_tokens = admission.slot, len(admission.token_ids)
         num_cached = len(admission.cached_blocks) * self.block_size
+        late = []
+        if admission.min_length:
+            stops = [*admission.stop_token_ids, *self._eos_token_ids]
+            late = [token_id for token_id in stops if 0 <= token_id < self._vocab_size]
         values = {
             "num_tokens": num_tokens,
             "num_computed_tokens": num_cached,
             "has_ended": 0,
             "num_prompt_tokens": admission.num_prompt_tokens,
             "max_length": admission.max_length or self.token_ids.shape[1],
-            "min_length": admission.min_length,
+            "min_length": admission.min_length if late else 0,
             "capacity": 0,
         }
         stops = admission.stop_token_ids[:MOST_STOP_TOKENS]
@@ -96,9 +114,17 @@ class SlotTable:
         self.columns[:, slot] = self._tensor([values[name] for name in SlotColumns._fields])
         self.token_ids[slot, :num_tokens] = self._tensor(admission.token_ids).int()
         self.stop_token_ids[slot] = self._tensor(stops)
+        if late:
+            # The first one again in place of those that are missing.
+            late += [late[0]] * (self._late_token_ids.shape[1] - len(late))
+            self._late_token_ids[slot] = self._tensor(late)
         # What the slot's last holder had may be another's by now.
         self.block_tables[slot] = self.trash_block
         self.append_blocks([slot], [admission.cached_blocks], [0])
+
+    def late_tokens(self, rows: "FittedRows") -> LateTokens:
+        """Returns what may not be chosen below the least lengths of some rows."""
+        return LateTokens(self._late_token_ids[rows.slots], rows.columns.min_length)
 
     def append_blocks(self, slots: list[int], blocks: list[list[int]], num_held: list[int]) -> None:
         """Appends blocks to block tables.
