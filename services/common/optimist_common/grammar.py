@@ -52,7 +52,7 @@ def load_tokenizer(source: str, vocab_size: int, eos_token_ids: list[int]) -> LL
 
 
 def make_matcher(
-    tokenizer: LLTokenizer, grammar: str, max_lexer_states: int = MAX_LEXER_STATES
+    tokenizer: LLTokenizer, grammar: str, max_lexer_states: int
 ) -> LLMatcher:
     """Returns a matcher that has followed nothing yet, in error if the grammar is wrong.
 
@@ -74,7 +74,7 @@ def find_problem(matcher: LLMatcher) -> str:
     # What is only found when the parser first runs is found here.
     mask = b"" if matcher.is_error() else matcher.compute_bitmask()
     if not matcher.is_error() and not matcher.is_stopped():
-        # Drafts are taken back, which llguidance cannot do where lexemes count tokens or are hidden.
+        # Drafts are taken back, which llguidance cannot do where lexemes count tokens or hide some.
         first = int(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little").argmax())
         if matcher.consume_token(first) and matcher.rollback(1):
             return ""

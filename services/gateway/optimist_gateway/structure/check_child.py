@@ -13,7 +13,7 @@ from typing import Any
 from llguidance import LLTokenizer
 
 from optimist_common.errors import one_line
-from optimist_common.grammar import find_problem, load_tokenizer, make_matcher
+from optimist_common.grammar import MAX_LEXER_STATES, find_problem, load_tokenizer, make_matcher
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
 
 MAX_COMPILE_SECONDS = 0.25
@@ -46,7 +46,7 @@ def check_grammar(grammar: str, tokenizer: LLTokenizer) -> str:
     if size > MAX_GRAMMAR_BYTES:
         return f"makes a grammar of {size} bytes; {MAX_GRAMMAR_BYTES} are the most"
     started = time.process_time()
-    problem = find_problem(make_matcher(tokenizer, grammar))
+    problem = find_problem(make_matcher(tokenizer, grammar, MAX_LEXER_STATES))
     if problem:
         return problem
     if time.process_time() - started > MAX_COMPILE_SECONDS:

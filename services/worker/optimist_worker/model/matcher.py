@@ -5,14 +5,15 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLTokenizer
 
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason, make_matcher
 
 _STATES_PER_BYTE = 4
 """States of the lexer that each byte of output makes room for. Counting takes one for each."""
-_FED_AT_ONCE = 64
-"""Tokens between two masks of an output that is fed again: a mask gives the lexer new fuel."""
+_FED_AT_ONCE = (512, 16)
+"""Tokens between two masks of an output that is fed again: a mask gives the lexer new fuel. What
+takes more than there is for many tokens is fed once more, some at a time."""
 _PAUSE = 64
 """Tokens for which drafts are not looked at after they have led to a limit."""
 
@@ -66,7 +67,7 @@ class Matcher:
         self._token_ids: list[int] = []
         self._drafts_from = 0
         """Length of the output from which on drafts are looked at."""
-        self._matcher = make_matcher(tokenizer, grammar)
+        self._matcher = make_matcher(tokenizer, grammar, MAX_LEXER_STATES)
         problem = find_problem(self._matcher)
         if problem:
             raise ValueError(problem)
@@ -155,13 +156,14 @@ class Matcher:
         del self._matcher
         num_bytes = len(self._tokenizer.decode_bytes(self._token_ids))
         most = MAX_LEXER_STATES + _STATES_PER_BYTE * num_bytes
-        self._matcher = matcher = make_matcher(self._tokenizer, self._grammar, most)
-        for first in range(0, len(self._token_ids), _FED_AT_ONCE):
-            matcher.compute_bitmask()
-            tokens = self._token_ids[first : first + _FED_AT_ONCE]
-            if matcher.is_stopped() or not matcher.consume_tokens(tokens):
-                self.fault = f"the output cannot be followed: {find_reason(matcher)}"
+        for number in _FED_AT_ONCE:
+            self._matcher = matcher = make_matcher(self._tokenizer, self._grammar, most)
+            for first in range(0, len(self._token_ids), number):
+                matcher.compute_bitmask()
+                matcher.consume_tokens(self._token_ids[first : first + number])
+            if not matcher.is_error():
                 return
+        self.fault = f"the output cannot be followed: {find_reason(matcher)}"
 
     def _is_end(self, token_id: int) -> bool:
         return _has_bit(self._end_only, token_id)

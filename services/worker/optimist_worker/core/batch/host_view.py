@@ -20,23 +20,10 @@ def find_fault(
 
     A faulty request gets a slot as well: its error is reported when its first row comes.
     """
-    num_tokens, max_length = len(admission.token_ids), admission.max_length
+    num_tokens = len(admission.token_ids)
     num_cached = len(admission.cached_blocks) * block_size
-    if num_tokens == 0:
-        return "token_ids must not be empty"
-    if not 0 < admission.num_prompt_tokens <= num_tokens:
-        return f"num_prompt_tokens must be in 1 to {num_tokens}, not {admission.num_prompt_tokens}"
-    if not 0 <= max_length <= max_model_len:
-        return f"max_length must be in 0 to {max_model_len}, not {max_length}"
-    if num_tokens >= (max_length or max_model_len):
-        return (
-            f"token_ids: {num_tokens} tokens leave no room for another within "
-            f"max_length ({max_length or max_model_len})"
-        )
-    if admission.min_length < 0:
-        return f"min_length must be at least 0, not {admission.min_length}"
-    if admission.min_length and len(admission.stop_token_ids) > MOST_LATE_TOKENS:
-        return f"stop_token_ids: must be at most {MOST_LATE_TOKENS} with a min_length"
+    if (fault := _find_length_fault(admission, max_model_len)) is not None:
+        return fault
     if num_cached >= num_tokens:
         return (
             f"cached_blocks: {num_cached} tokens are cached, but at most {num_tokens - 1} "
@@ -52,6 +39,26 @@ def find_fault(
         if int(column.min()) < 0 or int(column.max()) >= vocab_size:
             return f"predicted_token_ids: must be from 0 to {vocab_size - 1}"
     return admission.sampling.fault(vocab_size)
+
+
+def _find_length_fault(admission: Admission, max_model_len: int) -> str | None:
+    num_tokens, max_length = len(admission.token_ids), admission.max_length
+    if num_tokens == 0:
+        return "token_ids must not be empty"
+    if not 0 < admission.num_prompt_tokens <= num_tokens:
+        return f"num_prompt_tokens must be in 1 to {num_tokens}, not {admission.num_prompt_tokens}"
+    if not 0 <= max_length <= max_model_len:
+        return f"max_length must be in 0 to {max_model_len}, not {max_length}"
+    if num_tokens >= (max_length or max_model_len):
+        return (
+            f"token_ids: {num_tokens} tokens leave no room for another within "
+            f"max_length ({max_length or max_model_len})"
+        )
+    if admission.min_length < 0:
+        return f"min_length must be at least 0, not {admission.min_length}"
+    if admission.min_length and len(admission.stop_token_ids) > MOST_LATE_TOKENS:
+        return f"stop_token_ids: must be at most {MOST_LATE_TOKENS} with a min_length"
+    return None
 
 
 @dataclass(slots=True)
