@@ -73,8 +73,8 @@ def test_repetition_is_counted_up_to_fifty_thousand(kind: str) -> None:
     token_ids = TOKENIZER.encode(text).ids
     matcher, others = start(grammar), start(grammar)
     # Masks, and drafts, are worked out in some places only, which makes it quick.
-    for first in range(0, len(token_ids), 150):
-        part = token_ids[first : first + 150]
+    for first in range(0, len(token_ids), 300):
+        part = token_ids[first : first + 300]
         root, *masks = allowed(matcher, part[:6])
         assert root == allowed(others, [])[0]
         assert all(not mask or mask & set(part[1:]) for mask in masks[: len(part) - 1])

@@ -118,6 +118,7 @@ class Scenario:
             request.sampling,
             len(request.prompt),
             stop_token_ids=stops,
+            min_length=len(request.prompt) + self._random.choice([0, 9, 50]),
             max_length=len(request.prompt) + len(request.output) + self._random.randint(1, 40),
         )
 
