@@ -4,12 +4,13 @@ The bundled model knows edits and nothing of JSON; whatever it writes has to fol
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import jsonschema
 import pytest
-from openai import OpenAI
+from openai import APIError, APIStatusError, BadRequestError, InternalServerError, OpenAI
 
 from tests.chaos.load.answer import Answer, Choice
 from tests.chaos.load.case import LIKELY_PERSON, PERSON
@@ -23,7 +24,13 @@ TOOLS = [
 CALL = f'{{"tool_calls": [{{"name": "save", "arguments": {LIKELY_PERSON}}}]}}'
 SAVE = {"type": "function", "function": {"name": "save"}}
 FORM = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
+END = 3
 LARK = 'start: WORD ("," WORD)+ "."\nWORD: /[a-z]{1,6}/'
+
+LONG = {"type": "string", "minLength": 300, "maxLength": 50_000}
+LONG_FORM = {"type": "array", "items": LONG, "minItems": 2, "maxItems": 50_000}
+# The lexer needs a state for each set of places at which its first letter was.
+LOOK_BACK = r"(.|\n)*e(.|\n){40}r"
 
 FORMS: dict[str, dict[str, Any]] = {
     "json_schema": {"response_format": FORM},
@@ -31,6 +38,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "regex": {"structured_outputs": {"regex": "[a-z_]{3,20}(, [a-z]{2,8}){2}"}},
     "choice": {"structured_outputs": {"choice": ["def main", "return total", "print"]}},
     "grammar": {"structured_outputs": {"grammar": LARK}},
+    "large bounds": {"structured_outputs": {"json": LONG_FORM}},
+    "many states": {"structured_outputs": {"regex": LOOK_BACK}},
     "a call": {"tools": TOOLS, "tool_choice": SAVE},
     "calls": {"tools": TOOLS, "tool_choice": "required"},
     # A model that calls nothing says what it would say.
@@ -85,3 +94,68 @@ def test_each_sampled_choice_follows_the_schema(client: OpenAI) -> None:
     again = create(client, body, None, **options)
     texts = [choice.message.content for choice in answer.choices]
     assert [choice.message.content for choice in again.choices] == texts
+
+
+def test_an_answer_that_stops_is_complete(client: OpenAI) -> None:
+    """However many states its lexer has come to: a limit on them is none of the text."""
+    body = {"structured_outputs": {"regex": LOOK_BACK}}
+    for prediction in (None, "return total, count, index."):
+        answer = create(client, body, prediction).choices[0]
+        is_complete = re.fullmatch(LOOK_BACK, answer.message.content) is not None
+        assert answer.finish_reason == ("stop" if is_complete else "length")
+
+
+TOO_SHORT: dict[str, tuple[dict[str, Any], type[APIStatusError], str]] = {
+    "choices that are known to be": (
+        {"choice": ["a", "b"]},
+        BadRequestError,
+        "min_tokens: 30 is more than the 1 tokens that may be generated",
+    ),
+    "choices": (
+        {"choice": ["def main(path): print(path, path)", "b"]},
+        InternalServerError,
+        "min_tokens: the answer has to end before it has as many tokens",
+    ),
+    "a regex": (
+        {"regex": "[ab]{1,15}"},
+        InternalServerError,
+        "min_tokens: the answer has to end before it has as many tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_SHORT)
+def test_a_form_that_is_too_short_for_min_tokens_is_an_error(client: OpenAI, name: str) -> None:
+    form, kind, message = TOO_SHORT[name]
+    body = {"structured_outputs": form, "min_tokens": 30}
+    for prediction in (None, "def main(path): print(path, path)"):
+        with pytest.raises(kind) as refusal:
+            create(client, body, prediction)
+        assert refusal.value.body is not None
+        assert message in refusal.value.message
+    # In a stream it is the last event.
+    if kind is InternalServerError:
+        with pytest.raises(APIError, match=message):
+            list(create(client, body, None, stream=True))
+
+
+def test_no_end_is_chosen_before_min_tokens(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    usual = create(client, {}, None, max_tokens=200).choices[0]
+    assert usual.finish_reason == "stop"
+    body = {"min_tokens": 120, "logprobs": True, "top_logprobs": 3, "return_token_ids": True}
+    plain = create(client, body, None, max_tokens=130)
+    for prediction in (edit.before, usual.message.content * 2):
+        choice = create(client, body, prediction, max_tokens=130).choices[0]
+        assert choice.token_ids == plain.choices[0].token_ids
+        # All of them are text but the one that ends it.
+        text = "".join(one.token for one in choice.logprobs.content)
+        assert text.removesuffix("<|end|>") == choice.message.content
+    assert choice.message.content.startswith(usual.message.content)
+    assert 120 <= plain.usage.completion_tokens
+    assert END not in choice.token_ids[:120]
+    # It is a stop token like others.
+    stops = choice.token_ids[3:5]
+    body |= {"stop_token_ids": stops, "ignore_eos": True}
+    other = create(client, body, usual.message.content, max_tokens=130).choices[0]
+    assert not {END, *stops} & {*other.token_ids[:120]}

@@ -51,9 +51,7 @@ def load_tokenizer(source: str, vocab_size: int, eos_token_ids: list[int]) -> LL
         return LLTokenizer(source, eos_token=eos_token_ids)
 
 
-def make_matcher(
-    tokenizer: LLTokenizer, grammar: str, max_lexer_states: int
-) -> LLMatcher:
+def make_matcher(tokenizer: LLTokenizer, grammar: str, max_lexer_states: int) -> LLMatcher:
     """Returns a matcher that has followed nothing yet, in error if the grammar is wrong.
 
     Args:

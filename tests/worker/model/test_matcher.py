@@ -61,7 +61,9 @@ def start(grammar: str, token_ids: list[int] | None = None) -> Matcher:
     return Matcher(ORACLE, grammar, END_ONLY, token_ids or [])
 
 
-def allowed(matcher: Matcher, drafts: list[int], parents: list[int] | None = None) -> list[set[int]]:
+def allowed(
+    matcher: Matcher, drafts: list[int], parents: list[int] | None = None
+) -> list[set[int]]:
     masks = np.zeros((1 + len(drafts), VOCAB_SIZE // 8), np.uint8)
     matcher.fill(GrammarRow(0, drafts, parents), masks)
     return [set(np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()) for mask in masks]

@@ -120,9 +120,7 @@ def test_many_stops_are_all_late(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("grammar", ['start: "width" | "height"', "start: /[ab]{1,5}/"])
-def test_a_grammar_that_ends_too_soon_fails_its_request_alone(
-    runner: Runner, grammar: str
-) -> None:
+def test_a_grammar_that_ends_too_soon_fails_its_request_alone(runner: Runner, grammar: str) -> None:
     sampling = SamplingParams(grammar=grammar)
     plain = answer(runner, sampling, [END])
     output, error = plain
