@@ -152,7 +152,7 @@ def test_no_end_is_chosen_before_min_tokens(client: OpenAI) -> None:
         text = "".join(one.token for one in choice.logprobs.content)
         assert text.removesuffix("<|end|>") == choice.message.content
     assert choice.message.content.startswith(usual.message.content)
-    assert 120 <= plain.usage.completion_tokens
+    assert plain.usage.completion_tokens >= 120
     assert END not in choice.token_ids[:120]
     # It is a stop token like others.
     stops = choice.token_ids[3:5]

@@ -298,7 +298,7 @@ class Add(_message.Message):
     stop_token_ids: _builtins.bytes
     """Tokens that end the answer; the token itself is part of the output."""
     min_tokens: _builtins.int
-    """Number of tokens before which stop tokens do not end the answer."""
+    """Number of tokens before which neither stop tokens nor the model's end tokens are chosen."""
     priority: _builtins.int
     """How urgent the request is: the smaller, the sooner. Must be 0 unless the policy is PRIORITY."""
     cache_salt: _builtins.str

@@ -233,7 +233,7 @@ class Admission(_message.Message):
     max_length: _builtins.int
     """Length at which the request ends, prompt and output, in tokens; 0 means at the model's longest."""
     min_length: _builtins.int
-    """Length below which a stop token does not end the request, in tokens."""
+    """Length below which no stop token, and no end token of the model, may be chosen, in tokens."""
     stop_token_ids: _builtins.bytes
     """Tokens that end the request. What was accepted after one is still part of the result."""
     trace_parent: _builtins.str
