@@ -70,7 +70,7 @@ class Tables:
             token_ids=token_ids,
             num_accepted=torch.tensor([len(nodes) for nodes, _ in said]),
             path=path if drafted is not None and drafted.drafts.parents is not None else None,
-            failures=torch.zeros(len(slots), dtype=torch.int64),
+            is_sound=torch.ones(len(slots), dtype=torch.bool),
         )
         indices = None if drafted is None else drafted.indices
         return self.windows.follow(index, indices, verdict, number)

@@ -140,7 +140,7 @@ def test_where_no_token_may_come_next_the_text_ends_before(
     # After the first draft of the second row, and after the last known token of the third.
     verify.allowed[[4, 6]] = False
     verdict = judge(verify)
-    assert verdict.failures.tolist() == [0, 0, RowFailure.STUCK]
+    assert verdict.failures().tolist() == [0, 0, RowFailure.STUCK]
     assert verdict.num_accepted.tolist() == [2, 0, 0]
     assert verdict.token_ids[0].tolist() == [1, 2, 3]
     assert verdict.token_ids[1, 0] == 1
@@ -153,7 +153,7 @@ def test_logits_that_are_not_finite_spoil_their_row_alone(bad: float, judge: Jud
     logits = one_hot_logits([1, 2] * 3)
     logits[3, 4] = bad
     verdict = judge(hand_made_pass(logits, drafts, padding=1))
-    assert verdict.failures.tolist() == [0, RowFailure.NOT_FINITE, 0]
+    assert verdict.failures().tolist() == [0, RowFailure.NOT_FINITE, 0]
     assert verdict.num_accepted.tolist() == [1, 0, 1]
     assert verdict.token_ids[[0, 2]].tolist() == [[1, 2]] * 2
 

@@ -47,7 +47,7 @@ def verdict_of(
         token_ids=torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens, _ in rows]),
         num_accepted=torch.tensor([number for _, number in rows]),
         path=None if path is None else torch.tensor(path),
-        failures=torch.tensor([int(row in broken) for row in range(len(rows))]),
+        is_sound=torch.tensor([row not in broken for row in range(len(rows))]),
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimist_common.drafts import DraftSource
-from optimist_worker.core.acceptance.verdict import RowFailure, Verdict
+from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.core.batch.window_table import WindowDrafts
 from optimist_worker.core.plan import MOST_WINDOW_NODES, WindowUpdate
@@ -54,7 +54,7 @@ def test_rows_that_emit_nothing_stay_where_they_are(has_trees: bool) -> None:
         token_ids=torch.tensor([[11, 12, 13, 14], [11, 12, 40, 0]]),
         num_accepted=torch.tensor([3, 2]),
         path=torch.tensor([[0, 1, 2]] * 2) if has_trees else None,
-        failures=torch.tensor([RowFailure.NONE, RowFailure.NOT_FINITE]),
+        is_sound=torch.tensor([True, False]),
     )
     # In the middle of a prompt, or because the logits are not finite.
     tables.windows.follow(slots, drafted.indices, verdict, torch.tensor([4, 0]))

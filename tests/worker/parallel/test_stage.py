@@ -229,8 +229,8 @@ def test_a_verdict_is_read_as_it_was_written(
     if shape is not None:
         num_rows, depth, has_path = shape
         path = draw((num_rows, depth)) if has_path else None
-        columns = draw((num_rows, 1 + depth)), draw((num_rows,)), path, draw((num_rows,)) % 3
-        written.verdict = Verdict(*columns)
+        flags = draw((2, num_rows)) % 2 == 0
+        written.verdict = Verdict(draw((num_rows, 1 + depth)), draw((num_rows,)), path, *flags)
     read = read_verdict(write_verdict(written))
     assert replace(read, verdict=None, scored=None) == replace(written, verdict=None, scored=None)
     names = [field.name for field in fields(Verdict)]

@@ -242,4 +242,5 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 def _move(verdict: Verdict, device: torch.device) -> Verdict:
     token_ids, num_accepted = verdict.token_ids.to(device), verdict.num_accepted.to(device)
     path = None if verdict.path is None else verdict.path.to(device)
-    return Verdict(token_ids, num_accepted, path, verdict.failures.to(device))
+    is_stuck = None if verdict.is_stuck is None else verdict.is_stuck.to(device)
+    return Verdict(token_ids, num_accepted, path, verdict.is_sound.to(device), is_stuck)

@@ -142,7 +142,11 @@ def write_verdict(reached: StageVerdict) -> bytes:
     parts: list[torch.Tensor] = []
     if verdict is not None:
         sizes[:2] = verdict.token_ids.shape
-        columns = [verdict.num_accepted[:, None], verdict.failures[:, None], verdict.token_ids]
+        is_stuck = torch.zeros_like(verdict.is_sound)
+        if verdict.is_stuck is not None:
+            is_stuck = verdict.is_stuck
+        numbers = torch.stack([verdict.num_accepted, verdict.is_sound, is_stuck], 1)
+        columns = [numbers, verdict.token_ids]
         if verdict.path is not None:
             sizes[2] = verdict.path.shape[1]
             columns.append(verdict.path)
@@ -162,14 +166,15 @@ def read_verdict(data: bytes) -> StageVerdict:
     values = torch.frombuffer(bytearray(data[:end]), dtype=torch.int32)[_NUM_SIZES:]
     verdict, scored = None, None
     if rows >= 0:
-        num_columns = int(2 + width + max(depth, 0))
+        num_columns = int(3 + width + max(depth, 0))
         table, values = values.tensor_split([int(rows) * num_columns])
         table = table.view(int(rows), num_columns).long()
         verdict = Verdict(
-            token_ids=table[:, 2 : 2 + width].contiguous(),
+            token_ids=table[:, 3 : 3 + width].contiguous(),
             num_accepted=table[:, 0].contiguous(),
-            path=table[:, 2 + width :].contiguous() if depth >= 0 else None,
-            failures=table[:, 1].contiguous(),
+            path=table[:, 3 + width :].contiguous() if depth >= 0 else None,
+            is_sound=table[:, 1] != 0,
+            is_stuck=table[:, 2] != 0,
         )
     if num_scored >= 0:
         scored = values.view(int(num_scored), int(numbers))

@@ -6,13 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
-from optimist_worker.core.acceptance.verdict import (
-    AcceptanceRule,
-    RowFailure,
-    Verdict,
-    VerifyPass,
-    nothing,
-)
+from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
 from optimist_worker.core.batch.host_view import StepBounds
 from optimist_worker.core.batch.logprobs import (
@@ -189,8 +183,7 @@ class Step:
         if wanted is None:
             return verdict, None
         scored_prompts = score_prompts(of_prompts, self._table, rows, wanted)
-        is_broken = find_broken(scored_prompts, wanted, rows)
-        verdict.failures = verdict.failures.masked_fill(is_broken, RowFailure.NOT_FINITE)
+        verdict.is_sound = verdict.is_sound & ~find_broken(scored_prompts, wanted, rows)
         number = count_emitted(rows, verdict)
         scored = score_output(logits, prepared.nodes, verdict, number, wanted, reads=self._reads)
         return verdict, torch.cat([scored, scored_prompts])
@@ -295,7 +288,7 @@ class Step:
             if drafts.positions is None
             else torch.where(has_emitted, drafts.positions, -1),
             is_short=rows.is_short,
-            failures=verdict.failures * rows.emits,
+            failures=verdict.failures() * rows.emits,
             has_ended=settled.has_ended,
             num_window_tokens=self._windows.count_left(rows.slots)
             if prepared.bounds.uses_windows

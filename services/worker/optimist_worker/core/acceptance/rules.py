@@ -16,12 +16,7 @@ from optimist_worker.core.acceptance.choice import CHOOSE
 from optimist_worker.core.acceptance.noise import Stream, gumbel, uniform
 from optimist_worker.core.acceptance.processing import TokenCounts, adjust, count_tokens, cut
 from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.core.acceptance.verdict import (
-    RowFailure,
-    Verdict,
-    VerifyPass,
-    reach_verdict,
-)
+from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
 from optimist_worker.core.drafts import (
     Drafts,
     TreeWalk,
@@ -59,8 +54,7 @@ Rule = Callable[[VerifyPass, Candidates, Tensor], Tensor]
 def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     """Chooses a token after every node that is reached, and follows the drafts that agree."""
     drafts = verify.drafts
-    logits, choices, failures, is_open = _find_choices(verify)
-    is_sound = failures == RowFailure.NONE
+    logits, choices, is_sound, is_open = _find_choices(verify)
     parents = drafts.parents
     if parents is None:
         parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
@@ -75,10 +69,10 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
     by_row = verify.by_row(choices)
     # A chain's first node has the first choice before it, and so on.
     before = by_row[:, :-1] if drafts.parents is None else by_row.gather(1, parents + 1)
-    agrees = drafts.token_ids == before
+    agrees, is_stuck = drafts.token_ids == before, None
     if is_open is not None:
-        agrees &= is_open[:, 1:]
-    return reach_verdict(drafts, agrees, by_row, failures)
+        agrees, is_stuck = agrees & is_open[:, 1:], ~is_open[:, 0]
+    return reach_verdict(drafts, agrees, by_row, is_sound, is_stuck)
 
 
 class _OpenChoices(NamedTuple):
@@ -88,8 +82,8 @@ class _OpenChoices(NamedTuple):
     """Those of tokens that may not be chosen are -inf, `[N, vocab_size]`."""
     choices: Tensor
     """The largest of them, int64 `[N]`."""
-    failures: Tensor
-    """Why rows emit nothing, a `RowFailure`, int64 `[R]`."""
+    is_sound: Tensor
+    """See `Verdict`, bool `[R]`."""
     is_open: Tensor | None
     """Whether any token may come after each node, bool `[R, 1 + K]`; None: after all."""
 
@@ -103,10 +97,9 @@ def _find_choices(verify: VerifyPass) -> _OpenChoices:
     logits = verify.logits
     # NaN and infinity pass through a maximum, so one reduction finds them and the greedy tokens.
     largest, choices = logits.max(-1)
-    is_broken = verify.by_row(~largest.isfinite()).any(1)
-    failures = is_broken * int(RowFailure.NOT_FINITE)
+    is_finite = ~verify.by_row(~largest.isfinite()).any(1)
     if verify.allowed is None and verify.late_tokens is None:
-        return _OpenChoices(logits, choices, failures, None)
+        return _OpenChoices(logits, choices, is_finite, None)
     left = logits
     if verify.allowed is not None:
         left = left.masked_fill(~verify.allowed, -torch.inf)
@@ -117,11 +110,11 @@ def _find_choices(verify: VerifyPass) -> _OpenChoices:
         values = left.gather(1, token_ids).masked_fill(is_early, -torch.inf)
         left = left.scatter(1, token_ids, values)
     largest, choices = left.max(-1)
-    is_closed = verify.by_row(largest == -torch.inf)
+    is_open = ~verify.by_row(largest == -torch.inf)
     # Of nothing no distribution can be made.
     left = torch.where(largest[:, None] == -torch.inf, logits, left)
-    failures = torch.where(is_closed[:, 0] & ~is_broken, int(RowFailure.STUCK), failures)
-    return _OpenChoices(left, choices, failures, ~is_closed)
+    is_open |= ~is_finite[:, None]
+    return _OpenChoices(left, choices, is_finite & is_open[:, 0], is_open)
 
 
 class _Sampler:
@@ -346,7 +339,8 @@ def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
         rate: The probability, in [0, 1].
     """
     drafts = verify.drafts
-    logits, choices, failures, is_open = _find_choices(verify)
+    logits, choices, is_sound, is_open = _find_choices(verify)
+    is_stuck = None
     is_accepted = _draw_accepted(verify, rate)
     is_accepted &= (drafts.token_ids >= 0) & (drafts.token_ids < logits.shape[-1])
     if is_open is not None:
@@ -356,7 +350,8 @@ def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
         before = (verify.nodes.starts[:-1, None] + 1 + parents).clamp(max=len(logits) - 1)
         token_ids = drafts.token_ids.clamp(0, logits.shape[-1] - 1)
         is_accepted &= is_open[:, 1:] & (logits[before, token_ids] > -torch.inf)
-    return reach_verdict(drafts, is_accepted, verify.by_row(choices), failures)
+        is_stuck = ~is_open[:, 0]
+    return reach_verdict(drafts, is_accepted, verify.by_row(choices), is_sound, is_stuck)
 
 
 def _draw_accepted(verify: VerifyPass, rate: float) -> Tensor:

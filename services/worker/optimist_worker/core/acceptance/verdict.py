@@ -100,17 +100,24 @@ class Verdict:
     """Int64 `[R]`; 0 where the row is not sound."""
     path: Tensor | None
     """Accepted nodes from the top down, int64 `[R, K]`, after the last 0; None for chains."""
-    failures: Tensor
-    """Why each row emits nothing, a `RowFailure`, int64 `[R]`."""
+    is_sound: Tensor
+    """Whether nothing keeps each row from emitting, bool `[R]`."""
+    is_stuck: Tensor | None = None
+    """Whether that is because no token may come after its last known one, bool `[R]`; None: of no
+    row. Else not all of its logits are numbers."""
 
-    @property
-    def is_sound(self) -> Tensor:
-        """Whether nothing keeps each row from emitting, bool `[R]`."""
-        return self.failures == RowFailure.NONE
+    def failures(self) -> Tensor:
+        """Returns what keeps each row from emitting, a `RowFailure`, `[R]`."""
+        failures = ~self.is_sound
+        return failures if self.is_stuck is None else failures.int() + self.is_stuck
 
 
 def reach_verdict(
-    drafts: Drafts, is_accepted: Tensor, choices: Tensor, failures: Tensor
+    drafts: Drafts,
+    is_accepted: Tensor,
+    choices: Tensor,
+    is_sound: Tensor,
+    is_stuck: Tensor | None = None,
 ) -> Verdict:
     """Follows each row's accepted drafts as far as they go.
 
@@ -120,11 +127,12 @@ def reach_verdict(
             siblings.
         choices: The token after each node if it is the last accepted one, int64 `[R, 1 + K]`,
             the first one for node -1.
-        failures: Why each row emits nothing, a `RowFailure`, int64 `[R]`.
+        is_sound: See `Verdict`.
+        is_stuck: See `Verdict`.
     """
     if not drafts.width:
-        return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, failures)
-    is_accepted = is_accepted & drafts.is_node & (failures == RowFailure.NONE)[:, None]
+        return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, is_sound, is_stuck)
+    is_accepted = is_accepted & drafts.is_node & is_sound[:, None]
     accepted = holds_from_top(is_accepted, drafts.parents)
     num_accepted = accepted.sum(1)
     token_ids, path = drafts.token_ids, None
@@ -139,11 +147,12 @@ def reach_verdict(
     token_ids = torch.where(indices < num_accepted[:, None], token_ids, 0)
     bonus = choices.gather(1, last[:, None])
     return Verdict(
-        token_ids.scatter_(1, num_accepted[:, None], bonus), num_accepted, path, failures
+        token_ids.scatter_(1, num_accepted[:, None], bonus), num_accepted, path, is_sound, is_stuck
     )
 
 
 def nothing(drafts: Drafts) -> Verdict:
     """Returns the verdict on a pass that did not take place."""
     zeros = torch.zeros_like(drafts.num_tokens)
-    return Verdict(torch.nn.functional.pad(drafts.token_ids, (0, 1)), zeros, None, zeros)
+    is_sound = torch.ones_like(zeros).bool()
+    return Verdict(torch.nn.functional.pad(drafts.token_ids, (0, 1)), zeros, None, is_sound)
