@@ -90,6 +90,7 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"logit_bias": {"7": 101}}, "logit_bias.7"),
     (CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
     (CHAT, {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
+    (CHAT, {"min_tokens": 6, "structured_outputs": {"choice": ["a", "ä"]}}, "min_tokens"),
     (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     (CHAT, {"cache_salt": "ä" * 129}, "cache_salt"),
     (CHAT, {"stop": ["a", "b", "c", "d", "e"]}, "stop"),

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.core.request import (
+    ChoiceContent,
     Function,
     JsonContent,
     LarkContent,
@@ -112,6 +113,10 @@ QUICK: dict[str, Structure] = {
     ),
     "a large enumeration": of_json({"enum": [f"value {index}" for index in range(3000)]}),
     "a deep schema": of_json({"$ref": "#/$defs/x0", "$defs": DEEP | {"x300": {"type": "integer"}}}),
+    "a count beyond all texts": of_json({"type": "string", "maxLength": 2**63 - 1}),
+    "as many choices as a request may have": Structure(
+        ChoiceContent([f"choice {number}" for number in range(4000)])
+    ),
     "a recursive schema": of_json({"type": "array", "items": {"$ref": "#"}}),
     "long lists": of_json(LONG_LIST),
 }
@@ -122,6 +127,24 @@ async def test_what_looks_hard_is_taken(
     grammars: Grammars, model: ModelDescription, name: str
 ) -> None:
     assert await grammars.grammar(QUICK[name], model)
+
+
+async def test_what_cannot_be_taken_back_or_fills_a_row_is_refused(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    counted = Structure(LarkContent('start: a "!"\na[max_tokens=5]: /[a-z]+/'))
+    assert "rollback not supported" in (await refusal(grammars, counted, model)).message
+    wide = " | ".join(f'"word {number}"' for number in range(3000))
+    error = await refusal(grammars, Structure(LarkContent(f"start: {wide}")), model)
+    assert "max is 2000" in error.message
+
+
+async def test_a_model_may_have_fewer_tokens_than_its_tokenizer(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    fewer = replace(model, vocab_size=model.vocab_size - 11)
+    assert await grammars.grammar(LETTERS, fewer)
+    assert await grammars.grammar(LETTERS, model)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -42,6 +42,11 @@ def test_annotations_are_left_out_but_no_properties_of_their_names() -> None:
     }
 
 
+def test_counts_are_whole_numbers_that_the_compiler_reads() -> None:
+    schema = {"maxLength": 2**63 - 1, "minItems": 3.0, "enum": [{"maxLength": 2.5}]}
+    assert plain_schema(schema) == schema | {"maxLength": 2**31 - 1, "minItems": 3}
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"not": {}}, ".not"),
     ({"properties": {"a": {"uniqueItems": True}}}, ".properties.a.uniqueItems"),
@@ -51,6 +56,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"$defs": {"a": {"$ref": "https://example.org/s"}}}, ".$defs.a.$ref"),
     ({"$ref": "file:///etc/passwd"}, ".$ref"),
     ({"x-guidance": {"lenient": True}}, ".x-guidance"),
+    ({"properties": {"a": {"maxLength": -1}}}, ".properties.a.maxLength"),
+    ({"items": {"minItems": 2.5}}, ".items.minItems"),
+    ({"minProperties": "3"}, ".minProperties"),
+    ({"anyOf": [{"maxItems": True}]}, ".anyOf[0].maxItems"),
 ]
 UNBOUNDED: list[tuple[dict[str, Any], str]] = [
     ({"enum": [float("nan")]}, ".enum[0]"),

@@ -114,13 +114,12 @@ def test_late_tokens_are_not_chosen_early_at_any_node(
     assert is_late[::2, 4:].any()
     assert torch.isin(free[:, :4], torch.tensor(LATE)).any()
     assert torch.equal(truth[1::2], free[1::2])
-    for logits, rule in ((TARGET, None), (NEAR, AcceptanceRule.COUPLED)):
-        drafts = lambda rows, logits=logits, rule=rule: draft(rows, shape, logits, rule)  # noqa: E731
+    for logits in (TARGET, NEAR):
+        drafts = partial(draft, parents=shape, logits=logits, rule=AcceptanceRule.COUPLED)
         assert torch.equal(generate(late_rows(params), drafts, verify_coupled, 6), truth)
     # The other rules have another text, and no late token either.
-    rule = AcceptanceRule.REJECTION
     for judge in JUDGES[1:]:
-        drafts = lambda rows, rule=rule: draft(rows, shape, NEAR, rule)  # noqa: E731
+        drafts = partial(draft, parents=shape, logits=NEAR, rule=AcceptanceRule.REJECTION)
         output = generate(late_rows(params), drafts, judge, 6)
         assert not torch.isin(output[::2, :4], torch.tensor(LATE)).any()
 

@@ -235,6 +235,17 @@ def test_models_without_a_sound_tokenizer_or_an_end_have_no_grammars(tmp_path: P
         load_grammar_set(str(TINY_EDIT), VOCAB_SIZE, [])
 
 
+def test_tokens_that_the_model_does_not_have_are_not_allowed() -> None:
+    grammars = GrammarSet(TOKENIZER, 1000, EOS)
+    grammars.open(0, GRAMMARS["regex"])
+    token_ids = [token_id for token_id in encode("abcab-1") if token_id < 1000]
+    masks = unpack_bitmask(grammars.allowed([GrammarRow(0, token_ids)]), 1000)
+    assert masks.shape == (1 + len(token_ids), 1000)
+    expected = fresh_mask(GRAMMARS["regex"], [])
+    assert expected is not None
+    assert set(masks[0].nonzero()[:, 0].tolist()) == {one for one in expected if one < 1000}
+
+
 def test_models_of_the_hub_have_grammars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

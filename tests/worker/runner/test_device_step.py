@@ -166,7 +166,8 @@ def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:
     for slot in range(len(KNOWN)):
         state.sampling.set(slot, MANNERS[manner])
     rows = [PlannedRow(slot, *row, []) for slot, row in enumerate(zip(KNOWN, DRAFTS, strict=True))]
-    held = [HeldSlot("", 0, 128, None, num_unseen=5) for _ in KNOWN]
+    least = 9 if manner == "penalized" else 0
+    held = [HeldSlot("", 0, 128, None, num_unseen=5, min_length=least) for _ in KNOWN]
     needs = state.sampling.needs(list(range(len(KNOWN))))
     bounds = dataclasses.replace(
         find_bounds(rows, held, 1, needs), uses_windows=True, has_trees=has_trees
