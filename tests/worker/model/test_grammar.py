@@ -23,12 +23,12 @@ from tokenizers import Tokenizer
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.model.grammar import (
-    GrammarRow,
     GrammarSet,
     GrammarStep,
     load_grammar_set,
     unpack_bitmask,
 )
+from optimist_worker.model.matcher import GrammarRow
 from optimist_worker.model.model import Model
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL as TINY_EDIT

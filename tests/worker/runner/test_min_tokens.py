@@ -132,7 +132,7 @@ def test_a_grammar_that_ends_too_soon_fails_its_request_alone(runner: Runner, gr
     # Another request in the same plans does not notice.
     truth = generate(runner, PROMPT, 7)
     runner.release_all()
-    late = {"min_length": len(PROMPT) + LEAST, "stop_token_ids": [END]}
+    late: dict[str, Any] = {"min_length": len(PROMPT) + LEAST, "stop_token_ids": [END]}
     admissions = [admit(0, PROMPT, sampling, **late), admit(1, PROMPT)]
     rows = [PlannedRow(slot, len(PROMPT), 0, blocks_of(slot)) for slot in (0, 1)]
     got = [run(runner, plan_rows(1, rows, admissions=admissions))]
