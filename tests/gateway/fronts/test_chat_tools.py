@@ -154,7 +154,7 @@ FORMATS: list[tuple[Fields, str]] = [
     (NO_SCHEMA, '"object"'),
     (structured(json=WEATHER), '"city"'),
     (structured(regex="a/b"), r"/a\/b/"),
-    (structured(choice=["yes", "no"]), 'start: "yes" | "no"'),
+    (structured(choice=["yes", "no"]), 'start: CHOICE\nCHOICE: "yes" | "no"'),
     (structured(grammar='start: "x"'), 'start: "x"'),
 ]
 
