@@ -89,7 +89,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             model="test",
             vocab_size=self.vocab_size,
             max_model_len=self.max_model_len,
-            kv_capacity_tokens=2 * MAX_MODEL_LEN,
+            kv_capacity_tokens=2 * self.max_model_len,
             eos_token_ids=to_bytes([EOS]),
             is_synthetic=self.is_synthetic,
             policy=self.policy,

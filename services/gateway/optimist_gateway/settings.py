@@ -139,6 +139,12 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     allowed_origins: CommaSeparated = Field(
         [], description="origins whose pages may call the API from browsers (CORS); none"
     )
+    allowed_hosts: CommaSeparated = Field(
+        [],
+        description="names that clients may call the gateway by, with commas, *.NAME for all below "
+        "one and * for any; addresses, localhost, --host and this machine's name always may. "
+        "Without such a list any name will do where keys are asked for",
+    )
     https_cert: str = Field("", description="PEM file with the certificate that clients see")
     https_key: str = Field("", description="PEM file with its key")
     page: bool = Field(True, description="whether to serve the page at /")

@@ -1,6 +1,8 @@
 """Where text came from: segments join to the text, however it is split and held back."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import jsonschema
@@ -154,11 +156,13 @@ def test_a_segment_ends_where_the_position_jumps_or_a_message_ends(
     assert given_sources == [*sources, DraftSource.TARGET]
 
 
-def test_a_token_without_characters_stands_with_the_one_before_it() -> None:
+def test_a_token_without_characters_stands_with_the_one_that_completes_its_character() -> None:
     prompt = PromptSpans(3, joined_spans([(0, 2), (2, 3), (2, 3)]), [SentText(None, 2, 3)])
     assert prompt.is_next(2, 1)
-    assert prompt.find_span(1, 1) == in_message(None, 1, 1)
+    assert prompt.find_span(2, 1) == in_message(None, 0, 0)
+    assert prompt.find_span(1, 1) == in_message(None, 0, 1)
     assert prompt.find_span(2, 2) == in_message(None, 0, 1)
+    assert prompt.find_span(3, 1) == in_prompt_tokens(0, 1)
 
 
 def test_contents_are_found_where_the_template_put_them() -> None:
@@ -202,14 +206,75 @@ def test_what_goes_on_is_one_segment_of_the_whole() -> None:
     ]
 
 
-@given(st.text(), st.data())
-def test_spans_leave_nothing_out(text: str, data: st.DataObject) -> None:
-    ends = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    # Some tokenizers leave spaces out, at either end.
-    spans = [(min(end, data.draw(st.integers(0, len(text)))), end) for end in ends]
-    joined = joined_spans(spans)
-    assert [end for _, end in joined] == ends
-    assert [start for start, _ in joined] == [0, *ends][: len(ends)]
+@st.composite
+def byte_tokens(draw: st.DrawFn) -> list[bytes]:
+    """A text of characters of one to four bytes, cut anywhere, also within and across them."""
+    data = draw(st.text("a \u00e4\u20ac\N{ROCKET}", min_size=1, max_size=12)).encode()
+    cuts = sorted(draw(st.sets(st.integers(1, len(data)), max_size=len(data))) | {len(data)})
+    return [data[start:end] for start, end in pairwise([0, *cuts])]
+
+
+def offsets_of(tokens: Sequence[bytes]) -> list[tuple[int, int]]:
+    """As byte-level tokenizers give them: all of each character of which a token has a byte."""
+    text = b"".join(tokens).decode()
+    numbers = [number for number, char in enumerate(text) for _ in char.encode()]
+    ends = list(accumulate(map(len, tokens)))
+    return [
+        (numbers[end - len(one)], numbers[end - 1] + 1)
+        for one, end in zip(tokens, ends, strict=True)
+    ]
+
+
+def reading(tokens: Sequence[bytes]) -> Detokenizer:
+    def decode(ids: Sequence[int]) -> str:
+        return b"".join(tokens[one] for one in ids).decode(errors="replace")
+
+    texts = {one: decode([one]) for one in range(len(tokens))}
+    whole = {
+        one: "" if "\N{REPLACEMENT CHARACTER}" in text else text for one, text in texts.items()
+    }
+    return Detokenizer(decode, (), whole)
+
+
+@given(byte_tokens())
+def test_a_character_is_of_the_token_that_completes_it(tokens: list[bytes]) -> None:
+    spans, text = joined_spans(offsets_of(tokens)), b"".join(tokens).decode()
+    assert [start for start, _ in spans] == [0, *(end for _, end in spans)][: len(spans)]
+    assert spans[-1][1] == len(text)
+    # As in an answer, in which it appears with that one.
+    detokenizer = reading(tokens)
+    shown = [detokenizer.push([number]) for number in range(len(tokens))]
+    assert [text[start:end] for start, end in spans] == shown
+
+
+@given(byte_tokens(), st.data())
+def test_spans_are_right_at_any_border(tokens: list[bytes], data: st.DataObject) -> None:
+    """An answer that is its prediction: pieces of it are drafts, and others the model's own."""
+    text = b"".join(tokens).decode()
+    sent = SentPrediction(0, list(range(len(tokens))), joined_spans(offsets_of(tokens)))
+    provenance = Provenance(PredictionSpans([sent]), NO_PROMPT)
+    answer = Answer(5, reading(tokens), (), 0, provenance=provenance)
+    segments: list[Segment] = []
+    start = 0
+    while start < len(tokens):
+        count = data.draw(st.integers(1, 4))
+        ids = sent.token_ids[start : start + count]
+        accepted = data.draw(st.integers(0, len(ids)))
+        places = range(start, start + accepted)
+        step = StepOutput(ids, accepted, DraftSource.PREDICTION, prediction_positions=[*places])
+        segments += answer.push(step).segments or ()
+        start += count
+    whole = join_segments(segments)
+    assert "".join(one.text for one in whole) == text
+    for one in whole:
+        if one.span is not None:
+            assert text[one.span.start : one.span.end] == one.text
+
+
+def test_tokens_that_are_no_text_have_no_characters() -> None:
+    # A token that begins each prompt, a space that the tokenizer leaves out, one that ends it.
+    spans = joined_spans([(0, 0), (0, 2), (3, 5), (3, 5), (0, 0)])
+    assert spans == [(0, 0), (0, 2), (2, 3), (3, 5), (5, 5)]
 
 
 async def test_chunks_and_whole_answers_have_segments(gateway: Gateway) -> None:

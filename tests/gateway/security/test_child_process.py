@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.security import child_process
 from optimist_gateway.security.child_process import (
     ChildError,
     ChildProcess,
@@ -99,11 +98,6 @@ async def test_a_loader_that_fails_is_an_error() -> None:
         await process.ask(say(""))
 
 
-async def test_few_may_wait(process: ChildProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_process, "MAX_WAITING", 1)
-    await process.ask(say(""))
-    first = asyncio.create_task(process.ask(say("a")))
-    await asyncio.sleep(0)
-    with pytest.raises(ChildUnavailableError, match="wait"):
-        await process.ask(say("b"))
-    assert await first == "model:a"
+async def test_as_many_wait_as_ask(process: ChildProcess) -> None:
+    texts = await asyncio.gather(*(process.ask(say(str(number))) for number in range(400)))
+    assert texts == [f"model:{number}" for number in range(400)]

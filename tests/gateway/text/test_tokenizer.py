@@ -45,9 +45,29 @@ def with_limits(model_directory: Path, backend: Backend, tmp_path: Path) -> Toke
 
 async def test_text_is_whole_and_begins_as_wanted(with_limits: Tokenizer, backend: Backend) -> None:
     plain = backend.encode(LONG).ids
-    assert await with_limits.encode(LONG, add_special_tokens=True) == [EOS, *plain]
-    assert await with_limits.encode(LONG, add_special_tokens=False) == plain
-    assert await with_limits.encode("fox", add_special_tokens=False) == backend.encode("fox").ids
+    for text, special, expected in (
+        (LONG, True, [EOS, *plain]),
+        (LONG, False, plain),
+        ("fox", False, backend.encode("fox").ids),
+    ):
+        encoding = await with_limits.encode(text, add_special_tokens=special)
+        assert encoding.token_ids == expected
+        assert (encoding.num_tokens, encoding.is_whole) == (len(expected), True)
+
+
+async def test_of_a_long_text_as_much_is_read_as_is_of_use(
+    tokenizer: Tokenizer, backend: Backend
+) -> None:
+    text = "The quick br\u00f6wn \N{ROCKET} fox jumps. " * 2_000
+    expected = backend.encode(text)
+    some = await tokenizer.encode(text, add_special_tokens=False, with_offsets=True, most=300)
+    assert some.token_ids == expected.ids[:300]
+    assert some.offsets == expected.offsets[:300]
+    assert 300 < some.num_tokens < len(expected.ids)
+    assert not some.is_whole
+    every = await tokenizer.encode(text, add_special_tokens=False, most=len(expected.ids))
+    assert (every.token_ids, every.offsets) == (expected.ids, None)
+    assert await tokenizer.decode(every.token_ids) == text
 
 
 async def test_a_model_without_a_template_says_so(with_limits: Tokenizer) -> None:

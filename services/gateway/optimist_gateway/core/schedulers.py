@@ -45,8 +45,8 @@ class ModelDescription:
     def require_known(self, token_ids: Sequence[int], path: Path) -> None:
         """Raises FieldError, which has the path, if a token is not one of the model's."""
         size = self.vocab_size
-        unknown = next((token for token in token_ids if not 0 <= token < size), None)
-        if unknown is not None:
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
+            unknown = next(token for token in token_ids if not 0 <= token < size)
             raise FieldError(path, f"{unknown} is not a token of this model (0 to {size - 1})")
 
     def require_priorities(self) -> None:

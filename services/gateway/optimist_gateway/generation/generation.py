@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit, Refusal
@@ -27,6 +28,7 @@ from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
 from optimist_gateway.text.encode import encode_prompts, predicted_tokens
 
@@ -238,7 +240,11 @@ class Generation:
         predictions = await predicted_tokens(
             request, model.tokenizer, description, self._service.limits.max_prediction_bytes
         )
-        adds = prepare(request, prompts, predictions, description, self.request_id)
+        num_tokens = sum(len(one.token_ids) for one in (*prompts, *predictions))
+        adds = await beside(
+            partial(prepare, request, prompts, predictions, description, self.request_id),
+            num_tokens,
+        )
         if request.structure is not None:
             grammar = await model.grammars.grammar(request.structure, description)
             for add in adds:

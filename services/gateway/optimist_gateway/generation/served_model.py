@@ -1,5 +1,6 @@
 """A model that the gateway serves."""
 
+import asyncio
 from dataclasses import dataclass
 
 from optimist_gateway.schedulers.pool import SchedulerPool
@@ -24,7 +25,13 @@ class ServedModel:
             self.schedulers.description  # noqa: B018 (it raises)
         except SchedulerUnavailableError as error:
             return str(error)
-        return "the engine hangs" if self.schedulers.is_hung else None
+        return "the engine hangs" if self.schedulers.is_hung else self.tokenizer.unready_reason
+
+    async def run(self) -> None:
+        """Starts its process and follows its schedulers; returns never."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.tokenizer.start())
+            tasks.create_task(self.schedulers.run())
 
     async def stop(self) -> None:
         """Ends its processes."""

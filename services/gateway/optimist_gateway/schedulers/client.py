@@ -17,7 +17,11 @@ from optimist_common.network.server import LIVENESS
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.schedulers.messages import find_used, read_description, read_outputs
-from optimist_gateway.schedulers.requests import SchedulerUnavailableError, TrackedRequest
+from optimist_gateway.schedulers.requests import (
+    UNREACHED,
+    SchedulerUnavailableError,
+    TrackedRequest,
+)
 
 if TYPE_CHECKING:
     from optimist_gateway.schedulers.pool import SchedulerPool
@@ -61,8 +65,8 @@ class SchedulerClient:
         self.health = PeerHealth(peer.target, owner.settle)
         self.description: ModelDescription | None = None
         """The model; None while the scheduler is not connected."""
-        self.reason = f"the scheduler at {peer.target} has not been reached yet"
-        """Why it is not connected."""
+        self._reason = ""
+        """Why it is not connected, for the log alone; empty until it was tried."""
         self.stats: scheduler_pb2.Stats | None = None
         """The scheduler's last figures; None while it is not connected."""
         self.is_retired = False
@@ -127,7 +131,7 @@ class SchedulerClient:
     def start(self, request: TrackedRequest) -> None:
         """Sends a request that it takes."""
         if self._commands is None or self.description is None:
-            raise SchedulerUnavailableError(self.reason)
+            raise SchedulerUnavailableError(UNREACHED)
         handle = self._next_handle
         self._next_handle = handle % _MAX_HANDLE + 1
         self._requests[handle] = request
@@ -175,8 +179,6 @@ class SchedulerClient:
                     reason = "the scheduler closed the stream"
                 except UnfitSchedulerError as error:
                     reason, pause = str(error), UNFIT_SECONDS
-                    if reason not in self.reason:
-                        logger.error("the scheduler at %s gets no requests: %s", target, reason)
                 except grpc.aio.AioRpcError as error:
                     reason = f"{error.code().name}: {error.details()}"
                 except ValueError as error:
@@ -214,7 +216,9 @@ class SchedulerClient:
         if self.description is not None:
             logger.warning("lost the scheduler at %s: %s", target, reason)
             self._doubtful_until = self._loop.time() + DOUBT_SECONDS
-        self.reason = f"the scheduler at {target} is not reached ({reason})"
+        elif reason != self._reason:
+            logger.warning("the scheduler at %s gets no requests: %s", target, reason)
+        self._reason = reason
         self.description = self._commands = self._call = self.stats = None
         self._num_others, self._is_idle = 0, False
         lost, self._requests = self.requests, {}

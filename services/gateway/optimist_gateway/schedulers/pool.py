@@ -19,6 +19,7 @@ from optimist_gateway.core.schedulers import (
 )
 from optimist_gateway.schedulers.client import SchedulerClient
 from optimist_gateway.schedulers.requests import (
+    UNREACHED,
     RequestStream,
     SchedulerUnavailableError,
     TrackedRequest,
@@ -57,7 +58,6 @@ class SchedulerPool:
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._room = WaitingRoom(resume_seconds, self._give_up)
         self._description: ModelDescription | None = None
-        self._reason = f"no scheduler has been reached yet ({', '.join(addresses)})"
         self.num_resumed = 0
         """How often a request went on at another scheduler, or at one that was back."""
 
@@ -65,7 +65,7 @@ class SchedulerPool:
     def description(self) -> ModelDescription:
         """What holds at all schedulers; raises SchedulerUnavailableError without any."""
         if not self.connected or self._description is None:
-            raise SchedulerUnavailableError(self._unreached())
+            raise SchedulerUnavailableError(UNREACHED)
         return self._description
 
     @property
@@ -104,7 +104,7 @@ class SchedulerPool:
         client = self._choose(request)
         if client is None:
             too_slow = "the scheduler does not take commands fast enough"
-            raise SchedulerUnavailableError(too_slow if self.connected else self._unreached())
+            raise SchedulerUnavailableError(too_slow if self.connected else UNREACHED)
         client.start(request)
         return request.stream
 
@@ -243,9 +243,6 @@ class SchedulerPool:
         known = (client.description for client in self.clients)
         common = common_description(one for one in known if one is not None)
         self._description = common or self._description
-
-    def _unreached(self) -> str:
-        return "; ".join(client.reason for client in self.clients) or self._reason
 
     def _change(self, change: Change, tasks: asyncio.TaskGroup) -> None:
         for peer in change.appeared:

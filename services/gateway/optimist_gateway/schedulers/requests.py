@@ -24,8 +24,14 @@ MAX_WAITING_OUTPUTS = 256
 ACCOUNT_SECONDS = 1.0
 
 
+UNREACHED = "no scheduler of this model is reached; try again later"
+
+
 class SchedulerUnavailableError(ApiError):
-    """The scheduler is not reached, or went away with the answer."""
+    """The scheduler is not reached, or went away with the answer.
+
+    Clients read the reason: which scheduler it is, and where, is in the log.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(503, reason, code="scheduler_unavailable")

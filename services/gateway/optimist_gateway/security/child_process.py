@@ -2,7 +2,8 @@
 
 Chat templates are rendered and grammars compiled in such processes. Started as a module with LOADER
 ARGUMENT SECONDS, this is such a process. What both send is a length in 4 bytes, big-endian, and as
-many bytes of JSON.
+many bytes: of JSON to the process, and from it a byte that says whether the text after it is an
+answer or an error. To parse megabytes would keep the event loop.
 """
 
 import asyncio
@@ -16,13 +17,17 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, BinaryIO
+
+from optimist_gateway.security.beside import beside
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-MAX_WAITING = 256
+_READ_AHEAD_BYTES = 2**20
+_ANSWER, _ERROR = b"+", b"-"
 MEMORY_BYTES = 4 * 1024**3
 _LENGTH_BYTES = 4
 
@@ -36,7 +41,7 @@ class ChildTimeoutError(Exception):
 
 
 class ChildUnavailableError(Exception):
-    """Nothing can be asked now: the process does not start, died, or too many wait for it."""
+    """Nothing can be asked now: the process does not start, or died."""
 
 
 class ChildDiedError(ChildUnavailableError):
@@ -45,7 +50,10 @@ class ChildDiedError(ChildUnavailableError):
 
 @dataclass(eq=False)
 class ChildProcess:
-    """One warm process that answers one question at a time; started again whenever it was ended."""
+    """One warm process that answers one question at a time; started again whenever it was ended.
+
+    How many wait is not bounded here: they are requests that were admitted, or connections.
+    """
 
     loader: str
     """`module:function`; the process imports it and calls it with the argument to get a function
@@ -57,31 +65,25 @@ class ChildProcess:
     """What errors say the process is for."""
     _process: asyncio.subprocess.Process | None = field(init=False, default=None)
     _turn: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _num_waiting: int = field(init=False, default=0)
 
-    async def ask(self, value: Any) -> str:
-        """Returns the text for a JSON value.
+    async def ask(self, value: Any, size: int = 0) -> str:
+        """Returns the text for a JSON value, which has about so many characters.
 
         Raises:
             ChildError: The function in the process raised; the text is its message.
             ChildTimeoutError: It took too long.
             ChildUnavailableError: It cannot be asked.
         """
-        if self._num_waiting >= MAX_WAITING:
-            raise ChildUnavailableError(f"{MAX_WAITING} requests wait for {self.what}")
-        self._num_waiting += 1
-        try:
-            await self._turn.acquire()
-        except asyncio.CancelledError:
-            self._num_waiting -= 1
-            raise
-        asking = asyncio.create_task(self._answer(value))
+        message = await beside(partial(encode_message, value), size)
+        await self._turn.acquire()
+        asking = asyncio.create_task(self._answer(message))
         asking.add_done_callback(self._end_turn)
         # Who leaves lets the exchange end: to start the process again would take everybody longer.
         answer = await asyncio.shield(asking)
-        if "text" not in answer:
-            raise ChildError(answer["error"])
-        return str(answer["text"])
+        text = answer[1:].decode(errors="surrogatepass")
+        if answer[:1] == _ERROR:
+            raise ChildError(text)
+        return text
 
     async def stop(self) -> None:
         """Ends the process."""
@@ -92,23 +94,22 @@ class ChildProcess:
             process.kill()
         await process.wait()
 
-    def _end_turn(self, asking: "asyncio.Task[dict[str, str]]") -> None:
-        self._num_waiting -= 1
+    def _end_turn(self, asking: "asyncio.Task[bytes]") -> None:
         self._turn.release()
         if not asking.cancelled():
             # Nobody may be there who hears of it.
             asking.exception()
 
-    async def _answer(self, value: Any) -> dict[str, str]:
+    async def _answer(self, message: bytes) -> bytes:
         process = await self._running()
         try:
             async with self._stop_if_it_fails(), asyncio.timeout(self.seconds):
-                return await _exchange(process, encode_message(value))
+                return await _exchange(process, message)
         except TimeoutError:
             logger.error("%s took longer than %g s", self.what, self.seconds)
             reason = f"{self.what} took longer than {self.seconds:g} seconds"
             raise ChildTimeoutError(reason) from None
-        except (asyncio.IncompleteReadError, ConnectionError, json.JSONDecodeError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             raise ChildDiedError(f"the process of {self.what} died") from None
 
     @asynccontextmanager
@@ -128,6 +129,7 @@ class ChildProcess:
             *(sys.executable, "-m", "optimist_gateway.security.child_process", *words),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
+            limit=_READ_AHEAD_BYTES,
         )
         does_not_start = f"the process of {self.what} does not start"
         try:
@@ -141,7 +143,7 @@ class ChildProcess:
         return process
 
 
-async def _exchange(process: asyncio.subprocess.Process, message: bytes) -> dict[str, str]:
+async def _exchange(process: asyncio.subprocess.Process, message: bytes) -> bytes:
     writing = asyncio.create_task(_write(process, message))
     try:
         answer = await _read(process)
@@ -159,15 +161,15 @@ async def _write(process: asyncio.subprocess.Process, message: bytes) -> None:
     await process.stdin.drain()
 
 
-async def _read(process: asyncio.subprocess.Process) -> dict[str, str]:
+async def _read(process: asyncio.subprocess.Process) -> bytes:
     if process.stdout is None:
         raise ConnectionError("the process has no output")
     length = int.from_bytes(await process.stdout.readexactly(_LENGTH_BYTES), "big")
     if length > MAX_ANSWER_BYTES:
         raise ConnectionError(f"an answer of {length} bytes")
-    answer = json.loads(await process.stdout.readexactly(length))
-    if not isinstance(answer, dict):
-        raise ConnectionError("an answer that is no object")
+    answer = await process.stdout.readexactly(length)
+    if answer[:1] not in (_ANSWER, _ERROR):
+        raise ConnectionError("an answer that is none")
     return answer
 
 
@@ -181,7 +183,7 @@ def main(loader: str, argument: str, seconds: str) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     module, _, name = loader.partition(":")
     ask = getattr(importlib.import_module(module), name)(argument)
-    write_message(answers, {"ready": True})
+    write_message(answers, _ANSWER)
     while (request := read_message(requests)) is not None:
         # A parent that was killed cannot kill this process any more.
         signal.setitimer(signal.ITIMER_REAL, 2 * float(seconds))
@@ -198,26 +200,27 @@ def read_message(stream: BinaryIO) -> Any:
     return json.loads(stream.read(int.from_bytes(head, "big")))
 
 
-def write_message(stream: BinaryIO, message: Any) -> None:
+def write_message(stream: BinaryIO, data: bytes) -> None:
     """Writes one message."""
-    stream.write(encode_message(message))
+    stream.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
     stream.flush()
 
 
-def encode_message(message: Any) -> bytes:
-    """Returns a message as it goes over the pipe."""
-    data = json.dumps(message).encode()
+def encode_message(value: Any) -> bytes:
+    """Returns a JSON value as it goes over the pipe to the process."""
+    data = json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
-def _answer(ask: Callable[[Any], str], request: Any) -> dict[str, str]:
+def _answer(ask: Callable[[Any], str], request: Any) -> bytes:
     try:
-        return {"text": ask(request)}
+        return _ANSWER + ask(request).encode(errors="surrogatepass")
     except MemoryError:
-        return {"error": "it takes too much memory"}
+        return _ERROR + b"it takes too much memory"
     except Exception as error:
         # Whatever goes wrong is the fault of the request, or of the model's template.
-        return {"error": f"{error}"[:1000] or type(error).__name__}
+        reason = f"{error}"[:1000] or type(error).__name__
+        return _ERROR + reason.encode(errors="surrogatepass")
 
 
 if __name__ == "__main__":

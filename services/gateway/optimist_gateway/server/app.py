@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_common.network.channel import Tls
 from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin import Health, admin_router, health_router
 from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthentication
@@ -71,10 +73,8 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        tasks = [
-            asyncio.create_task(work)
-            for work in (*(pool.run() for pool in service.pools), watch_event_loop(metrics))
-        ]
+        works = [model.run() for model in models.values()]
+        tasks = [asyncio.create_task(work) for work in (*works, watch_event_loop(metrics))]
         try:
             async with _serving_grpc(settings, service, keys, lambda: not health.unready_reason()):
                 yield
@@ -164,7 +164,12 @@ def _add_layers(
         BodyLimit, max_body_bytes=settings.max_body_bytes, read_seconds=settings.read_seconds
     )
     app.add_middleware(
-        Authentication, keys=app.state.keys, metrics=metrics, public_metrics=settings.public_metrics
+        Authentication,
+        keys=app.state.keys,
+        hosts=AllowedHosts([*settings.allowed_hosts, settings.host, *_own_names()]),
+        metrics=metrics,
+        checks_hosts=bool(settings.allowed_hosts),
+        public_metrics=settings.public_metrics,
     )
     if settings.allowed_origins:
         # Browsers ask without a key whether they may ask with one.
@@ -180,6 +185,12 @@ def _add_layers(
     if observer.is_on:
         # Outermost, so that it sees what other layers refuse.
         app.add_middleware(Observation, observer=observer)
+
+
+def _own_names() -> list[str]:
+    """Returns what others on its network call this machine."""
+    name = socket.gethostname()
+    return [name, name.partition(".")[0], f"{name.partition('.')[0]}.local"] if name else []
 
 
 @asynccontextmanager

@@ -8,7 +8,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from optimist_gateway.core.error import ApiError
+from optimist_gateway.core.error import MAX_PARAM_CHARACTERS, ApiError, printable
+from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
@@ -64,17 +65,32 @@ def _sane_request_id(scope: Scope) -> str | None:
 
 
 class Authentication:
-    """ASGI middleware: goes by the path that routes are found by, never by the URL or Host."""
+    """ASGI middleware: goes by the path that routes are found by, never by the URL.
+
+    Who needs no key must call the server by one of its names: a browser shows no keys, and else
+    lets any page ask.
+    """
 
     def __init__(
-        self, app: ASGIApp, keys: Keys, metrics: GatewayMetrics, *, public_metrics: bool
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        hosts: AllowedHosts,
+        metrics: GatewayMetrics,
+        *,
+        checks_hosts: bool,
+        public_metrics: bool,
     ) -> None:
-        """Takes what answers those who may ask; public metrics need no key."""
-        self._app, self._keys, self._metrics = app, keys, metrics
+        """Takes what answers those who may ask; public metrics need no key.
+
+        Hosts are checked without keys, and with keys if `checks_hosts`.
+        """
+        self._app, self._keys, self._hosts, self._metrics = app, keys, hosts, metrics
+        self._checks_hosts = checks_hosts
         self._open_paths = PROBES | {PAGE} | ({METRICS} if public_metrics else set())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 401 or 403."""
+        """Passes a request on, or answers 401, 403 or 421."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -97,11 +113,25 @@ class Authentication:
         path: str = scope["path"]
         if path in self._open_paths or path.startswith(PAGE_FILES):
             return ANONYMOUS
+        asks_clients = self._keys.asks_clients
+        if self._checks_hosts or not asks_clients:
+            self._require_own_host(scope)
         needs_admin = path == ADMIN or path.startswith(ADMIN + "/")
-        if not needs_admin and not self._keys.asks_clients:
+        if not needs_admin and not asks_clients:
             return ANONYMOUS
         where = "as the header Authorization: Bearer KEY"
         return self._keys.require(shown_key(scope), where, needs_admin=needs_admin)
+
+    def _require_own_host(self, scope: Scope) -> None:
+        """Raises ApiError if the server is called by a name that is not its own."""
+        for name, value in scope["headers"]:
+            host = value.decode("latin-1")
+            if name == b"host" and not self._hosts.allows(host):
+                message = (
+                    f"the header Host is {printable(host, MAX_PARAM_CHARACTERS)}, which is no name "
+                    "of this server: use localhost or an address, or list it in --allowed-hosts"
+                )
+                raise ApiError(421, message, code="wrong_host")
 
 
 def shown_key(scope: Scope) -> bytes | None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from optimist_gateway.core.answer.spans import (
@@ -16,8 +17,9 @@ from optimist_gateway.core.answer.spans import (
 from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import Conversation, Function, Message, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.security.beside import INLINE, beside
 from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
-from optimist_gateway.text.tokenizer import Tokenizer
+from optimist_gateway.text.tokenizer import Encoding, Tokenizer
 
 # Templates know `system`; `developer` is the newer name of the same role in the API.
 _TEMPLATE_ROLES = {"developer": "system"}
@@ -29,6 +31,8 @@ The functions are:
 """
 
 TemplateMessage = dict[str, Any]
+_MESSAGE_SIZE = 64
+"""To turn a message into another form takes as long as to write so many characters."""
 
 
 def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
@@ -152,20 +156,40 @@ async def _encode_conversation(
     conversation: Conversation, request: Request, tokenizer: Tokenizer, model: ModelDescription
 ) -> Prompt:
     text = await render_chat(conversation.messages, tokenizer, model, conversation.tools)
-    token_ids, spans = await _tokens(text, request, tokenizer)
-    if spans is None:
-        return Prompt(token_ids)
-    contents = find_contents(text, [message.content for message in conversation.messages])
-    return Prompt(token_ids, spans=PromptSpans(len(token_ids), spans, contents))
+    encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
+    if encoding.offsets is None:
+        return Prompt(encoding.token_ids)
+    offsets = encoding.offsets
+    contents = [message.content for message in conversation.messages]
+
+    def locate() -> PromptSpans:
+        spans = joined_spans(offsets)
+        return PromptSpans(len(spans), spans, find_contents(text, contents))
+
+    return Prompt(encoding.token_ids, spans=await beside(locate, len(text)))
 
 
-async def _tokens(
-    text: str, request: Request, tokenizer: Tokenizer, *, add_special_tokens: bool = False
-) -> tuple[list[int], list[tuple[int, int]] | None]:
-    """Returns the tokens of a text, and its characters that each is; None if nobody asks."""
-    encoding = await tokenizer.encoding(text, add_special_tokens=add_special_tokens)
-    spans = joined_spans(encoding.offsets) if request.include_provenance else None
-    return list(encoding.ids), spans
+async def _prompt_tokens(
+    text: str,
+    path: Path,
+    request: Request,
+    tokenizer: Tokenizer,
+    model: ModelDescription,
+    *,
+    add_special_tokens: bool = False,
+) -> Encoding:
+    """Returns the tokens of a prompt; raises FieldError, which has the path, for too many."""
+    require_tokenizable(len(text), path, tokenizer, model)
+    encoding = await tokenizer.encode(
+        text,
+        add_special_tokens=add_special_tokens,
+        with_offsets=request.include_provenance,
+        most=model.max_model_len,
+    )
+    if encoding.num_tokens > model.max_model_len:
+        at_least = "" if encoding.is_whole else "at least "
+        raise model.too_long(path, f"{at_least}{encoding.num_tokens} tokens in the prompt")
+    return encoding
 
 
 async def render_chat(
@@ -185,16 +209,24 @@ async def render_chat(
     length = sum(len(message.content) for message in messages)
     require_tokenizable(length, ("prompts",), tokenizer, model)
     # The schemas are in the text too, in whatever form the template has them.
-    length = sum(len(tool.description or "") for tool in tools)
-    require_tokenizable(length, ("tools",), tokenizer, model)
-    shown, described = with_tools(
-        template_messages(messages), [_template_tool(tool) for tool in tools], tokenizer.tool_format
-    )
+    described = sum(len(tool.description or "") for tool in tools)
+    require_tokenizable(described, ("tools",), tokenizer, model)
+    # Calls and tools have values of their own.
+    has_values = tools or any(message.tool_calls for message in messages)
+    size = length + described + _MESSAGE_SIZE * len(messages) + (INLINE if has_values else 0)
     text = await tokenizer.render_messages(
-        shown, described, add_generation_prompt=add_generation_prompt
+        *await beside(partial(_for_template, messages, tools, tokenizer.tool_format), size),
+        add_generation_prompt=add_generation_prompt,
+        size=size,
     )
     require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text
+
+
+def _for_template(
+    messages: Sequence[Message], tools: Sequence[Function], form: ToolFormat
+) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
+    return with_tools(template_messages(messages), [_template_tool(one) for one in tools], form)
 
 
 async def _encode(
@@ -208,11 +240,14 @@ async def _encode(
         model.require_known(prompt, path)
         encoded = Prompt(list(prompt))
     else:
-        require_tokenizable(len(prompt), path, tokenizer, model)
-        token_ids, spans = await _tokens(prompt, request, tokenizer, add_special_tokens=True)
-        whole = [SentText(None, 0, len(prompt))]
-        found = None if spans is None else PromptSpans(len(token_ids), spans, whole)
-        encoded = Prompt(token_ids, prompt, found)
+        encoding = await _prompt_tokens(
+            prompt, path, request, tokenizer, model, add_special_tokens=True
+        )
+        found = None
+        if encoding.offsets is not None:
+            spans = await beside(partial(joined_spans, encoding.offsets), len(prompt))
+            found = PromptSpans(len(spans), spans, [SentText(None, 0, len(prompt))])
+        encoded = Prompt(encoding.token_ids, prompt, found)
     if not encoded.token_ids:
         raise FieldError(path, "must not be empty")
     return encoded
@@ -258,12 +293,18 @@ async def predicted_tokens(
             model.require_known(prediction, ("predictions", index))
             encoded.append(SentPrediction(index, list(prediction[:longest])))
             continue
-        # Models write LF at the end of lines. What is cut here is after the cut in tokens.
+        # Models write LF at the end of lines.
         text = prediction.replace("\r\n", "\n").replace("\r", "\n")
-        text = text[: longest * tokenizer.longest_token]
-        token_ids, spans = await _tokens(text, request, tokenizer)
-        spans = None if spans is None else spans[:longest]
-        encoded.append(SentPrediction(index, token_ids[:longest], spans))
+        encoding = await tokenizer.encode(
+            text,
+            add_special_tokens=False,
+            with_offsets=request.include_provenance,
+            most=longest,
+        )
+        spans = None
+        if encoding.offsets is not None:
+            spans = await beside(partial(joined_spans, encoding.offsets), len(text))
+        encoded.append(SentPrediction(index, encoding.token_ids, spans))
     counts = (len(one.token_ids) for one in encoded)
     _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
     return [one for one in encoded if one.token_ids]

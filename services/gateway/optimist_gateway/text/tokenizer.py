@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,11 @@ from optimist_gateway.security.child_process import (
 )
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, render
+
+logger = logging.getLogger(__name__)
+
+_GREETING = [{"role": "user", "content": "Hello"}]
+_RESTART_SECONDS = 2.0
 
 
 class Vocabulary:
@@ -109,6 +117,23 @@ class WholeTexts(dict[int, str]):
 
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
 _INLINE_CHARACTERS = 500
+_TYPICAL_CHARACTERS = 8
+"""Of a token, not to tokenize megabytes of which a few are of use."""
+_MARGIN = 1024
+"""So many tokens further on, it makes no difference any more what follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The tokens of a text."""
+
+    token_ids: list[int]
+    offsets: list[tuple[int, int]] | None
+    """The characters of the text that each is, `[num_tokens]`; None if nobody asked."""
+    num_tokens: int
+    """How many there are in all, or at least, if not all of the text was read."""
+    is_whole: bool
+    """Whether all of it was."""
 
 
 class Tokenizer:
@@ -134,6 +159,9 @@ class Tokenizer:
         self._process: ChildProcess | None = None
         if template_seconds is not None:
             self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
+        self._unready_reason: str | None = None
+        if self._process is not None and tokenizer.chat_template is not None:
+            self._unready_reason = "the process of the chat template starts"
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         added = backend.get_added_tokens_decoder().items()
@@ -151,23 +179,44 @@ class Tokenizer:
         self.longest_token = max(len(token) for token in backend.get_vocab())
         """Characters of the longest token: a text of n characters has at least n over this many."""
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Returns the tokens of a text, with those with which the model's prompts begin if wanted.
+    async def encode(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool,
+        with_offsets: bool = False,
+        most: int | None = None,
+    ) -> "Encoding":
+        """Returns the tokens of a text.
 
         Special tokens that the text names are read as such.
-        """
-        return list((await self.encoding(text, add_special_tokens=add_special_tokens)).ids)
 
-    async def encoding(self, text: str, *, add_special_tokens: bool) -> Any:
-        """Returns the tokens of a text as `ids`, and the characters of it that they are.
-
-        These are `offsets`: where each token begins and ends, `[num_tokens]`.
+        Args:
+            text: The text.
+            add_special_tokens: Whether to add those with which the model's prompts begin.
+            with_offsets: Whether it matters which characters they are.
+            most: How many are of use; what of a much longer text comes after them is left out.
         """
-        if len(text) > _INLINE_CHARACTERS:
-            return await asyncio.to_thread(
-                self._backend.encode, text, add_special_tokens=add_special_tokens
-            )
-        return self._backend.encode(text, add_special_tokens=add_special_tokens)
+        read = partial(self._encode, text, add_special_tokens, with_offsets, most)
+        # The library lets other threads run meanwhile.
+        return await asyncio.to_thread(read) if len(text) > _INLINE_CHARACTERS else read()
+
+    def _encode(self, text: str, special: bool, with_offsets: bool, most: int | None) -> "Encoding":
+        # `encode` would keep the interpreter for all of the text.
+        encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
+        size = len(text) if most is None else _TYPICAL_CHARACTERS * (most + _MARGIN)
+        while True:
+            (encoding,) = encode([text[:size]], add_special_tokens=special)
+            if size >= len(text) or (most is not None and len(encoding) > most + _MARGIN):
+                break
+            size *= 4
+        offsets = None
+        if with_offsets:
+            # All at once, they would keep the interpreter longer than all else here.
+            places = map(encoding.token_to_chars, range(len(encoding))[:most])
+            offsets = [place or (0, 0) for place in places]
+        is_whole = size >= len(text)
+        return Encoding(encoding.ids[:most], offsets, len(encoding), is_whole)
 
     async def render_messages(
         self,
@@ -175,8 +224,11 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         add_generation_prompt: bool = True,
+        size: int = 0,
     ) -> str:
         """Returns the text that the chat template makes of what `with_tools` returns.
+
+        `size` is about how many characters that has.
 
         Raises:
             FieldError: The model has no chat template, or it rejects the messages.
@@ -192,7 +244,7 @@ class Tokenizer:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return await self._render(value)
+            return await self._render(value, size)
         except ChildUnavailableError as error:
             raise ApiError(503, str(error), code="overloaded") from error
         except ChildTimeoutError as error:
@@ -215,6 +267,26 @@ class Tokenizer:
             "vocab_size": self._backend.get_vocab_size(),
             "chat_template": self._tokenizer.chat_template,
         }
+
+    @property
+    def unready_reason(self) -> str | None:
+        """Why chats cannot be tokenized yet, or None if they can."""
+        return self._unready_reason
+
+    async def start(self) -> None:
+        """Starts the process of the chat template; tries again until it runs."""
+        while self._unready_reason is not None and self._process is not None:
+            try:
+                await self.render_messages(_GREETING)
+            except ApiError as error:
+                self._unready_reason = error.message
+                logger.error("chats are not answered: %s", error.message)
+                await asyncio.sleep(_RESTART_SECONDS)
+                continue
+            except FieldError as error:
+                # Some take no such conversation; what else is wrong shows with each chat.
+                logger.warning("a conversation of one message: %s", error.message)
+            self._unready_reason = None
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""
@@ -244,16 +316,19 @@ class Tokenizer:
             text = "".join(map(self._texts.__getitem__, token_ids))
             if REPLACEMENT not in text:
                 return text
+        # It lets other threads run, unlike `decode`.
+        if len(token_ids) > _INLINE_CHARACTERS:
+            return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
-    async def _render(self, value: dict[str, Any]) -> str:
+    async def _render(self, value: dict[str, Any], size: int) -> str:
         if self._process is None:
             try:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
                 raise ChildError(str(error) or type(error).__name__) from error
-        return await self._process.ask(value)
+        return await self._process.ask(value, size)
 
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""

@@ -71,7 +71,12 @@ class Detokenizer:
         if not text.endswith(REPLACEMENT):
             return self._take(text)
         if len(self._pending) < MAX_PENDING_TOKENS:
-            return ""
+            if self.texts is None:
+                return ""
+            # Where texts join, only the last character can still become another one.
+            new = text[self._context_length : -1]
+            self._context_length += len(new)
+            return new
         new = text[self._context_length : -1]
         self._context = self._pending[-_RESYNC_TOKENS:]
         self._context_length = len(self.decode(self._context)) - 1

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from math import inf
 from operator import attrgetter
 
 NOT_PREDICTED = -1
@@ -41,10 +42,18 @@ def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the characters of each token so that none is left out and none is there twice.
 
     Tokenizers may leave the spaces of a token out of its span, and give each of the tokens that
-    make up a character the whole of it; here the first of these gets it, `[num_tokens]`.
+    make up a character the whole of it. Here the last of these has it, `[num_tokens]`, as in the
+    text of an answer, where a character appears with its last byte; those before it have none.
     """
-    ends = list(accumulate((end for _, end in spans), max, initial=0))
-    return list(pairwise(ends))
+    ends: list[int] = []
+    following: float = inf
+    for start, end in reversed(spans):
+        # Special tokens that are not in the text have no characters, and begin nowhere.
+        ends.append(min(end, int(following)) if following < end else end)
+        if start < end:
+            following = min(following, start)
+    ends.append(0)
+    return list(pairwise(accumulate(reversed(ends), max)))
 
 
 class PredictionSpans:
@@ -169,9 +178,8 @@ class PromptSpans:
         """Returns the text of which a token has characters."""
         if not self.spans:
             return None
+        # A token that ends within a character has none: it stands where that one does.
         start, end = self.spans[self.num_tokens - position]
-        # A token that ends within a character has none: it stands where the one before it does.
-        start = min(start, max(end - 1, 0))
         number = bisect_right(self._starts, max(end - 1, start)) - 1
         if number < 0 or self.texts[number].end <= start:
             return None

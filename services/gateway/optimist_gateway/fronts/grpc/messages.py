@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import orjson
-from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from optimist.v1 import inference_pb2
@@ -163,8 +162,7 @@ def generation_request(message: inference_pb2.GenerateRequest, model_name: str) 
     try:
         return GenerateBody.model_validate(fields).request(model_name)
     except ValidationError as error:
-        details = [one | {"loc": ("body", *one["loc"])} for one in error.errors()]
-        raise validation_error(RequestValidationError(details, body=fields)) from None
+        raise validation_error(error, fields) from None
 
 
 def _fields(message: Any) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import orjson
 from fastapi import Request
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,7 +17,7 @@ from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
 from optimist_gateway.fronts.openai.errors import RESPONSES
-from optimist_gateway.generation.generation import Admission, Generation, Service
+from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
 
 DONE = b"data: [DONE]\n\n"
@@ -252,27 +251,3 @@ class Answering:
     def _count(self, outcome: str) -> None:
         current_record().outcome = outcome
         self.service.metrics.requests.labels(self.endpoint, outcome).inc()
-
-
-def admitted_route(admission: Admission) -> type[APIRoute]:
-    """Returns the class of routes to what the request limit counts.
-
-    To read, parse and check a body takes longer than all else that a refusal needs, and an
-    overloaded gateway would do it for most requests in vain. Whoever needs more than one is
-    refused later, when that is known.
-    """
-
-    class AdmittedRoute(APIRoute):
-        """Asks for room first."""
-
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            """Returns what answers a request of a client that is known."""
-            handle = super().get_route_handler()
-
-            async def admitted(request: Request) -> Response:
-                admission.require_room()
-                return await handle(request)
-
-            return admitted
-
-    return AdmittedRoute

@@ -13,8 +13,9 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answer_parts import ChatLogprobs, chat_logprobs, join_logprobs
-from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
+from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
     ChoicesAnswer,
@@ -168,7 +169,7 @@ def tool_call_reader(request: GenerationRequest, form: ToolFormat) -> ToolCallRe
 
 def chat_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter(route_class=admitted_route(service.admission))
+    router = APIRouter(route_class=body_route(service.admission))
     answering = Answering(service, PATH, "chatcmpl-")
     kinds = ("chat.completion", "chat.completion.chunk")
 

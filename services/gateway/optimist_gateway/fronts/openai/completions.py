@@ -16,7 +16,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
     completion_logprobs,
     join_logprobs,
 )
-from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
     INT32_MAX,
@@ -24,7 +24,8 @@ from optimist_gateway.fronts.openai.bodies.base import (
     Text,
     invalid,
 )
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
+from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import (
     ChoiceAnswer,
     ChoicesAnswer,
@@ -60,15 +61,11 @@ class CompletionBody(GenerationBody):
     logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
     """Reports the log-probability of each token, and of as many of the likeliest there."""
 
-    def prompts(self) -> dict[str, str | list[int]]:
+    def prompts(self) -> dict[str, Any]:
         """Returns the prompts by the names of their fields."""
-        given = self.prompt
-        if isinstance(given, str):
-            return {"prompt": given}
-        several = [one for one in given if not isinstance(one, int)]
-        if several:
-            return {f"prompt[{index}]": one for index, one in enumerate(several)}
-        return {"prompt": [token for token in given if isinstance(token, int)]}
+        if isinstance(self.prompt, str) or not self.prompt:
+            return {"prompt": self.prompt}
+        return named_tokens("prompt", self.prompt)
 
     def field_names(self) -> dict[Path, str]:
         """See `AnswerBody.field_names`."""
@@ -142,7 +139,7 @@ class CompletionWriter:
 
 def completion_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter(route_class=admitted_route(service.admission))
+    router = APIRouter(route_class=body_route(service.admission))
     answering = Answering(service, PATH, "cmpl-")
 
     def write(generation: Generation) -> ChoicesWriter:

@@ -1,6 +1,6 @@
 """Errors in the shape of OpenAI's API."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -8,6 +8,7 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from typing_extensions import TypedDict
 
@@ -60,6 +61,7 @@ _REASONS = {
     408: "The body came too slowly.",
     413: "The body is too long.",
     415: "The body is not JSON.",
+    421: "The header Host does not name this server.",
     429: "There are too many requests.",
     431: "The headers are too long.",
     500: "The server failed.",
@@ -149,7 +151,8 @@ def add_error_handlers(
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> Response:
-        return answer(request, validation_error(error))
+        # Only parameters of queries are left to FastAPI.
+        return answer(request, _first_error(error.errors(), {}))
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
@@ -164,13 +167,14 @@ def add_error_handlers(
         return answer(request, ApiError(500, FAILED, code="internal"))
 
 
-def validation_error(error: RequestValidationError) -> ApiError:
+def validation_error(error: ValidationError, body: Any) -> ApiError:
     """Returns the first error of a body, or the most precise one about the same field."""
-    errors = error.errors()[:MAX_ERRORS]
-    if errors[0]["type"] == "json_invalid":
-        where = errors[0]["loc"][-1]
-        return ApiError(400, f"the body is not JSON (at character {where})", code="invalid_json")
-    located = [(_location(one, error.body), one) for one in errors]
+    errors = error.errors(include_url=False, include_input=False)
+    return _first_error([one | {"loc": ("body", *one["loc"])} for one in errors], body)
+
+
+def _first_error(errors: Sequence[Any], body: Any) -> ApiError:
+    located = [(_location(one, body), one) for one in errors[:MAX_ERRORS]]
     field = located[0][0][:1]
     location, first = max(
         ((location, one) for location, one in located if location[:1] == field),
@@ -182,18 +186,11 @@ def validation_error(error: RequestValidationError) -> ApiError:
         message = f"Unrecognized request argument supplied: {printable(param, 100)}"
         return ApiError(400, message, param=param, code="unknown_parameter")
     if not location and "param" not in context:
-        return _not_an_object(error.body)
+        return ApiError(400, "the body must be a JSON object", code="invalid_type")
     code = first["type"] if "param" in context else _code(first["type"])
     text = first["msg"].removeprefix("Value error, ")
     message = text if "param" in context else f"{printable(param, 100)}: {text}"
     return ApiError(400, message, param=param, code=code)
-
-
-def _not_an_object(body: Any) -> ApiError:
-    if isinstance(body, bytes):
-        message = "send JSON with the header content-type: application/json"
-        return ApiError(415, message, code="unsupported_media_type")
-    return ApiError(400, "the body must be a JSON object", code="invalid_type")
 
 
 def _code(pydantic_type: str) -> str:

@@ -9,16 +9,18 @@ from pydantic import ConfigDict, Field, model_validator
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
-from optimist_gateway.core.error import naming
+from optimist_gateway.core.error import FieldError, naming
 from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
+from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
+from optimist_gateway.security.beside import beside
 from optimist_gateway.text.encode import render_chat, require_tokenizable
 
-MAX_TOKENS = 1_048_576
+MAX_TOKENS = 2**19
 
 
 class TokenizeBody(Body):
@@ -138,11 +140,12 @@ class TokenizerInfo(TypedDict):
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
+    bodies = APIRouter(route_class=body_route())
 
     def find_model(name: str | None) -> ServedModel:
         return service.default_model if name is None else service.find_model(name)
 
-    @router.post("/tokenize", response_model=Tokens)
+    @bodies.post("/tokenize", response_model=Tokens)
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         model, text, adds_special = find_model(body.model), body.prompt, body.add_special_tokens
@@ -158,20 +161,30 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
                 text = await render_chat(
                     messages, tokenizer, description, add_generation_prompt=goes_on
                 )
-        token_ids = await tokenizer.encode(text, add_special_tokens=bool(adds_special))
-        strings = None
-        if body.return_token_strs:
-            strings = [tokenizer.vocabulary.describe(token)[0] for token in token_ids]
-        answer: Tokens = {
-            "count": len(token_ids),
-            "max_model_len": description.max_model_len,
-            "tokens": token_ids,
-            "token_strs": strings,
-        }
-        # Long texts have many.
-        return Response(orjson.dumps(answer), media_type="application/json")
+        encoding = await tokenizer.encode(
+            text, add_special_tokens=bool(adds_special), most=MAX_TOKENS
+        )
+        token_ids = encoding.token_ids
+        if encoding.num_tokens > MAX_TOKENS:
+            fault = f"has more than {MAX_TOKENS} tokens, the most that are told"
+            with naming(dict):
+                raise FieldError(("prompt" if body.prompt is not None else "messages",), fault)
 
-    @router.post("/detokenize", response_model=DetokenizedText)
+        def write() -> bytes:
+            strings = None
+            if body.return_token_strs:
+                strings = [tokenizer.vocabulary.describe(token)[0] for token in token_ids]
+            answer: Tokens = {
+                "count": len(token_ids),
+                "max_model_len": description.max_model_len,
+                "tokens": token_ids,
+                "token_strs": strings,
+            }
+            return orjson.dumps(answer)
+
+        return Response(await beside(write, len(token_ids)), media_type="application/json")
+
+    @bodies.post("/detokenize", response_model=DetokenizedText)
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         model = find_model(body.model)
@@ -187,4 +200,5 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             del info["chat_template"]
         return JSONResponse(info)
 
+    router.include_router(bodies)
     return router

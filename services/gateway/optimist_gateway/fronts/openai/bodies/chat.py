@@ -1,7 +1,7 @@
 """The body of POST /v1/chat/completions, with the messages of the chat."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -18,6 +18,7 @@ from pydantic_core import PydanticKnownError
 
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path
+from optimist_gateway.core.json_weight import HEAVY, is_heavier
 from optimist_gateway.core.request import Message, Request, ToolCall
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
@@ -43,10 +44,14 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     require_one_structure,
     tool_choice,
 )
-from optimist_gateway.structure.schema import SchemaError, check_json
+from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
 
 MAX_MESSAGES = 4096
 MAX_TOOL_CALLS = 128
+MAX_CALL_VALUES = 100_000
+"""JSON values in the arguments of all calls of a conversation."""
+MAX_ARGUMENTS_WEIGHT = 2 * HEAVY * MAX_VALUES
+"""Whatever has as many values is no heavier: they may all be texts, and have names."""
 _UNSUPPORTED = KnownParameters(
     refused=GUIDED
     | {
@@ -72,7 +77,9 @@ def _json_object(text: object) -> dict[str, Any]:
     if not isinstance(text, str):
         raise PydanticKnownError("string_type")
     try:
-        value = json.loads(encodable(text) or "{}", parse_constant=_refuse)
+        if is_heavier(encodable(text).encode(), MAX_ARGUMENTS_WEIGHT):
+            raise ValueError(f"has more than {MAX_VALUES} values")
+        value = json.loads(text or "{}", parse_constant=_refuse)
         if not isinstance(value, dict):
             raise ValueError("must be a JSON object")
         check_json(value)
@@ -81,6 +88,16 @@ def _json_object(text: object) -> dict[str, Any]:
     except SchemaError as error:
         raise ValueError(error.message) from None
     return value
+
+
+def require_bounded(field: str, arguments: Iterable[dict[str, Any]]) -> None:
+    """Raises PydanticCustomError, which names the field, for too many values of calls."""
+    num_values = 0
+    for one in arguments:
+        num_values += check_json(one)
+        if num_values > MAX_CALL_VALUES:
+            fault = f"the arguments of its calls have more than {MAX_CALL_VALUES} values in all"
+            raise invalid(field, f"{field}: {fault}")
 
 
 Arguments = Annotated[
@@ -227,6 +244,13 @@ class ChatCompletionBody(GenerationBody):
             max_tokens=self.max_tokens if asked is None else asked,
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
+
+    @model_validator(mode="after")
+    def _has_bounded_calls(self) -> Self:
+        messages = (one for one in self.messages if isinstance(one, AssistantMessage))
+        calls = (call for message in messages for call in message.tool_calls or ())
+        require_bounded("messages", (call.function.arguments for call in calls))
+        return self
 
     @model_validator(mode="after")
     def _has_logprobs(self) -> Self:

@@ -54,6 +54,14 @@ def _form_of_tokens(value: object) -> str:
     return "several" if isinstance(value, list) and value and isinstance(value[0], list) else "one"
 
 
+def named_tokens(name: str, given: Any) -> dict[str, Any]:
+    """Returns lists of tokens, or one such list, by the names of their fields."""
+    # There may be very many, but not of both kinds.
+    if isinstance(given[0], int):
+        return {name: given}
+    return {f"{name}[{index}]": one for index, one in enumerate(given)}
+
+
 def _is_short(text: str) -> str:
     if len(text.encode()) > MAX_CACHE_SALT_BYTES:
         raise ValueError(f"must be at most {MAX_CACHE_SALT_BYTES} bytes")
@@ -221,11 +229,8 @@ class AnswerBody(SamplingFields, AnswerFields):
         """Returns the expected answers, texts or tokens, by the names of their fields."""
         if isinstance(self.prediction, PredictionBody):
             return {"prediction.content": content_text(self.prediction.content)}
-        given = self.predicted_token_ids or []
-        if several := [one for one in given if isinstance(one, list)]:
-            return {f"predicted_token_ids[{index}]": one for index, one in enumerate(several)}
-        if tokens := [token for token in given if isinstance(token, int)]:
-            return {"predicted_token_ids": tokens}
+        if given := self.predicted_token_ids:
+            return named_tokens("predicted_token_ids", given)
         texts = [content_text(one.content) for one in self.prediction or ()]
         return {f"prediction[{index}].content": text for index, text in enumerate(texts)}
 

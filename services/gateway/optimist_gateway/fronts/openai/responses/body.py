@@ -23,7 +23,12 @@ from optimist_gateway.fronts.openai.bodies.base import (
     content_text,
     invalid,
 )
-from optimist_gateway.fronts.openai.bodies.chat import MAX_TOOL_CALLS, Arguments, CallId
+from optimist_gateway.fronts.openai.bodies.chat import (
+    MAX_TOOL_CALLS,
+    Arguments,
+    CallId,
+    require_bounded,
+)
 from optimist_gateway.fronts.openai.bodies.generation import AnswerBody
 from optimist_gateway.fronts.openai.bodies.structure import (
     ANY_OBJECT,
@@ -307,6 +312,13 @@ class ResponsesBody(AnswerBody):
             return ToolChoice(choice.mode, tuple(tool.name for tool in choice.tools)), where
         # Clients send `auto` without tools too.
         return ToolChoice(choice) if choice and (self.tools or choice != "auto") else None, []
+
+    @model_validator(mode="after")
+    def _has_bounded_calls(self) -> Self:
+        items = self.input if isinstance(self.input, list) else ()
+        calls = (item for item in items if isinstance(item, FunctionCallItem))
+        require_bounded("input", (call.arguments for call in calls))
+        return self
 
     @model_validator(mode="after")
     def _includes_what_it_counts(self) -> Self:

@@ -22,7 +22,8 @@ from optimist_gateway.fronts.openai.answer_parts import (
     speculation_answer,
     token_logprobs,
 )
-from optimist_gateway.fronts.openai.answering import STREAMED, Answering, admitted_route, event
+from optimist_gateway.fronts.openai.answering import STREAMED, Answering, event
+from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chat import read_deltas, tool_call_reader
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
@@ -244,7 +245,7 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
 
 def responses_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter(route_class=admitted_route(service.admission))
+    router = APIRouter(route_class=body_route(service.admission))
     answering = Answering(service, PATH, "resp_")
 
     @router.post(PATH, response_model=ResponseAnswer, responses=STREAMED)
