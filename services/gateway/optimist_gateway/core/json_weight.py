@@ -25,7 +25,8 @@ def is_heavier(text: bytes, most: int) -> bool:
             piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')
         outside = b" ".join(parts[is_in_string::2])
-        num_heavy = outside.count(b"[") + outside.count(b"{") + len(parts) // 2
+        num_strings = (len(parts) - is_in_string) // 2
+        num_heavy = outside.count(b"[") + outside.count(b"{") + num_strings
         weight += outside.count(b",") + HEAVY * num_heavy
         if weight > most:
             return True

@@ -49,8 +49,8 @@ class Choice:
     """The prompt, if the answer begins with it and it is still to come."""
     is_prompt_only: bool
     """Whether the answer ends there: its one token is not reported."""
-    _echoing: asyncio.Task[Piece] | None = field(init=False, default=None)
-    """Makes the piece of a long prompt, while outputs wait."""
+    _echoing: asyncio.Task[None] | None = field(init=False, default=None)
+    """Reports a long prompt, while outputs wait."""
     _is_paused: bool = field(init=False, default=False)
     _report: TakePiece = field(init=False, default=_nobody)
     _end: End = field(init=False, default=_nobody)
@@ -125,19 +125,26 @@ class Choice:
             return
         self.echo = None
         if len(echo.prompt.token_ids) <= _INLINE_PROMPT_TOKENS:
-            self._report(self.index, echo.piece())
+            for piece in echo.pieces():
+                self._report(self.index, piece)
             self._add(output)
             return
         self.stream.pause()
-        self._echoing = asyncio.ensure_future(asyncio.to_thread(echo.piece))
-        self._echoing.add_done_callback(partial(self._report_echo, output))
+        self._echoing = asyncio.ensure_future(self._report_pieces(echo))
+        self._echoing.add_done_callback(partial(self._go_on, output))
 
-    def _report_echo(self, output: StepOutput, echoing: asyncio.Task[Piece]) -> None:
+    async def _report_pieces(self, echo: Echo) -> None:
+        for piece in await asyncio.to_thread(echo.pieces):
+            self._report(self.index, piece)
+            # Others are not to wait for all of it.
+            await asyncio.sleep(0)
+
+    def _go_on(self, output: StepOutput, echoing: asyncio.Task[None]) -> None:
         if echoing.cancelled():
             return
         self._echoing = None
         try:
-            self._report(self.index, echoing.result())
+            echoing.result()
             self._add(output)
         except Exception as error:
             self._fail(error)

@@ -188,6 +188,15 @@ class Generation:
         starts = range(0, len(usages), size)
         return add_usages([merge_usages(usages[start : start + size]) for start in starts])
 
+    @property
+    def size(self) -> int:
+        """About how many values the whole answer has."""
+        answers = [choice.answer for choice in self.choices.each]
+        num_tokens = sum(one.num_tokens for one in answers)
+        if self.request.echo:
+            num_tokens += sum(one.num_prompt_tokens for one in answers)
+        return num_tokens * (1 + 4 * (1 + (self.request.num_logprobs or 0)))
+
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
         return add_speculations([choice.answer.speculation() for choice in self.choices.each])
@@ -253,7 +262,10 @@ class Generation:
             prompt = prompts[index // request.num_candidates]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            self.choices.each.append(self._choice(index, prompt, predictions, add))
+            echo = None
+            if request.echo:
+                echo = await beside(partial(self._echo, prompt), len(prompt.token_ids))
+            self.choices.each.append(self._choice(index, prompt, predictions, add, echo))
 
     def _choice(
         self,
@@ -261,11 +273,10 @@ class Generation:
         prompt: Prompt,
         predictions: Sequence[SentPrediction],
         add: scheduler_pb2.Add,
+        echo: Echo | None,
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self.model.tokenizer
-        describe = tokenizer.vocabulary.describe if request.num_logprobs is not None else None
-        echo = self._echo(prompt, describe) if request.echo else None
         offset = len(echo.text) if echo is not None else 0
         provenance = None
         if request.include_provenance:
@@ -276,7 +287,7 @@ class Generation:
             detokenizer=tokenizer.detokenizer(self._shown_ids()),
             stop=request.stop,
             min_tokens=add.min_tokens,
-            logprobs=LogprobReader(describe, offset) if describe is not None else None,
+            logprobs=self._describe and LogprobReader(self._describe, offset),
             provenance=provenance,
             has_prediction=bool(add.predicted_token_ids),
         )
@@ -290,13 +301,20 @@ class Generation:
             is_prompt_only=request.max_tokens == 0,
         )
 
-    def _echo(self, prompt: Prompt, describe: Describe | None) -> Echo:
+    @property
+    def _describe(self) -> Describe | None:
+        """Knows the vocabulary; None if log-probabilities are not wanted."""
+        if self.request.num_logprobs is None:
+            return None
+        return self.model.tokenizer.vocabulary.describe
+
+    def _echo(self, prompt: Prompt) -> Echo:
         tokenizer, text = self.model.tokenizer, prompt.text
         if text is None:
             detokenizer = tokenizer.prompt_detokenizer()
             text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
         with_segments = self.request.include_provenance
-        return Echo(prompt, text, tokenizer.prompt_detokenizer(), describe, with_segments)
+        return Echo(prompt, text, tokenizer.prompt_detokenizer(), self._describe, with_segments)
 
     def _shown_ids(self) -> Sequence[int]:
         """Returns special tokens that are text: those with which tool calls begin."""

@@ -10,6 +10,8 @@ T = TypeVar("T")
 
 INLINE = 2**14
 """So many characters, bytes or tokens take no longer than to hand them to a thread."""
+LONG = INLINE + 1
+"""Of what is not worth measuring."""
 # One after the other: threads that want the interpreter keep the event loop from it all together.
 _LANE = ThreadPoolExecutor(1, "beside")
 

@@ -12,7 +12,7 @@ from grpc_health.v1 import health as grpc_health
 from grpc_reflection.v1alpha import reflection
 from starlette.middleware.cors import CORSMiddleware
 
-from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist.v1 import inference_pb2
 from optimist_common.network.channel import Tls
 from optimist_common.network.server import GrpcServer
 from optimist_gateway.core.admission import AdmissionLimits
@@ -20,7 +20,7 @@ from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
 from optimist_gateway.fronts.admin import Health, admin_router, health_router
 from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthentication
-from optimist_gateway.fronts.grpc.servicer import InferenceServicer
+from optimist_gateway.fronts.grpc.servicer import InferenceServicer, add_servicer
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
 from optimist_gateway.fronts.openai.errors import RESPONSES, add_error_handlers
@@ -215,7 +215,7 @@ async def _serving_grpc(
         ],
         interceptors=[GrpcAuthentication(keys, service.metrics)],
     )
-    inference_pb2_grpc.add_InferenceServicer_to_server(InferenceServicer(service), server.server)
+    add_servicer(InferenceServicer(service), server.server)
     names = (GRPC_NAME, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server.server)
     port = await server.start()

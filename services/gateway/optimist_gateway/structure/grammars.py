@@ -6,9 +6,11 @@ import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_gateway.core.error import ApiError, FieldError, Path
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -21,6 +23,7 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.security.beside import LONG, beside
 from optimist_gateway.security.child_process import (
     ChildDiedError,
     ChildError,
@@ -239,7 +242,12 @@ class Grammars:
             FieldError: There is none, or it is too complex.
             ApiError: It cannot be checked now.
         """
-        source = grammar(structure, self.form, self._markers)
+        # Of the largest schemas it takes a while.
+        source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
+        path = "tools" if structure.content is None else "structure"
+        if (size := len(source.encode())) > MAX_GRAMMAR_BYTES:
+            fault = f"makes a grammar of {size} bytes; {MAX_GRAMMAR_BYTES} are the most"
+            raise FieldError((path,), fault)
         tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
         if tokens != self._tokens:
             # They may mean something else now.
@@ -248,7 +256,6 @@ class Grammars:
             await self.stop()
         verdict = await self._verdict(source, tokens)
         if verdict.problem:
-            path = "tools" if structure.content is None else "structure"
             raise FieldError((path,), verdict.problem)
         return source
 

@@ -17,7 +17,7 @@ from optimist_gateway.core.answer.spans import (
 from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import Conversation, Function, Message, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.security.beside import INLINE, beside
+from optimist_gateway.security.beside import LONG, beside
 from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
 from optimist_gateway.text.tokenizer import Encoding, Tokenizer
 
@@ -213,7 +213,7 @@ async def render_chat(
     require_tokenizable(described, ("tools",), tokenizer, model)
     # Calls and tools have values of their own.
     has_values = tools or any(message.tool_calls for message in messages)
-    size = length + described + _MESSAGE_SIZE * len(messages) + (INLINE if has_values else 0)
+    size = length + described + _MESSAGE_SIZE * len(messages) + (LONG if has_values else 0)
     text = await tokenizer.render_messages(
         *await beside(partial(_for_template, messages, tools, tokenizer.tool_format), size),
         add_generation_prompt=add_generation_prompt,
@@ -271,6 +271,8 @@ def _template_tool(tool: Function) -> dict[str, Any]:
 MAX_LENGTHS = 4
 # The scheduler rejects more, whatever the model.
 MAX_TOKENS = 262_144
+MAX_SENT_TOKENS = 16 * MAX_TOKENS
+"""Of predictions, those of each choice of a request counted."""
 
 
 async def predicted_tokens(
@@ -306,7 +308,11 @@ async def predicted_tokens(
             spans = await beside(partial(joined_spans, encoding.offsets), len(text))
         encoded.append(SentPrediction(index, encoding.token_ids, spans))
     counts = (len(one.token_ids) for one in encoded)
-    _require_at_most(counts, min(MAX_LENGTHS * model.max_model_len, MAX_TOKENS), "tokens")
+    # They are sent with each choice.
+    most = min(
+        MAX_LENGTHS * model.max_model_len, MAX_TOKENS, MAX_SENT_TOKENS // request.num_choices
+    )
+    _require_at_most(counts, most, "tokens")
     return [one for one in encoded if one.token_ids]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from optimist_common.drafts import DraftSource
 from optimist_gateway.core.answer.detokenize import Detokenizer, StopStrings
@@ -245,6 +245,10 @@ class Answer:
         return predicted, rest, lengths
 
 
+_ECHOED_TOKENS = 1024
+"""Of a prompt in one piece, if their log-probabilities are in it."""
+
+
 @dataclass(slots=True, eq=False)
 class Echo:
     """The prompt as the beginning of an answer, once everything is there that is shown of it."""
@@ -276,12 +280,25 @@ class Echo:
             )
         self._logprobs += logprobs.prompt
 
-    def piece(self) -> Piece:
-        """Returns the prompt as a piece of the answer."""
-        segments = None
-        if self.with_segments:
-            segments = [Segment(PROMPT_RUN, None, self.text, len(self.prompt.token_ids))]
-        return Piece(self.text, [], 0, 0, logprobs=self._token_logprobs(), segments=segments)
+    def pieces(self) -> list[Piece]:
+        """Returns the prompt as pieces of the answer, each with bounded log-probabilities."""
+        num_tokens = len(self.prompt.token_ids)
+        logprobs = self._token_logprobs()
+        if logprobs is None:
+            return [Piece(self.text, [], 0, 0, segments=self._segments(self.text, num_tokens))]
+        starts = range(0, num_tokens, _ECHOED_TOKENS)
+        begins = [0, *(logprobs[start].text_offset for start in starts[1:]), len(self.text)]
+        pieces = []
+        for start, (begin, end) in zip(starts, pairwise(begins), strict=True):
+            text = self.text[begin:end]
+            # All of them are one run, whose tokens are counted once.
+            segments = self._segments(text, 0 if start else num_tokens)
+            shown = logprobs[start : start + _ECHOED_TOKENS]
+            pieces.append(Piece(text, [], 0, 0, logprobs=shown, segments=segments))
+        return pieces
+
+    def _segments(self, text: str, num_tokens: int) -> list[Segment] | None:
+        return [Segment(PROMPT_RUN, None, text, num_tokens)] if self.with_segments else None
 
     def _token_logprobs(self) -> list[TokenLogprob] | None:
         if self.describe is None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import orjson
+from google.protobuf.message import DecodeError
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from optimist.v1 import inference_pb2
@@ -11,7 +12,8 @@ from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason, Speculation, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
-from optimist_gateway.core.error import Path
+from optimist_gateway.core.error import ApiError, Path
+from optimist_gateway.core.json_weight import MAX_WEIGHT, is_heavier
 from optimist_gateway.core.request import (
     Content,
     Conversation,
@@ -21,6 +23,7 @@ from optimist_gateway.core.request import (
     Request,
     Structure,
 )
+from optimist_gateway.core.wire_weight import is_heavier_message
 from optimist_gateway.fronts.openai.answer_parts import speculation_answer
 from optimist_gateway.fronts.openai.bodies.base import Body, Text, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
@@ -30,11 +33,20 @@ from optimist_gateway.fronts.openai.bodies.generation import (
     SamplingFields,
     TokenIds,
 )
-from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, GrammarText, Json
+from optimist_gateway.fronts.openai.bodies.structure import (
+    ANY_OBJECT,
+    MAX_TEXT_WEIGHT,
+    GrammarText,
+    Json,
+)
+from optimist_gateway.fronts.openai.body_route import too_many_values
 from optimist_gateway.fronts.openai.errors import validation_error
+from optimist_gateway.structure.schema import MAX_VALUES
 
 
 def _parsed(text: str) -> Any:
+    if is_heavier(text.encode(), MAX_TEXT_WEIGHT):
+        raise invalid("json_schema", f"json_schema: has more than {MAX_VALUES} values")
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -150,6 +162,17 @@ class GenerateBody(AnswerFields):
         if self.grammar is not None:
             return LarkContent(self.grammar)
         return ANY_OBJECT if self.json_object else None
+
+
+def read_request(data: bytes) -> inference_pb2.GenerateRequest:
+    """Returns the message of a request; raises ApiError if it is none, or holds too much."""
+    try:
+        if is_heavier_message(data, inference_pb2.GenerateRequest.DESCRIPTOR, MAX_WEIGHT):
+            raise too_many_values("request")
+        return inference_pb2.GenerateRequest.FromString(data)
+    except (ValueError, DecodeError):
+        reason = "the request is no optimist.v1.GenerateRequest"
+        raise ApiError(400, reason, code="invalid_value") from None
 
 
 def generation_request(message: inference_pb2.GenerateRequest, model_name: str) -> Request:

@@ -6,9 +6,11 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Never, TypeAlias
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 
 from optimist.v1 import inference_pb2, inference_pb2_grpc
 from optimist_gateway.core.answer.answer import Piece
@@ -17,6 +19,7 @@ from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.admin import set_priority
 from optimist_gateway.fronts.grpc.messages import (
     generation_request,
+    read_request,
     speculation_message,
     step_response,
     usage_message,
@@ -26,6 +29,7 @@ from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
+from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import Keys, current_client
 
 logger = logging.getLogger(__name__)
@@ -155,16 +159,25 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         self._service = service
 
     async def Generate(  # noqa: N802 (the contract's name)
-        self, request: inference_pb2.GenerateRequest, context: Context
+        self, request: bytes, context: Context
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
         observer = self._service.observer
-        operation = "chat" if request.HasField("chat") else "text_completion"
+        message: inference_pb2.GenerateRequest | ApiError
+        try:
+            self._service.admission.require_room()
+            message = await beside(partial(read_request, request), len(request))
+        except ApiError as error:
+            message = error
+        is_chat = not isinstance(message, ApiError) and message.HasField("chat")
+        operation = "chat" if is_chat else "text_completion"
         record = observer.begin(operation, _RPC, trace_parent(context))
         record.outcome = "disconnected"
         try:
-            self._service.admission.require_room()
-            wanted = generation_request(request, self._service.default_model.name)
+            if isinstance(message, ApiError):
+                raise message
+            name = self._service.default_model.name
+            wanted = await beside(partial(generation_request, message, name), len(request))
             async with aclosing(self._events(wanted, context)) as events:
                 async for event in events:
                     if event.HasField("summary"):
@@ -244,6 +257,24 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         except ApiError as error:
             await abort(context, error)
         return inference_pb2.SetPriorityResponse(num_choices=number)
+
+
+def add_servicer(servicer: InferenceServicer, server: grpc.aio.Server) -> None:
+    """Adds a servicer to a server; requests of `Generate` reach it as they came.
+
+    gRPC would make the objects of all of a message at once, before anybody is asked.
+    """
+    handlers: dict[str, Any] = {}
+    for method in inference_pb2.DESCRIPTOR.services_by_name["Inference"].methods:
+        make = grpc.unary_unary_rpc_method_handler
+        read = GetMessageClass(method.input_type).FromString
+        if method.server_streaming:
+            make, read = grpc.unary_stream_rpc_method_handler, None
+        write = GetMessageClass(method.output_type).SerializeToString
+        call = getattr(servicer, method.name)
+        handlers[method.name] = make(call, request_deserializer=read, response_serializer=write)
+    service = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
 
 
 def _describe(model: ServedModel) -> inference_pb2.Model:

@@ -1,8 +1,9 @@
 """What answers and chunks are made of: accounts, log-probabilities, and where text came from."""
 
-from collections.abc import Sequence
-from typing import Annotated, NotRequired, Required
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NotRequired, Required
 
+import orjson
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -118,6 +119,9 @@ def _by_label(usage: Usage) -> dict[str, int]:
     return {source.label: count for source, count in usage.num_tokens_by_source.items()}
 
 
+_PART_TOKENS = 1024
+
+
 class CandidateLogprob(TypedDict):
     """A token, as likely as it was."""
 
@@ -155,11 +159,23 @@ def join_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprob] | None:
     return [token for piece in pieces for token in piece.logprobs or ()]
 
 
+def in_parts(tokens: Sequence[TokenLogprob], write: Callable[[Sequence[TokenLogprob]], Any]) -> Any:
+    """Returns the list that is written of tokens; of many as JSON, part by part.
+
+    To write megabytes of JSON at once would keep the interpreter for as long.
+    """
+    if len(tokens) <= _PART_TOKENS:
+        return write(tokens)
+    starts = range(0, len(tokens), _PART_TOKENS)
+    parts = [orjson.dumps(write(tokens[start : start + _PART_TOKENS]))[1:-1] for start in starts]
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
+
+
 def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
     """Returns the `logprobs` of a choice of a chat completion, or of one of its chunks."""
     if tokens is None:
         return None
-    return {"content": token_logprobs(tokens), "refusal": None}
+    return {"content": in_parts(tokens, token_logprobs), "refusal": None}
 
 
 def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[TokenLogprobAnswer]:
@@ -181,7 +197,7 @@ def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> CompletionLogp
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [_by_text(token) for token in tokens],
+        "top_logprobs": in_parts(tokens, lambda some: [_by_text(token) for token in some]),
         "text_offset": [token.text_offset for token in tokens],
     }
 

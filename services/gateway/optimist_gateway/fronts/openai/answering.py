@@ -19,6 +19,7 @@ from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, Connecti
 from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
+from optimist_gateway.security.beside import beside
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -243,7 +244,7 @@ class Answering:
         if generation.left:
             self._count("disconnected")
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        data = orjson.dumps(writer.whole())
+        data = await beside(lambda: orjson.dumps(writer.whole()), generation.size)
         self._count("200")
         headers = {"x-request-id": generation.request_id}
         return Response(data, headers=headers, media_type="application/json")

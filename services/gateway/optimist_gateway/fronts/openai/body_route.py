@@ -81,12 +81,7 @@ def _checked(data: bytes, kind: type[B]) -> B:
 
 def _parsed(data: bytes) -> Any:
     if len(data) > INLINE and is_heavier(data, MAX_WEIGHT):
-        raise ApiError(
-            400,
-            f"the body has more than {MAX_WEIGHT} values, "
-            f"of which texts, names of fields, lists and objects count {HEAVY} times",
-            code="too_many_values",
-        )
+        raise too_many_values("body")
     try:
         return json.loads(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
@@ -98,3 +93,12 @@ def _parsed(data: bytes) -> Any:
     except ValueError:
         reason = "a number has too many digits"
     raise ApiError(400, f"the body is not JSON ({reason})", code="invalid_json")
+
+
+def too_many_values(what: str) -> ApiError:
+    """Returns the error of what is heavier than it may be."""
+    message = (
+        f"the {what} has more than {MAX_WEIGHT} values, "
+        f"of which texts, names of fields, lists and objects count {HEAVY} times"
+    )
+    return ApiError(400, message, code="too_many_values")

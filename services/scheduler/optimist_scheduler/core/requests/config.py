@@ -59,7 +59,7 @@ class SchedulingOptions(BaseModel):
     starvation_seconds: float = Field(
         30.0, gt=0, description="longest wait of a request that later ones have overtaken"
     )
-    max_num_waiting: int = Field(256, ge=1, description="most requests that wait")
+    max_num_waiting: int = Field(512, ge=1, description="most requests that wait")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -18,7 +18,7 @@ from pydantic_core import PydanticKnownError
 
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path
-from optimist_gateway.core.json_weight import HEAVY, is_heavier
+from optimist_gateway.core.json_weight import is_heavier
 from optimist_gateway.core.request import Message, Request, ToolCall
 from optimist_gateway.fronts.openai.bodies.base import (
     GUIDED,
@@ -34,6 +34,7 @@ from optimist_gateway.fronts.openai.bodies.base import (
 )
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
 from optimist_gateway.fronts.openai.bodies.structure import (
+    MAX_TEXT_WEIGHT,
     MAX_TOOLS,
     FunctionName,
     JsonSchemaFormat,
@@ -50,8 +51,6 @@ MAX_MESSAGES = 4096
 MAX_TOOL_CALLS = 128
 MAX_CALL_VALUES = 100_000
 """JSON values in the arguments of all calls of a conversation."""
-MAX_ARGUMENTS_WEIGHT = 2 * HEAVY * MAX_VALUES
-"""Whatever has as many values is no heavier: they may all be texts, and have names."""
 _UNSUPPORTED = KnownParameters(
     refused=GUIDED
     | {
@@ -77,7 +76,7 @@ def _json_object(text: object) -> dict[str, Any]:
     if not isinstance(text, str):
         raise PydanticKnownError("string_type")
     try:
-        if is_heavier(encodable(text).encode(), MAX_ARGUMENTS_WEIGHT):
+        if is_heavier(encodable(text).encode(), MAX_TEXT_WEIGHT):
             raise ValueError(f"has more than {MAX_VALUES} values")
         value = json.loads(text or "{}", parse_constant=_refuse)
         if not isinstance(value, dict):

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from optimist_gateway.core.error import FieldError, path_text
+from optimist_gateway.core.json_weight import HEAVY
 from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
@@ -28,6 +29,8 @@ from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one, 
 from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
 
 MAX_TOOLS = 128
+MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
+"""Of JSON in a text: what passes `check_json` is no heavier, if all values are texts with names."""
 # What is written back, as POST /v1/responses does with schemas, has integers of 64 bits.
 MAX_INTEGER = 2**63 - 1
 # Without `parameters`, a function has none.
