@@ -43,5 +43,5 @@ def test_what_is_no_message_is_an_error_or_is_counted(data: bytes) -> None:
     "data", [b"\x0a", b"\x0a\x05a", b"\x80", b"\x0b", b"\xff" * 20, b"\x0d\x00"]
 )
 def test_what_is_broken_off_is_no_message(data: bytes) -> None:
-    with pytest.raises(ValueError, match="broken off|longer|unknown form"):
+    with pytest.raises(ValueError, match=r"broken off|longer|unknown form"):
         is_heavier_message(data, KIND, 1000)

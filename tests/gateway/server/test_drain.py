@@ -4,13 +4,8 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import ssl
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,60 +13,12 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.__main__ import main
 from tests.certificates import issue, make_authority
-from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
+from tests.gateway.fake_scheduler import FakeScheduler, Script
 from tests.gateway.harness import BODIES, CHAT, bearer, error_of, script_of, until
-from tests.stack import free_port
+from tests.gateway.server.process import gateway, until_status
 
 STREAM = BODIES[CHAT] | {"stream": True}
 GRACE = ("--grace-seconds",)
-
-
-@pytest.fixture
-async def scheduler(backend: Backend) -> AsyncIterator[FakeScheduler]:
-    fake = FakeScheduler(backend.get_vocab_size())
-    server, fake.port = await start_scheduler(fake)
-    yield fake
-    await server.stop()
-
-
-@asynccontextmanager
-async def gateway(
-    scheduler: FakeScheduler, model_directory: Path, *options: str, **client: Any
-) -> AsyncIterator[tuple[httpx.AsyncClient, asyncio.subprocess.Process]]:
-    """A gateway process and a client of it; its log must have no traceback."""
-    port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "optimist_gateway", "--model", str(model_directory)),
-        *("--port", str(port), "--schedulers", f"127.0.0.1:{scheduler.port}", *options),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    url = f"{'https' if client else 'http'}://127.0.0.1:{port}"
-    try:
-        await until(lambda: listens(port))
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20, **client) as http:
-            await until_status(http, "/health", 200)
-            yield http, process
-        process.send_signal(signal.SIGTERM) if process.returncode is None else None
-        _, log = await asyncio.wait_for(process.communicate(), 30)
-        assert process.returncode == 0, log.decode()
-        assert b"Traceback" not in log, log.decode()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-async def until_status(
-    http: httpx.AsyncClient, path: str, status: int, **options: Any
-) -> httpx.Response:
-    while (response := await http.get(path, **options)).status_code != status:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    return response
 
 
 async def test_while_requests_finish_no_others_are_taken(

@@ -1,0 +1,64 @@
+"""The process of the chat template starts with the gateway, which is not ready before."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer as Backend
+
+from optimist_gateway.text import tokenizer as tokenizer_module
+from optimist_gateway.text.tokenizer import load_tokenizer
+from tests.gateway.conftest import CHAT_TEMPLATE, save_model
+from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, starting
+
+NUM_CHATS = 300
+
+
+async def test_ready_once_chats_can_be_rendered_and_as_many_as_may_run(
+    model_directory: Path, backend: Backend
+) -> None:
+    tokenizer = load_tokenizer(str(model_directory), template_seconds=10)
+    limits = {"max_num_requests": NUM_CHATS, "max_num_connections": 2 * NUM_CHATS}
+    async with starting(model_directory, tokenizer, backend, waits=False, **limits) as gateway:
+        reason = ""
+        while (response := await gateway.http.get("/ready")).status_code != 200:
+            reason = response.json()["reason"]
+            await asyncio.sleep(0.005)
+        assert reason == "the process of the chat template starts"
+        assert (await gateway.http.get("/startup")).status_code == 200
+        gateway.say("x")
+        chats = (gateway.client.chat.completions.create(**BODIES[CHAT]) for _ in range(NUM_CHATS))
+        answers = await asyncio.gather(*chats)
+        assert {answer.choices[0].message.content for answer in answers} == {"x"}
+
+
+async def test_a_template_that_is_broken_keeps_nobody_but_chats(
+    tmp_path: Path, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    save_model(tmp_path / "tiny", 512, CHAT_TEMPLATE + "{% endif %}")
+    tokenizer = load_tokenizer(str(tmp_path / "tiny"), template_seconds=10)
+    async with starting(tmp_path / "tiny", tokenizer, backend) as gateway:
+        assert "the chat template refuses the messages" in caplog.text
+        gateway.say("x")
+        error = await gateway.refused(CHAT)
+        assert (error["param"], error["code"]) == ("messages", "invalid_value")
+        assert error["message"].startswith("the chat template refuses the messages: ")
+        await gateway.answer(COMPLETIONS)
+
+
+async def test_a_process_that_does_not_start_is_tried_again(
+    model_directory: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_module, "RENDERER", "optimist_gateway.text.nothing:nobody")
+    monkeypatch.setattr(tokenizer_module, "_RESTART_SECONDS", 0.1)
+    tokenizer = load_tokenizer(str(model_directory), template_seconds=10)
+    async with starting(model_directory, tokenizer, backend, waits=False) as gateway:
+        while "does not start" not in (response := await gateway.http.get("/ready")).text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert response.status_code == 503
+        process = tokenizer._process
+        assert process is not None
+        process.loader = "optimist_gateway.text.chat_template:load_renderer"
+        await gateway.until_healthy()
