@@ -19,7 +19,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 def weight(value: Any, *, is_item: bool = False) -> int:
-    """One for each value but the first of a list or object, which is told by a comma."""
+    """One for each value but the first of a list or object, which a comma shows."""
     own = 1 if is_item else 0
     if isinstance(value, str):
         return own + HEAVY

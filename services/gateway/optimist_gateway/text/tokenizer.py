@@ -202,11 +202,9 @@ class Tokenizer:
         return await asyncio.to_thread(read) if len(text) > _INLINE_CHARACTERS else read()
 
     def _encode(self, text: str, special: bool, with_offsets: bool, most: int | None) -> "Encoding":
-        # `encode` would keep the interpreter for all of the text.
-        encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
         size = len(text) if most is None else _TYPICAL_CHARACTERS * (most + _MARGIN)
         while True:
-            (encoding,) = encode([text[:size]], add_special_tokens=special)
+            encoding = self._encode_all(text[:size], special, with_offsets)
             if size >= len(text) or (most is not None and len(encoding) > most + _MARGIN):
                 break
             size *= 4
@@ -217,6 +215,13 @@ class Tokenizer:
             offsets = [place or (0, 0) for place in places]
         is_whole = size >= len(text)
         return Encoding(encoding.ids[:most], offsets, len(encoding), is_whole)
+
+    def _encode_all(self, text: str, special: bool, with_offsets: bool) -> Any:
+        if len(text) <= _INLINE_CHARACTERS:
+            return self._backend.encode(text, add_special_tokens=special)
+        # `encode` would keep the interpreter for all of the text.
+        encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
+        return encode([text], add_special_tokens=special)[0]
 
     async def render_messages(
         self,

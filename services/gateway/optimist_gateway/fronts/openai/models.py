@@ -166,7 +166,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         )
         token_ids = encoding.token_ids
         if encoding.num_tokens > MAX_TOKENS:
-            fault = f"has more than {MAX_TOKENS} tokens, the most that are told"
+            fault = f"has more than {MAX_TOKENS} tokens, the most that are returned"
             with naming(dict):
                 raise FieldError(("prompt" if body.prompt is not None else "messages",), fault)
 
