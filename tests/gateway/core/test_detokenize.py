@@ -10,7 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.answer.detokenize import MAX_PENDING_TOKENS, Detokenizer, StopStrings
-from optimist_gateway.text.tokenizer import TokenTexts, WholeTexts
+from optimist_gateway.text.vocabulary import TokenTexts, WholeTexts
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
 SPECIAL = ["<s>", "</s>", "<|ä €|>"]

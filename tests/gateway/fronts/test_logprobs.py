@@ -127,6 +127,28 @@ async def test_echo(
     require_offsets(given, choice.text)
 
 
+async def test_a_long_echo_comes_in_parts_that_join(gateway: Gateway, backend: Backend) -> None:
+    text = TEXT * 400
+    token_ids = backend.encode(text).ids
+    assert len(token_ids) > 2 * 1024
+    fields = {"prompt": text, "echo": True, "logprobs": 1, "max_tokens": 3}
+    fields |= {"include_provenance": True}
+    gateway.say(" fox")
+    (choice,) = (await gateway.answer(COMPLETIONS, **fields))["choices"]
+    assert choice["text"] == text + " fox"
+    found = choice["logprobs"]
+    assert found["tokens"][: len(token_ids)] == [text_of(backend, token) for token in token_ids]
+    assert len(found["top_logprobs"]) == len(found["text_offset"]) == len(found["tokens"])
+    first, *_ = choice["provenance"]
+    assert (first["source"], first["text"], first["num_tokens"]) == ("prompt", text, len(token_ids))
+    chunks = [one["choices"][0] for one in await gateway.chunks(COMPLETIONS, **fields)]
+    assert "".join(one["text"] for one in chunks) == choice["text"]
+    shown = [one["logprobs"] for one in chunks if one["logprobs"] is not None]
+    assert max(len(one["tokens"]) for one in shown) == 1024
+    for name in found:
+        assert [value for one in shown for value in one[name]] == found[name]
+
+
 async def test_an_echo_in_a_stream_comes_before_the_answer(gateway: Gateway) -> None:
     gateway.say(" fox jumps")
     chunks = await gateway.chunks(COMPLETIONS, prompt="The quick", echo=True, logprobs=1)

@@ -44,7 +44,7 @@ async def test_no_answer_names_a_scheduler_that_is_not_reached(
             check(gateway, response.text)
         for stream in (False, True):
             for path in BODIES:
-                response = await gateway.post(path, **{"stream": stream} if stream else {})
+                response = await gateway.post(path, stream=stream)
                 assert response.status_code == 503
                 assert response.json()["error"]["code"] == "scheduler_unavailable"
                 check(gateway, response.text)

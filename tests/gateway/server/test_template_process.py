@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer as Backend
@@ -19,7 +20,7 @@ async def test_ready_once_chats_can_be_rendered_and_as_many_as_may_run(
     model_directory: Path, backend: Backend
 ) -> None:
     tokenizer = load_tokenizer(str(model_directory), template_seconds=10)
-    limits = {"max_num_requests": NUM_CHATS, "max_num_connections": 2 * NUM_CHATS}
+    limits: Any = {"max_num_requests": NUM_CHATS, "max_num_connections": 2 * NUM_CHATS}
     async with starting(model_directory, tokenizer, backend, waits=False, **limits) as gateway:
         reason = ""
         while (response := await gateway.http.get("/ready")).status_code != 200:

@@ -249,7 +249,8 @@ class Generation:
         predictions = await predicted_tokens(
             request, model.tokenizer, description, self._service.limits.max_prediction_bytes
         )
-        num_tokens = sum(len(one.token_ids) for one in (*prompts, *predictions))
+        num_tokens = sum(len(one.token_ids) for one in prompts)
+        num_tokens += sum(len(one.token_ids) for one in predictions)
         adds = await beside(
             partial(prepare, request, prompts, predictions, description, self.request_id),
             num_tokens,

@@ -1,19 +1,15 @@
 """The model's tokenizer and chat template."""
 
 import asyncio
-import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer as Backend
-from tokenizers.decoders import ByteLevel
-
 from optimist_common.errors import SetupError, one_line
-from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer, bytes_reader
+from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
 from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.security.child_process import (
     ChildError,
@@ -23,6 +19,7 @@ from optimist_gateway.security.child_process import (
 )
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, render
+from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
 
 logger = logging.getLogger(__name__)
 
@@ -30,95 +27,10 @@ _GREETING = [{"role": "user", "content": "Hello"}]
 _RESTART_SECONDS = 2.0
 
 
-class Vocabulary:
-    """Texts and bytes of single tokens, as they are asked for."""
-
-    def __init__(self, backend: Any) -> None:
-        """Takes a tokenizer of the tokenizers library."""
-        self._backend = backend
-        self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
-        added = backend.get_added_tokens_decoder().items()
-        self._added: dict[int, str] = {token_id: token.content for token_id, token in added}
-        # No larger than the vocabulary.
-        self._known: dict[int, tuple[str, bytes]] = {}
-
-    def describe(self, token_id: int) -> tuple[str, bytes]:
-        """Returns a token's text, with U+FFFD for bytes that are no text, and its bytes.
-
-        Tokens that are only in the model, not in the tokenizer, have neither.
-        """
-        known = self._known.get(token_id)
-        if known is None:
-            token_bytes = self._bytes(token_id)
-            known = self._known[token_id] = token_bytes.decode(errors="replace"), token_bytes
-        return known
-
-    def _bytes(self, token_id: int) -> bytes:
-        added = self._added.get(token_id)
-        if added is not None:
-            return added.encode()
-        token = self._backend.id_to_token(token_id)
-        if token is None:
-            return b""
-        if self._read_bytes is None:
-            return str(self._backend.decode([token_id], skip_special_tokens=False)).encode()
-        return self._read_bytes(token)
-
-
-def _decoder_types(decoder: Any) -> Iterator[str]:
-    """Yields the types of a decoder and of those it consists of."""
-    waiting = [json.loads(decoder.__getstate__())] if decoder is not None else []
-    while waiting:
-        one = waiting.pop()
-        yield one["type"]
-        waiting += one.get("decoders", [])
-
-
-def is_byte_level(backend: Backend) -> bool:
-    """Returns whether tokens are bytes, whatever precedes them.
-
-    The bytes of a sequence are then those of its tokens, one after the other. If the bytes of each
-    are text, which they are if it decodes to no U+FFFD, their texts join to that of the sequence.
-    """
-    return isinstance(backend.decoder, ByteLevel)
-
-
-class TokenTexts(dict[int, str]):
-    """The text of each token by its id; looked up when it is first asked for."""
-
-    def __init__(self, backend: Backend) -> None:
-        """Takes the tokenizer; its vocabulary bounds the size, as other ids have no text."""
-        super().__init__()
-        self._backend: Any = backend
-
-    def __missing__(self, token_id: int) -> str:
-        text = str(self._backend.decode([token_id], skip_special_tokens=False))
-        if text:
-            self[token_id] = text
-        return text
-
-
-class WholeTexts(dict[int, str]):
-    """The text of each token that has whole characters and is shown; empty for the others."""
-
-    def __init__(self, texts: TokenTexts, skipped_token_ids: Collection[int]) -> None:
-        """Takes all texts, and the tokens that are not shown."""
-        super().__init__()
-        self._texts, self._skipped = texts, skipped_token_ids
-
-    def __missing__(self, token_id: int) -> str:
-        text = self._texts[token_id]
-        if not text:
-            return ""
-        whole = "" if token_id in self._skipped or REPLACEMENT in text else text
-        self[token_id] = whole
-        return whole
-
-
 # Longer texts are tokenized in a thread: about a millisecond of work, in which others would wait.
 _INLINE_CHARACTERS = 500
-_TYPICAL_CHARACTERS = 8
-"""Of a token, not to tokenize megabytes of which a few are of use."""
+_TYPICAL_CHARACTERS = 2
+"""Of a token, at first, not to tokenize megabytes of which a few are of use."""
 _MARGIN = 1024
 """So many tokens further on, it makes no difference any more what follows."""
 

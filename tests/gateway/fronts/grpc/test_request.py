@@ -14,7 +14,7 @@ from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import JsonContent, LarkContent, Request, Sampling, Structure
-from optimist_gateway.fronts.grpc.messages import _REASONS, generation_request
+from optimist_gateway.fronts.grpc.messages import _REASONS, generation_request, read_request
 
 
 def message(**fields: Any) -> inference_pb2.GenerateRequest:
@@ -130,6 +130,31 @@ def test_any_message_is_a_request_or_names_a_field_of_its_own(data: st.DataObjec
         assert (refused.status, refused.param is None) == (400, False)
         top = str(refused.param).split(".")[0].split("[")[0]
         assert top == "prompt" or top in inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x22\x80\x89\x7a" + b"\x0a\x00" * 1_000_000, "too_many_values"),
+        (b"\x4a\x00" * 100_000, "too_many_values"),
+        (b"\x1a\xc7\xe1\x23\x0a\xc3\xe1\x23" + b"\x05" * 585_923, "too_many_values"),
+        (b"\x22\x80\x89\x7a", "invalid_value"),
+        (b"\x0a\x01\xff", "invalid_value"),
+        (b"\xff", "invalid_value"),
+    ],
+    ids=["messages", "stops", "tokens", "broken off", "no text", "no field"],
+)
+def test_what_holds_too_much_or_is_none_is_refused_unread(data: bytes, code: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        read_request(data)
+    assert (refused.value.status, refused.value.code) == (400, code)
+
+
+def test_a_schema_of_too_many_values_is_not_parsed() -> None:
+    asked = message(json_schema='{"enum": [' + "[]," * 100_000 + "1]}")
+    with pytest.raises(ApiError, match="more than 20000 values") as refused:
+        generation_request(asked, "tiny")
+    assert refused.value.param == "json_schema"
 
 
 def test_every_reason_of_an_answer_has_a_number() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Never, TypeAlias
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from optimist.v1 import inference_pb2, inference_pb2_grpc
+from optimist.v1 import inference_pb2
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import FAILED, RETRY_SECONDS, ApiError
 from optimist_gateway.core.request import Request
@@ -152,7 +152,7 @@ class PieceInbox:
             await self._news.wait()
 
 
-class InferenceServicer(inference_pb2_grpc.InferenceServicer):
+class InferenceServicer:
     """Makes a generation of every call; what it may ask for is what the REST API allows."""
 
     def __init__(self, service: Service) -> None:
@@ -266,13 +266,15 @@ def add_servicer(servicer: InferenceServicer, server: grpc.aio.Server) -> None:
     """
     handlers: dict[str, Any] = {}
     for method in inference_pb2.DESCRIPTOR.services_by_name["Inference"].methods:
-        make = grpc.unary_unary_rpc_method_handler
-        read = GetMessageClass(method.input_type).FromString
-        if method.server_streaming:
-            make, read = grpc.unary_stream_rpc_method_handler, None
-        write = GetMessageClass(method.output_type).SerializeToString
         call = getattr(servicer, method.name)
-        handlers[method.name] = make(call, request_deserializer=read, response_serializer=write)
+        write = GetMessageClass(method.output_type).SerializeToString
+        if method.server_streaming:
+            handlers[method.name] = grpc.unary_stream_rpc_method_handler(
+                call, response_serializer=write
+            )
+            continue
+        read = GetMessageClass(method.input_type).FromString
+        handlers[method.name] = grpc.unary_unary_rpc_method_handler(call, read, write)
     service = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
 
