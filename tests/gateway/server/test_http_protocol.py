@@ -17,7 +17,7 @@ from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.harness import Gateway, Start, a_client
 
 MAX_BODY, MAX_HEADERS = 5_000, 4_096
-JSON = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+JSON = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @pytest.fixture
@@ -67,13 +67,13 @@ def error_of(answer: bytes, status: int) -> Any:
     return json.loads(body)["error"]
 
 
-GET = b"GET /live HTTP/1.1\r\nhost: a\r\n"
+GET = b"GET /live HTTP/1.1\r\nhost: localhost\r\n"
 
 
 async def test_headers_are_bounded_in_number_and_length(bounded: Gateway) -> None:
     many = b"".join(b"x-%d: 1\r\n" % number for number in range(200))
     long = b"x-long: " + b"a" * 2 * MAX_HEADERS + b"\r\n"
-    line = b"GET /" + b"a" * 2 * MAX_HEADERS + b" HTTP/1.1\r\nhost: a\r\n\r\n"
+    line = b"GET /" + b"a" * 2 * MAX_HEADERS + b" HTTP/1.1\r\nhost: localhost\r\n\r\n"
     for request in (GET + many + b"\r\n", GET + long + b"\r\n", line):
         error = error_of(await exchange(bounded, request), 431)
         assert error["code"] == "headers_too_large"
@@ -158,7 +158,7 @@ async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() ->
         lambda: BoundedProtocol(config, ServerState(), {}, **options), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
-    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     for _ in range(10):
         await reader.readexactly(size // 10)
