@@ -9,7 +9,7 @@ from tests.gateway.fake_scheduler import FakeScheduler, Script, Step
 from tests.gateway.server.large_bodies import SHAPES
 from tests.gateway.server.process import gateway
 
-NUM_BYTES = 1_500_000
+NUM_BYTES = 1_100_000
 # Each of them would keep the event loop for half a second and more, were it parsed.
 TOO_MANY = {"lists", "objects", "keys", "unknown field", "calls", "a tool", "biases", "stop tokens"}
 TOO_MANY |= {"predictions of tokens", "metadata", "items", "annotations", "tools", "parts", "stop"}
@@ -40,7 +40,7 @@ async def test_bodies_of_all_shapes_delay_nobody(
             assert len(body) < 2 * NUM_BYTES, name
             response = await http.post(path, content=body, headers=JSON)
             assert response.status_code in (200, 400, 404), (name, response.text)
-            assert len(response.content) < 10_000, name
+            assert response.status_code == 200 or len(response.content) < 1_000, name
             if name in TOO_MANY:
                 assert response.json()["error"]["code"] == "too_many_values", name
         probing.cancel()

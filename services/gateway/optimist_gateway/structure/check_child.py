@@ -14,6 +14,7 @@ from llguidance import LLTokenizer
 
 from optimist_common.errors import one_line
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, load_tokenizer, make_matcher
+from optimist_common.sampling import MAX_GRAMMAR_BYTES
 
 MAX_COMPILE_SECONDS = 0.25
 """Processor time; the worker compiles the grammar again, between the steps of all requests."""
@@ -41,6 +42,9 @@ def load_checker(argument: str) -> Callable[[Any], str]:
 
 def check_grammar(grammar: str, tokenizer: LLTokenizer) -> str:
     """Returns what is wrong with a grammar in llguidance's Lark dialect; no text if it is good."""
+    size = len(grammar.encode())
+    if size > MAX_GRAMMAR_BYTES:
+        return f"makes a grammar of {size} bytes; {MAX_GRAMMAR_BYTES} are the most"
     started = time.process_time()
     problem = find_problem(make_matcher(tokenizer, grammar, MAX_LEXER_STATES))
     if problem:

@@ -10,7 +10,6 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_gateway.core.error import ApiError, FieldError, Path
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -244,10 +243,6 @@ class Grammars:
         """
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
-        path = "tools" if structure.content is None else "structure"
-        if (size := len(source.encode())) > MAX_GRAMMAR_BYTES:
-            fault = f"makes a grammar of {size} bytes; {MAX_GRAMMAR_BYTES} are the most"
-            raise FieldError((path,), fault)
         tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
         if tokens != self._tokens:
             # They may mean something else now.
@@ -256,6 +251,7 @@ class Grammars:
             await self.stop()
         verdict = await self._verdict(source, tokens)
         if verdict.problem:
+            path = "tools" if structure.content is None else "structure"
             raise FieldError((path,), verdict.problem)
         return source
 
@@ -283,7 +279,7 @@ class Grammars:
             description = {"tokenizer": str(self._tokenizer_file()), **tokens._asdict()}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
-            return _Verdict(await self._process.ask(source))
+            return _Verdict(await self._process.ask(source, len(source)))
         except (ChildTimeoutError, ChildDiedError):
             return _Verdict(_TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
         except ChildError as error:
