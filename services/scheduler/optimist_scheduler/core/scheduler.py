@@ -32,9 +32,6 @@ from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
-MAX_LOSSES = 5
-"""A request that ends the worker each time must not do so for ever."""
-
 
 class Scheduler:
     """Continuous batching of the requests of one worker, some plans ahead of its results."""
@@ -249,6 +246,8 @@ class Scheduler:
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None
         self._state.promote_starved(now)
+        if self._state.suspects:
+            self._state.set_apart()
         decision = self._prepared.decision
         if decision is not None:
             if not is_worth_sending(self._state, decision):
@@ -315,7 +314,7 @@ class Scheduler:
         """Takes a request that was evacuated to its position among those that wait, however many.
 
         Returns:
-            Its end, if it does not fit this worker, or too many workers were lost with it.
+            Its end, if it does not fit this worker, or too many workers were lost because of it.
         """
         fault = _find_adoption_fault(request, self.config)
         if fault is not None:
@@ -324,6 +323,8 @@ class Scheduler:
         self._num_added = max(self._num_added, request.arrival)
         self._requests[request.request_id] = request
         self._state.wait(request)
+        if request.suspicion.must_run_alone:
+            self._state.suspects.append(request)
         return None
 
     def check_integrity(self) -> None:
@@ -338,7 +339,10 @@ class Scheduler:
 
 def _find_adoption_fault(request: Request, config: EngineConfig) -> str | None:
     """Returns why a request cannot go on with a worker; None if it can."""
-    if request.num_losses >= MAX_LOSSES:
-        return f"the worker was lost {request.num_losses} times while it worked on this request"
+    if request.suspicion.is_proven:
+        number, was_alone = request.suspicion.num_losses, request.suspicion.was_alone
+        return f"the worker was lost {number} times while it worked on this request" + (
+            ", at last on nothing else" if was_alone else ""
+        )
     fault = find_length_fault(len(request.token_ids), config)
     return fault and f"the worker was lost, and the next one is smaller: {fault}"

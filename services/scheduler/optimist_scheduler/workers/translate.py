@@ -24,6 +24,7 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.requests.plan import Admission, Plan, StepResult
 from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.results.check import WRONG
 from optimist_scheduler.core.windows.window import NO_POSITION, Window, WindowError
 
 _REASONS = {
@@ -131,11 +132,19 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
 
 
 def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
-    """Reads a result; raises ValueError if a column is none, or a slot is there twice."""
-    reported, errors = message.logprobs, message.errors
-    logprobs = {each.slot: _logprobs(each) for each in reported} if reported else {}
-    if len(logprobs) != len(reported):
-        raise ValueError("logprobs: a slot is there twice")
+    """Reads a result; raises ValueError if a column is none.
+
+    Log-probabilities that cannot be read are an error of their row.
+    """
+    errors = {error.slot: error.message for error in message.errors} if message.errors else {}
+    logprobs: dict[int, Logprobs] = {}
+    for each in message.logprobs:
+        try:
+            if each.slot in logprobs:
+                raise ValueError("they are there twice")
+            logprobs[each.slot] = _logprobs(each)
+        except ValueError as error:
+            errors.setdefault(each.slot, f"{WRONG}logprobs: {error}")
     # By position: by name this takes three times as long.
     return StepResult(
         message.sequence,
@@ -149,7 +158,7 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         from_bytes(message.window_nodes),
         from_bytes(message.accepted_nodes),
         from_bytes(message.draft_positions),
-        {error.slot: error.message for error in errors} if errors else {},
+        errors,
         message.repeat,
         message.num_tokens,
         message.step_ns,

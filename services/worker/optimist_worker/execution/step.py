@@ -193,7 +193,7 @@ class Step:
         """Moves the state on by a verdict; returns what `results.pack` has packed."""
         rows, bounds = prepared.rows, prepared.bounds
         settled = settle_rows(self._table, rows, verdict)
-        nodes = torch.zeros_like(verdict.token_ids)
+        nodes = torch.full_like(verdict.token_ids, -1)
         if bounds.uses_windows:
             nodes = self._windows.follow(rows.slots, prepared.indices, verdict, settled.num_emitted)
         compact(self._table, self._pool, rows, verdict)
@@ -218,7 +218,7 @@ class Step:
     def skip(self, prepared: PreparedStep) -> torch.Tensor:
         """Returns what `results.pack` has packed of a step whose rows feed no token."""
         verdict = nothing(prepared.proposal.drafts)
-        nodes = torch.zeros_like(verdict.token_ids)
+        nodes = torch.full_like(verdict.token_ids, -1)
         return self._report(prepared, verdict, keep_rows(prepared.rows), nodes)
 
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:

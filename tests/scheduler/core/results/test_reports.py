@@ -21,7 +21,7 @@ from optimist_scheduler.core.base.values import (
     ReportedPositions,
 )
 from optimist_scheduler.core.results.deliver import MISSING
-from optimist_scheduler.core.results.read import ResultError
+from optimist_scheduler.core.results.nodes import ResultError
 from optimist_scheduler.gateways.delivery import split_by_owner
 from optimist_scheduler.workers.translate import (
     outputs_message,
@@ -95,17 +95,20 @@ def reported(**changes: Any) -> Logprobs:
         {"candidate_logprobs": floats(0, 0, 0, np.nan)},
     ],
 )
-def test_logprobs_that_cannot_be_of_the_row_are_refused(changes: dict[str, Any]) -> None:
+def test_logprobs_that_cannot_be_of_the_row_end_its_request(changes: dict[str, Any]) -> None:
     situation = Situation(max_num_batched_tokens=64)
-    situation.add(1, [4, 5, 6], 8, sampling=SamplingParams(num_logprobs=2, num_prompt_logprobs=1))
-    slot = int(situation.send().slots[0])
+    wanting = SamplingParams(num_logprobs=2, num_prompt_logprobs=1)
+    for handle in (1, 2):
+        situation.add(handle, [4, 5, 6], 8, sampling=wanting)
+    first, second = map(int, situation.send().slots)
     result = run_plan(situation)
-    with pytest.raises(ResultError, match=r"logprobs|candidate_"):
-        situation.scheduler.settle(replace(result, logprobs={slot: reported(**changes)}))
     with pytest.raises(ResultError, match="not in the plan"):
-        situation.scheduler.settle(replace(result, logprobs={slot + 1: reported()}))
-    (one,) = situation.scheduler.settle(replace(result, logprobs={slot: reported()})).logprobs
-    assert one.logprobs.logprobs.tolist() == [-1, -2, -3]
+        situation.scheduler.settle(replace(result, logprobs={second + 1: reported()}))
+    logprobs = {first: reported(**changes), second: reported()}
+    situation.settle_wrong(replace(result, logprobs=logprobs), "logprobs|candidate_")
+    assert list(situation.got.ended) == [1]
+    assert len(situation.text(2)) == 1
+    situation.finish()
 
 
 def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
@@ -130,7 +133,9 @@ def test_what_is_reported_to_several_streams_goes_to_each_its_own() -> None:
     assert floats_from_bytes(logprobs.candidate_logprobs).tolist() == [-1, -1.5, -2, -2.5]
 
 
-def test_a_slot_that_is_reported_twice_is_refused() -> None:
-    one = worker_pb2.RowLogprobs(slot=3)
-    with pytest.raises(ValueError, match="twice"):
-        step_result(worker_pb2.ExecuteResponse(logprobs=[one, one]))
+def test_logprobs_that_cannot_be_read_are_an_error_of_their_row() -> None:
+    one, cut = worker_pb2.RowLogprobs(slot=3), worker_pb2.RowLogprobs(slot=5, logprobs=b"123")
+    failed = worker_pb2.RowError(slot=5, message="it has failed")
+    read = step_result(worker_pb2.ExecuteResponse(logprobs=[one, one, cut], errors=[failed]))
+    twice = "the worker's result is wrong: logprobs: they are there twice"
+    assert read.errors == {3: twice, 5: "it has failed"}

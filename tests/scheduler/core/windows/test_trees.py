@@ -9,8 +9,8 @@ import pytest
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.plan import StepResult
-from optimist_scheduler.core.results import read
-from optimist_scheduler.core.results.read import ResultError
+from optimist_scheduler.core.results import check
+from optimist_scheduler.core.results.nodes import ResultError
 from optimist_scheduler.core.windows import slot_planes, slot_windows, window, worker_windows
 from optimist_scheduler.core.windows.window import Window
 from tests.scheduler.situation import Situation, run_plan, set_window, window_of
@@ -23,7 +23,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(slot_windows, "SlotPlanes", slot_planes.SlotPlanes)
         monkeypatch.setattr(state, "WorkerWindows", worker_windows.WorkerWindows)
         monkeypatch.setattr(window, "_READER", None)
-        monkeypatch.setattr(read, "IS_COMPILED", False)
+        monkeypatch.setattr(check, "IS_COMPILED", False)
 
 
 NODES = [(1, -1, 5), (2, 0, 6), (3, 0, -1), (4, -1, 9), (5, 2, 7), (6, 1, 8), (7, 4, -1)]
@@ -129,23 +129,37 @@ def branching() -> tuple[Situation, StepResult]:
 @pytest.mark.parametrize(
     ("column", "values"),
     [
-        ("window_nodes", [-2]),
-        ("window_nodes", [1]),
-        ("window_nodes", [2**31 - 1]),
         ("window_nodes", [-1, -1]),
         ("window_nodes", []),
         ("accepted_nodes", [1]),
         ("accepted_nodes", [1, 3, 4]),
-        ("accepted_nodes", [1, 6]),
-        ("accepted_nodes", [-1, 1]),
     ],
 )
-def test_nodes_that_the_window_does_not_have_are_refused(column: str, values: list[int]) -> None:
+def test_nodes_of_no_row_are_refused(column: str, values: list[int]) -> None:
     situation, result = branching()
     changes: dict[str, Any] = {column: np.array(values, np.int32)}
     with pytest.raises(ResultError, match=column):
         situation.scheduler.settle(replace(result, **changes))
     situation.scheduler.settle(result)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("window_nodes", [-2]),
+        ("window_nodes", [1]),
+        ("window_nodes", [2**31 - 1]),
+        ("accepted_nodes", [1, 6]),
+        ("accepted_nodes", [-1, 1]),
+    ],
+)
+def test_nodes_that_the_window_does_not_have_end_their_request(
+    column: str, values: list[int]
+) -> None:
+    situation, result = branching()
+    changes: dict[str, Any] = {column: np.array(values, np.int32)}
+    situation.settle_wrong(replace(result, **changes), column)
+    situation.finish()
 
 
 def test_of_a_worker_that_reports_no_nodes_accepted_drafts_are_counted() -> None:

@@ -19,6 +19,7 @@ from optimist_scheduler.core.requests.following import (
     find_first_gain,
     is_worth_a_wait,
 )
+from optimist_scheduler.core.requests.suspicion import Suspicion
 from optimist_scheduler.core.windows.window import Window
 
 MAX_REQUEST_ID_LENGTH = 256
@@ -114,9 +115,8 @@ class Request:
     """Drafts that were kept, indexed by DraftSource, before the present slot."""
     prediction_marks: bytes = b""
     """What was drafted and kept of the prediction, before the present slot."""
-    num_losses: int = 0
-    """Times the worker was lost with a plan that named the request, since it last got a token."""
-    num_passes_when_lost: int = 0
+    suspicion: Suspicion = field(default_factory=Suspicion)
+    """Of being why workers were lost."""
     is_displaced: bool = False
     """Whether it ran when its worker was lost, and does not go on yet."""
     num_drafted_tokens: int = 0

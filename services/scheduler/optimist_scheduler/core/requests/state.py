@@ -84,6 +84,8 @@ class SchedulerState:
         """Slots whose requests want log-probabilities."""
         self.position_slots: set[int] = set()
         """Slots whose requests want to know where accepted drafts were read from."""
+        self.suspects: list[Request] = []
+        """Requests that are to run alone, the next one first; mostly none."""
         # Slots with prompt blocks that the prefix cache does not know yet.
         self._unregistered: set[int] = set()
 
@@ -124,6 +126,11 @@ class SchedulerState:
             is_ahead: Whether the decision is carried out only after the next result.
         """
         settling = self.in_flight[0].slots if is_ahead and self.in_flight else NO_SLOTS
+        waiting: Sequence[Request] = ()
+        if self.takes_requests and not self._num_leaving:
+            waiting = self.waiting.requests
+            if self.suspects:
+                waiting = [each for each in self.suspects[:1] if each.slot == NO_SLOT]
         return ScheduleView(
             self.config,
             self.table,
@@ -131,7 +138,7 @@ class SchedulerState:
             self.running,
             settling,
             self.widths,
-            self.waiting.requests if self.takes_requests and not self._num_leaving else (),
+            waiting,
             self.waiting.version,
         )
 
@@ -141,10 +148,31 @@ class SchedulerState:
             self._hash(request, request.token_ids)
         self.waiting.add(request)
 
+    def set_apart(self) -> None:
+        """Lets the first suspect run alone until it is suspected no more; all others wait.
+
+        It is admitted when nothing else is in flight any more. Those that run wait again, as it may
+        need all the memory.
+        """
+        if not self.takes_requests:
+            return
+        while self.suspects and not self._is_suspected(self.suspects[0]):
+            del self.suspects[0]
+            self.waiting.touch()
+        if self.suspects:
+            for slot in self.running[self.running != self.suspects[0].slot].tolist():
+                self.preempt(slot)
+
+    def _is_suspected(self, request: Request) -> bool:
+        if request.slot != NO_SLOT:
+            request.suspicion.note_length(int(self.table.num_tokens[request.slot]))
+        return request.suspicion.must_run_alone
+
     def admit(self, request: Request, cached_blocks: Int32Array) -> int:
         """Moves a request from waiting to running; returns its slot."""
         self.waiting.remove(request)
-        self.waiting.note_admission(request)
+        if not self.suspects:
+            self.waiting.note_admission(request)
         num_cached_tokens = len(cached_blocks) * self.config.block_size
         if request.num_cached_tokens is None:
             request.num_cached_tokens = min(num_cached_tokens, request.num_prompt_tokens)
@@ -182,6 +210,9 @@ class SchedulerState:
 
     def end(self, request: Request) -> None:
         """Ends a request; its slot is released when no plan in flight names it."""
+        if request in self.suspects:
+            self.suspects.remove(request)
+            self.waiting.touch()
         if request.slot == NO_SLOT:
             self.waiting.remove(request)
         elif self.table.status[request.slot] == SlotStatus.RUNNING:
@@ -302,23 +333,33 @@ class SchedulerState:
 
         This state is of no use then.
         """
-        in_flight = {slot for step in self.in_flight for slot in step.slots.tolist()}
+        at_work, table = self._find_rows_at_work(), self.table
         requests = list(self.waiting.requests)
-        for slot in np.flatnonzero(self.table.status).tolist():
-            if self.table.status[slot] == SlotStatus.ENDED:
+        for slot in np.flatnonzero(table.status).tolist():
+            if table.status[slot] == SlotStatus.ENDED:
                 continue
-            self.accounts.close(slot, self.table.request(slot))
-            request = self.table.release(slot)
-            if request.num_passes > request.num_passes_when_lost:
-                request.num_losses = 0
-            request.num_losses += slot in in_flight
-            request.num_passes_when_lost = request.num_passes
+            self.accounts.close(slot, table.request(slot))
+            length, generation = int(table.num_tokens[slot]), int(table.generation[slot])
+            assumed = length + table.num_output_placeholders[slot] + table.num_lease_tokens[slot]
+            request = table.release(slot)
+            request.suspicion.note_length(length)
+            if (slot, generation) in at_work:
+                request.suspicion.note_loss(int(assumed), is_alone=len(at_work) == 1)
             request.is_displaced = True
             requests.append(request)
         for request in requests:
             # Of another worker the blocks may have another size.
             request.block_hashes = []
         return sorted(requests, key=lambda request: request.order)
+
+    def _find_rows_at_work(self) -> set[tuple[int, int]]:
+        """Returns slots and generations of what the worker may be at work on, repeats included."""
+        repeated = [step for step in self.leased if step.num_runs <= step.num_repeats]
+        return {
+            row
+            for step in (*self.in_flight, *repeated)
+            for row in zip(step.slots.tolist(), step.generations.tolist(), strict=True)
+        }
 
     def release_settled(self) -> None:
         """Releases the slots that are fenced and in no plan in flight any more."""

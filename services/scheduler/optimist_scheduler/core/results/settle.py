@@ -16,6 +16,7 @@ from optimist_scheduler.core.requests.following import LEAST_GAIN, average
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
+from optimist_scheduler.core.results.check import check_result, find_step
 from optimist_scheduler.core.results.deliver import (
     build_outputs,
     follow_windows,
@@ -23,14 +24,7 @@ from optimist_scheduler.core.results.deliver import (
     report_logprobs,
     report_positions,
 )
-from optimist_scheduler.core.results.read import (
-    NewTokens,
-    check_logprobs,
-    check_result,
-    find_draft_nodes,
-    find_new_tokens,
-    find_step,
-)
+from optimist_scheduler.core.results.read import NewTokens, find_new_tokens
 from optimist_scheduler.core.windows.window import NO_WINDOW
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
@@ -41,13 +35,14 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
     """Settles the oldest plan in flight, or a repeat of the plan that was settled last.
 
     With `e` emitted tokens of `k` planned drafts, `k - (e - 1)` computed tokens and all `1 + k`
-    placeholders are taken back. Tokens after a stop token or the length limit are cut off.
+    placeholders are taken back. Tokens after a stop token or the length limit are cut off. A row
+    that is wrong or has failed ends its request, and no other.
 
     Returns:
         What came of it; None for a result that had been settled before.
 
     Raises:
-        ResultError: The result fits no plan; nothing was changed.
+        ResultError: The result cannot be read as a plan's; nothing was changed.
     """
     step = find_step(state, result)
     if step is None:
@@ -58,10 +53,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         _set_worker_windows(state, step)
     alive = _find_alive(state, step, is_repeat=result.repeat > 0)
     rows = state.table.gather_counters(step.slots)
-    check_result(state, step, rows, alive, result)
-    nodes = find_draft_nodes(state, step, alive, result)
-    if result.logprobs:
-        check_logprobs(state, step, alive, result)
+    result, nodes = check_result(state, step, rows, alive, result)
     state.stats.num_results += 1
     step.num_runs += 1
     if result.repeat:

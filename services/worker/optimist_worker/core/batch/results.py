@@ -155,6 +155,13 @@ class Outputs(NamedTuple, Generic[Column]):
 
 
 _NUM_COLUMNS = len(Outputs._fields) - 2
+_NONE = -1
+"""In columns of nodes and positions."""
+_IDLE = np.array(
+    [[_NONE if name in ("window_nodes", "draft_positions") else 0] for name in Outputs._fields[:-2]],
+    np.int32,
+)
+"""What rows that did not run have in each column."""
 
 
 def pack(outputs: Outputs[torch.Tensor]) -> torch.Tensor:
@@ -238,7 +245,7 @@ def collect_result(
 
 
 def _spread(columns: Int32Column, chosen: npt.NDArray[np.bool_]) -> Int32Column:
-    """Puts columns where `chosen` is set, zeros elsewhere, `[num_columns, len(chosen)]`."""
-    whole: Int32Column = np.zeros((len(columns), len(chosen)), np.int32)
+    """Puts columns where `chosen` is set, `_IDLE` elsewhere, `[num_columns, len(chosen)]`."""
+    whole: Int32Column = np.repeat(_IDLE, len(chosen), 1)
     whole[:, chosen] = columns
     return whole

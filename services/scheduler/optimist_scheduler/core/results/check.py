@@ -1,0 +1,280 @@
+"""Whether a result fits its plan: one that cannot be read is refused, a row that is wrong fails."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from optimist_aligner import IS_COMPILED
+from optimist_common.drafts import PREDICTION, TARGET
+from optimist_scheduler.core.base.values import (
+    BoolArray,
+    Int32Array,
+    SlotArray,
+    find_logprobs_fault,
+)
+from optimist_scheduler.core.requests.plan import Plan, StepResult
+from optimist_scheduler.core.requests.state import SchedulerState
+from optimist_scheduler.core.requests.table import Counters
+from optimist_scheduler.core.results.nodes import (
+    DraftNodes,
+    ResultError,
+    WrongRowsError,
+    count_of_windows,
+    find_draft_nodes,
+)
+from optimist_scheduler.core.width.acceptance import Drafter
+from optimist_scheduler.core.windows.window import NO_POSITION
+
+if IS_COMPILED:
+    from optimist_aligner.native import fits_plan
+
+WRONG = "the worker's result is wrong: "
+
+
+def find_step(state: SchedulerState, result: StepResult) -> Plan | None:
+    """Returns the step that a result belongs to; None for one that was settled before.
+
+    Raises:
+        ResultError: Its turn has not come.
+    """
+    oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
+    leased = state.leased[0] if state.leased else None
+    if result.repeat == 0:
+        if state.in_flight and result.sequence == oldest:
+            return state.in_flight[0]
+    elif leased and result.sequence == leased.sequence:
+        if result.repeat == leased.num_runs <= leased.num_repeats:
+            return leased
+        if result.repeat >= leased.num_runs:
+            raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
+    if result.sequence < oldest:
+        return None
+    raise ResultError(f"sequence: {result.sequence} instead of {oldest}")
+
+
+def check_result(
+    state: SchedulerState, step: Plan, rows: Counters, alive: BoolArray, result: StepResult
+) -> tuple[StepResult, DraftNodes]:
+    """Returns a result all of whose rows fit its plan, and the nodes of its drafts.
+
+    Rows that are wrong, and those that the worker says have failed, emit nothing in it, and their
+    slots have errors. Rows of requests that are over may lag.
+
+    Args:
+        state: The bounds, and the windows that the worker has.
+        step: The plan.
+        rows: Its rows before the result.
+        alive: Which of them belong to requests that are not over [num_rows].
+        result: The result.
+
+    Raises:
+        ResultError: It cannot be read: whose row something is, is not known.
+    """
+    if not _is_plainly_right(state, step, rows, alive, result):
+        _check_shape(step, result)
+        if result.errors:
+            errors = enumerate(map(result.errors.get, step.slots.tolist()))
+            failed = {row: text for row, text in errors if text is not None}
+            result = _leave_out(state, step, result, failed)
+        if wrong := find_wrong_rows(state, step, rows, alive, result):
+            result = _leave_out(state, step, result, wrong)
+    while True:
+        try:
+            nodes = find_draft_nodes(state, step, alive, result)
+            if result.logprobs:
+                _check_logprobs(state, step, alive, result)
+        except WrongRowsError as error:
+            # Those that are left out are not found again.
+            result = _leave_out(state, step, result, error.faults)
+        else:
+            return result, nodes
+
+
+def _is_plainly_right(
+    state: SchedulerState, step: Plan, rows: Counters, alive: BoolArray, result: StepResult
+) -> bool:
+    """Returns whether what is compiled finds no fault, as in most results.
+
+    It says nothing of repeats, of errors and of drafts from elsewhere than windows.
+    """
+    if not IS_COMPILED or result.repeat or result.errors:
+        return False
+    return fits_plan(
+        step.slots,
+        step.emits,
+        step.num_draft_tokens,
+        rows.num_tokens,
+        rows.max_length,
+        alive,
+        result.slots,
+        result.lengths,
+        result.num_emitted_tokens,
+        result.token_ids,
+        result.num_drafted_tokens,
+        result.num_accepted_tokens,
+        result.draft_sources,
+        state.config.vocab_size,
+    )
+
+
+def _check_shape(step: Plan, result: StepResult) -> None:
+    if not _is_same(result.slots.astype(np.int64), step.slots):
+        raise ResultError("slots: not those of the plan")
+    if not (
+        len(step.slots)
+        == len(result.lengths)
+        == len(result.num_emitted_tokens)
+        == len(result.num_drafted_tokens)
+        == len(result.num_accepted_tokens)
+        == len(result.draft_sources)
+    ):
+        raise ResultError("lengths, num_*_tokens, draft_sources: not one element per row")
+    emitted = result.num_emitted_tokens
+    num_tokens = int(np.add.reduce(emitted, dtype=np.int64))
+    if len(result.token_ids) != num_tokens or (emitted < 0).any():
+        raise ResultError(f"token_ids: {len(result.token_ids)} instead of {num_tokens}")
+    if others := result.errors.keys() - set(step.slots.tolist()):
+        raise ResultError(f"errors: slot {min(others)} is not in the plan")
+
+
+def find_wrong_rows(
+    state: SchedulerState, step: Plan, rows: Counters, alive: BoolArray, result: StepResult
+) -> dict[int, str]:
+    """Returns the rows that do not fit the plan, and the first thing that is wrong with each.
+
+    Of draft nodes, positions and log-probabilities it says nothing. The result can be read, and
+    rows with errors are left out.
+    """
+    emitted, drafted = result.num_emitted_tokens, result.num_drafted_tokens
+    accepted, ends = result.num_accepted_tokens, rows.num_tokens + result.num_emitted_tokens
+    emits = np.ones_like(step.emits) if result.repeat else step.emits
+    wrong = _find_wrong_drafts(step, result)
+    wrong |= _find_wrong_sources(state.config.drafter, result)
+    is_off = (emitted != emits * (1 + accepted)) & (alive | (emitted != 0))
+    wrong["num_emitted_tokens: not one more than accepted where the row emits"] = is_off
+    is_off = alive & ((result.lengths != ends) | (ends > rows.max_length))
+    wrong["lengths: not the known length and what was emitted, or too long"] = is_off
+    vocab_size = state.config.vocab_size
+    # Negative numbers are large without their sign.
+    outside = (result.token_ids.view(np.uint32) >= vocab_size).nonzero()[0]
+    is_off = np.zeros_like(alive)
+    is_off[emitted.cumsum().searchsorted(outside, side="right")] = True
+    wrong[f"token_ids: not from 0 to {vocab_size - 1}"] = is_off
+    counts = not_failed(step, result)
+    found: dict[int, str] = {}
+    for text, is_wrong in wrong.items():
+        for row in (is_wrong & counts).nonzero()[0].tolist():
+            found.setdefault(row, text)
+    return found
+
+
+def not_failed(step: Plan, result: StepResult) -> BoolArray:
+    """Returns which rows have no error [num_rows]."""
+    return ~np.isin(step.slots, list(result.errors))
+
+
+def _find_wrong_drafts(step: Plan, result: StepResult) -> dict[str, BoolArray]:
+    """Returns which rows have more drafts than planned, or fewer than are accepted."""
+    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
+    is_wrong = (accepted < 0) | (drafted < accepted) | (step.num_draft_tokens < drafted)
+    return {"num_drafted_tokens: more accepted than drafted, or than planned": is_wrong}
+
+
+def _find_wrong_sources(drafter: Drafter | None, result: StepResult) -> dict[str, BoolArray]:
+    """Returns which rows have drafts neither from windows nor from the drafter as it makes them."""
+    sources, drafted = result.draft_sources, result.num_drafted_tokens
+    has_none = (sources == TARGET) != (drafted == 0)
+    wrong = {"draft_sources: one without drafts, or drafts without a source": has_none}
+    others = (sources < TARGET) | (sources > PREDICTION)
+    is_drafters = np.zeros_like(others)
+    if drafter is not None:
+        is_drafters = sources == int(drafter.source)
+        is_wide = is_drafters & (drafted > drafter.max_tokens)
+        wrong[f"num_drafted_tokens: the drafter makes at most {drafter.max_tokens}"] = is_wide
+        is_deep = is_drafters & (result.num_accepted_tokens > drafter.max_depth)
+        wrong[f"num_accepted_tokens: drafts are at most {drafter.max_depth} deep"] = is_deep
+    wrong["draft_sources: neither the prediction nor the worker's drafter"] = others & ~is_drafters
+    return wrong
+
+
+def _check_logprobs(
+    state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
+) -> None:
+    """Raises unless log-probabilities can be of the rows that they are reported for.
+
+    Those of requests that want none, or are over, are not looked at.
+
+    Raises:
+        ResultError: They are of no row.
+        WrongRowsError: They cannot be of theirs.
+    """
+    of_slots = {slot: row for row, slot in enumerate(step.slots.tolist())}
+    faults: dict[int, str] = {}
+    for slot, reported in result.logprobs.items():
+        if slot not in of_slots:
+            raise ResultError(f"logprobs: slot {slot} is not in the plan")
+        row = of_slots[slot]
+        if alive[row] and slot in state.logprob_slots:
+            number = int(state.table.num_prompt_tokens[slot])
+            num_emitted, vocab_size = int(result.num_emitted_tokens[row]), state.config.vocab_size
+            fault = find_logprobs_fault(reported, num_emitted, number, vocab_size)
+            if fault is not None:
+                faults[row] = fault
+    if faults:
+        raise WrongRowsError(faults)
+
+
+def _leave_out(
+    state: SchedulerState, step: Plan, result: StepResult, faults: Mapping[int, str]
+) -> StepResult:
+    """Returns a result in which some rows have errors and brought nothing.
+
+    Args:
+        state: Which drafter the worker has.
+        step: The plan.
+        result: The result; what it has of these rows may be anything.
+        faults: What is wrong, by row. Errors that the worker has reported stay as they are.
+
+    Raises:
+        ResultError: Which of the accepted nodes are theirs is not known.
+    """
+    stays = np.ones(len(step.slots), np.bool_)
+    stays[list(faults)] = False
+    errors = {int(step.slots[row]): WRONG + fault for row, fault in faults.items()} | result.errors
+
+    def keep(column: Int32Array, empty: int = 0) -> Int32Array:
+        return np.where(stays, column, np.int32(empty)) if len(column) == len(stays) else column
+
+    return replace(
+        result,
+        num_emitted_tokens=keep(result.num_emitted_tokens),
+        token_ids=result.token_ids[stays.repeat(result.num_emitted_tokens)],
+        num_drafted_tokens=keep(result.num_drafted_tokens),
+        num_accepted_tokens=keep(result.num_accepted_tokens),
+        draft_sources=keep(result.draft_sources),
+        window_nodes=keep(result.window_nodes, NO_POSITION),
+        accepted_nodes=_keep_nodes(state, result, stays),
+        draft_positions=keep(result.draft_positions, NO_POSITION),
+        errors=errors,
+        logprobs={slot: each for slot, each in result.logprobs.items() if slot not in errors},
+    )
+
+
+def _keep_nodes(state: SchedulerState, result: StepResult, stays: BoolArray) -> Int32Array:
+    """Returns the accepted nodes of the rows that stay."""
+    nodes, counts = result.accepted_nodes, count_of_windows(state, result).astype(np.int64)
+    if not len(nodes):
+        return nodes
+    left_out = (~stays).nonzero()[0]
+    if len(left_out) == 1:
+        # What it says of itself may be wrong: it has what the others leave.
+        counts[left_out] = len(nodes) - int(counts[stays].sum())
+    if (counts < 0).any() or int(counts.sum()) != len(nodes):
+        raise ResultError(f"accepted_nodes: {len(nodes)} instead of {int(counts.sum())}")
+    return nodes[stays.repeat(counts)]
+
+
+def _is_same(one: SlotArray, other: SlotArray) -> bool:
+    """Returns whether two columns of one type are the same, by bytes: numpy takes far longer."""
+    return one.tobytes() == other.tobytes()
