@@ -1,7 +1,7 @@
 """The fake worker and a fake proposer behind real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,6 +37,8 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.step_seconds = 0.0
         self.break_at: set[int] = set()
         """Numbers of the steps whose results are lost with the stream."""
+        self.crashes: Callable[[FakeWorkerServicer], bool] = lambda _: False
+        """Whether a step is lost with the stream, once it has been run."""
         self.spoil_at: set[int] = set()
         """Numbers of the steps whose results are not in the contract."""
         self.spoil: dict[str, Any] = {"token_ids": b"\0\0\0"}
@@ -91,7 +93,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.ExecuteResponse:
         step = self.worker.num_steps
         await asyncio.sleep(self.step_seconds)
-        if step in self.break_at:
+        if step in self.break_at or self.crashes(self):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "broken for the test")
         if step in self.spoil_at:
             response.MergeFrom(worker_pb2.ExecuteResponse(**self.spoil))

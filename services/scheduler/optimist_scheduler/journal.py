@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT = 9
+FORMAT = 10
 """Version of the entries; a journal of another one is not replayed."""
 MAX_ENTRY_BYTES = 256 * 1024 * 1024
 """What says that it is larger is no entry."""

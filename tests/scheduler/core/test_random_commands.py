@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_common.columns import from_bytes, to_bytes
+from optimist_common.columns import floats_to_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_common.network.endpoints import Peer
 from optimist_common.sampling import SamplingParams
@@ -30,6 +30,8 @@ from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import NO_SLOTS
+from optimist_scheduler.core.requests.table import SlotStatus
+from optimist_scheduler.core.results.check import WRONG
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
@@ -42,7 +44,7 @@ from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
 from tests.scheduler.core.expected import VOCAB_SIZE, Expected, TokenPath
-from tests.scheduler.fake_worker import FakeWorker, expected_output
+from tests.scheduler.fake_worker import COLUMNS, FakeWorker, expected_output
 from tests.scheduler.situation import (
     check_slots,
     make_window,
@@ -122,6 +124,12 @@ SAMPLINGS = st.builds(
 NUMBERS = st.integers(0, 5)
 """Which of the workers that can."""
 
+SPOILS = (
+    *("lengths", "num_emitted_tokens", "token_ids", "num_drafted_tokens", "num_accepted_tokens"),
+    *("draft_sources", "window_nodes", "accepted_nodes", "draft_positions", "logprobs", "bytes"),
+)
+"""What of a row may be wrong."""
+
 Drafted = dict[str, dict[TokenPath, int]]
 """Position in the prediction of what was drafted of windows or found there, by request."""
 
@@ -154,6 +162,42 @@ class DrivenWorker(Worker):
         """Slots of the plans without a result."""
         first = [result.slots for result, *_ in self.results if result.repeat == 0]
         return [from_bytes(each).tolist() for each in (*(plan.slots for plan in self.sent), *first)]
+
+
+def spoil_row(result: worker_pb2.ExecuteResponse, row: int, name: str) -> bool:
+    """Makes something of a row wrong; returns False if there is nothing of the kind."""
+    columns = {each: from_bytes(getattr(result, each)).tolist() for each in COLUMNS}
+    emitted, accepted = columns["num_emitted_tokens"], columns["num_accepted_tokens"]
+    column, end = columns[name] if name in columns else [], sum(emitted[: row + 1])
+    if name == "num_emitted_tokens":
+        column[row] += 1
+        columns["token_ids"].insert(end, 1)
+    elif name == "token_ids":
+        if not emitted[row]:
+            return False
+        column[end - 1] = VOCAB_SIZE
+    elif name == "accepted_nodes":
+        sources = columns["draft_sources"]
+        counts = [count * (source == 1) for count, source in zip(accepted, sources, strict=True)]
+        if not column or not counts[row]:
+            return False
+        column[sum(counts[:row])] = 10**6
+    elif name in ("logprobs", "bytes"):
+        slot = from_bytes(result.slots)[row]
+        found = [each for each in result.logprobs if each.slot == slot]
+        for each in found:
+            each.logprobs = floats_to_bytes([float("nan")] * (len(each.logprobs) // 4))
+            each.logprobs += b"1" * (name == "bytes")
+        return bool(found)
+    elif not column or (name == "window_nodes" and columns["draft_sources"][row] != 1):
+        return False
+    elif name in ("window_nodes", "draft_positions"):
+        column[row] = 10**6
+    else:
+        column[row] += 20
+    for each, values in columns.items():
+        setattr(result, each, to_bytes(values))
+    return True
 
 
 def can(condition: Callable[[DrivenWorker], bool]) -> Any:
@@ -193,6 +237,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.num_blocks = num_blocks if len(sizes) == 1 else None
         """Of an only worker, which may hold short requests alone."""
         self.failing: set[str] = set()
+        self.spoilt: set[str] = set()
+        """The request whose row is wrong in the result that is being settled."""
         self.dispatcher = Dispatcher(self.journal)
         self.workers: list[DrivenWorker] = []
         for number, size in enumerate(sizes):
@@ -572,6 +618,28 @@ class SchedulerMachine(RuleBasedStateMachine):
     def receive(self, number: int) -> None:
         self.receive_from(self.choose(number, lambda worker: bool(worker.results)))
 
+    @can(lambda worker: bool(worker.results))
+    @rule(number=NUMBERS, data=st.data(), chance=st.integers(0, 3))
+    def receive_spoilt(self, number: int, data: Any, chance: int) -> None:
+        """Of a result one row is wrong: its request ends, and nobody else notices."""
+        if chance:
+            return
+        worker = self.choose(number, lambda worker: bool(worker.results))
+        result = worker.results[0][0]
+        row = data.draw(st.integers(0, len(from_bytes(result.slots)) - 1))
+        if not spoil_row(result, row, data.draw(st.sampled_from(SPOILS))):
+            return
+        slot = int(from_bytes(result.slots)[row])
+        table = worker.scheduler._state.table
+        request_id, status = table.request_ids[slot], table.status[slot]
+        is_alive = request_id in self.live and status in (SlotStatus.RUNNING, SlotStatus.LEAVING)
+        if is_alive and not any(error.slot == slot for error in result.errors):
+            self.spoilt.add(request_id)
+        self.receive_from(worker)
+        if result.repeat == 0:
+            assert request_id not in self.spoilt or request_id not in self.live
+        self.spoilt.discard(request_id)
+
     def receive_from(self, worker: DrivenWorker) -> None:
         result, drafted, looked_up = worker.results.pop(0)
         worker.settled.append(result)
@@ -670,7 +738,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             expected = self.live.pop(ended.request_id)
             expected.check_account(ended.finished)
             if ended.finished.reason is FinishReason.ERROR:
-                assert ended.request_id in self.failing
+                is_wrong = ended.finished.message.startswith(WRONG)
+                assert ended.request_id in (self.spoilt if is_wrong else self.failing)
             else:
                 expected.check_end(ended.finished, self.max_length)
         for handle in texts:

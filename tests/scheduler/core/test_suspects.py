@@ -170,17 +170,18 @@ def test_exactly_those_end_that_end_workers(
 
 def test_what_has_passed_is_cleared() -> None:
     suspicion = Suspicion()
-    for position in (10, 14, 12):
+    for assumed in (10, 14, 12):
         assert not suspicion.is_proven
-        suspicion.note_loss(position, is_alone=False)
+        suspicion.note_loss(8, assumed, is_alone=False)
     assert suspicion.must_run_alone
     assert not suspicion.is_proven
-    suspicion.note_length(14)
-    assert suspicion.num_losses == 3
-    suspicion.note_loss(14, is_alone=True)
+    suspicion.note_loss(13, 13, is_alone=True)
     assert suspicion.is_proven
-    suspicion.note_length(15)
+    suspicion.note_length(14)
     assert suspicion == Suspicion()
+    suspicion.note_loss(20, 20, is_alone=True)
+    suspicion.note_length(20)
+    assert suspicion.num_losses == 1
 
 
 @pytest.mark.parametrize("depth", [1, 3])

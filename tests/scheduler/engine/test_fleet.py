@@ -12,6 +12,7 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.errors import SetupError
+from optimist_scheduler.engine import fleet as fleet_module
 from optimist_scheduler.engine.fleet import Fleet
 from optimist_scheduler.journal import read_entries
 from optimist_scheduler.service.replay import replay
@@ -295,6 +296,108 @@ async def test_a_hanging_worker_is_given_up_while_there_is_another(pool: Pool) -
     await pool.connected(2)
     hanging.may_run.set()
     assert client.tokens == answers(6)
+
+
+# Errors of the scheduler itself.
+
+
+@pytest.mark.parametrize("method", ["settle", "schedule", "evacuate"])
+async def test_an_error_of_the_scheduler_ends_what_one_worker_had_and_nothing_else(
+    method: str, pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fleet_module, "FAULT_PAUSE_SECONDS", 0.01)
+    workers = [new_worker(0.005), new_worker(0.005)]
+    if method == "evacuate":
+        workers[0].break_at = {9}
+    client = await pool.begin(*workers)
+    await client.send(*requests(8, max_tokens=40))
+    await client.read_until(lambda: len(client.tokens) == 8)
+    target = f"127.0.0.1:{workers[0].port}"
+    (engine,) = [one for one in pool.fleet.engines if one.peer.target == target]
+    doomed = {request.handle for request in engine.scheduler._requests.values()}
+
+    def break_down(*_: Any) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError("for the test")
+
+    monkeypatch.setattr(engine.scheduler, method, break_down)
+    await client.until_finished(8)
+    assert doomed
+    for handle, finished in client.finished.items():
+        text, tokens = truth(PROMPTS[handle], 40), client.tokens[handle]
+        if handle in doomed:
+            assert finished.reason == scheduler_pb2.FINISH_REASON_ERROR
+            assert finished.message == fleet_module.FAILED
+            assert tokens == text[: len(tokens)]
+        else:
+            assert tokens == text
+    assert "ZeroDivisionError: for the test" in caplog.text
+    await pool.connected(2)
+    assert (await ask(pool.stub, *requests())).tokens == answers()
+    assert engine.scheduler.num_free_blocks == 32
+
+
+async def test_an_error_before_a_worker_is_reached_is_no_end_of_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "FAULT_PAUSE_SECONDS", 0.01)
+    connect, num_tries = WorkerLink.connect, 0
+
+    async def fail_first(link: WorkerLink, check: CheckWorker) -> WorkerDescription:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries < 3:
+            raise ZeroDivisionError("for the test")
+        return await connect(link, check)
+
+    monkeypatch.setattr(WorkerLink, "connect", fail_first)
+    client = await pool.begin(new_worker())
+    await client.ask(*requests(2))
+    assert client.tokens == answers(2)
+
+
+async def test_errors_at_proposers_cost_drafts(
+    pool: Pool, proposer: FakeProposerServicer, proposer_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await pool.begin(new_worker(), proposers=[proposer_port])
+
+    def break_down(*_: Any) -> None:
+        raise ZeroDivisionError("for the test")
+
+    monkeypatch.setattr(pool.fleet._proposers, "observe", break_down)
+    await client.ask(*(add(each, PROMPTS[each], predicted=truth(PROMPTS[each])) for each in PROMPTS))
+    assert client.tokens == answers()
+
+
+# A request that ends its workers.
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+async def test_exactly_the_request_ends_that_ends_its_workers(
+    num_workers: int, pool: Pool
+) -> None:
+    workers = [new_worker(0.002) for _ in range(num_workers)]
+    num_losses = 0
+
+    def crash(worker: FakeWorkerServicer) -> bool:
+        nonlocal num_losses
+        rows = worker.worker.rows.values()
+        is_over = any(row.request_id == "r3" and len(row.token_ids) > 8 for row in rows)
+        num_losses += is_over
+        return is_over
+
+    for worker in workers:
+        worker.crashes = crash
+    client = await pool.begin(*workers, max_plans_in_flight=2)
+    await client.ask(*requests())
+    failed = client.finished.pop(3)
+    assert failed.reason == scheduler_pb2.FINISH_REASON_ERROR
+    assert "at last on nothing else" in failed.message
+    assert num_losses == 3
+    tokens = client.tokens.pop(3)
+    whole = answers()
+    assert whole.pop(3)[: len(tokens)] == tokens
+    assert client.tokens == whole
 
 
 # Workers of a name.

@@ -25,7 +25,7 @@ from optimist_scheduler.core.requests.request import (
     find_length_fault,
 )
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.results.deliver import finish, make_end
+from optimist_scheduler.core.results.deliver import find_end, finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
@@ -309,6 +309,19 @@ class Scheduler:
         requests = self._state.take_all()
         self._begin_anew(self.config)
         return requests
+
+    def fail(self, reason: str) -> list[Ended]:
+        """Ends all requests with an error, and begins anew: what is known of them may be wrong.
+
+        Returns:
+            Their ends, in the order in which they came.
+        """
+        self._prepared.discard("worker lost")
+        requests = sorted(self._requests.values(), key=lambda each: each.arrival)
+        ended = [find_end(self._state, each, FinishReason.ERROR, reason) for each in requests]
+        self._requests = {}
+        self._begin_anew(self.config)
+        return ended
 
     def adopt(self, request: Request) -> Ended | None:
         """Takes a request that was evacuated to its position among those that wait, however many.

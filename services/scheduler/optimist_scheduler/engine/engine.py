@@ -7,7 +7,7 @@ from time import monotonic, perf_counter
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
-from optimist_scheduler.core.base.values import NO_OUTPUTS, Ended
+from optimist_scheduler.core.base.values import NO_OUTPUTS, Ended, FinishReason
 from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
@@ -194,3 +194,7 @@ class Engine(Worker):
         if outputs is not NO_OUTPUTS:
             self._delivery.hold(outputs)
             self._metrics.observe_result(result, outputs)
+            for ended in outputs.ended:
+                if ended.finished.reason is FinishReason.ERROR:
+                    message = ended.finished.message
+                    logger.warning("request %s ends: %s", ended.request_id, message)

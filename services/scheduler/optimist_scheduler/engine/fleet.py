@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from typing import NoReturn
+from collections.abc import Coroutine
+from typing import Any, NoReturn
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 LONGEST_LOOK_SECONDS = 1.0
 """Time between two looks for workers that hang."""
+FAILED = "the scheduler has failed while it worked on this request; its log says why"
+FAULT_PAUSE_SECONDS = 1.0
+"""After an error of this process, before a worker is connected again."""
 
 
 class Fleet:
@@ -115,12 +119,12 @@ class Fleet:
     async def run(self) -> NoReturn:
         """Runs for ever."""
         try:
-            async with self._tasks as tasks:
-                tasks.create_task(self._proposers.run())
-                tasks.create_task(self._watch_for_hangs())
+            async with self._tasks:
+                self._spawn(self._proposers.run())
+                self._spawn(self._watch_for_hangs())
                 for peer in self._engines:
                     self._start(peer)
-                await self._endpoints.run(self._change)
+                await self._endpoints.run(self._take_change)
         finally:
             for engine in self._engines.values():
                 await engine.close()
@@ -139,18 +143,37 @@ class Fleet:
         )
 
     def _start(self, peer: Peer) -> None:
-        self._runs[peer] = self._tasks.create_task(self._run(self._engines[peer]))
+        self._runs[peer] = self._spawn(self._run(self._engines[peer]))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs a task of the fleet; whatever it fails with, the others go on."""
+
+        async def survive() -> None:
+            try:
+                await work
+            except Exception:
+                logger.exception("a task of the scheduler has failed")
+
+        return self._tasks.create_task(survive())
 
     async def _run(self, engine: Engine) -> None:
         """Keeps one worker at work for as long as its name resolves to it."""
         while engine.peer in self._endpoints.peers:
-            description = await engine.reach(self._check)
-            self._begin(engine, description)
             try:
-                await engine.run()
-            except (WorkerLostError, ResultError) as error:
-                self._lose(engine, error)
+                await self._connect_and_run(engine)
+            except Exception as error:
+                self._fail(engine, error)
+                await asyncio.sleep(FAULT_PAUSE_SECONDS)
         await self._let_go(engine)
+
+    async def _connect_and_run(self, engine: Engine) -> None:
+        """Runs a worker from a connection to its loss."""
+        description = await engine.reach(self._check)
+        self._begin(engine, description)
+        try:
+            await engine.run()
+        except (WorkerLostError, ResultError) as error:
+            self._lose(engine, error)
 
     def _check(self, description: WorkerDescription) -> None:
         """Raises ValueError for a worker that is not like those that are connected."""
@@ -169,12 +192,17 @@ class Fleet:
         if fault is not None:
             self._give_up_model(absent, requests, f"{fault} of the one before")
             requests = []
-        self._delivery.end(engine.begin(description))
-        self.dispatcher.join(engine)
-        self._delivery.end(self.dispatcher.adopt(requests))
+        try:
+            self._delivery.end(engine.begin(description))
+            self.dispatcher.join(engine)
+            self._delivery.end(self.dispatcher.adopt(requests))
+        except Exception:
+            # Nobody has them any more.
+            self._end_all(requests, FAILED)
+            raise
         for each in absent:
             if each.peer not in self._endpoints.peers:
-                self._tasks.create_task(self._let_go(each))
+                self._spawn(self._let_go(each))
         self._reached.set()
 
     def _give_up_model(self, absent: list[Engine], requests: list[Request], fault: str) -> None:
@@ -185,13 +213,13 @@ class Fleet:
             # Its sizes are of that model; it takes part again when it is reached.
             if each in self.dispatcher.members:
                 self.dispatcher.leave(each)
-        self._delivery.end(
-            [
-                make_end(request, len(request.token_ids), FinishReason.ERROR, reason)
-                for request in requests
-            ]
-        )
+        self._end_all(requests, reason)
         self._delivery.break_off(reason)
+
+    def _end_all(self, requests: list[Request], reason: str) -> None:
+        """Ends requests that no worker has."""
+        ends = [make_end(each, len(each.token_ids), FinishReason.ERROR, reason) for each in requests]
+        self._delivery.end(ends)
 
     def _lose(self, engine: Engine, error: Exception) -> None:
         """Lets what a worker had go on elsewhere, or wait."""
@@ -211,6 +239,24 @@ class Fleet:
         engine.update_metrics()
         self._commands.answer_pauses()
 
+    def _fail(self, engine: Engine, error: Exception) -> None:
+        """Ends what a worker had after an error of ours: what is known of it may be wrong."""
+        metrics.INTERNAL_ERRORS.inc()
+        target = engine.peer.target
+        logger.error("the worker at %s is given up, and its requests end", target, exc_info=error)
+        engine.lose()
+        self._delivery.flush()
+        if engine.has_scheduler:
+            self._delivery.end(self.dispatcher.fail(engine, FAILED))
+            engine.update_metrics()
+        self._commands.answer_pauses()
+
+    def _take_change(self, change: Change) -> None:
+        try:
+            self._change(change)
+        except Exception:
+            logger.exception("workers that appeared or vanished cannot be taken note of")
+
     def _change(self, change: Change) -> None:
         """Takes workers in that appeared, and lets go of those that vanished and are lost."""
         for peer in change.appeared:
@@ -227,7 +273,7 @@ class Fleet:
             logger.info("the name of the worker at %s does not resolve to it any more", peer.target)
             if engine is not None and run is not None and not engine.is_connected:
                 run.cancel()
-                self._tasks.create_task(self._cancelled(engine, run))
+                self._spawn(self._cancelled(engine, run))
 
     async def _cancelled(self, engine: Engine, run: asyncio.Task[None]) -> None:
         """Lets a worker go whose run was cancelled, unless it has come back meanwhile."""

@@ -1,6 +1,7 @@
 """The streams of gateways; brings what was settled to them and to proposers."""
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -25,6 +26,8 @@ from optimist_scheduler.workers.translate import (
     finished_messages,
     outputs_message,
 )
+
+logger = logging.getLogger(__name__)
 
 Part = TypeVar("Part", Ended, ReportedLogprobs, ReportedPositions)
 
@@ -71,12 +74,26 @@ class Delivery:
         """Sends all outputs that are held: each stream gets one response per step."""
         held, self._held = self._held, []
         for outputs in held:
+            self._observe(outputs)
+            try:
+                self._watch.deliver(outputs)
+                queue_us = self.note(outputs.ended)
+                for owner, part in split_by_owner(outputs):
+                    if (stream := self._streams.get(owner)) is not None:
+                        self.send(stream, outputs_message(part, queue_us))
+            except Exception:
+                # Of whoever it was, tokens may be lost: gateways ask again with what they have.
+                logger.exception("outputs cannot be delivered")
+                self.break_off("outputs cannot be delivered")
+
+    def _observe(self, outputs: StepOutputs) -> None:
+        """Sends proposers what is new; an error costs these requests their drafts."""
+        try:
             self._proposers.observe(outputs.observed)
-            self._watch.deliver(outputs)
-            queue_us = self.note(outputs.ended)
-            for owner, part in split_by_owner(outputs):
-                if (stream := self._streams.get(owner)) is not None:
-                    self.send(stream, outputs_message(part, queue_us))
+        except Exception:
+            logger.exception("no drafts from proposers any more: %s", outputs.observed_request_ids)
+            for request_id in outputs.observed_request_ids:
+                self._proposers.close(request_id)
 
     def end(self, ended: Sequence[Ended]) -> None:
         """Sends the ends of requests that no step has ended."""

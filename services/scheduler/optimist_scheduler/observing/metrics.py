@@ -35,6 +35,10 @@ QUEUE_SECONDS = Histogram(
 )
 FINISHED = Counter("optimist_scheduler_finished", "Requests that ended", ["reason"])
 WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times a worker's stream broke")
+INTERNAL_ERRORS = Counter(
+    "optimist_scheduler_internal_errors",
+    "Errors of the scheduler itself, each of which ended the requests of one worker",
+)
 MOVED = Counter(
     "optimist_scheduler_moved_requests",
     "Requests that went on at another worker, or at one that came back",

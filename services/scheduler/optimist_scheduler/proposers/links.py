@@ -319,7 +319,14 @@ class ProposerLinks:
                 link.leave()
 
     async def _keep(self, link: ProposerLink) -> None:
-        await link.run()
+        while True:
+            try:
+                await link.run()
+                break
+            except Exception:
+                # Requests go on without its drafts, whatever it is.
+                logger.exception("no drafts from the proposer at %s", link.peer.target)
+                await asyncio.sleep(LONGEST_PAUSE_SECONDS)
         logger.info("the proposer at %s is gone", link.peer.target)
         self._links.remove(link)
 

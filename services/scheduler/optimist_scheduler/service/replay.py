@@ -181,10 +181,12 @@ class _Run:
         self.dispatcher.join(worker)
         return ended
 
-    def lose(self, entry: journal_pb2.JournalEntry) -> list[Request]:
-        """Takes the requests from a worker."""
+    def lose(self, entry: journal_pb2.JournalEntry) -> list[Request] | list[Ended]:
+        """Takes the requests from a worker, or ends them."""
         worker = self.worker(entry)
         worker.is_connected = False
+        if entry.lost.reason:
+            return self.dispatcher.fail(worker, entry.lost.reason)
         requests = self.dispatcher.evacuate([worker])
         self._evacuated |= {request.request_id: request for request in requests}
         return requests

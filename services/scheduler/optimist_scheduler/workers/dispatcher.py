@@ -28,7 +28,6 @@ from optimist_scheduler.workers.translate import plan_message, read_window
 _MODES = {mode: message for message, mode in PAUSE_MODES.items()}
 UNREACHED = "no worker has been reached yet"
 
-_LOST = journal_pb2.JournalLost()
 _PREPARED = journal_pb2.JournalPrepared()
 _SCHEDULED = journal_pb2.JournalScheduled()
 _CLOSED = journal_pb2.JournalClosed()
@@ -86,7 +85,15 @@ class Worker:
 
     def evacuate(self) -> list[Request]:
         """Gives all requests away: the worker is lost."""
-        return self._journal.record(self.scheduler.evacuate, worker=self.peer.target, lost=_LOST)
+        lost = journal_pb2.JournalLost()
+        return self._journal.record(self.scheduler.evacuate, worker=self.peer.target, lost=lost)
+
+    def fail(self, reason: str) -> list[Ended]:
+        """Ends all requests: what the scheduler knows of them may be wrong."""
+        lost = journal_pb2.JournalLost(reason=reason)
+        return self._journal.record(
+            lambda: self.scheduler.fail(reason), worker=self.peer.target, lost=lost
+        )
 
     def prepare(self) -> None:
         """Computes the next plan ahead."""
@@ -309,6 +316,11 @@ class Dispatcher:
             self._placement.forget(member.peer)
             requests += member.evacuate()
         return sorted(requests, key=lambda request: request.order)
+
+    def fail(self, member: Worker, reason: str) -> list[Ended]:
+        """Ends all requests of a worker that is not connected; see `Worker.fail`."""
+        self._placement.forget(member.peer)
+        return member.fail(reason)
 
     def adopt(self, requests: Iterable[Request]) -> list[Ended]:
         """Finds each request a worker to go on at; returns the ends of those that fit none."""

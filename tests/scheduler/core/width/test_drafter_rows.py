@@ -8,6 +8,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import NO_SLOTS
+from optimist_scheduler.core.results.nodes import ResultError
 from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
 
@@ -185,15 +186,30 @@ def test_plans_say_from_which_chance_on_a_draft_of_a_lookup_pays() -> None:
         {"draft_positions": [-2]},
         {"draft_positions": [39]},
         {"draft_positions": [2**31 - 1]},
-        {"draft_positions": [0, 0]},
     ],
 )
-def test_a_lookup_elsewhere_than_in_the_prediction_is_refused(values: dict[str, list[int]]) -> None:
+def test_a_lookup_elsewhere_than_in_the_prediction_ends_its_request(
+    values: dict[str, list[int]],
+) -> None:
     situation = drafting(LOOKUP, num_speculative_tokens=20, max_model_len=200)
     situation.add(0, [1, 2], 100, predicted_token_ids=[9] * 40)
     situation.step()
     situation.send()
-    settle_spoiled(situation, values, "^draft_positions: ")
+    settle_spoiled(situation, values, "draft_positions: ")
+
+
+@pytest.mark.parametrize(
+    ("column", "values"), [("draft_positions", [0, 0]), ("draft_sources", [])]
+)
+def test_columns_of_another_length_are_refused(column: str, values: list[int]) -> None:
+    situation = drafting(LOOKUP)
+    situation.add(0, [1, 2], 30)
+    situation.send()
+    result = run_plan(situation)
+    with pytest.raises(ResultError, match=column):
+        situation.scheduler.settle(replace(result, **{column: ints(*values)}))
+    situation.got.take(situation.scheduler.settle(result))
+    situation.finish()
 
 
 def test_what_is_looked_up_in_a_prediction_counts_there() -> None:

@@ -27,7 +27,7 @@ from optimist.scheduler.v1 import scheduler_pb2 as optimist_dot_scheduler_dot_v1
 from optimist.worker.v1 import worker_pb2 as optimist_dot_worker_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#optimist/scheduler/v1/journal.proto\x12\x15optimist.scheduler.v1\x1a#optimist/proposer/v1/proposer.proto\x1a%optimist/scheduler/v1/scheduler.proto\x1a\x1foptimist/worker/v1/worker.proto\"\xe5\x07\n\x0cJournalEntry\x12\x34\n\x05start\x18\x01 \x01(\x0b\x32#.optimist.scheduler.v1.JournalStartH\x00\x12\x37\n\x07reached\x18\x02 \x01(\x0b\x32$.optimist.worker.v1.DescribeResponseH\x00\x12\x32\n\x04lost\x18\x03 \x01(\x0b\x32\".optimist.scheduler.v1.JournalLostH\x00\x12\x38\n\x07\x61\x64opted\x18\x04 \x01(\x0b\x32%.optimist.scheduler.v1.JournalAdoptedH\x00\x12\x32\n\x04left\x18\x05 \x01(\x0b\x32\".optimist.scheduler.v1.JournalLeftH\x00\x12+\n\x05\x61\x64\x64\x65\x64\x18\x06 \x01(\x0b\x32\x1a.optimist.scheduler.v1.AddH\x00\x12\x11\n\x07\x61\x62orted\x18\x07 \x01(\tH\x00\x12:\n\x08priority\x18\x08 \x01(\x0b\x32&.optimist.scheduler.v1.JournalPriorityH\x00\x12\x38\n\x07windows\x18\t \x01(\x0b\x32%.optimist.scheduler.v1.JournalWindowsH\x00\x12\x32\n\x06paused\x18\n \x01(\x0e\x32 .optimist.scheduler.v1.PauseModeH\x00\x12\x30\n\x07resumed\x18\x0b \x01(\x0b\x32\x1d.optimist.scheduler.v1.ResumeH\x00\x12:\n\x08prepared\x18\x0c \x01(\x0b\x32&.optimist.scheduler.v1.JournalPreparedH\x00\x12<\n\tscheduled\x18\r \x01(\x0b\x32\'.optimist.scheduler.v1.JournalScheduledH\x00\x12\x35\n\x06result\x18\x0e \x01(\x0b\x32#.optimist.worker.v1.ExecuteResponseH\x00\x12\x36\n\x06\x63losed\x18\x0f \x01(\x0b\x32$.optimist.scheduler.v1.JournalClosedH\x00\x12\x32\n\x04\x66ull\x18\x10 \x01(\x0b\x32\".optimist.scheduler.v1.JournalFullH\x00\x12\x0e\n\x06worker\x18\x11 \x01(\t\x12\x0b\n\x03now\x18\x12 \x01(\x01\x12\r\n\x05owner\x18\x13 \x01(\x05\x12\x13\n\x0bis_followed\x18\x14 \x01(\x08\x12\x30\n\x04plan\x18\x15 \x01(\x0b\x32\".optimist.worker.v1.ExecuteRequest\x12\x0f\n\x07outcome\x18\x16 \x01(\x07\x42\x07\n\x05\x65vent\"0\n\x0cJournalStart\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\x05\x12\x10\n\x08settings\x18\x02 \x01(\t\"\r\n\x0bJournalLost\"%\n\x0eJournalAdopted\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"\r\n\x0bJournalLeft\"7\n\x0fJournalPriority\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08priority\x18\x02 \x01(\x05\"?\n\x0eJournalWindows\x12-\n\x07windows\x18\x01 \x03(\x0b\x32\x1c.optimist.proposer.v1.Window\"\x11\n\x0fJournalPrepared\"\x12\n\x10JournalScheduled\"\x0f\n\rJournalClosed\"\r\n\x0bJournalFullb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#optimist/scheduler/v1/journal.proto\x12\x15optimist.scheduler.v1\x1a#optimist/proposer/v1/proposer.proto\x1a%optimist/scheduler/v1/scheduler.proto\x1a\x1foptimist/worker/v1/worker.proto\"\xe5\x07\n\x0cJournalEntry\x12\x34\n\x05start\x18\x01 \x01(\x0b\x32#.optimist.scheduler.v1.JournalStartH\x00\x12\x37\n\x07reached\x18\x02 \x01(\x0b\x32$.optimist.worker.v1.DescribeResponseH\x00\x12\x32\n\x04lost\x18\x03 \x01(\x0b\x32\".optimist.scheduler.v1.JournalLostH\x00\x12\x38\n\x07\x61\x64opted\x18\x04 \x01(\x0b\x32%.optimist.scheduler.v1.JournalAdoptedH\x00\x12\x32\n\x04left\x18\x05 \x01(\x0b\x32\".optimist.scheduler.v1.JournalLeftH\x00\x12+\n\x05\x61\x64\x64\x65\x64\x18\x06 \x01(\x0b\x32\x1a.optimist.scheduler.v1.AddH\x00\x12\x11\n\x07\x61\x62orted\x18\x07 \x01(\tH\x00\x12:\n\x08priority\x18\x08 \x01(\x0b\x32&.optimist.scheduler.v1.JournalPriorityH\x00\x12\x38\n\x07windows\x18\t \x01(\x0b\x32%.optimist.scheduler.v1.JournalWindowsH\x00\x12\x32\n\x06paused\x18\n \x01(\x0e\x32 .optimist.scheduler.v1.PauseModeH\x00\x12\x30\n\x07resumed\x18\x0b \x01(\x0b\x32\x1d.optimist.scheduler.v1.ResumeH\x00\x12:\n\x08prepared\x18\x0c \x01(\x0b\x32&.optimist.scheduler.v1.JournalPreparedH\x00\x12<\n\tscheduled\x18\r \x01(\x0b\x32\'.optimist.scheduler.v1.JournalScheduledH\x00\x12\x35\n\x06result\x18\x0e \x01(\x0b\x32#.optimist.worker.v1.ExecuteResponseH\x00\x12\x36\n\x06\x63losed\x18\x0f \x01(\x0b\x32$.optimist.scheduler.v1.JournalClosedH\x00\x12\x32\n\x04\x66ull\x18\x10 \x01(\x0b\x32\".optimist.scheduler.v1.JournalFullH\x00\x12\x0e\n\x06worker\x18\x11 \x01(\t\x12\x0b\n\x03now\x18\x12 \x01(\x01\x12\r\n\x05owner\x18\x13 \x01(\x05\x12\x13\n\x0bis_followed\x18\x14 \x01(\x08\x12\x30\n\x04plan\x18\x15 \x01(\x0b\x32\".optimist.worker.v1.ExecuteRequest\x12\x0f\n\x07outcome\x18\x16 \x01(\x07\x42\x07\n\x05\x65vent\"0\n\x0cJournalStart\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\x05\x12\x10\n\x08settings\x18\x02 \x01(\t\"\x1d\n\x0bJournalLost\x12\x0e\n\x06reason\x18\x01 \x01(\t\"%\n\x0eJournalAdopted\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"\r\n\x0bJournalLeft\"7\n\x0fJournalPriority\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08priority\x18\x02 \x01(\x05\"?\n\x0eJournalWindows\x12-\n\x07windows\x18\x01 \x03(\x0b\x32\x1c.optimist.proposer.v1.Window\"\x11\n\x0fJournalPrepared\"\x12\n\x10JournalScheduled\"\x0f\n\rJournalClosed\"\r\n\x0bJournalFullb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,21 +39,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOURNALSTART']._serialized_start=1171
   _globals['_JOURNALSTART']._serialized_end=1219
   _globals['_JOURNALLOST']._serialized_start=1221
-  _globals['_JOURNALLOST']._serialized_end=1234
-  _globals['_JOURNALADOPTED']._serialized_start=1236
-  _globals['_JOURNALADOPTED']._serialized_end=1273
-  _globals['_JOURNALLEFT']._serialized_start=1275
-  _globals['_JOURNALLEFT']._serialized_end=1288
-  _globals['_JOURNALPRIORITY']._serialized_start=1290
-  _globals['_JOURNALPRIORITY']._serialized_end=1345
-  _globals['_JOURNALWINDOWS']._serialized_start=1347
-  _globals['_JOURNALWINDOWS']._serialized_end=1410
-  _globals['_JOURNALPREPARED']._serialized_start=1412
-  _globals['_JOURNALPREPARED']._serialized_end=1429
-  _globals['_JOURNALSCHEDULED']._serialized_start=1431
-  _globals['_JOURNALSCHEDULED']._serialized_end=1449
-  _globals['_JOURNALCLOSED']._serialized_start=1451
-  _globals['_JOURNALCLOSED']._serialized_end=1466
-  _globals['_JOURNALFULL']._serialized_start=1468
-  _globals['_JOURNALFULL']._serialized_end=1481
+  _globals['_JOURNALLOST']._serialized_end=1250
+  _globals['_JOURNALADOPTED']._serialized_start=1252
+  _globals['_JOURNALADOPTED']._serialized_end=1289
+  _globals['_JOURNALLEFT']._serialized_start=1291
+  _globals['_JOURNALLEFT']._serialized_end=1304
+  _globals['_JOURNALPRIORITY']._serialized_start=1306
+  _globals['_JOURNALPRIORITY']._serialized_end=1361
+  _globals['_JOURNALWINDOWS']._serialized_start=1363
+  _globals['_JOURNALWINDOWS']._serialized_end=1426
+  _globals['_JOURNALPREPARED']._serialized_start=1428
+  _globals['_JOURNALPREPARED']._serialized_end=1445
+  _globals['_JOURNALSCHEDULED']._serialized_start=1447
+  _globals['_JOURNALSCHEDULED']._serialized_end=1465
+  _globals['_JOURNALCLOSED']._serialized_start=1467
+  _globals['_JOURNALCLOSED']._serialized_end=1482
+  _globals['_JOURNALFULL']._serialized_start=1484
+  _globals['_JOURNALFULL']._serialized_end=1497
 # @@protoc_insertion_point(module_scope)

@@ -76,7 +76,7 @@ class JournalEntry(_message.Message):
 
     @_builtins.property
     def lost(self) -> Global___JournalLost:
-        """A worker was lost, and gave its requests away."""
+        """A worker was lost, and gave its requests away or ended them."""
 
     @_builtins.property
     def adopted(self) -> Global___JournalAdopted:
@@ -194,12 +194,17 @@ class JournalLost(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why all its requests ended; empty if they go on at the workers that there are."""
     def __init__(
         self,
+        *,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -342,9 +342,8 @@ class SchedulerState:
             length, generation = int(table.num_tokens[slot]), int(table.generation[slot])
             assumed = length + table.num_output_placeholders[slot] + table.num_lease_tokens[slot]
             request = table.release(slot)
-            request.suspicion.note_length(length)
             if (slot, generation) in at_work:
-                request.suspicion.note_loss(int(assumed), is_alone=len(at_work) == 1)
+                request.suspicion.note_loss(length, int(assumed), is_alone=len(at_work) == 1)
             request.is_displaced = True
             requests.append(request)
         for request in requests:

@@ -19,19 +19,21 @@ class Suspicion:
 
     num_losses: int = 0
     position: int = 0
-    """Length that the request may have had at the last of them, in tokens."""
+    """Length to which the plans in flight may have brought the request, in tokens."""
     was_alone: bool = False
     """Whether no other request was in a plan in flight then."""
 
     def note_length(self, length: int) -> None:
-        """Takes how long the request is; past the position it is suspected no more."""
-        if length > self.position:
+        """Takes how long the request is; from the position on it is suspected no more."""
+        if length >= self.position:
             self.num_losses, self.position, self.was_alone = 0, 0, False
 
-    def note_loss(self, assumed_length: int, *, is_alone: bool) -> None:
-        """Takes a loss, and the most that the request can have been long when it came."""
+    def note_loss(self, length: int, assumed_length: int, *, is_alone: bool) -> None:
+        """Takes a loss, how long the request is, and what all in flight may have made of that."""
+        self.note_length(length)
         self.num_losses += 1
-        self.position = max(self.position, assumed_length)
+        # A prompt has to be computed to its end.
+        self.position = max(self.position, assumed_length, length + 1)
         self.was_alone = is_alone
 
     @property

@@ -73,11 +73,8 @@ def check_result(
     """
     if not _is_plainly_right(state, step, rows, alive, result):
         _check_shape(step, result)
-        if result.errors:
-            errors = enumerate(map(result.errors.get, step.slots.tolist()))
-            failed = {row: text for row, text in errors if text is not None}
-            result = _leave_out(state, step, result, failed)
-        if wrong := find_wrong_rows(state, step, rows, alive, result):
+        wrong = find_wrong_rows(state, step, rows, alive, result)
+        if wrong or result.errors:
             result = _leave_out(state, step, result, wrong)
     while True:
         try:
@@ -143,8 +140,7 @@ def find_wrong_rows(
 ) -> dict[int, str]:
     """Returns the rows that do not fit the plan, and the first thing that is wrong with each.
 
-    Of draft nodes, positions and log-probabilities it says nothing. The result can be read, and
-    rows with errors are left out.
+    Of draft nodes, positions and log-probabilities it says nothing, nor of rows that have errors.
     """
     emitted, drafted = result.num_emitted_tokens, result.num_drafted_tokens
     accepted, ends = result.num_accepted_tokens, rows.num_tokens + result.num_emitted_tokens
@@ -161,17 +157,17 @@ def find_wrong_rows(
     is_off = np.zeros_like(alive)
     is_off[emitted.cumsum().searchsorted(outside, side="right")] = True
     wrong[f"token_ids: not from 0 to {vocab_size - 1}"] = is_off
-    counts = not_failed(step, result)
+    has_failed = _find_failed(step, result)
     found: dict[int, str] = {}
     for text, is_wrong in wrong.items():
-        for row in (is_wrong & counts).nonzero()[0].tolist():
+        for row in (is_wrong & ~has_failed).nonzero()[0].tolist():
             found.setdefault(row, text)
     return found
 
 
-def not_failed(step: Plan, result: StepResult) -> BoolArray:
-    """Returns which rows have no error [num_rows]."""
-    return ~np.isin(step.slots, list(result.errors))
+def _find_failed(step: Plan, result: StepResult) -> BoolArray:
+    """Returns which rows the worker says have failed [num_rows]."""
+    return np.isin(step.slots, list(result.errors))
 
 
 def _find_wrong_drafts(step: Plan, result: StepResult) -> dict[str, BoolArray]:
@@ -228,19 +224,20 @@ def _check_logprobs(
 def _leave_out(
     state: SchedulerState, step: Plan, result: StepResult, faults: Mapping[int, str]
 ) -> StepResult:
-    """Returns a result in which some rows have errors and brought nothing.
+    """Returns a result in which rows that are wrong or have failed brought nothing.
 
     Args:
         state: Which drafter the worker has.
         step: The plan.
         result: The result; what it has of these rows may be anything.
-        faults: What is wrong, by row. Errors that the worker has reported stay as they are.
+        faults: What is wrong, by row.
 
     Raises:
         ResultError: Which of the accepted nodes are theirs is not known.
     """
-    stays = np.ones(len(step.slots), np.bool_)
-    stays[list(faults)] = False
+    stays = ~_find_failed(step, result)
+    wrong = list(faults)
+    stays[wrong] = False
     errors = {int(step.slots[row]): WRONG + fault for row, fault in faults.items()} | result.errors
 
     def keep(column: Int32Array, empty: int = 0) -> Int32Array:
@@ -254,24 +251,26 @@ def _leave_out(
         num_accepted_tokens=keep(result.num_accepted_tokens),
         draft_sources=keep(result.draft_sources),
         window_nodes=keep(result.window_nodes, NO_POSITION),
-        accepted_nodes=_keep_nodes(state, result, stays),
+        accepted_nodes=_keep_nodes(state, result, stays, wrong),
         draft_positions=keep(result.draft_positions, NO_POSITION),
         errors=errors,
         logprobs={slot: each for slot, each in result.logprobs.items() if slot not in errors},
     )
 
 
-def _keep_nodes(state: SchedulerState, result: StepResult, stays: BoolArray) -> Int32Array:
+def _keep_nodes(
+    state: SchedulerState, result: StepResult, stays: BoolArray, wrong: list[int]
+) -> Int32Array:
     """Returns the accepted nodes of the rows that stay."""
     nodes, counts = result.accepted_nodes, count_of_windows(state, result).astype(np.int64)
     if not len(nodes):
         return nodes
-    left_out = (~stays).nonzero()[0]
-    if len(left_out) == 1:
-        # What it says of itself may be wrong: it has what the others leave.
-        counts[left_out] = len(nodes) - int(counts[stays].sum())
+    number = int(counts.sum())
+    if number != len(nodes) and len(wrong) == 1:
+        # What it says of itself is wrong: it has what the others leave.
+        counts[wrong] += len(nodes) - number
     if (counts < 0).any() or int(counts.sum()) != len(nodes):
-        raise ResultError(f"accepted_nodes: {len(nodes)} instead of {int(counts.sum())}")
+        raise ResultError(f"accepted_nodes: {len(nodes)} instead of {number}")
     return nodes[stays.repeat(counts)]
 
 

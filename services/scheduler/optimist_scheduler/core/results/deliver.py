@@ -246,13 +246,18 @@ def finish(
     state: SchedulerState, request: Request, reason: FinishReason, message: str = ""
 ) -> Ended:
     """Ends a request and returns its account."""
+    end = find_end(state, request, reason, message)
+    state.end(request)
+    return end
+
+
+def find_end(state: SchedulerState, request: Request, reason: FinishReason, message: str) -> Ended:
+    """Returns the account of a request whose state is of no use any more, or ends with it."""
+    num_tokens = len(request.token_ids)
     if request.slot != NO_SLOT:
         state.accounts.close(request.slot, request)
         state.table.update(request)
         num_tokens = int(state.table.num_tokens[request.slot])
-    else:
-        num_tokens = len(request.token_ids)
-    state.end(request)
     return make_end(request, num_tokens, reason, message)
 
 
