@@ -107,7 +107,7 @@ def write(path: Path, entries: list[Entry]) -> None:
 def start(**values: Any) -> bytes:
     entry = Entry(
         start=journal_pb2.JournalStart(
-            **{"format": 9, "settings": SchedulerSettings().decisive, **values}
+            **{"format": FORMAT, "settings": SchedulerSettings().decisive, **values}
         )
     )
     return packed(entry.SerializeToString())

@@ -12,7 +12,7 @@ from optimist_common.drafts import DraftSource
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import Admission, Plan, PlannedRow, Sizes, StepResult, WindowUpdate
-from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.execution.executor import LocalExecutor
 from optimist_worker.execution.step import Step
 from optimist_worker.model.fused import fuse
@@ -57,7 +57,7 @@ def build_runner(path: Path, dtype: str = "float64", *, reads_sizes: bool = True
 def local_runner(
     model: Model,
     state: DeviceState,
-    drafter: Drafter | None = None,
+    drafter: GuardedDrafter | None = None,
     tap: FeatureTap | None = None,
     rule: AcceptanceRule = AcceptanceRule.COUPLED,
 ) -> Runner:

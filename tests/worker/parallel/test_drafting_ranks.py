@@ -139,7 +139,7 @@ def main(model: str, drafters: list[str]) -> int:
         runner = build_runner(settings_of(model, drafter, tensor_parallel_size=2), group)
         if drafter.startswith("draft_model"):
             network: Any = runner.engine.drafter
-            weights = network._network._model.module.parameters()
+            weights = network.guarded._network._model.module.parameters()
             is_shared = any(isinstance(weight, DTensor) for weight in weights)
             assert is_shared == ("/shared=" in drafter)
         if ranks.is_leader:

@@ -157,6 +157,8 @@ def test_a_drafter_that_fails_has_no_costs(
     def fail(rows: DraftRows) -> Proposal:
         raise RuntimeError("not enough memory")
 
-    monkeypatch.setattr(runner.engine.drafter, "propose", fail)
+    drafter = runner.engine.drafter
+    assert drafter is not None
+    monkeypatch.setattr(drafter.guarded, "propose", fail)
     assert measure_drafter(runner, CostCurve([1], [1]), 60.0) == []
-    assert "drafts of depth 1 cannot be timed: the forward pass failed: not enough" in caplog.text
+    assert "drafts of depth 1 cannot be timed: the drafter has failed" in caplog.text

@@ -1,5 +1,6 @@
 """Makes the drafter that the settings name."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from optimist_common.drafts import DraftSource
@@ -8,6 +9,7 @@ from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.attention.paged_attention import block_bytes
 from optimist_worker.core.batch.flat_batch import MOST_TREE_NODES
 from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.drafters.heads.eagle import EagleHead, load_eagle
 from optimist_worker.drafters.heads.medusa import MedusaHeads, load_medusa
 from optimist_worker.drafters.network import DraftModelNetwork, DraftNetwork, EagleNetwork
@@ -79,9 +81,20 @@ def drafter_block_bytes(weights: DrafterWeights | None, target: Model, block_siz
 
 
 def build_drafter(
-    settings: WorkerSettings, weights: DrafterWeights | None, target: Model, state: DeviceState
-) -> tuple[Drafter | None, FeatureTap | None]:
+    settings: WorkerSettings,
+    weights: DrafterWeights | None,
+    target: Model,
+    state: DeviceState,
+    on_failure: Callable[[int], None] | None = None,
+) -> tuple[GuardedDrafter | None, FeatureTap | None]:
     """Makes the drafter that is set, of what was loaded, if one is.
+
+    Args:
+        settings: The worker's.
+        weights: What was loaded.
+        target: The model that is drafted for.
+        state: Its state.
+        on_failure: See `GuardedDrafter`.
 
     Returns:
         The drafter, and where the features that it reads come from.
@@ -90,6 +103,13 @@ def build_drafter(
         SetupError: There can be no drafts of the shape that is asked for.
         RuntimeError: There is too little memory.
     """
+    drafter, tap = _build(settings, weights, target, state)
+    return drafter and GuardedDrafter(drafter, state.table, on_failure), tap
+
+
+def _build(
+    settings: WorkerSettings, weights: DrafterWeights | None, target: Model, state: DeviceState
+) -> tuple[Drafter | None, FeatureTap | None]:
     if settings.drafter == "ngram":
         return NgramDrafter(state.table, settings.num_drafter_tokens), None
     if weights is None:

@@ -49,8 +49,11 @@ class DraftNetwork(Protocol):
     def admit(self, slot: int) -> None:
         """Forgets whatever it knew of a slot."""
 
-    def is_ready(self, rows: DraftRows) -> torch.Tensor:
-        """Returns which rows it knows enough about to draft for, bool `[num_rows]`."""
+    reads_sizes: bool
+    """Whether it is given only rows that it can draft for, as far as that is known."""
+
+    def find_limits(self, rows: DraftRows) -> torch.Tensor:
+        """Returns the most drafts of each row, 0 where it knows too little, `[num_rows]`."""
 
     def begin(self, rows: DraftRows) -> Thought:
         """Catches up with the verified tokens; returns what follows the last one of each row."""
@@ -75,9 +78,15 @@ class DraftModelNetwork:
         """Takes memory for keys and values, which `discard` computes anew in each step.
 
         Tokens have the same ids in the target's vocabulary, and a pass has at most `max_tokens`.
+        The model may have fewer of them, or more, and fewer positions: then there are no drafts
+        after a token or beyond a position that it does not know.
         """
         self._model, self._table, self._max_tokens, self._kv = model, table, max_tokens, kv
-        self._vocab_size = vocab_size
+        self._vocab_size, self.reads_sizes = vocab_size, table.reads_sizes
+        self._num_ids = min(int(model.module.get_input_embeddings().weight.shape[0]), vocab_size)
+        self._num_positions = min(model.max_position_embeddings, table.token_ids.shape[1])
+        self._knows_all_ids = self._num_ids == vocab_size
+        self._knows_all_positions = self._num_positions == table.token_ids.shape[1]
         self.pool = KVPool(
             model.layers, table.trash_block, table.block_size, model.dtype, model.device
         )
@@ -89,25 +98,33 @@ class DraftModelNetwork:
         """Forgets whatever it knew of a slot."""
         self._num_computed[slot] = 0
 
-    def is_ready(self, rows: DraftRows) -> torch.Tensor:
-        """Returns which rows can be drafted for, bool `[num_rows]`.
+    def find_limits(self, rows: DraftRows) -> torch.Tensor:
+        """Returns the most drafts of each row, `[num_rows]`.
 
         Where sizes are not read, the host does not expect a row whose window has just ended. What
         has no room in the pass waits for the next step.
         """
-        missing = rows.columns.num_tokens - self._num_computed[rows.slots]
-        is_ready = (rows.limits > 0) & (missing <= self._most_missing(rows))
+        length, limits = rows.columns.num_tokens, rows.limits
+        missing = length - self._num_computed[rows.slots]
+        limits = torch.where(missing <= self._most_missing(rows), limits, 0)
+        if not self._knows_all_positions:
+            # The last token has a position, and so have all drafts but the last one.
+            limits = torch.minimum(limits, (self._num_positions - length + 1).clamp(min=0))
+        if not self._knows_all_ids:
+            last = self._table.read_tokens(rows.slots, (length - 1).clamp(min=0))
+            limits = torch.where(last < self._num_ids, limits, 0)
         if self._kv == "discard" or self._table.reads_sizes:
-            return is_ready
+            return limits
         # The shortest come first, so that a long row keeps no others from being drafted for.
+        is_ready = limits > 0
         lengths, order = torch.where(is_ready, missing.clamp(min=1), 0).sort(stable=True)
         has_room = lengths.cumsum(0) <= rows.num_unseen
-        return is_ready & torch.empty_like(is_ready).scatter_(0, order, has_room)
+        return limits * torch.empty_like(is_ready).scatter_(0, order, has_room)
 
     def begin(self, rows: DraftRows) -> Thought:
         """Computes what is missing of each row; its last token comes in the last pass."""
         known, length = self._num_computed[rows.slots], rows.columns.num_tokens
-        is_wanted = self.is_ready(rows)
+        is_wanted = self.find_limits(rows) > 0
         # What is drafted follows from the last token, so that is always computed. Rows without
         # drafts may have too few blocks for their tokens.
         computed = torch.where(is_wanted, torch.minimum(known, length - 1), length)
@@ -163,12 +180,20 @@ class DraftModelNetwork:
         return most, most * len(missing) if self._kv == "discard" else rows.num_unseen
 
     def _think(self, batch: FlatBatch) -> Thought:
-        """Runs a pass; its logits are of the target's tokens, as matrices may be padded."""
-        logits = self._model.forward(batch)
+        """Runs a pass; its logits are of the target's tokens, as matrices may be padded.
+
+        Tokens that the model does not know are fed as some other one, and what is beyond its
+        positions as at the last one: it is padding, or never drafted from.
+        """
+        if not self._knows_all_ids:
+            batch.input_ids = batch.input_ids.clamp(max=self._num_ids - 1)
+        if not self._knows_all_positions:
+            batch.positions = batch.positions.clamp(max=self._num_positions - 1)
+        logits = self._model.forward(batch)[:, : self._num_ids]
         lacking = self._vocab_size - logits.shape[1]
         if lacking > 0:
-            return Thought(torch.nn.functional.pad(logits, (0, lacking), value=float("-inf")))
-        return Thought(logits[:, : self._vocab_size])
+            logits = torch.nn.functional.pad(logits, (0, lacking), value=float("-inf"))
+        return Thought(logits)
 
 
 class LastFeatures:
@@ -210,7 +235,7 @@ class EagleNetwork:
 
     def __init__(self, head: EagleHead, table: SlotTable, dtype: torch.dtype) -> None:
         """Takes memory for keys, values and the last feature of every slot."""
-        self._head, self._table = head, table
+        self._head, self._table, self.reads_sizes = head, table, table.reads_sizes
         self.pool = KVPool(head.layers, table.trash_block, table.block_size, dtype, table.device)
         self._last = LastFeatures(head.config.hidden_size, table, dtype)
 
@@ -218,9 +243,9 @@ class EagleNetwork:
         """Forgets whatever it knew of a slot."""
         self._last.forget(slot)
 
-    def is_ready(self, rows: DraftRows) -> torch.Tensor:
-        """Returns which rows have a feature to go on from, bool `[num_rows]`."""
-        return self._last.is_known(rows.slots)
+    def find_limits(self, rows: DraftRows) -> torch.Tensor:
+        """Returns the most drafts of each row; 0 without a feature to go on from, `[num_rows]`."""
+        return torch.where(self._last.is_known(rows.slots), rows.limits, 0)
 
     def begin(self, rows: DraftRows) -> Thought:
         """Returns what follows the last token, which `observe` has computed."""

@@ -7,6 +7,7 @@ from optimist_worker.core.acceptance.sampling_table import SamplingTable
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.batch.flat_batch import FedLevel
 from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.drafts import no_drafts
 from optimist_worker.core.plan import Admission
 from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 from optimist_worker.drafters.heads.medusa import MedusaHeads
@@ -36,7 +37,9 @@ class AutoregressiveDrafter:
 
     def propose(self, rows: DraftRows) -> Proposal:
         """Drafts for some rows."""
-        limits = torch.where(self._network.is_ready(rows), rows.limits, 0)
+        limits = self._network.find_limits(rows)
+        if self._network.reads_sizes and not limits.any():
+            return Proposal(no_drafts(len(rows.slots), rows.slots.device))
         growth = Growth(self._shape, len(rows.slots), rows.slots.device)
         thought = self._network.begin(rows)
         growth.add(self._draft(rows, thought, 1))

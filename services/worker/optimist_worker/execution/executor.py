@@ -322,7 +322,8 @@ class GraphCache:
                 torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
             ):
                 outputs = function(static)
-        except RuntimeError as error:
+        except Exception as error:
+            # Whatever it is, it comes again where the step is run as it is.
             logger.warning("a step runs without a CUDA graph: %s", one_line(error))
             # PyTorch takes a pool whose capture has failed to be in use.
             self._pool = torch.cuda.graph_pool_handle()

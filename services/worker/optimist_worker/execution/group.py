@@ -192,6 +192,15 @@ class Group:
         asked, lives = tensor.tolist()
         return bool(asked), not lives
 
+    def require_all(self, event: str) -> None:
+        """Ends the process unless something happens to all ranks: they would differ after it."""
+        keys = [f"{event}/{rank}" for rank in range(self.ranks.world_size)]
+        try:
+            self.store.set(keys[self.ranks.rank], "")
+            self.store.wait(keys, timedelta(seconds=SILENT_SECONDS))
+        except RuntimeError as error:
+            end_process(f"{event} is not one of all ranks: {one_line(error)}")
+
     def is_first_to_say(self, text: str) -> bool:
         """Returns whether no other rank has said the same before, or that cannot be known."""
         try:

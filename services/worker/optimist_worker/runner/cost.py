@@ -215,9 +215,12 @@ def measure_drafter(
         num_drafts = -(-depth * most_tokens // most_depth)
         admit_alone(runner, [0])
         _execute(runner, plan_row(1, 0, _blocks(runner, 2 + most_tokens)))
+        num_failures = drafter.num_failures
         start = clock()
         result = _execute(runner, plan_row(1, num_drafts))
         seconds = clock() - start
+        if drafter.num_failures > num_failures:
+            raise _PassError("the drafter has failed")
         if result.draft_ns or not passes.num_tokens:
             return result.draft_ns / 1e9
         verify = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6

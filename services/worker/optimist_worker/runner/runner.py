@@ -29,7 +29,7 @@ from optimist_worker.core.plan import (
     StepResult,
     WindowUpdate,
 )
-from optimist_worker.drafters.drafter import Drafter
+from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.execution.executor import Executor, RunningStep, StepInput
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
@@ -43,7 +43,7 @@ class Engine:
         model: Model,
         state: DeviceState,
         executor: Executor,
-        drafter: Drafter | None = None,
+        drafter: GuardedDrafter | None = None,
         rule: AcceptanceRule = AcceptanceRule.COUPLED,
     ) -> None:
         self.model, self.state, self.executor = model, state, executor

@@ -44,6 +44,7 @@ REPEATS = Counter("optimist_worker_repeats", "Plans run again because no newer o
 IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with nothing to run")
 ROWS = Counter("optimist_worker_rows", "Rows of all runs")
 ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
+DRAFTER_ERRORS = Counter("optimist_worker_drafter_errors", "Errors that cost drafts")
 EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
 REPLACED_KERNELS = Gauge(
     "optimist_worker_replaced_kernels",

@@ -41,7 +41,7 @@ from optimist_worker.runner.cost import MeasuredCosts, measure_costs
 from optimist_worker.runner.footprint import measure_free
 from optimist_worker.runner.graph_check import check_graphs
 from optimist_worker.runner.runner import Engine, Runner
-from optimist_worker.service.observing import REPLACED_KERNELS, RequestSpans
+from optimist_worker.service.observing import DRAFTER_ERRORS, REPLACED_KERNELS, RequestSpans
 from optimist_worker.service.servicer import WorkerServicer
 from optimist_worker.settings import WorkerSettings
 
@@ -172,7 +172,13 @@ def _build_engine(
     # All stages open their lines at the same time.
     link = None if group is None or model.cut is None else StageLink(group.ranks)
     state = DeviceState(model, sizes)
-    drafter, tap = build_drafter(settings, weights, model, state)
+
+    def note_failure(number: int) -> None:
+        DRAFTER_ERRORS.inc()
+        if group is not None and link is None:
+            group.require_all(f"failure {number} of the drafter")
+
+    drafter, tap = build_drafter(settings, weights, model, state, note_failure)
     rule = AcceptanceRule(settings.acceptance)
     step = Step(model, state, drafter, tap, rule, settings.synthetic_rate)
     masks = Masks(settings.model, model)

@@ -1,0 +1,78 @@
+"""A drafter whose errors cost drafts, and nothing else."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from optimist_worker.core.batch.slot_table import SlotTable
+from optimist_worker.core.drafts import no_drafts
+from optimist_worker.core.plan import Admission
+from optimist_worker.drafters.drafter import Drafter, DraftRows, Proposal, VerifiedStep
+
+logger = logging.getLogger(__name__)
+
+
+class GuardedDrafter:
+    """Steps go on without drafts where another drafter fails.
+
+    A row of which it has not taken a pass in is drafted for no more: what it keeps of that row may
+    have gaps. Errors while a step is captured are raised, so that it is run as it is.
+    """
+
+    def __init__(
+        self, drafter: Drafter, table: SlotTable, on_failure: Callable[[int], None] | None = None
+    ) -> None:
+        """Guards a drafter.
+
+        Args:
+            drafter: The drafter.
+            table: The state.
+            on_failure: Called at each failure with its number, from 1 on.
+        """
+        self.source, self.max_tokens = drafter.source, drafter.max_tokens
+        self.max_depth = drafter.max_depth
+        self.guarded = drafter
+        self.num_failures = 0
+        self._on_failure, self._reads_sizes = on_failure, table.reads_sizes
+        self._is_lost = torch.zeros(table.num_slots + 1, dtype=torch.bool, device=table.device)
+
+    def admit(self, admission: Admission) -> None:
+        """Forgets whatever it knew of a slot."""
+        self._is_lost[admission.slot] = False
+        try:
+            self.guarded.admit(admission)
+        except Exception as error:
+            self._note(error)
+            self._is_lost[admission.slot] = True
+
+    def propose(self, rows: DraftRows) -> Proposal:
+        """Drafts for some rows; for none if that fails."""
+        if self.num_failures or not self._reads_sizes:
+            limits = torch.where(self._is_lost[rows.slots], 0, rows.limits)
+            rows = replace(rows, limits=limits)
+        try:
+            return self.guarded.propose(rows)
+        except Exception as error:
+            self._note(error)
+            return Proposal(no_drafts(len(rows.slots), rows.slots.device))
+
+    def observe(self, step: VerifiedStep) -> None:
+        """Learns from a pass of the target."""
+        try:
+            self.guarded.observe(step)
+        except Exception as error:
+            self._note(error)
+            self._is_lost.index_fill_(0, step.rows.slots, True)
+
+    def _note(self, error: Exception) -> None:
+        """Counts a failure, and logs the 1st, 2nd, 4th, 8th and so on."""
+        if self._is_lost.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise error
+        self.num_failures += 1
+        if not self.num_failures & (self.num_failures - 1):
+            number, source = self.num_failures, self.source.label
+            logger.error("no drafts of %s: it failed (%d times)", source, number, exc_info=error)
+        if self._on_failure is not None:
+            self._on_failure(self.num_failures)
