@@ -25,14 +25,20 @@ Stub = Any
 
 @asynccontextmanager
 async def serve(runner: Runner) -> AsyncIterator[Stub]:
+    async with serve_port(runner) as port, open_channel(f"127.0.0.1:{port}") as channel:
+        yield worker_pb2_grpc.WorkerServiceStub(channel)
+
+
+@asynccontextmanager
+async def serve_port(runner: Runner) -> AsyncIterator[int]:
     servicer = WorkerServicer(runner, COSTS)
     server = GrpcServer("127.0.0.1", 0)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)
-    port = await server.start()
-    async with open_channel(f"127.0.0.1:{port}") as channel:
-        yield worker_pb2_grpc.WorkerServiceStub(channel)
-    await server.stop()
-    servicer.close()
+    try:
+        yield await server.start()
+    finally:
+        await server.stop()
+        servicer.close()
 
 
 def first_plan(

@@ -149,6 +149,7 @@ OUTPUTS = outputs(
     has_ended=[0, 0, 1],
     num_fed_tokens=[4, 5, 3],
     window_nodes=[7, 0, 0],
+    draft_positions=[5, 0, 0],
     token_ids=[20, 21, 40],
     accepted_nodes=[9],
 )
@@ -167,7 +168,8 @@ def test_results_are_in_the_order_of_the_plan() -> None:
         "num_drafted_tokens": [3, 0, 0, 2],
         "num_accepted_tokens": [1, 0, 0, 0],
         "draft_sources": [1, 0, 0, 3],
-        "window_nodes": [7, 0, 0, 0],
+        "window_nodes": [7, -1, 0, 0],
+        "draft_positions": [5, -1, 0, 0],
         "accepted_nodes": [9],
     }
     for name, column in spread.items():

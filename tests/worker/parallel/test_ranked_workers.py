@@ -20,8 +20,9 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
-from tests.worker.call import PROMPT, first_plan, plan, read, serve, until
+from tests.worker.call import PROMPT, first_plan, plan, read, serve, serve_port, until
 from tests.worker.drafters.drafting import drafting_runner, save_blurred
+from tests.worker.failing_rows import check_failing_rows
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
 from tests.worker.parallel.started_worker import StartedWorker
 from tests.worker.step import NUM_BLOCKS, generate
@@ -129,6 +130,24 @@ async def test_what_is_wrong_with_requests_is_found_alike(lockstep: Lockstep) ->
     await lockstep.send(worker_pb2.ExecuteRequest(released_slots=to_bytes([0, 1])))
     assert not (await lockstep.read()).errors
     assert not (await lockstep.read()).errors
+
+
+async def test_rows_that_fail_end_their_requests_and_nothing_else(
+    alone: Runner, worker: StartedWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check_failing_rows(alone, worker.port, caplog)
+
+
+@pytest.mark.parametrize("reads_sizes", [True, False])
+async def test_rows_that_fail_in_one_process_end_their_requests_and_nothing_else(
+    alone: Runner, path: Path, caplog: pytest.LogCaptureFixture, reads_sizes: bool
+) -> None:
+    """Without reading sizes it is as inside of captured steps."""
+    shape, runner = DraftShape(5, 5), alone
+    if not reads_sizes:
+        runner = drafting_runner(path, "ngram", shape, reads_sizes=False, most_tokens=512)
+    async with serve_port(runner) as port:
+        await check_failing_rows(drafting_runner(path, "ngram", shape), port, caplog)
 
 
 async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
