@@ -20,7 +20,7 @@ from optimist_common.errors import SetupError
 from optimist_common.network.channel import open_channel
 from optimist_common.network.endpoints import Peer
 from optimist_common.network.health import is_serving
-from optimist_scheduler.journal import Journal, read_entries
+from optimist_scheduler.journal import FORMAT, Journal, read_entries
 from optimist_scheduler.service.replay import Report, main, replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker

@@ -166,38 +166,37 @@ class DrivenWorker(Worker):
 
 def spoil_row(result: worker_pb2.ExecuteResponse, row: int, name: str) -> bool:
     """Makes something of a row wrong; returns False if there is nothing of the kind."""
+    if name in ("logprobs", "bytes"):
+        return spoil_logprobs(result, int(from_bytes(result.slots)[row]), is_cut=name == "bytes")
     columns = {each: from_bytes(getattr(result, each)).tolist() for each in COLUMNS}
-    emitted, accepted = columns["num_emitted_tokens"], columns["num_accepted_tokens"]
-    column, end = columns[name] if name in columns else [], sum(emitted[: row + 1])
-    if name == "num_emitted_tokens":
-        column[row] += 1
-        columns["token_ids"].insert(end, 1)
-    elif name == "token_ids":
-        if not emitted[row]:
-            return False
-        column[end - 1] = VOCAB_SIZE
-    elif name == "accepted_nodes":
-        sources = columns["draft_sources"]
-        counts = [count * (source == 1) for count, source in zip(accepted, sources, strict=True)]
-        if not column or not counts[row]:
-            return False
-        column[sum(counts[:row])] = 10**6
-    elif name in ("logprobs", "bytes"):
-        slot = from_bytes(result.slots)[row]
-        found = [each for each in result.logprobs if each.slot == slot]
-        for each in found:
-            each.logprobs = floats_to_bytes([float("nan")] * (len(each.logprobs) // 4))
-            each.logprobs += b"1" * (name == "bytes")
-        return bool(found)
-    elif not column or (name == "window_nodes" and columns["draft_sources"][row] != 1):
+    emitted, sources = columns["num_emitted_tokens"], columns["draft_sources"]
+    counts = [
+        count * (source == DraftSource.PREDICTION)
+        for count, source in zip(columns["num_accepted_tokens"], sources, strict=True)
+    ]
+    exists = {
+        "token_ids": emitted[row],
+        "accepted_nodes": counts[row] and columns[name],
+        "window_nodes": sources[row] == DraftSource.PREDICTION and columns[name],
+    }
+    if not exists.get(name, columns[name]):
         return False
-    elif name in ("window_nodes", "draft_positions"):
-        column[row] = 10**6
+    places = {"token_ids": sum(emitted[: row + 1]) - 1, "accepted_nodes": sum(counts[:row])}
+    if name == "num_emitted_tokens":
+        columns["token_ids"].insert(sum(emitted[: row + 1]), 1)
+        emitted[row] += 1
     else:
-        column[row] += 20
+        columns[name][places.get(name, row)] += 1000
     for each, values in columns.items():
         setattr(result, each, to_bytes(values))
     return True
+
+
+def spoil_logprobs(result: worker_pb2.ExecuteResponse, slot: int, *, is_cut: bool) -> bool:
+    found = [each for each in result.logprobs if each.slot == slot]
+    for each in found:
+        each.logprobs = floats_to_bytes([float("nan")] * (len(each.logprobs) // 4)) + b"1" * is_cut
+    return bool(found)
 
 
 def can(condition: Callable[[DrivenWorker], bool]) -> Any:

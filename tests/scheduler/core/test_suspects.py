@@ -29,7 +29,7 @@ VOCAB_SIZE, MAX_LENGTH = 50, 64
 REASON = r"the worker was lost [345] times while it worked on this request(, at last on .*)?"
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """A worker's process has ended."""
 
 
@@ -46,7 +46,11 @@ class Farm:
     """Workers of one scheduler."""
 
     def __init__(
-        self, num_workers: int, poisons: dict[str, int], options: dict[str, int], sizes: dict[str, int]
+        self,
+        num_workers: int,
+        poisons: dict[str, int],
+        options: dict[str, int],
+        sizes: dict[str, int],
     ) -> None:
         self._poisons = poisons
         self._settings = SchedulerSettings(max_num_waiting=99, **options)
@@ -89,7 +93,7 @@ class Farm:
         elif place.sent and (random.random() < 0.5 or not scheduler.can_send):
             try:
                 self._run(place)
-            except Crash:
+            except CrashError:
                 self._lose(place)
         elif scheduler.can_send and (plan := place.worker.schedule(0.0)) is not None:
             place.sent.append(plan)
@@ -103,7 +107,7 @@ class Farm:
         for slot in from_bytes(plan.slots).tolist():
             row = place.fake.rows[slot]
             if len(row.token_ids) >= self._poisons.get(row.request_id, 999):
-                raise Crash
+                raise CrashError
         self.got.take(place.worker.settle(step_result(message), message))
 
 
@@ -196,7 +200,7 @@ def test_suspects_run_one_after_the_other_while_all_others_wait(depth: int) -> N
     alone: list[set[int]] = []
     while True:
         situation.fill()
-        if not situation.scheduler._state.suspects:
+        if not situation.scheduler._state.waiting.suspects:
             break
         alone.append({slot for plan in situation.sent for slot in plan.slots.tolist()})
         assert situation.text(3) == []

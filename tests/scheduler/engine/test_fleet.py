@@ -365,7 +365,9 @@ async def test_errors_at_proposers_cost_drafts(
         raise ZeroDivisionError("for the test")
 
     monkeypatch.setattr(pool.fleet._proposers, "observe", break_down)
-    await client.ask(*(add(each, PROMPTS[each], predicted=truth(PROMPTS[each])) for each in PROMPTS))
+    await client.ask(
+        *(add(each, PROMPTS[each], predicted=truth(PROMPTS[each])) for each in PROMPTS)
+    )
     assert client.tokens == answers()
 
 
@@ -373,9 +375,7 @@ async def test_errors_at_proposers_cost_drafts(
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-async def test_exactly_the_request_ends_that_ends_its_workers(
-    num_workers: int, pool: Pool
-) -> None:
+async def test_exactly_the_request_ends_that_ends_its_workers(num_workers: int, pool: Pool) -> None:
     workers = [new_worker(0.002) for _ in range(num_workers)]
     num_losses = 0
 

@@ -16,7 +16,11 @@ PROMPT = [5, 9, 300, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12,
 CASES = [
     *(("ngram", "drafter", name, True) for name in ("propose", "observe")),
     *(("medusa", "drafter", name, True) for name in ("propose", "observe")),
-    *(("draft_model", "drafter", name, reads) for name in ("propose", "observe") for reads in (0, 1)),
+    *(
+        ("draft_model", "drafter", name, reads)
+        for name in ("propose", "observe")
+        for reads in (0, 1)
+    ),
     *(("draft_model", "network", name, True) for name in ("begin", "feed", "observe")),
     ("discard", "network", "feed", True),
     *(("eagle", "network", name, True) for name in ("begin", "feed", "observe")),

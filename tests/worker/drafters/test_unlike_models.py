@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
+from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.build import build_drafter
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.memory import DeviceState
@@ -20,7 +21,6 @@ from optimist_worker.runner.runner import Runner
 from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.step import SIZES, admit, blocks_of, local_runner, plan_rows, run
-from optimist_worker.core.plan import PlannedRow
 
 FEWER, MORE = VOCAB_SIZE - 60, VOCAB_SIZE + 64
 KNOWN = [5, 9, 200, 17, 44, 44, 8, 130, 77, 201]

@@ -246,7 +246,7 @@ class Scheduler:
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None
         self._state.promote_starved(now)
-        if self._state.suspects:
+        if self._state.waiting.suspects:
             self._state.set_apart()
         decision = self._prepared.decision
         if decision is not None:
@@ -337,7 +337,7 @@ class Scheduler:
         self._requests[request.request_id] = request
         self._state.wait(request)
         if request.suspicion.must_run_alone:
-            self._state.suspects.append(request)
+            self._state.waiting.suspects.append(request)
         return None
 
     def check_integrity(self) -> None:

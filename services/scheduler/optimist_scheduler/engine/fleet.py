@@ -218,7 +218,9 @@ class Fleet:
 
     def _end_all(self, requests: list[Request], reason: str) -> None:
         """Ends requests that no worker has."""
-        ends = [make_end(each, len(each.token_ids), FinishReason.ERROR, reason) for each in requests]
+        ends = [
+            make_end(each, len(each.token_ids), FinishReason.ERROR, reason) for each in requests
+        ]
         self._delivery.end(ends)
 
     def _lose(self, engine: Engine, error: Exception) -> None:

@@ -162,6 +162,9 @@ class WorkerLink:
             self._fault = f"{error.code().name}: {error.details()}"
         except ValueError as error:
             self._fault = f"a column that is none: {error}"
+        except Exception as error:
+            logger.exception("a result cannot be read")
+            self._fault = f"a result cannot be read: {error!r}"
         except asyncio.CancelledError:
             # The call was ended because a plan could not be sent, unless this task is being ended.
             if (task := asyncio.current_task()) is not None and task.cancelling():

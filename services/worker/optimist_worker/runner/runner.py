@@ -31,6 +31,7 @@ from optimist_worker.core.plan import (
 )
 from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.execution.executor import Executor, RunningStep, StepInput
+from optimist_worker.execution.group import GroupError
 from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import Model
 
@@ -181,7 +182,9 @@ class Runner:
                 outputs = unpack(packed)
                 # Inside a captured step nothing is timed.
                 draft_ns = draft_ns or launched.expected_draft_ns
-            except RuntimeError as error:
+            except GroupError:
+                raise
+            except Exception as error:
                 self._fail(launched, error)
         if outputs is None:
             outputs = no_outputs()
@@ -203,7 +206,7 @@ class Runner:
         if (holder := self._slots.get(window.slot)) is not None and holder.error is None:
             try:
                 self.engine.state.windows.set(window)
-            except (RuntimeError, MemoryError) as failure:
+            except Exception as failure:
                 holder.error = self._refuse(holder, "its window cannot be set", failure)
                 return
             holder.has_window, holder.has_tree = True, bool(window.parents)
@@ -225,15 +228,16 @@ class Runner:
         error = find_fault(
             admission, sizes.block_size, sizes.max_model_len, engine.model.vocab_size
         )
-        if error is None and admission.sampling.grammar:
-            error = engine.masks.open(admission)
         held = self._slots[slot] = hold(admission, error, sizes.block_size)
         if error is None:
             try:
-                engine.state.admit(admission)
-                if engine.drafter is not None:
-                    engine.drafter.admit(admission)
-            except (RuntimeError, MemoryError) as failure:
+                if admission.sampling.grammar:
+                    held.error = engine.masks.open(admission)
+                if held.error is None:
+                    engine.state.admit(admission)
+                    if engine.drafter is not None:
+                        engine.drafter.admit(admission)
+            except Exception as failure:
                 held.error = self._refuse(held, "it cannot be admitted", failure)
 
     def _find_rows(self, launched: LaunchedPlan) -> list[PlannedRow]:
@@ -300,7 +304,10 @@ class Runner:
             if held.has_grammar and number:
                 emitted = outputs.token_ids[first : first + number].tolist()
                 # A grammar that can be followed no further fails the next row.
-                held.error = self.engine.masks.commit(slot, emitted)
+                try:
+                    held.error = self.engine.masks.commit(slot, emitted)
+                except Exception as failure:
+                    held.error = self._refuse(held, "its grammar has failed", failure)
             if outputs.lengths[index] >= held.min_length:
                 held.min_length = 0
             first += number
@@ -323,7 +330,7 @@ class Runner:
         launched.rows.clear()
         launched.step = None
 
-    def _refuse(self, held: HeldSlot, what: str, error: RuntimeError | MemoryError) -> str:
+    def _refuse(self, held: HeldSlot, what: str, error: Exception) -> str:
         """Returns why a request can run no more; raises DeviceLostError if nor can any other."""
         self.engine.executor.check_failure(error)
         logger.error("request %s: %s", held.request_id, what, exc_info=error)

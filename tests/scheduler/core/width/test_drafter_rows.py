@@ -198,9 +198,7 @@ def test_a_lookup_elsewhere_than_in_the_prediction_ends_its_request(
     settle_spoiled(situation, values, "draft_positions: ")
 
 
-@pytest.mark.parametrize(
-    ("column", "values"), [("draft_positions", [0, 0]), ("draft_sources", [])]
-)
+@pytest.mark.parametrize(("column", "values"), [("draft_positions", [0, 0]), ("draft_sources", [])])
 def test_columns_of_another_length_are_refused(column: str, values: list[int]) -> None:
     situation = drafting(LOOKUP)
     situation.add(0, [1, 2], 30)

@@ -84,8 +84,6 @@ class SchedulerState:
         """Slots whose requests want log-probabilities."""
         self.position_slots: set[int] = set()
         """Slots whose requests want to know where accepted drafts were read from."""
-        self.suspects: list[Request] = []
-        """Requests that are to run alone, the next one first; mostly none."""
         # Slots with prompt blocks that the prefix cache does not know yet.
         self._unregistered: set[int] = set()
 
@@ -129,8 +127,8 @@ class SchedulerState:
         waiting: Sequence[Request] = ()
         if self.takes_requests and not self._num_leaving:
             waiting = self.waiting.requests
-            if self.suspects:
-                waiting = [each for each in self.suspects[:1] if each.slot == NO_SLOT]
+            if self.waiting.suspects:
+                waiting = [each for each in self.waiting.suspects[:1] if each.slot == NO_SLOT]
         return ScheduleView(
             self.config,
             self.table,
@@ -156,11 +154,11 @@ class SchedulerState:
         """
         if not self.takes_requests:
             return
-        while self.suspects and not self._is_suspected(self.suspects[0]):
-            del self.suspects[0]
+        while self.waiting.suspects and not self._is_suspected(self.waiting.suspects[0]):
+            del self.waiting.suspects[0]
             self.waiting.touch()
-        if self.suspects:
-            for slot in self.running[self.running != self.suspects[0].slot].tolist():
+        if self.waiting.suspects:
+            for slot in self.running[self.running != self.waiting.suspects[0].slot].tolist():
                 self.preempt(slot)
 
     def _is_suspected(self, request: Request) -> bool:
@@ -171,7 +169,7 @@ class SchedulerState:
     def admit(self, request: Request, cached_blocks: Int32Array) -> int:
         """Moves a request from waiting to running; returns its slot."""
         self.waiting.remove(request)
-        if not self.suspects:
+        if not self.waiting.suspects:
             self.waiting.note_admission(request)
         num_cached_tokens = len(cached_blocks) * self.config.block_size
         if request.num_cached_tokens is None:
@@ -210,8 +208,8 @@ class SchedulerState:
 
     def end(self, request: Request) -> None:
         """Ends a request; its slot is released when no plan in flight names it."""
-        if request in self.suspects:
-            self.suspects.remove(request)
+        if request in self.waiting.suspects:
+            self.waiting.suspects.remove(request)
             self.waiting.touch()
         if request.slot == NO_SLOT:
             self.waiting.remove(request)

@@ -24,6 +24,8 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._requests: list[Request] = []
         self.version = 0
+        self.suspects: list[Request] = []
+        """Those that are to run alone, the next one first, which may run already; mostly none."""
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -142,8 +142,8 @@ def find_wrong_rows(
 
     Of draft nodes, positions and log-probabilities it says nothing, nor of rows that have errors.
     """
-    emitted, drafted = result.num_emitted_tokens, result.num_drafted_tokens
-    accepted, ends = result.num_accepted_tokens, rows.num_tokens + result.num_emitted_tokens
+    emitted, accepted = result.num_emitted_tokens, result.num_accepted_tokens
+    ends = rows.num_tokens + emitted
     emits = np.ones_like(step.emits) if result.repeat else step.emits
     wrong = _find_wrong_drafts(step, result)
     wrong |= _find_wrong_sources(state.config.drafter, result)

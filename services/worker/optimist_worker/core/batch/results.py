@@ -158,7 +158,10 @@ _NUM_COLUMNS = len(Outputs._fields) - 2
 _NONE = -1
 """In columns of nodes and positions."""
 _IDLE = np.array(
-    [[_NONE if name in ("window_nodes", "draft_positions") else 0] for name in Outputs._fields[:-2]],
+    [
+        [_NONE if name in ("window_nodes", "draft_positions") else 0]
+        for name in Outputs._fields[:-2]
+    ],
     np.int32,
 )
 """What rows that did not run have in each column."""
