@@ -10,8 +10,8 @@
 
 namespace aligner {
 
-// Returns whether a result fits its plan, as `check_result` of the scheduler finds for results
-// without errors that repeat nothing; also false for drafts that come from elsewhere than windows.
+// Returns whether all rows of a result fit its plan, as `find_wrong_rows` of the scheduler finds for
+// results without errors that repeat nothing; also false for drafts from elsewhere than windows.
 inline bool fits_plan(const py::handle& slots, const py::handle& emits,
                       const py::handle& num_planned_drafts, const py::handle& num_tokens,
                       const py::handle& max_lengths, const py::handle& is_alive,

@@ -236,15 +236,19 @@ def test_a_failing_pass_ends_its_rows_and_not_the_worker(
     assert (row.error, len(row.token_ids)) == (None, 1)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, IndexError, TypeError])
 def test_a_request_that_cannot_be_admitted_fails_alone(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch
+    llama: Runner, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
+    def refuse(*_: object) -> None:
+        raise kind("not enough memory:\n for this")
+
     expected = generate(llama, PROMPT, 1)
     llama.release_all()
     biased = admit(1, PROMPT, SamplingParams(logit_bias={9: 1.5}))
     rows = [PlannedRow(slot, 25, 0, blocks_of(slot)) for slot in (1, 0)]
     with monkeypatch.context() as patch:
-        patch.setattr(llama.engine.state.sampling, "_set_bias", no_memory)
+        patch.setattr(llama.engine.state.sampling, "_set_bias", refuse)
         bad, good = run(llama, plan_rows(1, admissions=[biased, admit(0, PROMPT)], rows=rows))
     assert bad.error == "it cannot be admitted: not enough memory: for this"
     assert (bad.token_ids, bad.length) == ([], 25)

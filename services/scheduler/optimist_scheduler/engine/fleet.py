@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -192,18 +193,24 @@ class Fleet:
         if fault is not None:
             self._give_up_model(absent, requests, f"{fault} of the one before")
             requests = []
-        try:
+        with self._ending_what_is_lost(requests):
             self._delivery.end(engine.begin(description))
             self.dispatcher.join(engine)
             self._delivery.end(self.dispatcher.adopt(requests))
-        except Exception:
-            # Nobody has them any more.
-            self._end_all(requests, FAILED)
-            raise
         for each in absent:
             if each.peer not in self._endpoints.peers:
                 self._spawn(self._let_go(each))
         self._reached.set()
+
+    @contextmanager
+    def _ending_what_is_lost(self, requests: list[Request]) -> Iterator[None]:
+        """Ends those of some requests that no worker has after an error."""
+        try:
+            yield
+        except Exception:
+            lost = [each for each in requests if not self.dispatcher.has(each.request_id)]
+            self._end_all(lost, FAILED)
+            raise
 
     def _give_up_model(self, absent: list[Engine], requests: list[Request], fault: str) -> None:
         """Ends what was begun with a model that is served no longer, by a worker or a gateway."""
@@ -237,7 +244,10 @@ class Fleet:
             "go on at others" if num_others else "wait",
             error,
         )
-        self._delivery.end(self.dispatcher.adopt(requests))
+        if number := sum(request.suspicion.must_run_alone for request in requests):
+            logger.warning("%d of them may be why workers are lost: each runs alone", number)
+        with self._ending_what_is_lost(requests):
+            self._delivery.end(self.dispatcher.adopt(requests))
         engine.update_metrics()
         self._commands.answer_pauses()
 
@@ -297,7 +307,8 @@ class Fleet:
                 return
             requests = self.dispatcher.evacuate([engine])
             self.dispatcher.leave(engine)
-            self._delivery.end(self.dispatcher.adopt(requests))
+            with self._ending_what_is_lost(requests):
+                self._delivery.end(self.dispatcher.adopt(requests))
         del self._engines[engine.peer]
         await engine.close()
 

@@ -110,7 +110,7 @@ class Worker:
         return None if plan is None else plan_message(plan)
 
     def settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> StepOutputs:
-        """Takes a result; raises ResultError if it fits no plan.
+        """Takes a result; raises ResultError if it cannot be read as a plan's.
 
         Args:
             result: What `message` says.
@@ -239,6 +239,10 @@ class Dispatcher:
         member.scheduler.add(new, now, self._num_arrived + 1)
         self._num_arrived += 1
         member.wake()
+
+    def has(self, request_id: str) -> bool:
+        """Returns whether a request runs or waits at a worker."""
+        return self._find(request_id) is not None
 
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request; returns its account, None if it is unknown or has ended."""

@@ -84,7 +84,8 @@ def count_of_windows(state: SchedulerState, result: StepResult) -> Int32Array:
     """Returns how many accepted drafts of each row are nodes of its window [num_rows]."""
     if state.config.drafter is None:
         return result.num_accepted_tokens
-    return result.num_accepted_tokens * (result.draft_sources == PREDICTION)
+    counts: Int32Array = result.num_accepted_tokens * (result.draft_sources == PREDICTION)
+    return counts
 
 
 def _check_draft_positions(
