@@ -18,12 +18,12 @@ from optimist_worker.model.model import Model
 def poison(token_id: int) -> None:
     forward = Model.forward
 
-    def forward_or_end(model: Model, batch: FlatBatch) -> torch.Tensor:
+    def forward_or_end(self: Model, batch: FlatBatch) -> torch.Tensor:
         if (batch.input_ids == token_id).any():
             os.kill(os.getpid(), signal.SIGKILL)
-        return forward(model, batch)
+        return forward(self, batch)
 
-    Model.forward = forward_or_end  # type: ignore[method-assign]
+    setattr(Model, "forward", forward_or_end)  # noqa: B010
 
 
 def supervise(token_id: int, options: list[str]) -> None:

@@ -3,11 +3,13 @@
 import re
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.base.values import Ended, FinishReason
@@ -39,7 +41,7 @@ class Place:
 
     worker: Worker
     fake: FakeWorker
-    sent: list = field(default_factory=list)
+    sent: list[worker_pb2.ExecuteRequest] = field(default_factory=list)
 
 
 class Farm:
@@ -50,7 +52,7 @@ class Farm:
         num_workers: int,
         poisons: dict[str, int],
         options: dict[str, int],
-        sizes: dict[str, int],
+        sizes: dict[str, Any],
     ) -> None:
         self._poisons = poisons
         self._settings = SchedulerSettings(max_num_waiting=99, **options)
@@ -173,14 +175,17 @@ def test_exactly_those_end_that_end_workers(
 
 
 def test_what_has_passed_is_cleared() -> None:
-    suspicion = Suspicion()
-    for assumed in (10, 14, 12):
-        assert not suspicion.is_proven
-        suspicion.note_loss(8, assumed, is_alone=False)
-    assert suspicion.must_run_alone
-    assert not suspicion.is_proven
-    suspicion.note_loss(13, 13, is_alone=True)
-    assert suspicion.is_proven
+    suspicion, are_proven = Suspicion(), []
+    for length, assumed, is_alone in (
+        (8, 10, False),
+        (8, 14, False),
+        (8, 12, False),
+        (13, 13, True),
+    ):
+        suspicion.note_loss(length, assumed, is_alone=is_alone)
+        are_proven.append(suspicion.is_proven)
+        assert suspicion.must_run_alone == (len(are_proven) >= LOSSES_TOGETHER)
+    assert are_proven == [False, False, False, True]
     suspicion.note_length(14)
     assert suspicion == Suspicion()
     suspicion.note_loss(20, 20, is_alone=True)

@@ -41,7 +41,8 @@ def save_resized(target: Path, directory: Path, vocab_size: int) -> Path:
 def save_gpt2(directory: Path, num_positions: int) -> Path:
     """Saves a model with a table of positions; fewer of them are the first ones."""
     sizes: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    model: Any = AutoModelForCausalLM.from_config(GPT2Config(n_positions=256, **sizes))
+    auto_model: Any = AutoModelForCausalLM
+    model = auto_model.from_config(GPT2Config(n_positions=256, **sizes))
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -49,7 +50,7 @@ def save_gpt2(directory: Path, num_positions: int) -> Path:
                 parameter.normal_(0.0, 0.2, generator=generator)
         positions = model.transformer.wpe.weight[:num_positions].clone()
     model.config.n_positions = num_positions
-    model.transformer.wpe = torch.nn.Embedding.from_pretrained(positions)
+    model.transformer.wpe = torch.nn.Embedding(*positions.shape, _weight=positions)
     model.save_pretrained(directory)
     return directory
 

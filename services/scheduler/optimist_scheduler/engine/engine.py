@@ -196,5 +196,5 @@ class Engine(Worker):
             self._metrics.observe_result(result, outputs)
             for ended in outputs.ended:
                 if ended.finished.reason is FinishReason.ERROR:
-                    message = ended.finished.message
-                    logger.warning("request %s ends: %s", ended.request_id, message)
+                    reason = ended.finished.message
+                    logger.warning("request %s ends: %s", ended.request_id, reason)

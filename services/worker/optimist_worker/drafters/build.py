@@ -104,7 +104,9 @@ def build_drafter(
         RuntimeError: There is too little memory.
     """
     drafter, tap = _build(settings, weights, target, state)
-    return drafter and GuardedDrafter(drafter, state.table, on_failure), tap
+    if drafter is None:
+        return None, tap
+    return GuardedDrafter(drafter, state.table, on_failure), tap
 
 
 def _build(

@@ -203,9 +203,9 @@ def test_columns_of_another_length_are_refused(column: str, values: list[int]) -
     situation = drafting(LOOKUP)
     situation.add(0, [1, 2], 30)
     situation.send()
-    result = run_plan(situation)
+    result, changes = run_plan(situation), dict[str, Any]({column: ints(*values)})
     with pytest.raises(ResultError, match=column):
-        situation.scheduler.settle(replace(result, **{column: ints(*values)}))
+        situation.scheduler.settle(replace(result, **changes))
     situation.got.take(situation.scheduler.settle(result))
     situation.finish()
 
