@@ -50,7 +50,7 @@ def save_gpt2(directory: Path, num_positions: int) -> Path:
                 parameter.normal_(0.0, 0.2, generator=generator)
         positions = model.transformer.wpe.weight[:num_positions].clone()
     model.config.n_positions = num_positions
-    model.transformer.wpe = torch.nn.Embedding(*positions.shape, _weight=positions)
+    model.transformer.wpe = torch.nn.Embedding(num_positions, 32, _weight=positions)
     model.save_pretrained(directory)
     return directory
 

@@ -122,6 +122,8 @@ def test_every_drafter_drafts_alike_and_ranks_that_diverge_end(tmp_path: Path) -
     assert "plan 0 came to something else than on rank 0" in output_of_1
     assert code != 0
     found = dict(json.loads(line) for line in output.splitlines())
+    # A drafter that fails at all ranks costs drafts.
+    assert texts_of(found.pop("failing")) == texts_of(found["none"]), log
     assert list(found) == drafters, log
     for drafter in drafters:
         expected = generate_drafted(build_runner(settings_of(str(target), drafter)))
@@ -135,8 +137,11 @@ def main(model: str, drafters: list[str]) -> int:
     assert isinstance(ranks, Ranks)
     torch.set_num_threads(1)
     group = Group(ranks, "cpu", 60.0)
-    for drafter in drafters:
-        runner = build_runner(settings_of(model, drafter, tensor_parallel_size=2), group)
+    for drafter in [*drafters, "failing"]:
+        kind = "ngram" if drafter == "failing" else drafter
+        runner = build_runner(settings_of(model, kind, tensor_parallel_size=2), group)
+        if drafter == "failing":
+            fail_often(runner)
         if drafter.startswith("draft_model"):
             network: Any = runner.engine.drafter
             weights = network.guarded._network._model.module.parameters()
@@ -150,6 +155,20 @@ def main(model: str, drafters: list[str]) -> int:
             follow(group, runner, 60.0)
     diverge(build_runner(settings_of(model, "ngram", tensor_parallel_size=2), group), group)
     return 0
+
+
+def fail_often(runner: Runner) -> None:
+    drafter: Any = runner.engine.drafter
+    propose, num_calls = drafter.guarded.propose, 0
+
+    def fail(rows: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls % 3 == 0:
+            raise IndexError("for the test")
+        return propose(rows)
+
+    drafter.guarded.propose = fail
 
 
 def diverge(runner: Runner, group: Group) -> None:
