@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from optimist_common.settings import ServiceSettings
+from tests.chaos.command import RunSettings
 from tests.chaos.faults.injector import Injector
 from tests.chaos.faults.recovery import report_recovery
 from tests.chaos.faults.schedule import make_schedule
@@ -35,13 +35,6 @@ NUM_CASES = 48
 """Different requests of a run."""
 DEADLINE_SECONDS = 120.0
 """Of each request."""
-
-
-class RunSettings(ServiceSettings):
-    """Settings of every run."""
-
-    seed: int = Field(0, ge=0, description="of everything that is drawn; 0 draws it too")
-    logs: str = Field("", description="directory for logs; empty for a temporary one")
 
 
 class FaultsSettings(RunSettings):
@@ -94,7 +87,13 @@ async def run(
         def may_break(url: str, since: float) -> bool:
             return injector.was_harmed(gateways[url], since)
 
-        asker = Client(list(gateways), DEADLINE_SECONDS, may_break, settings.seed)
+        asker = Client(
+            list(gateways),
+            DEADLINE_SECONDS,
+            may_break,
+            settings.seed,
+            grpc_addresses=fleet.grpc_addresses,
+        )
         async with aclosing(asker) as client:
             if settings.engines:
                 cases = await _keep_equal(cases, fleet)

@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from tests.chaos.command import RunSettings
 from tests.chaos.load.case import Case, make_cases
 from tests.chaos.load.client import Client, Ending, Outcome
 from tests.chaos.load.load import LoadSettings, ask_each, asking, is_all_right, report_outcomes
-from tests.chaos.run import DEADLINE_SECONDS, NUM_CASES, RunSettings
+from tests.chaos.run import DEADLINE_SECONDS, NUM_CASES
 from tests.chaos.services.fleet import FULL, Fleet, running_fleet
 from tests.chaos.services.levels import Levels, read_levels, settle
 from tests.chaos.services.network import Network
@@ -27,6 +28,7 @@ _LATENCIES = ("ttft_ms_p50", "ttft_ms_p99", "itl_ms_p50", "itl_ms_p99")
 _SAMPLE_SECONDS = 5.0
 # Allocators and caches fill at first.
 _WARM_SHARE = 0.2
+_RIGHT_ENDINGS = (Ending.ANSWERED, Ending.FAILED)
 # Of the measured capacity is asked for; it is measured with so many clients for so long.
 _SHARE, _NUM_CLIENTS, _CAPACITY_SECONDS = 0.5, 16, 60.0
 
@@ -54,7 +56,10 @@ async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
     """Runs the services and the load; returns the figures, with logs in a directory."""
     async with running_fleet(FULL, Network(), directory) as fleet:
         urls = [f"http://{one.address}" for one in fleet.named("gateway")]
-        async with aclosing(Client(urls, DEADLINE_SECONDS, seed=settings.seed)) as client:
+        asker = Client(
+            urls, DEADLINE_SECONDS, seed=settings.seed, grpc_addresses=fleet.grpc_addresses
+        )
+        async with aclosing(asker) as client:
             return {"seed": settings.seed} | await _soak(settings, fleet, client)
 
 
@@ -133,7 +138,7 @@ def split_into_windows(
         levels = [one.levels for one in samples if begin <= one.time < end]
         counts = {
             "requests": len(inside),
-            "errors": sum(one.ending is not Ending.ANSWERED for one in inside),
+            "errors": sum(one.ending not in _RIGHT_ENDINGS for one in inside),
             "refused": sum(one.num_refused for one in inside),
         }
         times = {"begin": begin, "end": end}

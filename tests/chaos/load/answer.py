@@ -1,9 +1,12 @@
 """An answer as a client has it in the end, and what differs between two."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from optimist_client import Step
 
 Logprob = tuple[str, float | None]
 """A token with its logarithm; None for a prompt's first."""
@@ -25,12 +28,34 @@ class Choice:
     """How often an end came."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """An error that the server answered, or with which it ended a stream."""
+
+    code: str
+    """A word for programs."""
+    message: str
+
+    def is_like(self, other: "Failure") -> bool:
+        """Tells whether both are of one kind and say the same, whichever front they came through.
+
+        Of several choices that fail, any may be the first; fronts call a field by other names.
+        """
+        return self.code == other.code and self._reason == other._reason
+
+    @property
+    def _reason(self) -> str:
+        return re.sub(r"^(choice \d+: )?([\w.\[\]]+: )?", "", self.message)
+
+
 @dataclass
 class Answer:
     """All choices of a request, whole or as far as they were streamed."""
 
     choices: dict[int, Choice] = field(default_factory=dict)
     completion_tokens: int | None = None
+    failure: Failure | None = None
+    """The error that came instead, or that ended it."""
 
     def take(self, body: dict[str, Any]) -> bool:
         """Adds an answer or a chunk of one; tells whether it brought tokens or an end."""
@@ -54,6 +79,18 @@ class Answer:
             is_news |= bool(token_ids) or part.get("finish_reason") is not None
         return is_news
 
+    def take_step(self, step: Step) -> None:
+        """Adds what came over gRPC."""
+        choice = self.choices.setdefault(step.index, Choice())
+        choice.text += step.text
+        choice.provenance += "".join(segment.text for segment in step.segments)
+        choice.token_ids += step.token_ids
+        either = [each for one in step.logprobs for each in (one, *one.top)]
+        choice.logprobs += [(one.text, one.logprob) for one in either]
+        if step.finish_reason is not None:
+            choice.finish_reason = step.finish_reason
+            choice.num_ends += 1
+
     @property
     def is_complete(self) -> bool:
         """Whether every choice that began has ended, and the usage has come."""
@@ -76,7 +113,13 @@ SEVERAL_ENGINES = Promise(tolerance=1e-3, repeats_samples=False)
 
 
 def difference(got: Answer, expected: Answer, tolerance: float = SAME_ENGINE.tolerance) -> str:
-    """Says what differs first; empty if nothing does but logarithms by no more than tolerated."""
+    """Says what differs first; empty if nothing does but logarithms by no more than tolerated.
+
+    Of two that failed, how much had come before may differ.
+    """
+    if got.failure or expected.failure:
+        is_like = got.failure and expected.failure and got.failure.is_like(expected.failure)
+        return "" if is_like else f"{_ending(got)}, expected {_ending(expected)}"
     if sorted(got.choices) != sorted(expected.choices):
         return f"choices {sorted(got.choices)}, expected {sorted(expected.choices)}"
     for index, choice in got.choices.items():
@@ -106,9 +149,13 @@ def fault_of_sample(got: Answer, expected: Answer) -> str:
 
 
 def is_beginning(got: Answer, expected: Answer) -> bool:
-    """Tells whether all that was streamed so far is how the expected answer begins."""
-    return all(
-        expected.choices[index].text.startswith(choice.text)
+    """Tells whether all that was streamed so far is how the expected answer begins.
+
+    Of an answer that fails nothing is known but the error.
+    """
+    return expected.failure is not None or all(
+        index in expected.choices
+        and expected.choices[index].text.startswith(choice.text)
         and expected.choices[index].token_ids[: len(choice.token_ids)] == choice.token_ids
         for index, choice in got.choices.items()
     )
@@ -122,6 +169,10 @@ def has_duplicates(got: Answer, expected: Answer) -> bool:
         for index, choice in got.choices.items()
         if index in expected.choices
     )
+
+
+def _ending(answer: Answer) -> str:
+    return str(answer.failure or {i: one.finish_reason for i, one in answer.choices.items()})
 
 
 def _is_subsequence(wanted: Iterable[int], tokens: Iterable[int]) -> bool:

@@ -4,9 +4,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal
 
 from optimist_training.data.edits import Edit, unseen_edits
+from tests.chaos.load.grpc_call import is_in_grpc
 
 MODEL_NAME = "tiny-edit"
 _PROPERTIES = {
@@ -16,9 +17,21 @@ _PROPERTIES = {
 }
 PERSON: dict[str, Any] = {"type": "object", "additionalProperties": False}
 PERSON |= {"properties": _PROPERTIES, "required": [*_PROPERTIES]}
+# Bounds that no automaton of a sensible size counts, many ways to read one text, no bottom, and
+# more ways than a matcher keeps once a text has some dozens of letters.
+LARGE_BOUNDS: dict[str, Any] = {"type": "object", "additionalProperties": False}
+LARGE_BOUNDS |= {"properties": {"text": {"type": "string", "minLength": 30, "maxLength": 50_000}}}
+LARGE_BOUNDS |= {"required": ["text"]}
+LARGE_ANSWER = '{"text": "def main(argument):\\n    return argument"}'
+AMBIGUOUS = 'start: x\nx: x x | /[a-z]+/ | " " | "\\n"'
+DEEP = 'start: x\nx: "(" x ")" | "[" x "]" | x "," x | /[a-z]*/'
+EXPLODING = "start: x\nx: x x | x x x | x x x x | /[a-z]/"
 _SAVE = {"type": "function", "function": {"name": "save", "parameters": PERSON}}
 LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+Protocol = Literal["http", "grpc"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +41,23 @@ class Case:
     name: str
     path: str
     body: dict[str, Any]
+    protocol: Protocol = "http"
+    failure: str = ""
+    """The right answer is an error whose message has this; empty if it is none."""
 
     @property
     def is_streamed(self) -> bool:
         """Whether the answer comes in chunks."""
-        return bool(self.body.get("stream"))
+        return bool(self.body.get("stream")) or self.protocol == "grpc"
+
+    @property
+    def undrafted(self) -> "Case":
+        """The same request without drafts of any source, for a whole answer over HTTP."""
+        left_out = ("prediction", "predicted_token_ids", "stream", "stream_options")
+        body = {name: value for name, value in self.body.items() if name not in left_out}
+        return Case(
+            self.name, self.path, body | {"num_speculative_tokens": 0}, failure=self.failure
+        )
 
     @property
     def is_sampled(self) -> bool:
@@ -42,7 +67,8 @@ class Case:
     @property
     def kind(self) -> str:
         """Such as `plain streamed`."""
-        return f"{self.name.rpartition('-')[0]} {'streamed' if self.is_streamed else 'whole'}"
+        way = "streamed" if self.is_streamed else "whole"
+        return f"{self.name.rpartition('-')[0]} {'grpc' if self.protocol == 'grpc' else way}"
 
 
 def make_cases(count: int, seed: int, *, predicts_all: bool = False) -> list[Case]:
@@ -62,9 +88,12 @@ def make_cases(count: int, seed: int, *, predicts_all: bool = False) -> list[Cas
         body |= {"model": MODEL_NAME, "return_token_ids": True}
         if predicts_all:
             body.setdefault("prediction", {"type": "content", "content": edit.before})
-        if rng.random() < 0.7:
+        way = rng.random()
+        protocol: Protocol = "grpc" if way < 0.35 and is_in_grpc(body) else "http"
+        if way < 0.75 and protocol == "http":
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        cases.append(Case(f"{kind}-{len(cases)}", path, body))
+        failure = _FAILURES.get(kind, "")
+        cases.append(Case(f"{kind}-{len(cases)}", path, body, protocol, failure))
     return cases
 
 
@@ -84,8 +113,20 @@ def _completion(edit: Edit, **fields: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _person(**fields: Any) -> dict[str, Any]:
-    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
-    return {"response_format": schema, "max_tokens": 120} | fields
+    return _json(PERSON) | fields
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "form", "schema": schema}}
+    return {"response_format": form, "max_tokens": 120}
+
+
+def _lark(grammar: str, **fields: Any) -> dict[str, Any]:
+    return {"structured_outputs": {"grammar": grammar}, "max_tokens": 60} | fields
+
+
+def _choice(*texts: str) -> dict[str, Any]:
+    return {"structured_outputs": {"choice": [*texts]}, "max_tokens": 60}
 
 
 _KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] = {
@@ -105,4 +146,11 @@ _KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] =
     "tools": lambda edit, _: _chat(edit, tools=[_SAVE], tool_choice="required"),
     "provenance": lambda edit, _: _chat(edit, edit.before, include_provenance=True),
     "long": lambda edit, _: _completion(edit, max_tokens=400, ignore_eos=True),
+    "large_bounds": lambda edit, _: _chat(edit, LARGE_ANSWER, **_json(LARGE_BOUNDS)),
+    "ambiguous": lambda edit, _: _chat(edit, edit.before, **_lark(AMBIGUOUS)),
+    "deep": lambda edit, _: _chat(edit, "((((a))))", **_lark(DEEP)),
+    "failing_grammar": lambda edit, _: _chat(edit, "abc" * 99, **_lark(EXPLODING, max_tokens=300)),
+    "failing_min_tokens": lambda edit, _: _chat(edit, "b", **_choice("a", "b"), min_tokens=40),
 }
+_FAILURES = {"failing_grammar": "grammar", "failing_min_tokens": "min_tokens"}
+"""What the errors of these kinds say."""

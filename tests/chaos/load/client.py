@@ -3,17 +3,20 @@
 import asyncio
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import httpx
 
-from tests.chaos.load.answer import Answer
+from optimist_client import OptimistError
+from tests.chaos.load.answer import Answer, Failure
 from tests.chaos.load.case import Case
+from tests.chaos.load.grpc_call import generate
 
 _REFUSALS = (429, 503)
+SHUTTING_DOWN = "shutting_down"
 # Without a connection there is no Retry-After.
 _RECONNECT_SECONDS = 0.25
 
@@ -22,6 +25,8 @@ class Ending(StrEnum):
     """How a request ended for its client."""
 
     ANSWERED = "answered"
+    FAILED = "failed"
+    """With the error that is the right answer."""
     LEFT = "left"
     """The client went away on purpose."""
     LATE = "late"
@@ -54,6 +59,11 @@ class Outcome:
 class LostError(Exception):
     """The answer is an error, or breaks off."""
 
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        """Says what went wrong, with what the server said if it said so."""
+        super().__init__(message)
+        self.failure = failure
+
 
 class _RefusedError(Exception):
     """Come back after so many seconds."""
@@ -69,6 +79,7 @@ class Client:
         may_break: Callable[[str, float], bool] = lambda url, since: False,
         seed: int = 0,
         on_chunk: Callable[[Outcome], None] = lambda outcome: None,
+        grpc_addresses: Mapping[str, str] | None = None,
     ) -> None:
         """Connects to nobody yet.
 
@@ -78,7 +89,9 @@ class Client:
             may_break: Whether a gateway, by its URL, was harmed since a time.
             seed: Of the choice of gateways.
             on_chunk: Called after each chunk with tokens.
+            grpc_addresses: Where the gateways speak gRPC, by their URLs; for cases that need it.
         """
+        self._grpc_addresses = grpc_addresses or {}
         self._urls, self._deadline_seconds = urls, deadline_seconds
         self._may_break, self._rng = may_break, random.Random(f"client {seed}")
         self._on_chunk = on_chunk
@@ -101,7 +114,9 @@ class Client:
         except TimeoutError:
             outcome.ending = Ending.LATE if leave_seconds is None else Ending.LEFT
         except LostError as error:
-            outcome.message = str(error)
+            outcome.message, outcome.answer.failure = str(error), error.failure
+            if error.failure and case.failure and case.failure in error.failure.message:
+                outcome.ending = Ending.FAILED
         outcome.ended = loop.time()
         return outcome
 
@@ -123,13 +138,37 @@ class Client:
                 await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _try_once(self, url: str, outcome: Outcome) -> None:
+        if outcome.case.protocol == "grpc":
+            await self._try_grpc(self._grpc_addresses[url], outcome)
+        else:
+            await self._try_http(url, outcome)
+
+    async def _try_grpc(self, address: str, outcome: Outcome) -> None:
+        loop = asyncio.get_running_loop()
+
+        def take_time() -> None:
+            outcome.times.append(loop.time())
+            self._on_chunk(outcome)
+
+        try:
+            await generate(address, outcome.case.body, outcome.answer, take_time)
+        except OptimistError as error:
+            is_said_by_server = error.code != error.status.lower()
+            if not is_said_by_server or error.code == SHUTTING_DOWN:
+                raise httpx.RemoteProtocolError(str(error)) from None
+            if error.retry_after is not None and not outcome.answer.choices:
+                raise _RefusedError(error.retry_after) from None
+            raise LostError(str(error), Failure(error.code, error.message)) from None
+
+    async def _try_http(self, url: str, outcome: Outcome) -> None:
         case, loop = outcome.case, asyncio.get_running_loop()
         async with self._http.stream("POST", url + case.path, json=case.body) as response:
             if response.status_code in _REFUSALS:
                 raise _RefusedError(float(response.headers["retry-after"]))
             if response.status_code != 200:
                 text = (await response.aread()).decode()
-                raise LostError(f"{response.status_code}: {text}")
+                failure = _failure(json.loads(text)["error"])
+                raise LostError(f"{response.status_code}: {text}", failure)
             if not case.is_streamed:
                 outcome.answer.take(json.loads(await response.aread()))
                 return
@@ -151,7 +190,11 @@ def _chunk(line: str) -> dict[str, Any]:
     chunk: dict[str, Any] = json.loads(line.removeprefix("data: "))
     if (error := chunk.get("error")) is None:
         return chunk
-    if error.get("code") == "shutting_down":
+    if error.get("code") == SHUTTING_DOWN:
         # Its grace is over: another gateway, or this one when it is back, is to be asked.
         raise httpx.RemoteProtocolError("the gateway shuts down")
-    raise LostError(f"error in the stream: {error}")
+    raise LostError(f"error in the stream: {error}", _failure(error))
+
+
+def _failure(error: dict[str, Any]) -> Failure:
+    return Failure(str(error.get("code")), error["message"])

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.chaos.services.network import Network
-from tests.stack import MODEL_FLAG, VLLM_FLAGS, VLLM_VARIABLES, Process
+from tests.stack import BUNDLED_MODEL, VLLM_FLAGS, VLLM_VARIABLES, Process
 
 # What is computed is the same, whatever it costs; and a core is shared by several.
 _ENVIRONMENT = {"OPTIMIST_WORKER_COST_SECONDS": "0", "OMP_NUM_THREADS": "1"}
@@ -29,6 +29,8 @@ class Shape:
     """Of the environment that has vLLM."""
     dtype: str = "float64"
     """Of the workers: in float64 no token depends on how wide a pass is."""
+    model: str = str(BUNDLED_MODEL)
+    """Directory of the model."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More of the command lines of a role, such as `gateway`."""
 
@@ -42,6 +44,8 @@ class Fleet:
     def __init__(self, shape: Shape, network: Network, directory: Path) -> None:
         """Starts nothing yet; see `running_fleet`."""
         self.members: dict[str, Process] = {}
+        self.grpc_addresses: dict[str, str] = {}
+        """Where gateways speak gRPC, by their URLs."""
         self._shape, self._network, self._directory = shape, network, directory
 
     def named(self, role: str) -> list[Process]:
@@ -55,28 +59,31 @@ class Fleet:
 
     async def build(self) -> None:
         """Adds all members of the shape, which it does not start."""
-        shape = self._shape
-        self._add_redis()
+        shape, model = self._shape, ("--model", self._shape.model)
+        if shape.num_proposers:
+            self._add_redis()
         proposers = [f"proposer-{number + 1}" for number in range(shape.num_proposers)]
         for name in proposers:
             store = await self._connect(name, ["redis"])
-            self._add(name, *MODEL_FLAG, "--store", f"redis://{store}/0")
+            self._add(name, *model, "--store", f"redis://{store}/0")
         numbers, schedulers = count(1), []
         for index, num_workers in enumerate(shape.num_workers):
             workers = [f"worker-{next(numbers)}" for _ in range(num_workers)]
             for name in workers:
-                self._add(name, *MODEL_FLAG, "--dtype", shape.dtype, "--num-threads", "1")
+                self._add(name, *model, "--dtype", shape.dtype, "--num-threads", "1")
             name = f"scheduler-{index + 1}"
             peers = ("--workers", await self._connect(name, workers))
             self._add(name, *peers, "--proposers", await self._connect(name, proposers))
             schedulers.append(name)
         for number in range(shape.num_engines):
             schedulers.append(f"engine-{number + 1}")
-            self._add(schedulers[-1], *MODEL_FLAG)
+            self._add(schedulers[-1], *model)
         for number in range(shape.num_gateways):
             name = f"gateway-{number + 1}"
             reached = await self._connect(name, schedulers)
-            self._add(name, *MODEL_FLAG, "--schedulers", reached)
+            host, port = self._network.place(name)
+            self._add(name, *model, "--schedulers", reached, "--grpc-port", str(port))
+            self.grpc_addresses[f"http://{self.members[name].address}"] = f"{host}:{port}"
 
     def _add(self, name: str, *options: str) -> None:
         role = name.rpartition("-")[0]

@@ -12,31 +12,13 @@ from optimist_training.data.edits import Edit
 from tests.chaos.load.client import Client, Ending
 from tests.integration.edit import ask, ask_together
 from tests.integration.matrix import random_requests
+from tests.integration.matrix.sources import SOURCES
 from tests.stack import MODEL_FLAG, Services, start, start_services
 
 # Of two requests that run together one is preempted before either has ended, see test_scenarios.
 MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype", "float64")
-TREE = ("--drafter-tokens", "12", "--drafter-depth", "4", "--drafter-width", "3")
 
 NUM_RANDOM_REQUESTS = 20
-
-SOURCES = {
-    "none": ("--drafter", "none"),
-    "ngram": ("--drafter", "ngram", "--drafter-tokens", "16"),
-    "draft_model": ("--drafter", "draft_model"),
-    "draft_model discarded": ("--drafter", "draft_model", "--drafter-kv", "discard"),
-    "draft_model tree": ("--drafter", "draft_model", "--drafter-tree", "dynamic", *TREE),
-    "quantised": ("--drafter", "quantised", "--drafter-bits", "8"),
-    "quantised tree": (
-        *("--drafter", "quantised", "--drafter-bits", "4"),
-        *("--drafter-tree", "fixed", *TREE),
-    ),
-    "medusa": ("--drafter", "medusa"),
-    "medusa tree": ("--drafter", "medusa", "--drafter-tree", "fixed", *TREE),
-    "eagle": ("--drafter", "eagle"),
-    "eagle tree": ("--drafter", "eagle", "--drafter-tree", "dynamic", *TREE),
-    "eagle by rejection": ("--drafter", "eagle", "--acceptance", "rejection"),
-}
 
 
 @pytest.fixture(scope="module")

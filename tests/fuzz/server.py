@@ -1,0 +1,83 @@
+"""The servers of a fuzz: one without drafts and with room, and ones with drafts and without."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from tests.chaos.services.fleet import Fleet, Shape
+from tests.integration.matrix.sources import SOURCES
+from tests.stack import read_totals, wait_until
+
+REQUESTS_PER_SERVER = 96
+AT_ONCE = 12
+# The longest request fits, and not twelve of middling length: some are preempted.
+_MEMORY = ("--num-kv-blocks", "72", "--max-num-seqs", "12", "--max-num-batched-tokens", "144")
+_PLAIN = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
+_SCHEDULES: tuple[tuple[str, ...], ...] = (
+    (),
+    _PLAIN,
+    ("--max-plans-in-flight", "3", "--draft-width", "adaptive"),
+    ("--multi-step-count", "4", "--num-speculative-tokens", "8"),
+    ("--num-pipeline-stages", "2"),
+    ("--policy", "priority", "--draft-width", "fixed", "--num-speculative-tokens", "16"),
+    ("--proposer-wait", "always", "--follow", "predictions"),
+)
+_OF_ONE_MODEL = ("none", "ngram", "quantised", "quantised tree")
+# Its text for a seed depends on what was drafted.
+_NOT_EXACT = ("eagle by rejection",)
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a server is started."""
+
+    worker: tuple[str, ...]
+    scheduler: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"worker {' '.join(self.worker)}; scheduler {' '.join(self.scheduler)}"
+
+    def shape(self, model: str, dtype: str) -> Shape:
+        """Returns one of each service, with two proposers."""
+        options = {"worker": self.worker, "scheduler": self.scheduler}
+        return Shape(1, (1,), 2, dtype=dtype, model=model, options=options)
+
+
+def reference_shape(model: str, dtype: str) -> Shape:
+    """Returns what answers without drafts: no proposer, no drafter, nothing ahead."""
+    options = {"worker": ("--drafter", "none"), "scheduler": _PLAIN}
+    return Shape(1, (1,), 0, dtype=dtype, model=model, options=options)
+
+
+def draw_server(seed: int, number: int, *, has_heads: bool) -> Server:
+    """Returns server `number` of a seed; `has_heads` allows drafters with weights of their own."""
+    rng = random.Random(f"server {seed} {number}")
+    exact = [name for name in SOURCES if name not in _NOT_EXACT]
+    source = rng.choice(exact if has_heads else _OF_ONE_MODEL)
+    is_caching = ("--enable-prefix-caching", rng.choice(["true", "true", "false"]))
+    return Server((*SOURCES[source], *_MEMORY), (*rng.choice(_SCHEDULES), *is_caching))
+
+
+async def leftovers(fleet: Fleet) -> list[str]:
+    """Waits until a scheduler has nothing more to do; names what it keeps, and a lost worker."""
+    (scheduler,) = fleet.named("scheduler")
+    prefix = "optimist_scheduler_"
+
+    def read() -> dict[str, float]:
+        totals = read_totals(scheduler.metrics_url)
+        return {name.removeprefix(prefix): value for name, value in totals.items()}
+
+    def is_empty() -> bool:
+        now = read()
+        return not now["running"] + now["waiting"] and now["free_blocks"] == now["blocks"]
+
+    found = []
+    try:
+        await asyncio.to_thread(wait_until, is_empty, "an empty scheduler", 30.0)
+    except AssertionError:
+        now = read()
+        names = ("running", "waiting", "free_blocks", "blocks")
+        found.append("left over: " + ", ".join(f"{name} {now[name]:g}" for name in names))
+    if losses := read()["worker_losses_total"]:
+        found.append(f"a worker was lost {losses:g} times")
+    return found
