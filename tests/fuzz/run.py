@@ -49,10 +49,13 @@ async def fuzz(settings: FuzzSettings, directory: Path) -> dict[str, Any]:
     run = _Run(settings, directory)
     began = time.monotonic()
     shape = reference_shape(settings.model, settings.dtype)
-    async with run.serving(shape, "undrafted") as fleet, aclosing(_client(fleet)) as client:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(run.prepare(client))
-            await run.ask_all()
+    async with (
+        run.serving(shape, "undrafted") as fleet,
+        aclosing(_client(fleet)) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(run.prepare(client))
+        await run.ask_all()
     report = {"seed": settings.seed, "model": Path(settings.model).name, "dtype": settings.dtype}
     return report | {"seconds": round(time.monotonic() - began)} | run.tally.report()
 
@@ -99,9 +102,9 @@ class _Run:
         outcome = await client.ask(drawn.case.undrafted)
         expected = outcome.answer
         asked = Asked(drawn, predict(drawn, expected, self._settings.seed), expected)
-        if fault := (outcome.ending is Ending.LATE and "late") or fault_of(
-            drawn, expected, self._material
-        ):
+        has_ended = outcome.ending is Ending.ANSWERED or expected.failure is not None
+        fault = fault_of(drawn, expected, self._material) if has_ended else outcome.message
+        if fault or not has_ended:
             self.tally.differs(asked, outcome, f"without drafts: {fault}", "undrafted", "")
         return asked
 
@@ -138,8 +141,8 @@ class _Run:
             return f"no answer within {_DEADLINE_SECONDS:g} s"
         if outcome.ending is Ending.LOST and outcome.answer.failure is None:
             return f"lost: {outcome.message}"
-        differs = difference(outcome.answer, one.expected, self._tolerance)
-        return differs or fault_of(one.drawn, outcome.answer, self._material)
+        # What is wrong with an answer by itself was noted when it came without drafts.
+        return difference(outcome.answer, one.expected, self._tolerance)
 
 
 def _client(fleet: Fleet) -> Client:
