@@ -9,9 +9,9 @@ from tests.integration.matrix.sources import SOURCES
 from tests.stack import read_totals, wait_until
 
 REQUESTS_PER_SERVER = 96
-AT_ONCE = 12
-# The longest request fits, and not twelve of middling length: some are preempted.
-_MEMORY = ("--num-kv-blocks", "72", "--max-num-seqs", "12", "--max-num-batched-tokens", "144")
+AT_ONCE = 16
+# The longest request fits, and not sixteen of middling length: some are preempted.
+_MEMORY = ("--num-kv-blocks", "72", "--max-num-seqs", "16", "--max-num-batched-tokens", "144")
 _PLAIN = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
 _SCHEDULES: tuple[tuple[str, ...], ...] = (
     (),

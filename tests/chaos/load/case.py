@@ -7,6 +7,7 @@ from itertools import cycle
 from typing import Any, Literal
 
 from optimist_training.data.edits import Edit, unseen_edits
+from tests.chaos.load.grammar import AMBIGUOUS, DEEP, FAILING, LARGE_BOUNDS
 from tests.chaos.load.grpc_call import is_in_grpc
 
 MODEL_NAME = "tiny-edit"
@@ -17,16 +18,8 @@ _PROPERTIES = {
 }
 PERSON: dict[str, Any] = {"type": "object", "additionalProperties": False}
 PERSON |= {"properties": _PROPERTIES, "required": [*_PROPERTIES]}
-# Bounds that no automaton of a sensible size counts, many ways to read one text, no bottom, and
-# more ways than a matcher keeps once a text has some dozens of letters.
-LARGE_BOUNDS: dict[str, Any] = {"type": "object", "additionalProperties": False}
-LARGE_BOUNDS |= {"properties": {"text": {"type": "string", "minLength": 30, "maxLength": 50_000}}}
-LARGE_BOUNDS |= {"required": ["text"]}
-LARGE_ANSWER = '{"text": "def main(argument):\\n    return argument"}'
-AMBIGUOUS = 'start: x\nx: x x | /[a-z]+/ | " " | "\\n"'
-DEEP = 'start: x\nx: "(" x ")" | "[" x "]" | x "," x | /[a-z]*/'
-EXPLODING = "start: x\nx: x x | x x x | x x x x | /[a-z]/"
 _SAVE = {"type": "function", "function": {"name": "save", "parameters": PERSON}}
+LARGE_ANSWER = '{"text": "def main(argument):\\n    return argument"}'
 LIKELY_PERSON = '{"name": "total", "age": 41, "tags": ["a", "b"]}'
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -149,7 +142,7 @@ _KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] =
     "large_bounds": lambda edit, _: _chat(edit, LARGE_ANSWER, **_json(LARGE_BOUNDS)),
     "ambiguous": lambda edit, _: _chat(edit, edit.before, **_lark(AMBIGUOUS)),
     "deep": lambda edit, _: _chat(edit, "((((a))))", **_lark(DEEP)),
-    "failing_grammar": lambda edit, _: _chat(edit, "abc" * 99, **_lark(EXPLODING, max_tokens=300)),
+    "failing_grammar": lambda edit, _: _chat(edit, "abc" * 20, **_lark(FAILING)),
     "failing_min_tokens": lambda edit, _: _chat(edit, "b", **_choice("a", "b"), min_tokens=40),
 }
 _FAILURES = {"failing_grammar": "grammar", "failing_min_tokens": "min_tokens"}

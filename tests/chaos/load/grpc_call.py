@@ -1,7 +1,7 @@
 """The same requests over gRPC, through the Python client."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from optimist_client import AsyncClient, Message, Options, RetryPolicy
 from optimist_client.request import Prompt
@@ -73,4 +73,4 @@ def _from_body(body: dict[str, Any]) -> tuple[Prompt, Options]:
     options |= {name: rest.pop(name) for name in _FIELDS & rest.keys()}
     if rest:
         raise KeyError(sorted(rest)[0])
-    return prompt, Options(**options)
+    return prompt, cast("Options", options)
