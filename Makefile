@@ -40,7 +40,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore fuzz house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,10 @@ house: setup ## measure files, functions, folders, imports and what a request cr
 explore: setup ## property tests with examples that nobody has tried, and with more of them
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/pytest -n auto --maxprocesses 8 --dist load -m hypothesis --hypothesis-profile explore $(ARGS)
+
+fuzz: setup ## random requests with and without drafts for half an hour; ARGS="--seconds 60 --seed 7 --model models/smollm2"
+	@$(call require,redis-server,redis-server)
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 # All that is checked but the types.
 define CHECKS
