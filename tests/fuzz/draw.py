@@ -17,7 +17,7 @@ from tests.fuzz.form import Form, draw_form, long_form
 
 _NUM_EDITS = 12
 _LENGTHS = (1, 4, 16, 24, 32, 48, 64, 64, 160)
-LONGEST = 1000
+LONGEST = 960
 """Tokens of a long answer."""
 _PROSE = (
     "Name three colours, with commas between them.",

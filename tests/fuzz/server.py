@@ -11,7 +11,7 @@ from tests.stack import read_totals, wait_until
 REQUESTS_PER_SERVER = 96
 AT_ONCE = 16
 # The longest request fits, and not sixteen of middling length: some are preempted.
-_MEMORY = ("--num-kv-blocks", "72", "--max-num-seqs", "16", "--max-num-batched-tokens", "144")
+_MEMORY = ("--num-kv-blocks", "76", "--max-num-seqs", "16", "--max-num-batched-tokens", "144")
 _PLAIN = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
 _SCHEDULES: tuple[tuple[str, ...], ...] = (
     (),
