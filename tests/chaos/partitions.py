@@ -85,7 +85,7 @@ async def run_partitions(settings: PartitionsSettings, directory: Path) -> dict[
             urls, _DEADLINE_SECONDS, seed=settings.seed, grpc_addresses=fleet.grpc_addresses
         )
         async with aclosing(asker) as client:
-            cases = make_cases(NUM_CASES, settings.seed)
+            cases = make_cases(NUM_CASES, settings.seed, is_harsh=True)
             expected = await ask_each(client, cases)
             before = await read_levels(fleet)
             rows = []

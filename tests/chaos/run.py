@@ -76,7 +76,13 @@ async def run(
 ) -> dict[str, Any]:
     """Runs the services, the load and the faults; returns the figures, with logs in a directory."""
     # Made before there are proxies, which stand still meanwhile.
-    cases = make_cases(settings.cases, settings.seed, predicts_all=settings.predictions)
+    cases = make_cases(
+        settings.cases,
+        settings.seed,
+        predicts_all=settings.predictions,
+        # How much of a grammar vLLM follows is its own affair.
+        is_harsh=not settings.engines,
+    )
     network = ProxiedNetwork(settings.seed)
     began = time.monotonic()
     async with running_fleet(shape or settings.shape, network, directory) as fleet:

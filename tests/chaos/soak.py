@@ -64,7 +64,7 @@ async def soak(settings: SoakSettings, directory: Path) -> dict[str, Any]:
 
 
 async def _soak(settings: SoakSettings, fleet: Fleet, client: Client) -> dict[str, Any]:
-    cases = make_cases(NUM_CASES, settings.seed)
+    cases = make_cases(NUM_CASES, settings.seed, is_harsh=True)
     expected = await ask_each(client, cases)
     capacity = await _capacity(settings, client, cases)
     await asyncio.sleep(2.0)

@@ -11,7 +11,7 @@ from tests.chaos.services.fleet import Shape
 # Kills Redis, the proposer, a worker and a scheduler, restarts the worker, resets connections of
 # the gateway and of the proposer, and holds one way between gateway and scheduler.
 SETTINGS = FaultsSettings(
-    seed=35009, seconds=12.0, pause_seconds=1.3, warm_seconds=1.0, cases=12, clients=4
+    seed=35009, seconds=12.0, pause_seconds=1.3, warm_seconds=1.0, cases=16, clients=4
 )
 SHAPE = Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1)
 
@@ -26,6 +26,8 @@ async def test_answers_are_the_same_whatever_fails(tmp_path: Path) -> None:
     assert report["not_back"] == []
     assert report["duplicates"] == 0
     assert report["answers_equal"] == report["answered"] > 0
+    assert report["failed_as_they_must"] > 0
+    assert any(kind.endswith(" grpc") for kind in report["by_kind"])
     assert report["all_right"]
 
 

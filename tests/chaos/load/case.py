@@ -25,6 +25,7 @@ _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 Protocol = Literal["http", "grpc"]
+_Make = Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,20 @@ class Case:
         return f"{self.name.rpartition('-')[0]} {'grpc' if self.protocol == 'grpc' else way}"
 
 
-def make_cases(count: int, seed: int, *, predicts_all: bool = False) -> list[Case]:
+def make_cases(
+    count: int, seed: int, *, predicts_all: bool = False, is_harsh: bool = False
+) -> list[Case]:
     """Returns requests of all kinds in turn; the same for the same arguments.
 
     Args:
         count: How many.
         seed: Of what is drawn.
         predicts_all: Whether those have a prediction too that have none by themselves.
+        is_harsh: Whether some come over gRPC, have grammars that ask much, or have to fail.
     """
     rng = random.Random(f"cases {seed}")
-    kinds = cycle(_KINDS.items())
+    # Also few requests have all of the harsh ones.
+    kinds = cycle(((_HARSH_KINDS if is_harsh else {}) | _KINDS).items())
     cases: list[Case] = []
     for edit in unseen_edits(count, seed):
         kind, make = next(kinds)
@@ -81,9 +86,11 @@ def make_cases(count: int, seed: int, *, predicts_all: bool = False) -> list[Cas
         body |= {"model": MODEL_NAME, "return_token_ids": True}
         if predicts_all:
             body.setdefault("prediction", {"type": "content", "content": edit.before})
-        way = rng.random()
-        protocol: Protocol = "grpc" if way < 0.35 and is_in_grpc(body) else "http"
-        if way < 0.75 and protocol == "http":
+        is_streamed = rng.random() < 0.7
+        protocol: Protocol = "http"
+        if is_harsh and rng.random() < 0.4 and is_in_grpc(body):
+            protocol = "grpc"
+        elif is_streamed:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         failure = _FAILURES.get(kind, "")
         cases.append(Case(f"{kind}-{len(cases)}", path, body, protocol, failure))
@@ -122,7 +129,7 @@ def _choice(*texts: str) -> dict[str, Any]:
     return {"structured_outputs": {"choice": [*texts]}, "max_tokens": 60}
 
 
-_KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] = {
+_KINDS: dict[str, _Make] = {
     "half_right": lambda edit, _: _chat(edit, edit.before),
     "plain": lambda edit, _: _chat(edit),
     "schema": lambda edit, _: _chat(edit, **_person()),
@@ -139,6 +146,8 @@ _KINDS: dict[str, Callable[[Edit, random.Random], tuple[str, dict[str, Any]]]] =
     "tools": lambda edit, _: _chat(edit, tools=[_SAVE], tool_choice="required"),
     "provenance": lambda edit, _: _chat(edit, edit.before, include_provenance=True),
     "long": lambda edit, _: _completion(edit, max_tokens=400, ignore_eos=True),
+}
+_HARSH_KINDS: dict[str, _Make] = {
     "large_bounds": lambda edit, _: _chat(edit, LARGE_ANSWER, **_json(LARGE_BOUNDS)),
     "ambiguous": lambda edit, _: _chat(edit, edit.before, **_lark(AMBIGUOUS)),
     "deep": lambda edit, _: _chat(edit, "((((a))))", **_lark(DEEP)),
