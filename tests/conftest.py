@@ -28,7 +28,15 @@ hypothesis.settings.load_profile("optimist")
 
 # Longest first: whoever begins one of them last lets the other cores wait for it.
 SLOW = (
-    *("deploy/test_containers", "integration/", "chaos/", "worker/parallel/", "bench/", "page/"),
+    *(
+        "deploy/test_containers",
+        "integration/",
+        "chaos/",
+        "fuzz/",
+        "worker/parallel/",
+        "bench/",
+        "page/",
+    ),
     *("training/", "tracing/", "scheduler/core/", "worker/"),
 )
 
