@@ -14,9 +14,11 @@ from tests.chaos.load.answer import Answer
 from tests.chaos.load.case import Case
 from tests.chaos.load.grpc_call import is_in_grpc
 from tests.fuzz.form import Form, draw_form, long_form
+from tests.fuzz.server import is_tight
 
 _NUM_EDITS = 12
-_LENGTHS = (1, 4, 16, 24, 32, 48, 64, 64, 160)
+_LENGTHS = (1, 4, 16, 24, 32, 48, 64)
+_TIGHT_LENGTHS = (4, 24, 64, 160, 160)
 LONGEST = 960
 """Tokens of a long answer."""
 _PROSE = (
@@ -77,7 +79,8 @@ def load_material(directory: Path, seed: int) -> Material:
 def draw(seed: int, number: int, material: Material) -> Drawn:
     """Returns request `number` of a seed."""
     rng = random.Random(f"request {seed} {number}")
-    is_long = rng.random() < 0.015
+    lengths = _TIGHT_LENGTHS if is_tight(number) else _LENGTHS
+    is_long = rng.random() < 0.03 and not is_tight(number)
     form = long_form() if is_long else draw_form(rng) if rng.random() < 0.45 else None
     is_chat = (form is not None and form.is_chat) or rng.random() < 0.6
     body: dict[str, Any] = {"model": material.model, "return_token_ids": True, "temperature": 0}
@@ -87,7 +90,7 @@ def draw(seed: int, number: int, material: Material) -> Drawn:
         body["messages"] = rng.choice([edit.messages(), prose])
     else:
         body["prompt"] = rng.choice([edit.before, rng.choice(_PROSE), [*material.common_ids[:9]]])
-    body |= {"max_tokens": LONGEST if is_long else rng.choice(_LENGTHS)}
+    body |= {"max_tokens": LONGEST if is_long else rng.choice(lengths)}
     body |= form.fields if form else {}
     if not is_long:
         for make in _MAKERS:

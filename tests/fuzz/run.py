@@ -112,9 +112,10 @@ class _Run:
         """Asks all bursts of servers that are started one after the other."""
         burst = await self._bursts.get()
         while burst is not None:
-            number = burst[0].drawn.number // REQUESTS_PER_SERVER
+            first = burst[0].drawn.number
+            number = first // REQUESTS_PER_SERVER
             seed, has_heads = self._settings.seed, self._material.has_heads
-            server = draw_server(seed, number, has_heads=has_heads)
+            server = draw_server(seed, first, has_heads=has_heads)
             shape = server.shape(self._settings.model, self._settings.dtype)
             async with (
                 self.serving(shape, f"{number}") as fleet,

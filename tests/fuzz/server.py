@@ -10,8 +10,9 @@ from tests.stack import read_totals, wait_until
 
 REQUESTS_PER_SERVER = 96
 AT_ONCE = 16
-# The longest request fits, and not sixteen of middling length: some are preempted.
-_MEMORY = ("--num-kv-blocks", "76", "--max-num-seqs", "16", "--max-num-batched-tokens", "144")
+_SIZES = ("--max-num-seqs", "16", "--max-num-batched-tokens", "144")
+# Every request fits, and few beside it.
+_BLOCKS, _TIGHT_BLOCKS = "76", "44"
 _PLAIN = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
 _SCHEDULES: tuple[tuple[str, ...], ...] = (
     (),
@@ -49,13 +50,22 @@ def reference_shape(model: str, dtype: str) -> Shape:
     return Shape(1, (1,), 0, dtype=dtype, model=model, options=options)
 
 
+def is_tight(number: int) -> bool:
+    """Tells whether request `number` meets a server that preempts, and where no long one fits."""
+    return number // REQUESTS_PER_SERVER % 2 == 0
+
+
 def draw_server(seed: int, number: int, *, has_heads: bool) -> Server:
-    """Returns server `number` of a seed; `has_heads` allows drafters with weights of their own."""
-    rng = random.Random(f"server {seed} {number}")
+    """Returns the server that request `number` of a seed meets, and its neighbours.
+
+    `has_heads` allows drafters with weights of their own.
+    """
+    rng = random.Random(f"server {seed} {number // REQUESTS_PER_SERVER}")
     exact = [name for name in SOURCES if name not in _NOT_EXACT]
     source = rng.choice(exact if has_heads else _OF_ONE_MODEL)
     is_caching = ("--enable-prefix-caching", rng.choice(["true", "true", "false"]))
-    return Server((*SOURCES[source], *_MEMORY), (*rng.choice(_SCHEDULES), *is_caching))
+    memory = ("--num-kv-blocks", _TIGHT_BLOCKS if is_tight(number) else _BLOCKS)
+    return Server((*SOURCES[source], *_SIZES, *memory), (*rng.choice(_SCHEDULES), *is_caching))
 
 
 async def leftovers(fleet: Fleet) -> list[str]:

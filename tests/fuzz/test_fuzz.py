@@ -27,6 +27,7 @@ async def test_answers_are_the_same_with_drafts_as_without(tmp_path: Path) -> No
     assert report["requests"] == SETTINGS.requests
     assert report["accepted_tokens prediction"] > 0
     assert report["failed as undrafted"] > 0
+    assert report["preemptions"] > 0
     assert report["all_right"]
 
 
