@@ -14,8 +14,8 @@ from tests.fuzz.form import Form, draw_form, long_form
 from tests.fuzz.run import FuzzSettings, fuzz
 from tests.stack import BUNDLED_MODEL
 
-# A server with trees of drafts, and among the requests all kinds of forms, one of which fails.
-SETTINGS = FuzzSettings(seed=7, requests=48, dtype="float64")
+# An EAGLE head, drafts of fixed number and cached prompts; among the requests are grammars that fail.
+SETTINGS = FuzzSettings(seed=9, requests=16, dtype="float64")
 MATERIAL = Material("tiny-edit", frozenset({3}), [5, 6, 7], [], has_heads=True)
 
 
@@ -27,7 +27,6 @@ async def test_answers_are_the_same_with_drafts_as_without(tmp_path: Path) -> No
     assert report["requests"] == SETTINGS.requests
     assert report["accepted_tokens prediction"] > 0
     assert report["failed as undrafted"] > 0
-    assert report["preemptions"] > 0
     assert report["all_right"]
 
 
