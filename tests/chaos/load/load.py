@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from tests.chaos.load.answer import (
@@ -66,8 +67,12 @@ async def ask_each(client: Client, cases: Sequence[Case], at_once: int = 4) -> A
 async def asking(
     client: Client, cases: Sequence[Case], settings: LoadSettings
 ) -> AsyncIterator[list[Outcome]]:
-    """Begins requests while its block runs; the list has all of them when it is left."""
+    """Begins requests while its block runs; the list has all of them when it is left.
+
+    Clients share the cases in turn, so that no kind is left out by chance.
+    """
     outcomes: list[Outcome] = []
+    upcoming = cycle(cases)
     over = asyncio.Event()
 
     async def keep_asking(number: int) -> None:
@@ -75,7 +80,7 @@ async def asking(
         while not over.is_set():
             leaves = rng.random() < settings.leaving_share
             leave_seconds = rng.uniform(*_LEAVE_SECONDS) if leaves else None
-            outcomes.append(await client.ask(rng.choice(cases), leave_seconds))
+            outcomes.append(await client.ask(next(upcoming), leave_seconds))
             await asyncio.sleep(rng.expovariate(1 / settings.mean_think_seconds))
 
     clients = asyncio.gather(*map(keep_asking, range(settings.num_clients)))
