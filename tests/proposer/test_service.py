@@ -88,9 +88,9 @@ def test_texts_of_a_vocabulary(tmp_path: Path) -> None:
 
 
 def test_directory_without_tokenizer_or_line_ends_is_a_setup_error(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="--model: no directory"):
+    with pytest.raises(SetupError, match="--model: .* is not a directory"):
         load_vocabulary(str(tmp_path / "absent"))
-    with pytest.raises(SetupError, match="--model: cannot load a tokenizer") as info:
+    with pytest.raises(SetupError, match=r"--model: .* there is no tokenizer\.json") as info:
         load_vocabulary(str(tmp_path))
     assert "\n" not in str(info.value)
     with pytest.raises(SetupError, match="ends a line"):

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_aligner.text.vocabulary import Vocabulary
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
+from optimist_common.model_files.directory import check_tokenizer
+from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.network.server import GrpcServer, until_signal
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
@@ -35,21 +35,8 @@ def load_vocabulary(model: str) -> Vocabulary:
     Raises:
         SetupError: There is no tokenizer, or none of its tokens ends a line.
     """
-    looks_like_path = model.startswith((".", "~", os.sep)) or model.count("/") != 1
-    if looks_like_path and not Path(model).expanduser().is_dir():
-        raise SetupError(f"--model: no directory {model}; give one that holds a tokenizer")
-
-    from transformers import AutoTokenizer
-
-    path = Path(model).expanduser()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(path) if path.is_dir() else model, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise SetupError(
-            f"--model: cannot load a tokenizer from {model}: {one_line(error)}"
-        ) from None
+    check_tokenizer(model, "--model")
+    tokenizer = load_tokenizer(model, "--model")
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(text: str) -> list[int]:

@@ -5,6 +5,7 @@ import os
 import sys
 
 from optimist_common.errors import run_or_explain
+from optimist_common.model_files.directory import check_model, check_tokenizer
 from optimist_common.network.server import require_free, run_service
 from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
@@ -36,6 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
         if not isinstance(ranks, Ranks) or ranks.is_leader:
             for unused in settings.find_unused():
                 logger.warning("%s", unused)
+        if not isinstance(ranks, Ranks):
+            # Before torch is imported, and once for all ranks.
+            check_model(settings.model, "--model", needs_weights=not settings.dummy_weights)
+            check_tokenizer(settings.model, "--model")
         if isinstance(ranks, LocalRanks):
             check_ranks(settings, ranks.master_host)
             if ranks.first_rank == 0:

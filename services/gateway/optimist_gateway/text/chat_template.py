@@ -4,7 +4,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformers.utils.chat_template_utils import render_jinja_template
+from transformers.utils.chat_template_utils import (
+    _compile_jinja_template,
+    render_jinja_template,
+)
 
 RENDERER = "optimist_gateway.text.chat_template:load_renderer"
 """What `ChildProcess` loads to render."""
@@ -13,6 +16,11 @@ RENDERER = "optimist_gateway.text.chat_template:load_renderer"
 def load_renderer(_argument: str) -> Callable[[Any], str]:
     """Returns what renders the arguments of `render`, as one JSON object by name."""
     return lambda value: render(**value)
+
+
+def check_template(template: str) -> None:
+    """Raises jinja2's error if a template is not one, without running or compiling any of it."""
+    _compile_jinja_template("").environment.parse(template)
 
 
 def render(

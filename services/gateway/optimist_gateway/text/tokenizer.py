@@ -5,10 +5,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.model_files.directory import check_tokenizer
+from optimist_common.model_files.tokenizer import explained
+from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
 from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
 from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.security.child_process import (
@@ -18,7 +19,7 @@ from optimist_gateway.security.child_process import (
     ChildUnavailableError,
 )
 from optimist_gateway.structure.tool_format import AUTO, tool_format
-from optimist_gateway.text.chat_template import RENDERER, render
+from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
 
 logger = logging.getLogger(__name__)
@@ -265,21 +266,13 @@ def load_tokenizer(
     """Loads the tokenizer of a model directory or hub name; runs no code of the model.
 
     Raises:
-        SetupError: There is no such model, or it has no usable tokenizer; the flag is what named
-            the model.
+        SetupError: There is no such model, or it has no usable tokenizer or chat template; the flag
+            is what named the model.
     """
-    path = Path(model)
-    if not path.is_dir() and (path.is_absolute() or model.startswith(".") or path.exists()):
-        raise SetupError(f"{flag}: no directory {model}; name a model directory or a hub model")
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        reason = one_line(error)
-        raise SetupError(f"{flag}: cannot load the tokenizer of {model}: {reason}") from None
-    if getattr(tokenizer, "backend_tokenizer", None) is None:
-        raise SetupError(
-            f"{flag}: the tokenizer of {model} has no fast form; convert it to a tokenizer.json"
-        )
+    check_tokenizer(model, flag)
+    tokenizer = load_transformers_tokenizer(model, flag)
+    with explained(f"{flag}: {model}: the chat template cannot be read"):
+        templates = tokenizer.chat_template or {}
+        for source in templates.values() if isinstance(templates, dict) else [templates]:
+            check_template(source)
     return Tokenizer(tokenizer, tool_call_format, template_seconds)

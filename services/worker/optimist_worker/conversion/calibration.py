@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn import functional
 
 from optimist_common.errors import SetupError, run_or_explain
+from optimist_common.model_files.directory import check_model
 from optimist_common.observing.logs import configure_logging
 from optimist_worker.conversion.quantization import load_float32, predict
-from optimist_worker.model.loading import check_directory
 from optimist_worker.model.quantise import KEPT_FILE, quantise_module
 from optimist_worker.model.rounding import Bits
 
@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         configure_logging("info")
         name = str(options.model)
-        check_directory(name, "--model", needs_weights=True)
+        check_model(name, "--model", needs_weights=True)
         samples = read_samples(options.texts, options.model / "tokenizer.json")
         module = load_float32(name)
         kept: dict[str, list[str]] = {}

@@ -15,9 +15,11 @@ from transformers import (
 )
 
 from optimist_common.errors import SetupError, one_line
+from optimist_common.model_files.tokenizer import explained
 from optimist_worker.conversion.files import GgufFile, new_directory, unread_part
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
-from optimist_worker.model.loading import CONFIG_ERRORS, check_config
+from optimist_worker.model.fit import finite_fault
+from optimist_worker.model.loading import check_config
 from optimist_worker.model.model import probe_layers
 
 _NAME = "model.gguf"
@@ -63,7 +65,7 @@ def _read_model(file: GgufFile, source: str) -> Any:
     """Returns the model with float32 weights, checked to run in the worker."""
     auto_model: Any = AutoModelForCausalLM
     flag = "FILE"
-    try:
+    with explained(f"{file.path} ({file.architecture}) cannot be converted"):
         config = AutoConfig.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
         check_config(str(file.path), flag, config)
         unread = unread_part(file, config)
@@ -83,6 +85,8 @@ def _read_model(file: GgufFile, source: str) -> Any:
             trust_remote_code=False,
         )
         _check_weights(file, report)
+        if fault := finite_fault(loaded.named_parameters()):
+            raise SetupError(f"{file.path}: {fault}")
         text_config = config.get_text_config()
         AttentionInterface.register(NAME, paged_attention)
         probe_layers(
@@ -93,10 +97,6 @@ def _read_model(file: GgufFile, source: str) -> Any:
             model = auto_model.from_config(config, dtype=torch.float32)
         model.load_state_dict(loaded.state_dict(), assign=True)
         model.tie_weights()
-    except (*CONFIG_ERRORS, IndexError, RuntimeError, ImportError, NotImplementedError) as error:
-        raise SetupError(
-            f"{file.path} ({file.architecture}) cannot be converted: {one_line(error)}"
-        ) from None
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
         eos_token_id=file.stop_token_ids or None,
@@ -117,13 +117,8 @@ def _check_weights(file: GgufFile, report: dict[str, Any]) -> None:
 
 
 def _read_tokenizer(file: GgufFile, source: str) -> Any:
-    try:
+    with explained(f"{file.path}: transformers cannot read its tokenizer"):
         return AutoTokenizer.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
-    except Exception as error:
-        # That is also what the tokenizers library raises.
-        raise SetupError(
-            f"{file.path}: transformers cannot read its tokenizer: {one_line(error)}"
-        ) from None
 
 
 def _card(file: GgufFile) -> str:

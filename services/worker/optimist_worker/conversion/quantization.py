@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
+from optimist_common.model_files.directory import check_model
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool
 from optimist_worker.model.fused import fuse
-from optimist_worker.model.loading import check_directory, load_config
+from optimist_worker.model.loading import load_config
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.model.rounding import Bits
 
@@ -38,7 +39,7 @@ def set_threads(number: int) -> None:
 
 def load_float32(name: str) -> Any:
     """Loads a model as transformers runs it; raises SetupError, which begins with --model."""
-    check_directory(name, _FLAG, needs_weights=True)
+    check_model(name, _FLAG, needs_weights=True)
     load_config(name, _FLAG)
     auto_model: Any = AutoModelForCausalLM
     module = auto_model.from_pretrained(

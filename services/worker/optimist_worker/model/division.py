@@ -12,8 +12,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
 from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.model.fit import built
 
 
 def check_division(
@@ -170,13 +171,8 @@ def plan_cut(name: str, config: Any, position: StagePosition) -> StageCut:
         SetupError: The model cannot be divided into so many stages.
     """
     auto_model: Any = AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            outline = auto_model.from_config(
-                config, attn_implementation=NAME, trust_remote_code=False
-            )
-    except (ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise SetupError(f"--model: cannot build {name}: {one_line(error)}") from None
+    with built(name, "--model", config), torch.device("meta"):
+        outline = auto_model.from_config(config, attn_implementation=NAME, trust_remote_code=False)
     num_layers = config.get_text_config().num_hidden_layers
     if num_layers < position.num_stages:
         raise SetupError(

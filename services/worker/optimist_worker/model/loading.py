@@ -8,14 +8,22 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+)
+from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
+from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
 from optimist_worker.model.division import StageCut
+from optimist_worker.model.fit import built, finite_fault
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -113,43 +121,8 @@ def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
 
 logger = logging.getLogger(__name__)
 
-CONFIG_ERRORS = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    StrictDataclassError,
-)
-"""What transformers raises for files of configs that are missing or say something odd."""
-
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 _DUMMY_SEED = 20261121
-
-
-def check_directory(name: str, flag: str, *, needs_weights: bool) -> None:
-    """Refuses a directory that holds no model; names of a hub pass.
-
-    Raises:
-        SetupError: It is missing or lacks a file; the message begins with `flag`.
-    """
-    path = Path(name).expanduser()
-    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
-    if not path.is_dir():
-        if path.is_file() and path.suffix.lower() == ".gguf":
-            raise SetupError(
-                f"{flag}: {name} is a file; convert it with optimist convert {name} DIRECTORY"
-            )
-        if looks_like_path or path.exists():
-            raise SetupError(f"{flag}: {name} is not a directory; give one with a config.json")
-        return
-    if not (path / "config.json").is_file():
-        raise SetupError(f"{flag}: {name} has no config.json; it is not a model of transformers")
-    if needs_weights and not any(path.glob("*.safetensors")):
-        raise SetupError(
-            f"{flag}: {name} has no *.safetensors; convert the weights with save_pretrained"
-        )
 
 
 def load_config(name: str, flag: str) -> Any:
@@ -159,10 +132,15 @@ def load_config(name: str, flag: str) -> Any:
         SetupError: It cannot be read, or the model would load but compute something else than
             its own attention; the message begins with `flag`.
     """
-    try:
+    with explained(f"{flag}: cannot read config.json of {name}"):
+        values, _ = PreTrainedConfig.get_config_dict(name)
+        if values.get("model_type") not in CONFIG_MAPPING:
+            raise SetupError(
+                f"{flag}: {name}: config.json: model_type is {values.get('model_type')!r}, which "
+                f"transformers {transformers.__version__} does not know; code that comes with a "
+                "model is not run"
+            )
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except CONFIG_ERRORS as error:
-        raise SetupError(f"{flag}: cannot read the config of {name}: {one_line(error)}") from None
     check_config(name, flag, config)
     return config
 
@@ -185,11 +163,19 @@ def check_config(name: str, flag: str, config: Any) -> None:
             f"{flag}: {name} ({config.model_type}) cannot be served: {unsupported}; "
             "choose a decoder with causal full or sliding-window attention"
         )
+    for key in ("hidden_act", "hidden_activation", "activation_function"):
+        activation = getattr(text_config, key, None)
+        if isinstance(activation, str) and activation not in ACT2FN:
+            raise SetupError(
+                f"{flag}: {name}: config.json: {key} is {activation!r}, which transformers "
+                f"{transformers.__version__} does not know"
+            )
 
 
 def load_weights(
     name: str,
     flag: str,
+    config: Any,
     dtype: torch.dtype,
     device: torch.device,
     tensor_parallel_size: int = 1,
@@ -200,6 +186,7 @@ def load_weights(
     Args:
         name: Directory or hub name.
         flag: Setting that named it.
+        config: The model's.
         dtype: To compute in.
         device: To compute on; of several ranks it is that of the local rank.
         tensor_parallel_size: Ranks that share each layer, as transformers' plan for it says; each
@@ -207,7 +194,8 @@ def load_weights(
         cut: The part of the model that is wanted; None: all of it.
 
     Raises:
-        SetupError: A file or weight is missing or damaged; the message begins with `flag`.
+        SetupError: A file or weight is missing or damaged, or the memory too small; the message
+            begins with `flag`.
     """
     if sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
         transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
@@ -215,10 +203,9 @@ def load_weights(
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logger.info("loading the weights of %s", name)
     begin = time.monotonic()
-    try:
-        module = _read_weights(name, flag, dtype, device, tensor_parallel_size, cut)
-    except torch.OutOfMemoryError:
-        raise SetupError(_no_memory(name, flag, dtype, device)) from None
+    module = _read_weights(name, flag, config, dtype, device, tensor_parallel_size, cut)
+    if fault := finite_fault((*module.named_parameters(), *module.named_buffers())):
+        raise SetupError(f"{flag}: {name}: {fault}")
     _log_end("loaded", module, begin)
     return module
 
@@ -241,22 +228,13 @@ def make_dummy_weights(
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.device(device):
         torch.manual_seed(_DUMMY_SEED)
-        try:
+        with built(name, flag, config):
             module = auto_model.from_config(
                 config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
             )
-        except torch.OutOfMemoryError:
-            raise SetupError(_no_memory(name, flag, dtype, device)) from None
-        except (ValueError, KeyError, RuntimeError, ImportError) as error:
-            raise SetupError(f"{flag}: cannot build {name}: {one_line(error)}") from None
-    if (Path(name).expanduser() / "generation_config.json").is_file():
+    if (generation := _read_generation_config(name, flag)) is not None:
         # It may name more end tokens than the model's own config.
-        try:
-            module.generation_config = GenerationConfig.from_pretrained(name)
-        except CONFIG_ERRORS as error:
-            raise SetupError(
-                f"{flag}: cannot read generation_config.json of {name}: {one_line(error)}"
-            ) from None
+        module.generation_config = generation
     _log_end("made", module, begin)
     return module
 
@@ -264,6 +242,7 @@ def make_dummy_weights(
 def _read_weights(
     name: str,
     flag: str,
+    config: Any,
     dtype: torch.dtype,
     device: torch.device,
     tensor_parallel_size: int,
@@ -276,25 +255,18 @@ def _read_weights(
     else:
         # Each weight goes there as it is read, so the host never holds the whole model.
         shared["device_map"] = {"": device}
-    try:
+    generation_config = _read_generation_config(name, flag)
+    with built(name, flag, config):
         module, report = model_class.from_pretrained(
             name,
             use_safetensors=True,
             dtype=dtype,
             attn_implementation=NAME,
+            generation_config=generation_config,
             output_loading_info=True,
             trust_remote_code=False,
             **shared,
         )
-    except torch.OutOfMemoryError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise SetupError(f"{flag}: cannot load {name}: {one_line(error)}") from None
-    except Exception as error:
-        # safetensors' error for a damaged file derives from Exception alone.
-        if type(error).__name__ != "SafetensorError":
-            raise
-        raise SetupError(f"{flag}: {name} has a damaged weight file: {one_line(error)}") from None
     missing = sorted(report["missing_keys"])
     if missing:
         raise SetupError(
@@ -302,6 +274,14 @@ def _read_weights(
             "save the whole model with save_pretrained"
         )
     return module
+
+
+def _read_generation_config(name: str, flag: str) -> GenerationConfig | None:
+    """Returns a directory's generation_config.json, if it has one."""
+    if not (Path(name).expanduser() / "generation_config.json").is_file():
+        return None
+    with explained(f"{flag}: cannot read generation_config.json of {name}"):
+        return GenerationConfig.from_pretrained(name)
 
 
 def _sharing(number: int) -> Any:
@@ -316,13 +296,6 @@ def _sharing(number: int) -> Any:
             f"--tensor-parallel-size: transformers {transformers.__version__} is too old for it; "
             "update it to 5.23"
         ) from None
-
-
-def _no_memory(name: str, flag: str, dtype: torch.dtype, device: torch.device) -> str:
-    return (
-        f"{flag}: {name} does not fit into the memory of {device} in {str(dtype)[6:]}; "
-        "choose a smaller --dtype, model or another --device"
-    )
 
 
 def _log_end(verb: str, module: Any, begin: float) -> None:

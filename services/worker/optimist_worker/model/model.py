@@ -1,23 +1,29 @@
 """A transformers decoder whose attention reads our blocks."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AttentionInterface
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
+from optimist_common.model_files.directory import check_model
+from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
+from optimist_worker.model.fit import check_fit, check_packages
 from optimist_worker.model.loading import (
-    check_directory,
     choose_dtype,
     load_config,
     load_weights,
     make_dummy_weights,
     take_device,
 )
+from optimist_worker.model.tokenizer import end_token_id
+
+logger = logging.getLogger(__name__)
 
 _PROBE = "optimist_probe"
 _NOTHING = LayerSpec(0, 0, 0)
@@ -52,11 +58,12 @@ def probe_layers(
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        paged: dict[int, LayerSpec],
+        paged: dict[int, LayerSpec] | None = None,
         **_: Any,
     ) -> tuple[torch.Tensor, None]:
-        index: int = layer.layer_idx  # type: ignore[assignment]
-        paged[index] = LayerSpec(key.shape[1], key.shape[3], value.shape[3])
+        if paged is not None:
+            index: int = layer.layer_idx  # type: ignore[assignment]
+            paged[index] = LayerSpec(key.shape[1], key.shape[3], value.shape[3])
         return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
 
     AttentionInterface.register(_PROBE, note)
@@ -65,17 +72,15 @@ def probe_layers(
     if own.start > 0:
         size = (1, 1, text_config.hidden_size)
         inputs = {"inputs_embeds": torch.zeros(size, dtype=module.dtype, device=module.device)}
-    try:
+    with explained(f"{flag}: {name} ({module.config.model_type}) cannot run on KV blocks"):
         module.set_attn_implementation(_PROBE)
         with torch.inference_mode():
             module(**inputs, position_ids=one_token, use_cache=False, paged=seen)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise SetupError(f"{flag}: {name} cannot run on KV blocks: {one_line(error)}") from None
     module.set_attn_implementation(NAME)
     if sorted(seen) != list(own):
         raise SetupError(
-            f"{flag}: {name} cannot be served: only {len(seen)} of its {len(own)} layers use "
-            "the attention interface of transformers"
+            f"{flag}: {name} ({module.config.model_type}) cannot be served: only {len(seen)} of "
+            f"its {len(own)} layers use the attention interface of transformers"
         )
     return [seen.get(index, _NOTHING) for index in range(text_config.num_hidden_layers)]
 
@@ -140,9 +145,10 @@ def load_model(
         SetupError: It is missing, incomplete, cannot be divided among the ranks, or is of a kind
             whose attention is not the usual one; or it needs another dtype or device.
     """
-    check_directory(name, flag, needs_weights=not dummy_weights)
+    check_model(name, flag, needs_weights=not dummy_weights)
     device = take_device(device_name)
     config = load_config(name, flag)
+    check_packages(name, flag, config, device)
     dtype = choose_dtype(name, flag, dtype_name, device, config)
     text_config = config.get_text_config()
     if tensor_parallel_size > 1:
@@ -151,26 +157,28 @@ def load_model(
             size_flag = "--drafter-tensor-parallel-size"
         check_division(name, text_config, tensor_parallel_size, size_flag)
     AttentionInterface.register(NAME, paged_attention)
+    check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights)
     cut = None if stage is None else plan_cut(name, config, stage)
     if dummy_weights:
         module = make_dummy_weights(name, flag, config, dtype, device)
         if cut is not None:
             cut.remove_others(module)
     else:
-        module = load_weights(name, flag, dtype, device, tensor_parallel_size, cut)
+        module = load_weights(name, flag, config, dtype, device, tensor_parallel_size, cut)
     module.eval().requires_grad_(False)
     own = range(text_config.num_hidden_layers)
     vocab_size = 0
     if cut is not None:
         cut.close_gaps(module)
         own, vocab_size = cut.layers, cut.vocab_size
+    vocab_size = vocab_size or module.get_output_embeddings().weight.shape[0]
     return Model(
         name=f"{name} (dummy weights)" if dummy_weights else name,
         module=module,
         layers=probe_layers(name, flag, module, own, text_config),
-        vocab_size=vocab_size or module.get_output_embeddings().weight.shape[0],
+        vocab_size=vocab_size,
         max_position_embeddings=_max_positions(text_config),
-        eos_token_ids=_eos_token_ids(module),
+        eos_token_ids=_eos_token_ids(name, module, vocab_size),
         dtype=dtype,
         device=device,
         cut=cut,
@@ -189,12 +197,21 @@ def _max_positions(config: Any) -> int:
     return longest or 2**31 - 1
 
 
-def _eos_token_ids(module: Any) -> list[int]:
+def _eos_token_ids(name: str, module: Any, vocab_size: int) -> list[int]:
+    """Returns the tokens that end a text, of the first that names one that the model has."""
     for config in (module.generation_config, module.config, module.config.get_text_config()):
         ids = getattr(config, "eos_token_id", None)
-        if ids is not None:
-            return [int(token_id) for token_id in (ids if isinstance(ids, list) else [ids])]
-    return []
+        named = [] if ids is None else ids if isinstance(ids, list) else [ids]
+        known = [token_id for token_id in named if 0 <= token_id < vocab_size]
+        if len(known) < len(named):
+            logger.warning(
+                "%s: eos_token_id is %s, and tokens are from 0 to %d; what is not is dropped",
+                *(name, ids, vocab_size - 1),
+            )
+        if known:
+            return known
+    token_id = end_token_id(name)
+    return [] if token_id is None or token_id >= vocab_size else [token_id]
 
 
 class FeatureTap:

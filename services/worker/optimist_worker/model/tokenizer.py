@@ -6,7 +6,10 @@ from pathlib import Path
 from tokenizers import Tokenizer
 from transformers.utils.hub import cached_file
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
+from optimist_common.model_files.directory import check_tokenizer
+from optimist_common.model_files.json_file import read_object
+from optimist_common.model_files.tokenizer import explained
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ def check_same_tokenizer(target: str, draft: str) -> None:
     Raises:
         SetupError: They differ, one has no tokenizer.json, or one is damaged.
     """
+    check_tokenizer(draft, _FLAG)
     of_target, of_draft = _read(target), _read(draft)
     if of_target is None and of_draft is None:
         logger.warning("neither %s nor %s has a tokenizer.json to compare", target, draft)
@@ -61,18 +65,30 @@ def check_same_tokenizer(target: str, draft: str) -> None:
         )
 
 
+def end_token_id(name: str) -> int | None:
+    """Returns the token that the tokenizer's config names as the end of a text, if it does.
+
+    Args:
+        name: Directory of a model that has been checked.
+    """
+    directory = Path(name).expanduser()
+    try:
+        named = read_object(directory / "tokenizer_config.json").get("eos_token")
+        text = named.get("content") if isinstance(named, dict) else named
+        if isinstance(text, str) and (directory / "tokenizer.json").is_file():
+            token_id: int | None = Tokenizer.from_file(
+                str(directory / "tokenizer.json")
+            ).token_to_id(text)
+            return token_id
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def _read(name: str) -> Tokenizer | None:
-    try:
+    with explained(f"{_FLAG}: cannot read the tokenizer of {name}"):
         path = find_tokenizer(name)
-    except (OSError, ValueError) as error:
-        raise SetupError(f"{_FLAG}: cannot find {name}: {one_line(error)}") from None
-    if path is None:
-        return None
-    try:
-        return Tokenizer.from_file(path)
-    except Exception as error:
-        # tokenizers raises Exception itself for whatever is wrong with the file.
-        raise SetupError(f"{_FLAG}: {path} cannot be read: {one_line(error)}") from None
+        return None if path is None else Tokenizer.from_file(path)
 
 
 def _difference(target: Tokenizer, draft: Tokenizer) -> str | None:

@@ -9,13 +9,18 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from optimist_common.errors import SetupError, one_line
+from optimist_common.model_files.config import check_config
+from optimist_common.model_files.directory import find_directory
+from optimist_common.model_files.json_file import FileError, read_object
+from optimist_common.model_files.tokenizer import explained
+from optimist_common.model_files.weights import pickles, read_header
+from optimist_worker.model.fit import finite_fault
 
 FLAG = "--drafter-model"
-_PICKLED = ("*.bin", "*.pt", "*.pth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +55,35 @@ def read_checkpoint(name: str) -> Checkpoint:
     directory = _directory(name)
     files = sorted(directory.glob("*.safetensors"))
     if not files:
-        pickled = sorted(file for pattern in _PICKLED for file in directory.glob(pattern))
-        if pickled:
+        if pickled := pickles(directory):
             raise SetupError(
-                f"{FLAG}: {name} has its weights in {pickled[0].name}, a pickle, which can run "
+                f"{FLAG}: {name} has its weights in {pickled[0]}, a pickle, which can run "
                 "code when it is read; convert it to safetensors (safetensors.torch.save_file)"
             )
         raise SetupError(f"{FLAG}: {name} has no *.safetensors; give a directory with weights")
+    try:
+        config = read_object(directory / "config.json")
+        check_config(config)
+        for file in files:
+            read_header(file)
+    except FileNotFoundError as error:
+        lacking = Path(error.filename).name
+        raise SetupError(f"{FLAG}: {name} has no {lacking}; put it beside the others") from None
+    except FileError as error:
+        raise SetupError(f"{FLAG}: {name}: {error}") from None
+    checkpoint = Checkpoint(name, config, _read_weights(name, files))
+    if fault := finite_fault(checkpoint.weights.items()):
+        raise checkpoint.refuse(fault)
+    return checkpoint
+
+
+def _read_weights(name: str, files: list[Path]) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = {}
-    for file in files:
-        try:
+    with explained(f"{FLAG}: cannot read the weights of {name}"):
+        for file in files:
             with safe_open(file, framework="pt") as opened:
                 weights |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            reason = one_line(error)
-            raise SetupError(f"{FLAG}: {file} is damaged; copy it again ({reason})") from None
-    return Checkpoint(name, _read_config(name, directory), weights)
+    return weights
 
 
 def fit(
@@ -140,26 +158,11 @@ def write_checkpoint(
 
 
 def _directory(name: str) -> Path:
-    path = Path(name).expanduser()
-    if path.is_dir():
+    path = find_directory(name, FLAG)
+    if path is not None:
         return path
-    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
-    if looks_like_path or path.exists():
-        raise SetupError(f"{FLAG}: {name} is not a directory; give one with a config.json")
     try:
         return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = one_line(error)
         raise SetupError(f"{FLAG}: cannot fetch {name} from the hub: {reason}") from None
-
-
-def _read_config(name: str, directory: Path) -> dict[str, Any]:
-    try:
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SetupError(f"{FLAG}: {name} has no config.json; put it beside the weights") from None
-    except (OSError, ValueError) as error:
-        raise SetupError(f"{FLAG}: cannot read config.json of {name}: {error}") from None
-    if not isinstance(config, dict):
-        raise SetupError(f"{FLAG}: config.json of {name} is not an object")
-    return config

@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
 )
 
-from optimist_common.errors import one_line
+from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
 from optimist_worker.drafters.heads.checkpoint import (
     Checkpoint,
@@ -32,7 +32,6 @@ from optimist_worker.drafters.heads.checkpoint import (
 from optimist_worker.model.division import whole
 from optimist_worker.model.fused import fuse_layer
 from optimist_worker.model.linear import Linear, lay_out
-from optimist_worker.model.loading import CONFIG_ERRORS
 from optimist_worker.model.model import Model
 
 
@@ -333,11 +332,8 @@ def _config(checkpoint: Checkpoint, weights: Weights) -> LlamaConfig:
     values = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
     values["attention_bias"] = any(key.endswith("q_proj.bias") for key in weights)
     values.setdefault("num_hidden_layers", 1)
-    try:
+    with explained(f"{FLAG}: {checkpoint.name}: its config.json is not one of a Llama"):
         config: LlamaConfig = LlamaConfig.from_dict(values)
-    except CONFIG_ERRORS as error:
-        reason = one_line(error)
-        raise checkpoint.refuse(f"its config.json is not one of a Llama: {reason}") from None
     return config
 
 

@@ -1,0 +1,163 @@
+"""The tokenizer of a model directory, loaded by transformers once its files have been tried."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from optimist_common.errors import SetupError, one_line
+from optimist_common.model_files.json_file import (
+    FileError,
+    kind,
+    read_file,
+    read_object,
+    read_text,
+    shown,
+)
+from optimist_common.model_files.trial import MAX_BYTES, MAX_TOKEN_ID, try_tokenizer
+
+MAX_TEMPLATE_BYTES = 2**20
+_SPECIAL = (
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
+)
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_FORMS = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "*.spm", "tekken.json")
+_VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model")
+
+
+def check_tokenizer_files(directory: Path) -> None:
+    """Raises FileError if a file that belongs to the tokenizer is wrong.
+
+    tokenizer.json itself is tried in a process of its own.
+    """
+    for name in _VOCABULARIES:
+        if os.path.lexists(directory / name):
+            read_file(directory / name, MAX_BYTES)
+    _check_templates(directory)
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        if os.path.lexists(directory / name):
+            content = _read(directory / name)
+            if name == "added_tokens.json":
+                for token, number in content.items():
+                    _check_id(f"{name}: {shown(token)}", number)
+            else:
+                _check_names(content, name)
+    try_tokenizer(directory / "tokenizer.json")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path, MAX_BYTES // 4)
+    except FileNotFoundError:
+        raise FileError(f"{path.name} is a link to nothing") from None
+
+
+def _check_templates(directory: Path) -> None:
+    folder = directory / "additional_chat_templates"
+    others = sorted(folder.glob("*.jinja")) if folder.is_dir() else []
+    for path in (directory / "chat_template.jinja", *others):
+        if os.path.lexists(path):
+            read_text(path, MAX_TEMPLATE_BYTES)
+
+
+def _check_names(content: Mapping[str, Any], name: str) -> None:
+    """Checks what names tokens, and the chat template."""
+    for key in _SPECIAL:
+        _check_token(content.get(key), f"{name}: {key}")
+    for key in _LISTS:
+        tokens = content.get(key)
+        if isinstance(tokens, dict):
+            tokens = list(tokens.values())
+        if tokens is not None and not isinstance(tokens, list):
+            raise FileError(f"{name}: {key} is {shown(tokens)}; it must be a list")
+        for index, token in enumerate(tokens or []):
+            _check_token(token, f"{name}: {key}[{index}]")
+    added = content.get("added_tokens_decoder")
+    if added is not None and not isinstance(added, dict):
+        raise FileError(f"{name}: added_tokens_decoder is {kind(added)}; it must be an object")
+    for number, token in (added or {}).items():
+        is_number = number.isascii() and number.isdigit() and len(number) < 10
+        _check_id(f"{name}: added_tokens_decoder", int(number) if is_number else number)
+        if not isinstance(token, dict):
+            raise FileError(f"{name}: added_tokens_decoder.{number} must be an object")
+        _check_token(token, f"{name}: added_tokens_decoder.{number}")
+    for key in ("tokenizer_class", "model_type"):
+        if not isinstance(content.get(key), str | None):
+            raise FileError(f"{name}: {key} is {shown(content[key])}; it must be a text")
+    _check_template(content.get("chat_template"), f"{name}: chat_template")
+
+
+def _check_token(token: Any, what: str) -> None:
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str) and token is not None:
+        raise FileError(f"{what} is {shown(token)}; it must be a text, or an object with content")
+
+
+def _check_id(what: str, value: Any) -> None:
+    if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
+        raise FileError(f"{what} is {shown(value)}; it must be a whole number to {MAX_TOKEN_ID}")
+
+
+def _check_template(template: Any, what: str) -> None:
+    """Checks a chat template, or the named ones of a model that has several."""
+    named = {"default": template}
+    if isinstance(template, list):
+        named = {}
+        for index, each in enumerate(template):
+            if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+                raise FileError(f"{what}[{index}] must be an object with name and template")
+            named[each["name"]] = each.get("template")
+        if "default" not in named:
+            raise FileError(f"{what} is a list without one that is named default")
+    for name, text in named.items():
+        if text is None and template is None:
+            continue
+        if not isinstance(text, str):
+            raise FileError(f"{what} ({name}) is {shown(text)}; it must be a text")
+        if len(text) > MAX_TEMPLATE_BYTES:
+            raise FileError(f"{what} ({name}) has more than {MAX_TEMPLATE_BYTES} characters")
+
+
+def load_tokenizer(name: str, flag: str) -> Any:
+    """Returns the tokenizer of transformers; runs no code of the model.
+
+    Args:
+        name: Directory or hub name.
+        flag: Setting that named it.
+
+    Raises:
+        SetupError: It cannot be loaded; the message begins with the flag.
+    """
+    from transformers import AutoTokenizer
+
+    path = Path(name).expanduser()
+    place = str(path) if path.is_dir() else name
+    if path.is_dir() and not any(file for form in _FORMS for file in path.glob(form)):
+        raise SetupError(f"{flag}: {name}: there is no tokenizer.json")
+    with explained(f"{flag}: cannot load the tokenizer of {name}"):
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise SetupError(
+            f"{flag}: the tokenizer of {name} has no fast form; convert it to a tokenizer.json"
+        )
+    return tokenizer
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Turns whatever a library raises for the files of a model into one line.
+
+    Raises:
+        SetupError: `what`, and the error's own text.
+    """
+    try:
+        yield
+    except (SetupError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        # Libraries raise anything here, and panics of Rust derive from BaseException alone.
+        reason = one_line(error)
+        if isinstance(error, KeyError | AttributeError | IndexError | ZeroDivisionError):
+            reason = f"{type(error).__name__}: {reason}"
+        raise SetupError(f"{what}: {reason}") from None

@@ -1,0 +1,199 @@
+"""The headers of safetensors files: what weights there are, and that the files hold all of them."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from optimist_common.model_files.config import text_part
+from optimist_common.model_files.json_file import FileError, parse_object, read_object, shown
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_MAX_INDEX_BYTES = 32 * 2**20
+_MAX_HEADER_BYTES = 32 * 2**20
+_LENGTH_BYTES = 8
+_BITS = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 8),
+    **dict.fromkeys(("F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
+    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+}
+_MAX_DIMENSIONS = 16
+_LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,5})\.")
+
+
+class Weight(NamedTuple):
+    """What a header says of one weight."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_headers(directory: Path) -> dict[str, Weight]:
+    """Returns the weights of a model by their names, without reading any.
+
+    Raises:
+        FileError: There are none, or only pickles, which can run code; a file is missing, cut
+            short or wrong; or the index names files elsewhere.
+    """
+    if os.path.lexists(directory / SINGLE):
+        return _read_existing(directory / SINGLE, "a link to nothing")
+    if not os.path.lexists(directory / INDEX):
+        raise FileError(_nothing(directory))
+    shards = _shards(directory)
+    weights: dict[str, Weight] = {}
+    for name in sorted(set(shards.values())):
+        found = _read_existing(directory / name, f"named by {INDEX} and not there")
+        twice = weights.keys() & found.keys()
+        if twice:
+            raise FileError(f"{name} has {min(twice)}, which another file has too")
+        weights |= found
+    lost = shards.keys() - weights.keys()
+    if lost:
+        raise FileError(f"{INDEX} names {min(lost)}, which {shards[min(lost)]} does not have")
+    return weights
+
+
+def read_header(path: Path) -> dict[str, Weight]:
+    """Returns the weights in one file by their names.
+
+    Raises:
+        FileNotFoundError: There is none.
+        FileError: It is not what safetensors reads.
+    """
+    header, num_bytes = _read_header(path)
+    weights: dict[str, Weight] = {}
+    spans: list[tuple[int, int]] = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        weight, span = _read_entry(entry, f"{path.name}: {name[:100]}")
+        weights[name] = weight
+        spans.append(span)
+    end = 0
+    for begin, after in sorted(spans):
+        if begin != end:
+            raise FileError(f"{path.name}: weights overlap, or there is a gap, at byte {begin}")
+        end = after
+    if end != num_bytes:
+        raise FileError(
+            f"{path.name} has {num_bytes} bytes of weights and its header says {end}; "
+            "it is not whole: copy it again"
+        )
+    return weights
+
+
+def check_fit(weights: Mapping[str, Weight], config: Mapping[str, Any]) -> None:
+    """Raises FileError if a config asks for more than the weights can be.
+
+    The exact comparison takes the model's class, which is built first: this is so that no class is
+    built for ever.
+    """
+    part = text_part(config)
+    found = 1 + max((int(each) for name in weights for each in _LAYER.findall(name)), default=-1)
+    for key in ("num_hidden_layers", "n_layer"):
+        layers = part.get(key)
+        if found and isinstance(layers, int) and layers > found:
+            raise FileError(f"config.json: {key} is {layers}, and the weights have {found} layers")
+    sizes = {size for weight in weights.values() for size in weight.shape}
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        number = part.get(key)
+        if isinstance(number, int) and number > 1 and number not in sizes:
+            raise FileError(f"config.json: {key} is {number}, and no weight has that size")
+
+
+def pickles(directory: Path) -> list[str]:
+    """Returns the names of files that look like pickled weights."""
+    return sorted(file.name for pattern in _PICKLED for file in directory.glob(pattern))
+
+
+def _read_existing(path: Path, otherwise: str) -> dict[str, Weight]:
+    try:
+        return read_header(path)
+    except FileNotFoundError:
+        raise FileError(f"{path.name} is {otherwise}") from None
+
+
+def _nothing(directory: Path) -> str:
+    pickled = pickles(directory)
+    if pickled:
+        return (
+            f"{pickled[0]} is a pickle, which can run code when it is read, and there are no "
+            "*.safetensors; convert the weights with save_pretrained"
+        )
+    others = sorted(file.name for file in directory.glob("*.safetensors"))
+    if others:
+        return f"{others[0]} is there, but neither {SINGLE} nor {INDEX}"
+    return f"there are no *.safetensors: neither {SINGLE} nor {INDEX}"
+
+
+def _shards(directory: Path) -> dict[str, str]:
+    """Returns in which file each weight is."""
+    index = read_object(directory / INDEX, _MAX_INDEX_BYTES)
+    shards = index.get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise FileError(f"{INDEX}: weight_map must be an object with a file for each weight")
+    for name, file in shards.items():
+        is_beside = isinstance(file, str) and Path(file).name == file
+        if not is_beside or not file.endswith(".safetensors"):
+            raise FileError(
+                f"{INDEX}: weight_map.{name[:100]} is {shown(file)}; it must be a "
+                "*.safetensors beside the index"
+            )
+    return shards
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """Returns the header of a file and how many bytes follow it."""
+    if path.exists() and not path.is_file():
+        raise FileError(f"{path.name} is not a regular file")
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
+                raise FileError(
+                    f"{path.name} has {size} bytes and its header would have {length}; "
+                    "it is cut short, or not safetensors"
+                )
+            if length > _MAX_HEADER_BYTES:
+                raise FileError(
+                    f"{path.name} has a header of {length} bytes; {_MAX_HEADER_BYTES} are the most"
+                )
+            data = file.read(length)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path.name} cannot be read: {error.strerror}") from None
+    return parse_object(data, f"{path.name}: the header"), size - _LENGTH_BYTES - length
+
+
+def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
+    """Returns a weight, and where its bytes begin and end."""
+    if not isinstance(entry, dict):
+        raise FileError(f"{what} is {shown(entry)}; it must be an object")
+    dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in _BITS:
+        raise FileError(f"{what}: dtype is {shown(dtype)}, which safetensors does not have")
+    if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS:
+        raise FileError(f"{what}: shape must be a list of at most {_MAX_DIMENSIONS} sizes")
+    if not _are_sizes(span) or len(span) != 2 or span[0] > span[1]:
+        raise FileError(f"{what}: data_offsets must be where its bytes begin and end")
+    num_bits = _BITS[dtype]
+    for size in shape:
+        num_bits *= size
+    if num_bits != 8 * (span[1] - span[0]):
+        raise FileError(
+            f"{what}: {dtype} {list(shape)} takes {num_bits // 8} bytes, and data_offsets are "
+            f"{span[1] - span[0]} apart"
+        )
+    return Weight(dtype, tuple(shape)), (span[0], span[1])
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)

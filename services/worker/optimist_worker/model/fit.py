@@ -1,0 +1,253 @@
+"""Whether weights fit the model that a config describes and the machine, and are numbers at all."""
+
+import importlib.util
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from optimist_common.errors import SetupError
+from optimist_common.model_files.tokenizer import explained
+from optimist_worker.core.attention.paged_attention import NAME
+
+logger = logging.getLogger(__name__)
+
+_PACKAGES = {
+    "aqlm": ("aqlm",),
+    "auto-round": ("auto_round",),
+    "awq": ("gptqmodel",),
+    "bitsandbytes": ("bitsandbytes",),
+    "compressed-tensors": ("compressed_tensors",),
+    "eetq": ("kernels",),
+    "gptq": ("optimum", "gptqmodel"),
+    "hqq": ("hqq",),
+    "quanto": ("optimum.quanto",),
+    "quark": ("quark",),
+    "torchao": ("torchao",),
+}
+"""What transformers imports for the forms of weights that it reads, one after the other."""
+_PACKAGES_ON_A_GPU = dict.fromkeys(("compressed-tensors", "fp8", "mxfp8", "mxfp4"), ("kernels",))
+_LAYER = re.compile(r"^(.*?(?:layers?|blocks?|h)\.)(\d+)\.")
+# Tables that older versions of the classes saved and that are computed now.
+_TABLES = re.compile(r"inv_freq$|masked_bias$|\.attn\.bias$|\.attention\.bias$")
+
+
+def check_packages(name: str, flag: str, config: Any, device: torch.device) -> None:
+    """Raises SetupError with all packages that lack for weights that are quantised already."""
+    method = _quantization(config)
+    if method is None:
+        return
+    needed = list(_PACKAGES.get(method, ()))
+    if device.type == "cuda":
+        needed += _PACKAGES_ON_A_GPU.get(method, ())
+    if lacking := [package for package in needed if not _is_installed(package)]:
+        words = " ".join(package.replace("_", "-").replace(".", "-") for package in lacking)
+        raise SetupError(
+            f"{flag}: {name}: config.json: quantization_config.quant_method is {method}, which "
+            f"needs packages that are not installed: pip install {words}"
+        )
+
+
+def check_fit(
+    name: str,
+    flag: str,
+    config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    has_weights: bool,
+) -> None:
+    """Compares weight files with the model's class and both with the memory.
+
+    Everything is on the meta device: no weight is read and nothing is allocated. Of weights that
+    are quantised already only their own library knows the shapes.
+
+    Args:
+        name: The model's.
+        flag: Setting that named it.
+        config: The model's.
+        dtype: To compute in.
+        device: To compute on.
+        has_weights: Whether there are weight files; else random weights are wanted.
+
+    Raises:
+        SetupError: A weight is missing, left over or has another shape, the class cannot be built,
+            or the weights are more than the memory.
+    """
+    if _quantization(config) is not None:
+        return
+    auto_model: Any = AutoModelForCausalLM
+    meta = torch.device("meta")
+    shared = {"dtype": dtype, "attn_implementation": NAME, "trust_remote_code": False}
+    with built(name, flag, config), _quiet():
+        if has_weights:
+            module, report = auto_model.from_pretrained(
+                name,
+                device_map={"": meta},
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **shared,
+            )
+        else:
+            with meta:
+                module = auto_model.from_config(config, **shared)
+    if has_weights:
+        _check_report(name, flag, module, report)
+    num_bytes = sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
+    most = _memory(device)
+    if most is not None and num_bytes > most:
+        raise SetupError(
+            f"{flag}: {name} has {num_bytes / 2**30:.1f} GiB of weights in {str(dtype)[6:]}, and "
+            f"{device} has {most / 2**30:.1f} GiB of memory; choose a smaller --dtype or model"
+        )
+
+
+@contextmanager
+def built(name: str, flag: str, config: Any) -> Iterator[None]:
+    """Explains why the class of a model cannot be built or loaded, in one line.
+
+    Raises:
+        SetupError: The block raised whatever it did, but lack of memory.
+    """
+    with explained(f"{flag}: cannot load {name}"):
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise SetupError(
+                f"{flag}: {name} does not fit into the memory of the device; choose a smaller "
+                "--dtype, model or another --device"
+            ) from error
+        except (KeyError, AttributeError) as error:
+            # Classes of before the interface look the name up in a table of their own.
+            if error.args != (NAME,):
+                raise
+            raise SetupError(
+                f"{flag}: {name} ({config.model_type}) cannot be served: its attention does not "
+                "use the attention interface of transformers"
+            ) from None
+
+
+def finite_fault(named: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Returns which weight has values that are not finite numbers; no text if none has.
+
+    Each is read once.
+    """
+    weights: list[tuple[str, torch.Tensor]] = []
+    for key, weight in named:
+        part = weight.to_local() if isinstance(weight, DTensor) else weight
+        if part.is_floating_point() and part.itemsize > 1 and not part.is_meta and part.numel():
+            weights.append((key, part))
+    if not weights:
+        return ""
+    # A sum is finite if all of it is, unless it is too large itself.
+    sums = torch.stack([part.detach().sum(dtype=_sum_dtype(part)).double() for _, part in weights])
+    for index in (~sums.isfinite()).nonzero().flatten().tolist():
+        key, part = weights[index]
+        number = int((~part.isfinite()).sum())
+        if number:
+            return f"{key} has {number} values that are not finite numbers; copy the weights again"
+    return ""
+
+
+def _sum_dtype(weight: torch.Tensor) -> torch.dtype:
+    return weight.dtype if weight.itemsize > 2 else torch.float32
+
+
+def _quantization(config: Any) -> str | None:
+    """Returns how weights are quantised already, if they are."""
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
+    return str(getattr(method, "value", method))
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        # Of a package within another one, which is not there.
+        return False
+
+
+def _memory(device: torch.device) -> int | None:
+    if device.type == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return None
+
+
+def _check_report(name: str, flag: str, module: Any, report: dict[str, Any]) -> None:
+    """Raises SetupError for what transformers would fill in or leave out."""
+    where = f"{flag}: {name}"
+    if others := sorted(report["mismatched_keys"]):
+        key, found, wanted = others[0]
+        raise SetupError(
+            f"{where}: {key} has the shape {list(found)} and config.json asks for {list(wanted)}"
+            f"{_cause(module.config, found, wanted)}{_more(others)}"
+        )
+    config = module.config.get_text_config()
+    _check_left_over(where, config, module.state_dict(), sorted(report["unexpected_keys"]))
+    if missing := sorted(report["missing_keys"]):
+        raise SetupError(
+            f"{where} lacks {len(missing)} weights, such as {missing[0]}; "
+            "save the whole model with save_pretrained"
+        )
+
+
+def _check_left_over(where: str, config: Any, known: Iterable[str], left_over: list[str]) -> None:
+    """Refuses weights of the decoder's layers that would not be used; others may be anything."""
+    beginnings = {match[1] for key in known if (match := _LAYER.match(key))}
+    num_layers = config.num_hidden_layers
+    # Layers that predict further tokens come after the others.
+    further = getattr(config, "num_nextn_predict_layers", 0) or 0
+    others: list[str] = []
+    for key in left_over:
+        match = _LAYER.match(key)
+        if match is None or match[1] not in beginnings:
+            others.append(key)
+        elif int(match[2]) >= num_layers + further:
+            raise SetupError(
+                f"{where}: config.json: num_hidden_layers is {num_layers}, and the weights have "
+                f"more layers ({key})"
+            )
+        elif int(match[2]) < num_layers and not _TABLES.search(key):
+            raise SetupError(
+                f"{where}: {key} is a weight that the model of config.json does not have, so its "
+                f"text would be wrong{_more(left_over)}"
+            )
+    if others:
+        logger.warning("%d weights are not used, such as %s", len(others), others[0])
+
+
+def _cause(config: Any, found: Iterable[int], wanted: Iterable[int]) -> str:
+    """Returns which keys of a config have the sizes that weights do not have, in words."""
+    sizes = set(wanted) - set(found)
+    values = config.get_text_config().to_dict()
+    keys = sorted(key for key, value in values.items() if type(value) is int and value in sizes)
+    return f" ({', '.join(f'{key} is {values[key]}' for key in keys[:3])})" if keys else ""
+
+
+def _more(keys: list[Any]) -> str:
+    return f"; {len(keys) - 1} more weights are wrong" if len(keys) > 1 else ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers reports in a table what `_check_report` says, and draws a bar."""
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    level = transformers_logging.get_verbosity()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)  # type: ignore[no-untyped-call]

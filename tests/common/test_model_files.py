@@ -1,0 +1,100 @@
+"""Model directories that are damaged or hostile: one line says which file, which key and why."""
+
+import re
+import resource
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from optimist_common.errors import SetupError
+from optimist_common.model_files.config import check_config
+from optimist_common.model_files.directory import check_model, check_tokenizer
+from optimist_common.model_files.json_file import parse_object
+from optimist_worker.model.model import load_model
+from tests import damage
+from tests.damage import Damage, damaged, make_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("good"))
+
+
+def refusal(path: Path, *, with_class: bool, with_tokenizer: bool) -> str:
+    with pytest.raises(SetupError) as raised:
+        if with_tokenizer:
+            check_tokenizer(str(path), "--model")
+        else:
+            check_model(str(path), "--model", needs_weights=True)
+        assert with_class, "the files pass"
+        load_model(str(path), "float32", "cpu")
+    return str(raised.value)
+
+
+def check(damage: Damage, model: Path, target: Path, *, with_tokenizer: bool = False) -> None:
+    path = damaged(model, target / "model", damage)
+    said = refusal(path, with_class=damage.needs_class, with_tokenizer=with_tokenizer)
+    assert said.startswith(f"--model: {path}"), said
+    assert "\n" not in said
+    assert len(said) < 600 + len(str(path))
+    assert re.search(damage.words, said), said
+
+
+def named(damages: chain[Damage]) -> list[object]:
+    return [pytest.param(each, id=each.name) for each in damages]
+
+
+OF_MODELS = chain(
+    damage.of_config(),
+    damage.of_files(damage.CONFIG),
+    damage.of_files(damage.GENERATION),
+    damage.of_generation(),
+    damage.of_weights(),
+    damage.of_model(),
+)
+OF_TOKENIZERS = chain(
+    damage.of_tokenizer(),
+    damage.of_tokenizer_config(),
+    damage.of_files(damage.TOKENIZER),
+    damage.of_files(damage.TOKENIZER_CONFIG),
+)
+
+
+def test_a_whole_model_passes(model: Path) -> None:
+    check_model(str(model), "--model", needs_weights=True)
+    check_tokenizer(str(model), "--model")
+    assert load_model(str(model), "float32", "cpu").eos_token_ids == [2]
+
+
+@pytest.mark.parametrize("damage", named(OF_MODELS))
+def test_damaged_models_are_refused_in_one_line(
+    damage: Damage, model: Path, tmp_path: Path
+) -> None:
+    check(damage, model, tmp_path)
+
+
+@pytest.mark.parametrize("damage", named(OF_TOKENIZERS))
+def test_damaged_tokenizers_are_refused_in_one_line(
+    damage: Damage, model: Path, tmp_path: Path
+) -> None:
+    check(damage, model, tmp_path, with_tokenizer=True)
+
+
+@pytest.mark.parametrize("model_type", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+def test_every_config_of_transformers_passes(model_type: str) -> None:
+    """What its own classes say of themselves must not be refused."""
+    try:
+        config = transformers.CONFIG_MAPPING[model_type]()
+        text = config.to_json_string(use_diff=False)
+    except Exception as error:
+        pytest.skip(f"transformers cannot make one: {type(error).__name__}")
+    check_config(parse_object(text.encode(), "config.json"))
+
+
+def test_the_memory_for_all_of_this_is_bounded() -> None:
+    """Of this process and, the larger one of them, of those that tried tokenizers."""
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        assert resource.getrusage(who).ru_maxrss < 2**20
