@@ -134,6 +134,25 @@ async def test_a_service_that_cannot_start_says_why(
     await expect_given_up(broken, f"first could not start: {reason}$")
 
 
+async def test_a_service_that_cannot_start_is_not_waited_for_behind_a_slow_one(
+    fake_service: FakeService,
+) -> None:
+    slow = replace(fake_service("first"), is_healthy=lambda: False)
+    broken = replace(fake_service("second", 0.0, 1), is_healthy=lambda: False)
+    supervisor = Supervisor([slow, broken], Lines().write)
+    with pytest.raises(SetupError, match="second could not start: last words"):
+        await asyncio.wait_for(supervisor.start(), 60)
+    await supervisor.stop()
+
+
+async def test_a_service_that_takes_too_long_is_given_up(fake_service: FakeService) -> None:
+    slow = replace(fake_service("first"), is_healthy=lambda: False, start_seconds=0.1)
+    supervisor = Supervisor([slow, fake_service("second")], Lines().write)
+    with pytest.raises(SetupError, match="first was not healthy after 0 s"):
+        await supervisor.start()
+    await supervisor.stop()
+
+
 async def test_it_ends_all_services_of_the_same_name(fake_service: FakeService) -> None:
     services = [fake_service("first"), fake_service("first", file="other")]
     supervisor = Supervisor(services, Lines().write)

@@ -88,7 +88,7 @@ def test_texts_of_a_vocabulary(tmp_path: Path) -> None:
 
 
 def test_directory_without_tokenizer_or_line_ends_is_a_setup_error(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="--model: .* is not a directory"):
+    with pytest.raises(SetupError, match=r"--model: .* is not a directory"):
         load_vocabulary(str(tmp_path / "absent"))
     with pytest.raises(SetupError, match=r"--model: .* there is no tokenizer\.json") as info:
         load_vocabulary(str(tmp_path))

@@ -55,8 +55,17 @@ class Supervisor:
         """
         for index in range(len(self._specs)):
             await self._start_one(index)
-        for index in range(len(self._specs)):
-            await self._require_healthy(index)
+        waits = [
+            asyncio.create_task(self._require_healthy(index)) for index in range(len(self._specs))
+        ]
+        waits.append(asyncio.create_task(self._in_time(list(waits))))
+        try:
+            # One that ends is not kept from saying why by another that takes minutes to load.
+            await asyncio.gather(*waits)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def watch(self) -> None:
         """Restarts services that die; returns never.
@@ -86,16 +95,22 @@ class Supervisor:
         await process.start()
         self._processes[index] = process
 
+    async def _in_time(self, waits: "Sequence[asyncio.Task[None]]") -> None:
+        """Waits for each service in turn, for as long as it may take after the one before it."""
+        for spec, wait in zip(self._specs, waits, strict=True):
+            try:
+                async with asyncio.timeout(spec.start_seconds):
+                    await asyncio.shield(wait)
+            except TimeoutError:
+                raise SetupError(
+                    f"{spec.name} was not healthy after {spec.start_seconds:.0f} s; "
+                    "its log says why"
+                ) from None
+
     async def _require_healthy(self, index: int) -> None:
         process, name = self._processes[index], self._specs[index].name
-        try:
-            async with asyncio.timeout(process.spec.start_seconds):
-                if await self._becomes_healthy(index):
-                    return
-        except TimeoutError:
-            raise SetupError(
-                f"{name} was not healthy after {process.spec.start_seconds:.0f} s; its log says why"
-            ) from None
+        if await self._becomes_healthy(index):
+            return
         # What a service says of itself explains more than what its log ends with.
         lines = list(process.last_lines) or ["it printed nothing"]
         reasons = [line for line in lines if line.startswith(f"optimist {name}: ")]

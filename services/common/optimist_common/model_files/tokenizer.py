@@ -15,7 +15,7 @@ from optimist_common.model_files.json_file import (
     read_text,
     shown,
 )
-from optimist_common.model_files.trial import MAX_BYTES, MAX_TOKEN_ID, try_tokenizer
+from optimist_common.model_files.trial import MAX_BYTES, check_id, try_tokenizer
 
 MAX_TEMPLATE_BYTES = 2**20
 _SPECIAL = (
@@ -40,7 +40,7 @@ def check_tokenizer_files(directory: Path) -> None:
             content = _read(directory / name)
             if name == "added_tokens.json":
                 for token, number in content.items():
-                    _check_id(f"{name}: {shown(token)}", number)
+                    check_id(f"{name}: {shown(token)}", number)
             else:
                 _check_names(content, name)
     try_tokenizer(directory / "tokenizer.json")
@@ -65,6 +65,15 @@ def _check_names(content: Mapping[str, Any], name: str) -> None:
     """Checks what names tokens, and the chat template."""
     for key in _SPECIAL:
         _check_token(content.get(key), f"{name}: {key}")
+    _check_lists(content, name)
+    _check_added(content.get("added_tokens_decoder"), f"{name}: added_tokens_decoder")
+    for key in ("tokenizer_class", "model_type"):
+        if not isinstance(content.get(key), str | None):
+            raise FileError(f"{name}: {key} is {shown(content[key])}; it must be a text")
+    _check_template(content.get("chat_template"), f"{name}: chat_template")
+
+
+def _check_lists(content: Mapping[str, Any], name: str) -> None:
     for key in _LISTS:
         tokens = content.get(key)
         if isinstance(tokens, dict):
@@ -73,30 +82,23 @@ def _check_names(content: Mapping[str, Any], name: str) -> None:
             raise FileError(f"{name}: {key} is {shown(tokens)}; it must be a list")
         for index, token in enumerate(tokens or []):
             _check_token(token, f"{name}: {key}[{index}]")
-    added = content.get("added_tokens_decoder")
+
+
+def _check_added(added: Any, what: str) -> None:
     if added is not None and not isinstance(added, dict):
-        raise FileError(f"{name}: added_tokens_decoder is {kind(added)}; it must be an object")
+        raise FileError(f"{what} is {kind(added)}; it must be an object")
     for number, token in (added or {}).items():
-        is_number = number.isascii() and number.isdigit() and len(number) < 10
-        _check_id(f"{name}: added_tokens_decoder", int(number) if is_number else number)
+        is_number = number.isascii() and number.isdigit() and len(number) < 12
+        check_id(what, int(number) if is_number else number)
         if not isinstance(token, dict):
-            raise FileError(f"{name}: added_tokens_decoder.{number} must be an object")
-        _check_token(token, f"{name}: added_tokens_decoder.{number}")
-    for key in ("tokenizer_class", "model_type"):
-        if not isinstance(content.get(key), str | None):
-            raise FileError(f"{name}: {key} is {shown(content[key])}; it must be a text")
-    _check_template(content.get("chat_template"), f"{name}: chat_template")
+            raise FileError(f"{what}.{number} must be an object")
+        _check_token(token, f"{what}.{number}")
 
 
 def _check_token(token: Any, what: str) -> None:
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str) and token is not None:
         raise FileError(f"{what} is {shown(token)}; it must be a text, or an object with content")
-
-
-def _check_id(what: str, value: Any) -> None:
-    if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
-        raise FileError(f"{what} is {shown(value)}; it must be a whole number to {MAX_TOKEN_ID}")
 
 
 def _check_template(template: Any, what: str) -> None:

@@ -43,7 +43,7 @@ def try_tokenizer(path: Path) -> None:
         return
     read_file(path, MAX_BYTES)
     try:
-        result = subprocess.run(
+        result = subprocess.run(  # noqa: S603 (ourselves)
             [sys.executable, "-m", "optimist_common.model_files.trial", str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -114,7 +114,7 @@ def _check_ids(content: dict[str, Any]) -> None:
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
         for token, number in vocabulary.items():
-            _check_id(f"model.vocab: {shown(token)}", number)
+            check_id(f"model.vocab: {shown(token)}", number)
     added = content.get("added_tokens")
     if added is None:
         return
@@ -123,10 +123,11 @@ def _check_ids(content: dict[str, Any]) -> None:
     for index, token in enumerate(added):
         if not isinstance(token, dict) or not isinstance(token.get("content"), str):
             raise FileError(f"added_tokens[{index}] must be an object with id and content")
-        _check_id(f"added_tokens[{index}].id", token.get("id"))
+        check_id(f"added_tokens[{index}].id", token.get("id"))
 
 
-def _check_id(what: str, value: Any) -> None:
+def check_id(what: str, value: Any) -> None:
+    """Raises FileError unless a value is the id of a token."""
     if type(value) is not int or not 0 <= value <= MAX_TOKEN_ID:
         raise FileError(f"{what} is {shown(value)}; it must be a whole number to {MAX_TOKEN_ID}")
 
@@ -157,3 +158,4 @@ def _unread(part: str, version: str, reason: str) -> str:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    sys.exit(0)

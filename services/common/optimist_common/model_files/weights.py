@@ -21,7 +21,9 @@ _BITS = {
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
-    **{"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6},
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
 }
 _MAX_DIMENSIONS = 16
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,5})\.")

@@ -22,6 +22,7 @@ from transformers.models.llama.modeling_llama import (
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
 from optimist_worker.drafters.heads.checkpoint import (
+    FLAG,
     Checkpoint,
     check_target_ids,
     fit,
