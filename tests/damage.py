@@ -193,14 +193,14 @@ def of_weights() -> Iterator[Damage]:
     """Yields what may be wrong with weight files."""
     others = {"model.embed_tokens.weight": torch.zeros(300, 64)}
     huge = struct.pack("<Q", 10**15)
-    lists = ('{"a":[' + "[]," * 2**21 + "[]]}").encode()
+    lists = ('{"a":[' + "[]," * 2**20 + "[]]}").encode()
     bomb = struct.pack("<Q", len(lists)) + lists
     yield Damage("no weights", lambda path: (path / WEIGHTS).unlink(), r"no \*\.safetensors")
     yield Damage("pickle", as_pickle, r"pytorch_model\.bin is a pickle, which can run code")
     yield Damage("other name", lambda p: (p / WEIGHTS).rename(p / "a.safetensors"), "neither model")
     yield Damage("empty weights", write(WEIGHTS, b""), r"model\.safetensors has 0 bytes")
     yield Damage("huge header", write(WEIGHTS, huge + b"{}"), "header would have 1000000000000000;")
-    yield Damage("header of lists", write(WEIGHTS, bomb), "more than 2097152 lists")
+    yield Damage("header of lists", write(WEIGHTS, bomb), "more than 1048576 lists")
     yield Damage("cut", lambda p: os.truncate(p / WEIGHTS, 9000), "not whole: copy it again")
     yield Damage("longer", lambda p: os.truncate(p / WEIGHTS, 10**6), "not whole: copy it again")
     for key, value, words in (

@@ -37,20 +37,21 @@ def load_vocabulary(model: str) -> Vocabulary:
     """
     check_tokenizer(model, "--model")
     tokenizer = load_tokenizer(model, "--model")
-    size = max(tokenizer.get_vocab().values(), default=-1) + 1
 
     def encode(text: str) -> list[int]:
         token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
         return token_ids
 
-    vocabulary = Vocabulary(
-        tokenizer.batch_decode(
-            [[token_id] for token_id in range(size)],
-            skip_special_tokens=False,
-            clean_up_tokenization_spaces=False,
-        ),
-        encode,
+    known = sorted(tokenizer.get_vocab().values())
+    texts = [""] * (known[-1] + 1 if known else 0)
+    decoded = tokenizer.batch_decode(
+        [[token_id] for token_id in known],
+        skip_special_tokens=False,
+        clean_up_tokenization_spaces=False,
     )
+    for token_id, text in zip(known, decoded, strict=True):
+        texts[token_id] = text
+    vocabulary = Vocabulary(texts, encode)
     if not vocabulary.newline_token_ids:
         raise SetupError(f"--model: no token of {model} ends a line; is it a text model?")
     return vocabulary

@@ -19,6 +19,7 @@ _SIZES: Mapping[str, int] = {
     **dict.fromkeys(("head_dim", "v_head_dim", "qk_rope_head_dim", "qk_nope_head_dim"), 2**16),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx"), _POSITIONS),
     "original_max_position_embeddings": _POSITIONS,
+    **dict.fromkeys(("n_group", "topk_group"), 2**15),
     "vocab_size": 2**24,
     "kv_lora_rank": 2**20,
 }

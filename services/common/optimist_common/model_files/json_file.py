@@ -11,7 +11,7 @@ from typing import Any
 MAX_JSON_BYTES = 4 * 2**20
 """Of files that people write; a config with thousands of names in it has some 100 KB."""
 MAX_DEPTH = 64
-_MAX_PARTS = 2**21
+_MAX_PARTS = 2**20
 """Lists and objects in a file: the largest vocabularies have half a million pairs."""
 _MAX_DIGITS = 64
 

@@ -160,6 +160,8 @@ def explained(what: str) -> Iterator[None]:
     except BaseException as error:
         # Libraries raise anything here, and panics of Rust derive from BaseException alone.
         reason = one_line(error)
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
         if isinstance(error, KeyError | AttributeError | IndexError | ZeroDivisionError):
             reason = f"{type(error).__name__}: {reason}"
         raise SetupError(f"{what}: {reason}") from None

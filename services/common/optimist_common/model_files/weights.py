@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from optimist_common.model_files.config import text_part
 from optimist_common.model_files.json_file import FileError, parse_object, read_object, shown
@@ -179,7 +179,7 @@ def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
     """Returns a weight, and where its bytes begin and end."""
     if not isinstance(entry, dict):
         raise FileError(f"{what} is {shown(entry)}; it must be an object")
-    dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in _BITS:
         raise FileError(f"{what}: dtype is {shown(dtype)}, which safetensors does not have")
     if not _are_sizes(shape) or len(shape) > _MAX_DIMENSIONS:
@@ -197,5 +197,5 @@ def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
     return Weight(dtype, tuple(shape)), (span[0], span[1])
 
 
-def _are_sizes(value: Any) -> bool:
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(each) is int and each >= 0 for each in value)

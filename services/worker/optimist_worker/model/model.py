@@ -72,10 +72,17 @@ def probe_layers(
     if own.start > 0:
         size = (1, 1, text_config.hidden_size)
         inputs = {"inputs_embeds": torch.zeros(size, dtype=module.dtype, device=module.device)}
-    with explained(f"{flag}: {name} ({module.config.model_type}) cannot run on KV blocks"):
-        module.set_attn_implementation(_PROBE)
-        with torch.inference_mode():
-            module(**inputs, position_ids=one_token, use_cache=False, paged=seen)
+    try:
+        with explained(f"{flag}: {name} ({module.config.model_type}) cannot run on KV blocks"):
+            module.set_attn_implementation(_PROBE)
+            with torch.inference_mode():
+                module(**inputs, position_ids=one_token, use_cache=False, paged=seen)
+    except SetupError as error:
+        if seen:
+            raise
+        raise SetupError(
+            f"{error} (before any layer used the attention interface of transformers)"
+        ) from None
     module.set_attn_implementation(NAME)
     if sorted(seen) != list(own):
         raise SetupError(
