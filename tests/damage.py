@@ -68,16 +68,29 @@ def change(name: str, **values: Any) -> Callable[[Path], object]:
     return apply
 
 
-def change_part(part: str, value: Callable[[Any], Any]) -> Callable[[Path], object]:
-    """Changes a part of tokenizer.json."""
+def change_model(**values: Any) -> Callable[[Path], object]:
+    """Sets keys of the model in tokenizer.json."""
 
     def apply(path: Path) -> None:
-        file = path / TOKENIZER
-        content = json.loads(file.read_text())
-        content[part] = value(content[part])
-        file.write_text(json.dumps(content))
+        model = json.loads((path / TOKENIZER).read_text())["model"]
+        change(TOKENIZER, model=model | values)(path)
 
     return apply
+
+
+def add_to_vocabulary(number: Any) -> Callable[[Path], object]:
+    """Adds an entry to tokenizer.json's vocabulary."""
+
+    def apply(path: Path) -> None:
+        vocabulary = json.loads((path / TOKENIZER).read_text())["model"]["vocab"]
+        change_model(vocab=vocabulary | {"new": number})(path)
+
+    return apply
+
+
+def make_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 10**9)
 
 
 def replace(name: str, make: Callable[[Path], object]) -> Callable[[Path], object]:
@@ -182,7 +195,7 @@ def of_files(name: str) -> Iterator[Damage]:
         "pipe": os.mkfifo,
         "directory": Path.mkdir,
         "loop": lambda path: path.symlink_to(path.name),
-        "1 GB": lambda path: (path.touch(), os.truncate(path, 10**9)),
+        "1 GB": make_large,
     }
     for kind, make in kinds.items():
         words = r"(is not a regular file|cannot be read|has 1000000000 bytes)"
@@ -286,18 +299,18 @@ def of_tokenizer() -> Iterator[Damage]:
         "added_tokens": ({}, r"added_tokens is an object; it must be a list"),
     }
     for part, (value, words) in cases.items():
-        apply = change_part(part, lambda _, value=value: value)
+        apply = change(TOKENIZER, **{part: value})
         yield Damage(f"tokenizer {part}", apply, rf"tokenizer\.json: .*{words}")
-    apply = change_part("pre_tokenizer", lambda _: bomb)
+    apply = change(TOKENIZER, pre_tokenizer=bomb)
     yield Damage("regex bomb", apply, r"tokenizer\.json: .*long text")
-    apply = change_part("normalizer", lambda _: growing)
+    apply = change(TOKENIZER, normalizer=growing)
     yield Damage("growing text", apply, r"tokenizer\.json: making tokens of .* takes more than 6 s")
     for number in (2**31, -1, "5"):
-        apply = change_part("model", lambda m, n=number: m | {"vocab": m["vocab"] | {"new": n}})
+        apply = add_to_vocabulary(number)
         yield Damage(f"token {number}", apply, r'tokenizer\.json: model\.vocab: "new" is .*whole')
-    apply = change_part("model", lambda model: model | {"merges": [["q", "zzz"]]})
+    apply = change_model(merges=[["q", "zzz"]])
     yield Damage("merge", apply, r"cannot read its model .*`zzz` out of vocabulary")
-    apply = change_part("added_tokens", lambda _: [{"id": 2**31, "content": "new"}])
+    apply = change(TOKENIZER, added_tokens=[{"id": 2**31, "content": "new"}])
     yield Damage("added token", apply, r"tokenizer\.json: added_tokens\[0\]\.id is 2147483648")
 
 

@@ -27,7 +27,7 @@ CASES: dict[str, tuple[str, Callable[[Path], object], str]] = {
         "config.json is nested more than 64 deep",
     ),
     "newer": (
-        *("gateway", damage.change_part("model", lambda model: model | {"type": "New"})),
+        *("gateway", damage.change_model(type="New")),
         'cannot read its model ("New"): data did not match any variant of untagged enum',
     ),
     "template": (

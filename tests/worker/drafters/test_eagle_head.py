@@ -281,7 +281,7 @@ def test_the_targets_output_matrix_is_laid_out_once(
         ({"layers.1.mlp.up_proj.weight": torch.zeros(INNER, HIDDEN)}, {}, "does not know"),
         ({}, {"hidden_size": 32}, "hidden_size is 32 and the target's 64"),
         ({}, {"hidden_size": None}, "hidden_size"),
-        ({}, {"rms_norm_eps": "small"}, r"not one of a Llama: .*'rms_norm_eps' expected float"),
+        ({}, {"rms_norm_eps": "small"}, r"config\.json: rms_norm_eps is .* above 0"),
         (None, {"d2t": [0, 0, 999]}, "names tokens that the target does not have"),
         (None, {"d2t": [1, 0, 0]}, "names a token twice"),
     ],

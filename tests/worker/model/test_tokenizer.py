@@ -56,7 +56,7 @@ def add_token(content: dict[str, Any]) -> None:
         ),
         (
             lambda content: content["model"].update(type="nonesuch"),
-            r"tokenizer\.json cannot be read",
+            r"tokenizer\.json: .* cannot read its model",
         ),
     ],
     ids=["swapped", "dropped", "added", "plain", "damaged"],

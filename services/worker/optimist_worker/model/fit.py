@@ -245,9 +245,9 @@ def _more(keys: list[Any]) -> str:
 def _quiet() -> Iterator[None]:
     """transformers reports in a table what `_check_report` says, and draws a bar."""
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    level = transformers_logging.get_verbosity()  # type: ignore[no-untyped-call]
-    transformers_logging.set_verbosity(transformers_logging.CRITICAL)  # type: ignore[no-untyped-call]
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
-        transformers_logging.set_verbosity(level)  # type: ignore[no-untyped-call]
+        transformers_logging.set_verbosity(level)
