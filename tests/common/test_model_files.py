@@ -1,7 +1,8 @@
 """Model directories that are damaged or hostile: one line says which file, which key and why."""
 
 import re
-import resource
+import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -96,7 +97,35 @@ def test_every_config_of_transformers_passes(model_type: str) -> None:
     check_config(parse_object(text.encode(), "config.json"))
 
 
-def test_the_memory_for_all_of_this_is_bounded() -> None:
-    """Of this process and, the larger one of them, of those that tried tokenizers."""
-    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-        assert resource.getrusage(who).ru_maxrss < 2**20
+IN_LITTLE_MEMORY = """
+import resource, sys
+from optimist_common.errors import SetupError
+from optimist_common.model_files.directory import check_model
+
+resource.setrlimit(resource.RLIMIT_DATA, (2**29, 2**29))
+try:
+    check_model(sys.argv[1], "--model", needs_weights=True)
+except SetupError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (damage.CONFIG, '{"a": [' + "[]," * 1_000_000 + "1]}"),
+        (damage.CONFIG, '{"a": [' + "{}," * 1_390_000 + "1]}"),
+        (damage.INDEX, '{"weight_map": [' + "1," * 8_000_000 + "1]}"),
+        (damage.INDEX, '{"weight_map": {' + '"a":0,' * 2_000_000 + '"b": 1}}'),
+    ],
+    ids=["lists", "objects", "numbers", "names"],
+)
+def test_large_files_are_refused_in_little_memory(
+    name: str, content: str, model: Path, tmp_path: Path
+) -> None:
+    path = damaged(model, tmp_path / "model", Damage("", damage.write(name, content), ""))
+    if name == damage.INDEX:
+        (path / damage.WEIGHTS).unlink()
+    command = [sys.executable, "-c", IN_LITTLE_MEMORY, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert name in done.stdout, done.stderr

@@ -13,7 +13,6 @@ MAX_JSON_BYTES = 4 * 2**20
 MAX_DEPTH = 64
 _MAX_PARTS = 2**20
 """Lists and objects in a file: the largest vocabularies have half a million pairs."""
-_MAX_DIGITS = 64
 
 
 class FileError(Exception):
@@ -78,7 +77,7 @@ def parse_object(data: bytes, name: str) -> dict[str, Any]:
     if not text.strip():
         raise FileError(f"{name} is empty")
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+        value = json.loads(text, object_pairs_hook=_unique)
     except RecursionError:
         raise FileError(f"{name} is nested more than {MAX_DEPTH} deep") from None
     except json.JSONDecodeError as error:
@@ -125,13 +124,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"{shown(key)} is there twice")
             seen.add(key)
     return found
-
-
-def _integer(digits: str) -> int:
-    # Tokenizers that know no longest text say so by a number of 31 digits.
-    if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number has {len(digits)} digits; {_MAX_DIGITS} are the most")
-    return int(digits)
 
 
 def _check_parts(value: dict[str, Any], name: str) -> None:
