@@ -20,7 +20,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 END = b"e\r\n" + DONE + b"\r\n0\r\n\r\n"
 RIGHT = Outcome(Behaviour.READS, 200, 0.5, is_right=True)
-REFUSED = Outcome(Behaviour.READS, 429, 0.01, has_retry_after=True, has_retry_after_ms=True)
+REFUSED = Outcome(Behaviour.READS, 429, 0.01, retry_after=1, retry_after_ms=700)
 LEFT = Outcome(Behaviour.LEAVES, 0, 0.2, has_left=True)
 
 
@@ -113,13 +113,14 @@ def test_what_is_wrong_is_counted() -> None:
     assert is_right(counts)
     assert [counts[name] for name in ("sent", "accepted", "left", "lost")] == [3, 1, 1, 0]
     assert counts["refused"] == {"429": 1}
-    assert counts["refusal_ms"] == {"p50": 10, "p99": 10, "max": 10}
-    assert counts["slow_latency_ms"] == {"p50": None, "p99": None, "max": None}
+    assert counts["retry_after"] == {"1": 1}
+    assert counts["refusal_ms"] == {"p50": 10, "p95": 10, "p99": 10, "max": 10}
+    assert counts["slow_latency_ms"] == dict.fromkeys(("p50", "p95", "p99", "max"))
     for bad in (
         replace(RIGHT, is_right=False),
         replace(LEFT, has_left=False),
-        replace(REFUSED, has_retry_after=False),
-        replace(REFUSED, has_retry_after_ms=False),
+        replace(REFUSED, retry_after=None),
+        replace(REFUSED, retry_after_ms=None),
         replace(REFUSED, status=500),
         replace(REFUSED, status=400),
     ):

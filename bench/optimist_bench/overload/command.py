@@ -5,9 +5,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,8 +26,14 @@ from optimist_bench.harness.process_time import (
 )
 from optimist_bench.harness.services import address_of, read_metrics, running, stack_specs
 from optimist_bench.harness.simulated_service import simulated_worker
-from optimist_bench.overload.load import Behaviour, LoadTask, Outcome
-from optimist_bench.overload.report import describe, is_right, report_memory, report_outcomes
+from optimist_bench.overload.load import LONGEST_SECONDS, Behaviour, LoadTask, Outcome
+from optimist_bench.overload.report import (
+    describe,
+    find_drain_seconds,
+    is_right,
+    report_memory,
+    report_outcomes,
+)
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
 from optimist_common.settings import ServiceSettings
@@ -46,9 +53,10 @@ SETTLE_SECONDS = 20.0
 class OverloadSettings(ServiceSettings):
     """Measures how many requests a second the services answer, and then sends a multiple.
 
-    The worker is simulated and says given texts. Requests are chats and completions, streamed and
-    whole, predicted and not, of clients with several keys; some read slowly, some leave. --json
-    prints the report as one line of JSON instead.
+    Or a number of clients asks again and again, and comes back when a refusal says. The worker is
+    simulated and says given texts, or runs the model. Requests are chats and completions (of a real
+    worker completions alone), streamed and whole, predicted and not, of clients with several keys;
+    some read slowly, some leave. --json prints the report as one line of JSON instead.
     """
 
     section: ClassVar[str] = "bench_overload"
@@ -56,9 +64,14 @@ class OverloadSettings(ServiceSettings):
     seconds: float = Field(60.0, gt=0, description="how long the overload goes on")
     capacity_seconds: float = Field(10.0, gt=0, description="how long capacity is measured before")
     factor: float = Field(4.0, gt=1, description="how many times the capacity is offered")
+    clients: int = Field(
+        0, ge=0, le=4096, description="clients that ask again and again instead; 0: the factor"
+    )
+    simulated: bool = Field(True, description="whether the worker is simulated: true or false")
     slots: int = Field(16, ge=1, le=256, description="requests that the worker runs at once")
     places: int = Field(64, ge=8, le=1024, description="requests that the gateway admits at once")
     tokens: int = Field(128, ge=2, le=4096, description="tokens of each answer")
+    prompt_tokens: int = Field(17, ge=1, le=2048, description="tokens of each completion's prompt")
     pass_ms: float = Field(20.0, ge=0, description="how long a pass takes")
     slow_share: float = Field(0.05, ge=0, le=0.5, description="share of clients that read slowly")
     leaving_share: float = Field(0.1, ge=0, le=0.5, description="share of clients that leave")
@@ -92,8 +105,32 @@ def measure(settings: OverloadSettings) -> dict[str, Any]:
                 keys=_KEYS,
                 seconds=settings.capacity_seconds,
                 num_clients=min(2 * settings.slots, settings.places // 2),
+                prompt_tokens=settings.prompt_tokens,
+                share_of_chats=0.5 if settings.simulated else 0.0,
             )
+            if not settings.simulated:
+                load = replace(load, texts=_learn_texts(load))
             return _overload(settings, load, directory / "outcomes.json")
+
+
+def _learn_texts(load: LoadTask) -> list[str]:
+    """Returns what the model says to each prompt, asked alone."""
+    texts = []
+    for number in range(NUM_TEXTS):
+        body = {
+            "model": load.model,
+            "prompt": load.prompt(number),
+            "max_tokens": load.num_tokens,
+            "temperature": 0,
+        }
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{load.port}/v1/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", "Authorization": f"Bearer {load.keys[0]}"},
+        )
+        with urllib.request.urlopen(request, timeout=LONGEST_SECONDS) as response:  # noqa: S310
+            texts.append(json.load(response)["choices"][0]["text"])
+    return texts
 
 
 def _overload(settings: OverloadSettings, closed: LoadTask, output: Path) -> dict[str, Any]:
@@ -105,16 +142,17 @@ def _overload(settings: OverloadSettings, closed: LoadTask, output: Path) -> dic
     services = {name: pids[module] for name, module in _SERVICES.items()}
     time.sleep(SAMPLE_SECONDS)
     before = _held(closed.port, services)
-    changes = {
-        "num_clients": 0,
+    changes: dict[str, Any] = {
+        "num_clients": settings.clients,
         "rate": settings.factor * capacity,
         "seconds": settings.seconds,
-        "slow_share": settings.slow_share,
-        "leaving_share": settings.leaving_share,
+        "slow_share": 0.0 if settings.clients else settings.slow_share,
+        "leaving_share": 0.0 if settings.clients else settings.leaving_share,
+        "share_streamed": 1.0 if settings.clients else closed.share_streamed,
         "seed": 1,
     }
     cpu, waits = (_total(read, services) for read in (read_cpu_seconds, read_wait_seconds))
-    outcomes, samples = _run(LoadTask(**(asdict(closed) | changes)), output, services)
+    outcomes, samples = _run(replace(closed, **changes), output, services)
     cpu = _total(read_cpu_seconds, services, cpu)
     waits = _total(read_wait_seconds, services, waits)
     after = _settle(closed.port, services, before)
@@ -123,6 +161,7 @@ def _overload(settings: OverloadSettings, closed: LoadTask, output: Path) -> dic
         "capacity": round(capacity, 1),
         "offered": round(len(outcomes) / settings.seconds, 1),
         "seconds": settings.seconds,
+        "drain_seconds": find_drain_seconds(outcomes, settings.seconds),
         "outcomes": counts,
         "cpu_seconds": cpu,
         "cpu_wait_seconds": waits,
@@ -195,25 +234,28 @@ def _services(settings: OverloadSettings, directory: Path) -> Iterator[int]:
     """Runs all services; yields the gateway's port."""
     (port,) = free_ports(1)
     serve = ServeSettings(model=settings.model, port=port, proposers=1)
+    keys = ",".join(f"client-{number}:{key}" for number, key in enumerate(_KEYS))
+    flags = {
+        # It keeps predictions as long as there is room: full soon, so that growth would show.
+        "proposer": ["--max-memory-mb", "1"],
+        "gateway": [
+            *("--max-num-requests", str(settings.places)),
+            *("--api-keys", keys, "--public-metrics", "true"),
+        ],
+    }
     with ExitStack() as stack:
-        worker = stack.enter_context(
-            simulated_worker(
-                step_us=round(1000 * settings.pass_ms),
-                truths=str(directory / "truths.jsonl"),
-                max_num_seqs=settings.slots,
-                max_num_batched_tokens=256 * settings.slots,
+        if settings.simulated:
+            worker = stack.enter_context(
+                simulated_worker(
+                    step_us=round(1000 * settings.pass_ms),
+                    truths=str(directory / "truths.jsonl"),
+                    max_num_seqs=settings.slots,
+                    max_num_batched_tokens=256 * settings.slots,
+                )
             )
-        )
-        keys = ",".join(f"client-{number}:{key}" for number, key in enumerate(_KEYS))
-        flags = {
-            "scheduler": ["--workers", worker],
-            # It keeps predictions as long as there is room: full soon, so that growth would show.
-            "proposer": ["--max-memory-mb", "1"],
-            "gateway": [
-                *("--max-num-requests", str(settings.places)),
-                *("--api-keys", keys, "--public-metrics", "true"),
-            ],
-        }
-        specs = stack_specs(serve, flags, without={"worker"})
+            flags["scheduler"] = ["--workers", worker]
+        else:
+            flags["worker"] = ["--max-num-seqs", str(settings.slots)]
+        specs = stack_specs(serve, flags, without={"worker"} if settings.simulated else ())
         stack.enter_context(running(specs))
         yield int(address_of(specs, "gateway").rsplit(":", 1)[1])

@@ -5,18 +5,21 @@ import json
 import random
 import socket
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 300.0
 """What is not answered by then is lost."""
 SLOW_BYTES, SLOW_PAUSE_SECONDS = 512, 0.02
 """How a slow reader reads: so much, and then not for so long."""
 _SMALL_BUFFER_BYTES = 4096
 _END_OF_STREAM = b"data: [DONE]\n\n"
+_FIRST_EVENT = b"data: {"
+RETRY_SECONDS = 1.0
+"""After that a client comes back that was not told when."""
 
 
 class Behaviour(StrEnum):
@@ -53,8 +56,13 @@ class Outcome:
     has_left: bool = False
     is_right: bool = False
     """Whether the answer is complete, and the right text."""
-    has_retry_after: bool = False
-    has_retry_after_ms: bool = False
+    first_seconds: float | None = None
+    """To the first token of a streamed answer."""
+    retry_after: int | None = None
+    """Seconds after which to come back, if a refusal says so; the next in milliseconds."""
+    retry_after_ms: int | None = None
+    begun: float = 0.0
+    """When, in seconds from the beginning of the load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ def _choice_text(answer: dict[str, Any]) -> str:
 async def ask(port: int, request: ClientRequest) -> Outcome:
     """Asks the gateway on a connection of its own; an answer that is broken off has status 0."""
     started, data, has_left = perf_counter(), bytearray(), False
+    first_seconds: float | None = None
     leaves = request.behaviour is Behaviour.LEAVES
     writer: asyncio.StreamWriter | None = None
     try:
@@ -132,6 +141,8 @@ async def ask(port: int, request: ClientRequest) -> Outcome:
                 SLOW_BYTES if request.behaviour is Behaviour.SLOW else 65536
             ):
                 data += block
+                if first_seconds is None and _FIRST_EVENT in data:
+                    first_seconds = perf_counter() - started
                 if request.behaviour is Behaviour.SLOW:
                     await asyncio.sleep(SLOW_PAUSE_SECONDS)
     except TimeoutError:
@@ -151,9 +162,15 @@ async def ask(port: int, request: ClientRequest) -> Outcome:
         reply.status,
         seconds,
         is_right=reply.status == 200 and read_text(reply.body) == request.text,
-        has_retry_after=reply.headers.get(b"retry-after", b"").isdigit(),
-        has_retry_after_ms=reply.headers.get(b"retry-after-ms", b"").isdigit(),
+        first_seconds=first_seconds,
+        retry_after=_whole_number(reply, b"retry-after"),
+        retry_after_ms=_whole_number(reply, b"retry-after-ms"),
     )
+
+
+def _whole_number(reply: Reply, header: bytes) -> int | None:
+    value = reply.headers.get(header, b"")
+    return int(value) if value.isdigit() else None
 
 
 async def _connect(
@@ -185,7 +202,6 @@ def _encode(request: ClientRequest) -> bytes:
 
 CHAT_TEXT = 1
 """Number of the text that answers chats: the first token of their prompts, `<|user|>`."""
-_SHARE_OF_CHATS = 0.5
 _LEAVE_SECONDS = (0.01, 1.0)
 
 
@@ -203,17 +219,24 @@ class LoadTask:
     seconds: float
     """How long requests are begun."""
     num_clients: int = 0
-    """Clients that ask again and again (closed loop); 0 for a rate instead."""
+    """Clients that ask again and again, after a refusal when it says (closed loop); 0 for a rate
+    instead."""
     rate: float = 0.0
     """Requests a second, whatever becomes of them (open loop)."""
     slow_share: float = 0.0
     leaving_share: float = 0.0
     seed: int = 0
+    prompt_tokens: int = 17
+    share_of_chats: float = 0.5
+    share_streamed: float = 0.5
+
+    def prompt(self, number: int) -> list[int]:
+        """Returns the prompt of a text: its number, and then what is drawn for it."""
+        drawn = random.Random(number)  # noqa: S311
+        return [number, *(drawn.randrange(4, 200) for _ in range(self.prompt_tokens - 1))]
 
 
-def make_request(
-    task: LoadTask, rng: random.Random, share_of_chats: float = _SHARE_OF_CHATS
-) -> ClientRequest:
+def make_request(task: LoadTask, rng: random.Random, share_of_chats: float) -> ClientRequest:
     """Draws a request: chat or completion, streamed or whole, predicted or not."""
     is_chat = rng.random() < share_of_chats
     number = CHAT_TEXT if is_chat else rng.randrange(len(task.texts))
@@ -221,12 +244,12 @@ def make_request(
         "model": task.model,
         "max_tokens": task.num_tokens,
         "temperature": 0,
-        "stream": rng.random() < 0.5,
+        "stream": rng.random() < task.share_streamed,
     }
     if is_chat:
         body["messages"] = [{"role": "user", "content": f"Write function {rng.randrange(1000)}."}]
     else:
-        body["prompt"] = [number, *(rng.randrange(4, 200) for _ in range(16))]
+        body["prompt"] = task.prompt(number)
     if rng.random() < 0.5:
         body["prediction"] = {"type": "content", "content": task.texts[number]}
     behaviour, drawn = Behaviour.READS, rng.random()
@@ -249,18 +272,25 @@ async def run(task: LoadTask) -> list[Outcome]:
     rng = random.Random(task.seed)  # noqa: S311
     # With the first chat the gateway starts the process that renders templates. It is there before
     # anything is measured, however few requests there is time for.
-    await ask(task.port, make_request(task, rng, share_of_chats=1.0))
-    end = asyncio.get_running_loop().time() + task.seconds
+    if task.share_of_chats:
+        await ask(task.port, make_request(task, rng, share_of_chats=1.0))
+    begun = asyncio.get_running_loop().time()
+    end = begun + task.seconds
     if task.num_clients:
-        clients = (_ask_until(end, task, rng) for _ in range(task.num_clients))
+        clients = (_ask_until(begun, end, task, rng) for _ in range(task.num_clients))
         return [outcome for outcomes in await asyncio.gather(*clients) for outcome in outcomes]
     return await _ask_at_rate(end, task, rng)
 
 
-async def _ask_until(end: float, task: LoadTask, rng: random.Random) -> list[Outcome]:
-    outcomes = []
-    while asyncio.get_running_loop().time() < end:
-        outcomes.append(await ask(task.port, make_request(task, rng)))
+async def _ask_until(begun: float, end: float, task: LoadTask, rng: random.Random) -> list[Outcome]:
+    loop, outcomes = asyncio.get_running_loop(), []
+    while (now := loop.time()) < end:
+        request = make_request(task, rng, task.share_of_chats)
+        outcome = replace(await ask(task.port, request), begun=now - begun)
+        outcomes.append(outcome)
+        if outcome.status != 200:
+            pause = RETRY_SECONDS if outcome.retry_after is None else outcome.retry_after
+            await asyncio.sleep(min(pause, max(end - loop.time(), 0.0)))
     return outcomes
 
 
@@ -269,7 +299,9 @@ async def _ask_at_rate(end: float, task: LoadTask, rng: random.Random) -> list[O
     due, tasks = loop.time(), []
     while (due := due + rng.expovariate(task.rate)) < end:
         await asyncio.sleep(max(due - loop.time(), 0.0))
-        tasks.append(asyncio.create_task(ask(task.port, make_request(task, rng))))
+        tasks.append(
+            asyncio.create_task(ask(task.port, make_request(task, rng, task.share_of_chats)))
+        )
     return await asyncio.gather(*tasks)
 
 

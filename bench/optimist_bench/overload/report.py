@@ -22,14 +22,33 @@ def report_outcomes(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "accepted_right": sum(one.is_right for one in accepted),
         "accepted_slow": sum(one.behaviour is Behaviour.SLOW for one in accepted),
         "refused": {str(status): count for status, count in sorted(statuses.items())},
-        "refused_with_retry_after": sum(one.has_retry_after for one in refused),
-        "refused_with_retry_after_ms": sum(one.has_retry_after_ms for one in refused),
+        "refused_with_retry_after": sum(one.retry_after is not None for one in refused),
+        "refused_with_retry_after_ms": sum(one.retry_after_ms is not None for one in refused),
+        "retry_after": _count([one.retry_after for one in refused]),
         "left": sum(one.has_left for one in outcomes),
         "lost": sum(one.status == 0 and not one.has_left for one in outcomes),
-        "refusal_ms": _quantiles([one for one in refused if one.behaviour is Behaviour.READS]),
-        "latency_ms": _quantiles([one for one in accepted if one.behaviour is Behaviour.READS]),
-        "slow_latency_ms": _quantiles([one for one in accepted if one.behaviour is Behaviour.SLOW]),
+        "refusal_ms": _quantiles(_seconds(refused, Behaviour.READS)),
+        "latency_ms": _quantiles(_seconds(accepted, Behaviour.READS)),
+        "slow_latency_ms": _quantiles(_seconds(accepted, Behaviour.SLOW)),
+        "first_token_ms": _quantiles(
+            [one.first_seconds for one in accepted if one.first_seconds is not None]
+        ),
     }
+
+
+def find_drain_seconds(outcomes: Sequence[Outcome], seconds: float) -> float:
+    """Returns for how long answers still came after the load, which took so many seconds."""
+    return round(max((one.begun + one.seconds - seconds for one in outcomes), default=0.0), 2)
+
+
+def _seconds(outcomes: Sequence[Outcome], behaviour: Behaviour) -> list[float]:
+    return [one.seconds for one in outcomes if one.behaviour is behaviour]
+
+
+def _count(values: Sequence[int | None]) -> dict[str, int]:
+    """Returns how often refusals said which number of seconds, the smallest first."""
+    counts = Counter(value for value in values if value is not None)
+    return {str(value): count for value, count in sorted(counts.items())}
 
 
 def is_right(counts: Mapping[str, Any]) -> bool:
@@ -68,15 +87,16 @@ def describe(report: Mapping[str, Any]) -> str:
     refused = ", ".join(f"{count} x {status}" for status, count in counts["refused"].items())
     names = ("sent", "accepted", "accepted_right", "left", "lost")
     times = [
-        (name, *(counts[name][quantile] for quantile in ("p50", "p99", "max")))
-        for name in ("refusal_ms", "latency_ms", "slow_latency_ms")
+        (name, *counts[name].values())
+        for name in ("refusal_ms", "latency_ms", "slow_latency_ms", "first_token_ms")
     ]
     memory, cpu, waits = (
         report[name] for name in ("memory_mib", "cpu_seconds", "cpu_wait_seconds")
     )
     return "\n\n".join(
         (
-            f"capacity {report['capacity']} requests/s, offered {report['offered']}",
+            f"capacity {report['capacity']} requests/s, offered {report['offered']}, "
+            f"the last answer {report['drain_seconds']} s after the load",
             format_table(
                 (*names, "refused", "Retry-After"),
                 [
@@ -87,7 +107,8 @@ def describe(report: Mapping[str, Any]) -> str:
                     )
                 ],
             ),
-            format_table(("", "p50", "p99", "max"), times),
+            format_table(("", "p50", "p95", "p99", "max"), times),
+            f"seconds that refusals said, and how often: {counts['retry_after']}",
             format_table(
                 ("MiB", "start", "middle", "end", "peak", "growth"),
                 [(name, *values.values()) for name, values in memory.items()],
@@ -101,16 +122,13 @@ def describe(report: Mapping[str, Any]) -> str:
     )
 
 
-def _quantiles(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
-    """Returns p50, p99 and the longest time, in milliseconds; None without any."""
-    times = sorted(round(1000 * one.seconds, 2) for one in outcomes)
+def _quantiles(seconds: Sequence[float]) -> dict[str, float | None]:
+    """Returns p50, p95, p99 and the longest time, in milliseconds; None without any."""
+    times = sorted(round(1000 * each, 2) for each in seconds)
     if not times:
-        return dict.fromkeys(("p50", "p99", "max"))
-    return {
-        "p50": times[len(times) // 2],
-        "p99": times[len(times) * 99 // 100],
-        "max": times[-1],
-    }
+        return dict.fromkeys(("p50", "p95", "p99", "max"))
+    shares = {f"p{share}": times[len(times) * share // 100] for share in (50, 95, 99)}
+    return {**shares, "max": times[-1]}
 
 
 def _mib(num_bytes: int) -> float:
