@@ -1,6 +1,4 @@
-"""Limits, shares and rates of clients, with a clock of the test's own."""
-
-from collections import Counter
+"""Limits and rates of clients, with a clock of the test's own."""
 
 import pytest
 from hypothesis import given
@@ -23,17 +21,15 @@ def control(**limits: float) -> AdmissionControl:
     return AdmissionControl(AdmissionLimits(**values), 0.0)  # type: ignore[arg-type]
 
 
-def admitted(
-    admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0, competes: bool = True
-) -> bool:
-    return admits.admit(client, count, now, competes=competes) is None
+def admitted(admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0) -> bool:
+    return admits.admit(client, count, now) is None
 
 
 def refused(
     admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0
 ) -> tuple[Limit, float]:
     """Returns the limit and the seconds to wait."""
-    refusal = admits.admit(client, count, now, competes=True)
+    refusal = admits.admit(client, count, now)
     assert refusal is not None
     assert SHORTEST_SECONDS <= refusal.retry_seconds <= LONGEST_SECONDS
     return refusal.limit, refusal.retry_seconds
@@ -45,20 +41,6 @@ def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
     assert refused(admits, "a", 8)[0] is Limit.CHOICES
     admits.release("b", 1, 0.0)
     assert admitted(admits, "a", 8)
-
-
-def test_places_that_become_free_go_to_whom_has_less_than_his_share() -> None:
-    admits = control()
-    assert admitted(admits, "a", 7)
-    held = Counter(a=7)
-    # Both ask all the time; requests of `a` end one by one.
-    for now in range(1, 8):
-        admits.release("a", 1, now)
-        held["a"] -= 1
-        for client in ("a", "b"):
-            while admitted(admits, client, now=now):
-                held[client] += 1
-    assert held == {"a": 4, "b": 4}
 
 
 def test_concurrency_of_a_client_is_bounded() -> None:
@@ -97,11 +79,11 @@ def test_what_is_remembered_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatc
 def test_retry_follows_the_measured_rate() -> None:
     admits = control()
     assert admits.retry_seconds(0.0) == SHORTEST_SECONDS
-    assert admitted(admits, "", 8, competes=False)
+    assert admitted(admits, "", 8)
     # A choice ends every ten seconds.
     for now in range(10, 110, 10):
         admits.release("", 1, now)
-        assert admitted(admits, "", now=now, competes=False)
+        assert admitted(admits, "", now=now)
     assert refused(admits, "", 2, 100.0)[1] == pytest.approx(20, rel=0.3)
 
 
@@ -126,29 +108,3 @@ def test_a_bucket_keeps_to_its_rate(per_minute: float, takes: list[tuple[float, 
             bucket.take(units, now)
             taken += units
     assert taken <= per_minute * (1 + now / 60) * (1 + 1e-9) + 1e-6
-
-
-CLIENTS = st.sampled_from(["a", "b", "c"])
-# A count to ask for, or None: the client gives back what it got last of what it has.
-DEEDS = st.tuples(CLIENTS, st.none() | st.integers(1, 5))
-
-
-@given(st.lists(DEEDS, max_size=120), st.integers(3, 20))
-def test_below_its_share_a_client_finds_a_place(
-    deeds: list[tuple[str, int | None]], most: int
-) -> None:
-    admits = control(max_num_requests=most)
-    held: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    for now, (client, count) in enumerate(deeds):
-        if count is not None:
-            held[client] += [count] * admitted(admits, client, count, now)
-        elif held[client]:
-            admits.release(client, held[client].pop(), now)
-        total = sum(map(sum, held.values()))
-        assert admits.num_choices == total <= most
-        # Only a client with less than its share gets at the part that is kept.
-        holding = [sum(counts) for counts in held.values() if counts]
-        num_active = max(len(holding) + (not held[client]), 2)
-        if total < most and (sum(held[client]) + 1) * num_active <= most:
-            assert admitted(admits, client, now=now)
-            admits.release(client, 1, now)

@@ -223,12 +223,12 @@ def keys_in(path: Path | str, *listed: str) -> Keys:
 def test_a_file_is_followed(path: Path, keys: Keys) -> None:
     first = keys.find(b"first-key")
     assert first is not None
-    assert (first.name, first.is_admin, first.competes) == ("ann", False, False)
+    assert (first.name, first.is_admin) == ("ann", False)
     path.write_text("ann:second-key\nbob:third-key\n")
     assert keys.find(b"first-key") is None
     second = keys.find(b"second-key")
     assert second is not None
-    assert second.competes
+    assert second.name == "ann"
 
 
 def test_a_file_that_becomes_wrong_changes_nothing_and_is_logged(

@@ -30,6 +30,7 @@ from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import wakes
 from optimist_scheduler.core.requests.plan import NO_SLOTS
+from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.results.check import WRONG
 from optimist_scheduler.core.scheduler import Scheduler
@@ -212,6 +213,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth=DEPTHS,
         is_always_ahead=st.booleans(),
         is_recorded=st.sampled_from([False, False, True]),
+        max_wait_seconds=st.sampled_from([0, 0, 4]),
     )
     def begin(
         self,
@@ -221,12 +223,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         depth: dict[str, int],
         is_always_ahead: bool,
         is_recorded: bool,
+        max_wait_seconds: float,
     ) -> None:
         self.patch = pytest.MonkeyPatch()
         if is_always_ahead:
             self.patch.setattr("optimist_scheduler.core.schedule.apply.LEAST_CHANCE", 0.0)
         self.is_eager, self.drafter = options.pop("is_eager"), options.pop("drafter")
-        chosen = SchedulerSettings(max_num_waiting=5, starvation_seconds=3, **options, **depth)
+        bounds: dict[str, Any] = {"max_num_waiting": 5, "max_wait_seconds": max_wait_seconds}
+        chosen = SchedulerSettings(starvation_seconds=3, **bounds, **options, **depth)
+        self.is_bounded = max_wait_seconds > 0
         self.log: Path | None = None
         self.journal = OFF
         if is_recorded:
@@ -323,7 +328,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.dispatcher.add(new, self.now, message)
         except RejectionError as error:
             if error.finished.reason is FinishReason.OVERLOADED:
-                assert is_full
+                assert is_full or self.is_bounded
             else:
                 assert len(prompt) >= self.max_length
             return
@@ -564,9 +569,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert decision.rows.num_draft_tokens.tolist() == again.rows.num_draft_tokens.tolist()
         if running:
             assert running[0] not in decision.preempted or scheduler.config.policy == "priority"
+        waiting = [*scheduler._state.waiting.requests]
         plan = worker.schedule(self.now)
-        if scheduler.config.policy == "fcfs":
-            assert not any(each.is_overtaken for each in scheduler._state.waiting.requests)
+        if scheduler.config.policy == "fcfs" and not scheduler.config.enable_prefix_caching:
+            self.check_overtaken(waiting, [*scheduler._state.waiting.requests])
         if plan is None:
             is_busy = scheduler.num_running + scheduler.num_waiting > 0
             assert not is_busy or self.mode is not None or scheduler.num_plans_in_flight
@@ -581,6 +587,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             # A request is in one stage at a time.
             slots = [slot for each in in_flight for slot in each]
             assert len(slots) == len(set(slots))
+
+    def check_overtaken(self, before: list[Request], after: list[Request]) -> None:
+        """Checks that requests which wait were passed by in this step only by shorter ones."""
+        admitted = [each for each in before if each not in after]
+        for request in after:
+            length = len(request.token_ids)
+            # A preempted one has come to wait just now, one that starved goes first.
+            later = [each for each in admitted if each.order > request.order]
+            assert request not in before or all(len(each.token_ids) < length for each in later)
 
     # The workers.
 

@@ -6,8 +6,6 @@ from math import exp
 
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
-RESERVE = 8
-"""While clients compete, one part in so many of the limit is for those below their share."""
 MEMORY_SECONDS = 30.0
 """What happened longer ago than this counts for little."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
@@ -18,7 +16,6 @@ class Limit(Enum):
     """What keeps a request from beginning."""
 
     CHOICES = "choices"
-    SHARE = "share"
     CONCURRENCY = "concurrency"
     REQUESTS = "requests"
     TOKENS = "tokens"
@@ -126,7 +123,7 @@ class _Account:
 
 
 class AdmissionControl:
-    """Shares the limit of choices in progress among clients.
+    """Bounds what is in progress, of all clients and of each.
 
     Nobody waits here: the one queue is the scheduler's.
     """
@@ -138,14 +135,9 @@ class AdmissionControl:
         self.num_choices = 0
         """Choices in progress."""
 
-    def admit(
-        self, client: str, num_choices: int, now: float, *, competes: bool = False
-    ) -> Refusal | None:
-        """Admits all choices of a client's request at a time, in seconds, or returns why not.
-
-        If it `competes`, there may be other clients, for whom a part is kept.
-        """
-        refusal = self.find_refusal(client, num_choices, now, competes=competes)
+    def admit(self, client: str, num_choices: int, now: float) -> Refusal | None:
+        """Admits all choices of a client's request at a time, in seconds, or returns why not."""
+        refusal = self.find_refusal(client, num_choices, now)
         if refusal is None:
             account = self._account(client, now)
             account.requests.take(1, now)
@@ -153,9 +145,7 @@ class AdmissionControl:
             self.num_choices += num_choices
         return refusal
 
-    def find_refusal(
-        self, client: str, num_choices: int, now: float, *, competes: bool = False
-    ) -> Refusal | None:
+    def find_refusal(self, client: str, num_choices: int, now: float) -> Refusal | None:
         """Returns why `admit` would refuse; admits nothing."""
         account, limits = self._account(client, now), self._limits
         if wait := account.requests.seconds_until(1, now):
@@ -167,8 +157,6 @@ class AdmissionControl:
             return Refusal(Limit.CONCURRENCY, account.rate.seconds_until(excess, now))
         if (excess := self.num_choices + num_choices - limits.max_num_requests) > 0:
             return Refusal(Limit.CHOICES, self._rate.seconds_until(excess, now))
-        if competes and (excess := self._excess_of_share(account, num_choices)) > 0:
-            return Refusal(Limit.SHARE, self._rate.seconds_until(excess, now))
         return None
 
     def release(self, client: str, num_choices: int, now: float) -> None:
@@ -186,16 +174,6 @@ class AdmissionControl:
     def retry_seconds(self, now: float) -> float:
         """Returns when there will probably be room, in seconds from now."""
         return self._rate.seconds_until(1, now)
-
-    def _excess_of_share(self, account: _Account, num_choices: int) -> int:
-        """Returns by how much a client would take of what is kept for those below their share."""
-        most = self._limits.max_num_requests
-        num_active = sum(1 for one in self._accounts.values() if one.num_choices)
-        # A rival who has none yet is expected.
-        num_active = max(num_active + (not account.num_choices), 2)
-        if not self.num_choices or (account.num_choices + num_choices) * num_active <= most:
-            return 0
-        return self.num_choices + num_choices - (most - max(most // RESERVE, 1))
 
     def _account(self, client: str, now: float) -> _Account:
         account = self._accounts.get(client)

@@ -194,8 +194,12 @@ class Choice:
 def _failure(finished: Finished, what: str) -> ApiError:
     """Returns the error for what the scheduler ended without a complete answer."""
     message = finished.message or f"the scheduler ended the request: {finished.reason.value}"
-    status = _STATUS[finished.reason]
-    return ApiError(status, f"{what}: {message}" if what else message, code=finished.reason.value)
+    return ApiError(
+        _STATUS[finished.reason],
+        f"{what}: {message}" if what else message,
+        code=finished.reason.value,
+        retry_seconds=finished.retry_seconds,
+    )
 
 
 class Choices:

@@ -34,8 +34,6 @@ from optimist_gateway.text.encode import encode_prompts, predicted_tokens
 
 _MESSAGES = {
     Limit.CHOICES: "{running} requests are in progress; try again later",
-    Limit.SHARE: "{running} requests are in progress, and others may begin theirs first; "
-    "try again later",
     Limit.CONCURRENCY: "as many of your requests are in progress as may be ({concurrency}); "
     "try again when one has ended",
     Limit.REQUESTS: "you may send {requests:g} requests in a minute; try again later",
@@ -94,7 +92,7 @@ class Admission:
         if self.is_closed:
             raise shutting_down()
         client = current_client.get()
-        refusal = ask(client.name, num_requests, time.monotonic(), competes=client.competes)
+        refusal = ask(client.name, num_requests, time.monotonic())
         if refusal is not None:
             raise self._error(refusal)
         return client.name
@@ -106,7 +104,7 @@ class Admission:
             requests=self._limits.requests_per_minute,
             tokens=self._limits.tokens_per_minute,
         )
-        is_full = refusal.limit in (Limit.CHOICES, Limit.SHARE)
+        is_full = refusal.limit is Limit.CHOICES
         code = "overloaded" if is_full else "rate_limit_exceeded"
         return ApiError(429, message, code=code, retry_seconds=refusal.retry_seconds)
 

@@ -246,8 +246,10 @@ class SchedulerClient:
                 continue
             if (finished := output.finished) is not None:
                 del requests[handle]
-                if finished.reason is FinishReason.OVERLOADED and self._owner.defer(self, request):
-                    continue
+                if finished.reason is FinishReason.OVERLOADED:
+                    request.refused_by[self.peer.target] = finished.retry_seconds
+                    if self._owner.defer(request):
+                        continue
             request.deliver(output)
 
 

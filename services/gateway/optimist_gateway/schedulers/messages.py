@@ -263,6 +263,7 @@ def _finished(message: scheduler_pb2.Finished) -> Finished:
         num_drafted_tokens=message.num_drafted_tokens,
         queue_seconds=message.queue_us / 1e6,
         num_cached_tokens=message.num_cached_tokens,
+        retry_seconds=message.retry_ms / 1000 if message.retry_ms > 0 else None,
     )
 
 

@@ -182,11 +182,10 @@ class SchedulerPool:
             else:
                 self._room.enter(request)
 
-    def defer(self, client: SchedulerClient, request: TrackedRequest) -> bool:
+    def defer(self, request: TrackedRequest) -> bool:
         """Takes a request that a scheduler had no room for; returns False if it ends so."""
         if request.is_ending:
             return False
-        request.refused_by.add(client.peer.target)
         others = [other for other in self.clients if other.peer.target not in request.refused_by]
         if (chosen := self._choose(request, others)) is not None:
             chosen.start(request)

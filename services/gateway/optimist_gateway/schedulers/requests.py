@@ -11,7 +11,12 @@ from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
-from optimist_gateway.core.answer.output import Finished, StepLogprobs, StepOutput
+from optimist_gateway.core.answer.output import (
+    Finished,
+    FinishReason,
+    StepLogprobs,
+    StepOutput,
+)
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
 from optimist_gateway.structure.grammars import allow_white_space
@@ -195,7 +200,7 @@ class TrackedRequest:
     """Whether it was ended here and waits for its account alone."""
     was_lost: bool = field(init=False, default=False)
     """Whether it lost its scheduler, so that it must not end for want of room."""
-    refused_by: set[str] = field(init=False, default_factory=set)
+    refused_by: dict[str, float | None] = field(init=False, default_factory=dict)
     """Schedulers that had no room for it."""
     _engine: str = field(init=False, default="")
     """What ran the model where it was sent last."""
@@ -243,8 +248,14 @@ class TrackedRequest:
             output = replace(output, logprobs=self._new_logprobs(output.logprobs))
             if output.logprobs is None and not output.token_ids and output.finished is None:
                 return
-        if output.finished is not None and self._num_output_at_begin:
-            output = replace(output, finished=replace(output.finished, is_whole=False))
+        finished = output.finished
+        if finished is not None and finished.reason is FinishReason.OVERLOADED:
+            # Where there is room the soonest; others may have said that before.
+            known = [seconds for seconds in self.refused_by.values() if seconds is not None]
+            finished = replace(finished, retry_seconds=min(known, default=None))
+            output = replace(output, finished=finished)
+        if finished is not None and self._num_output_at_begin:
+            output = replace(output, finished=replace(finished, is_whole=False))
         self.stream.deliver(output)
 
     def may_go_on(self) -> bool:

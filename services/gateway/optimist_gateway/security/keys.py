@@ -92,8 +92,6 @@ class Client:
     name: str = ""
     """Name of its key; empty if keys are not asked for."""
     is_admin: bool = False
-    competes: bool = False
-    """Whether there are other keys than its own."""
 
 
 ANONYMOUS = Client()
@@ -165,7 +163,7 @@ class Keys:
         key = find_key(self._keys, secret)
         if key is None:
             return None
-        return Client(key.name, key.is_admin, competes=len(self._keys) > 1)
+        return Client(key.name, key.is_admin)
 
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
         """Returns who shows a key, which is sent as `where` says.

@@ -1,5 +1,6 @@
 """The scheduler: commands and results in, plans and outputs out."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ from optimist_scheduler.core.results.deliver import find_end, finish, make_end
 from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
+from optimist_scheduler.core.wait import OverloadedError, WaitEstimate, count_prompt_tokens
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
@@ -59,6 +61,14 @@ class Scheduler:
         self._num_added = 0
         self._prepared = Prepared(self.stats)
         self._pause: PauseMode | None = None
+        self._wait: WaitEstimate | None = None
+        """What is ahead of a request, as of the next two."""
+        self._wait_key: tuple[int, int, tuple[bool, int]] | None = None
+        self._wait_running = self._state.running
+        self._moved_at = math.inf
+        """When a result was settled last, or there was nothing to do; infinite if not known."""
+        self._num_results = 0
+        """Results that had been settled then."""
 
     @property
     def config(self) -> EngineConfig:
@@ -116,19 +126,59 @@ class Scheduler:
                 than that of any that came before. By default it comes after those that are here.
 
         Raises:
-            RejectionError: It can never run, its id is taken, or too many wait.
+            RejectionError: It can never run, or its id is taken.
+            OverloadedError: Too many wait, or it would wait for too long.
         """
         if new.request_id in self._requests:
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
         request = build_request(new, self.config)
-        if self.num_waiting >= self.config.max_num_waiting:
-            raise RejectionError(
-                FinishReason.OVERLOADED, f"{self.num_waiting} requests wait already"
-            )
-        self._num_added = self._num_added + 1 if arrival is None else arrival
-        request.arrival, request.arrival_time = self._num_added, now
+        arrival = self._num_added + 1 if arrival is None else arrival
+        request.arrival, request.arrival_time = arrival, now
+        if not self._requests or math.isinf(self._moved_at):
+            self._moved_at = now
+        self._require_room(request, now)
+        self._num_added = arrival
         self._requests[new.request_id] = request
         self._state.wait(request)
+
+    def _require_room(self, request: Request, now: float) -> None:
+        """Raises OverloadedError if too many wait, or the request would wait for too long.
+
+        One that has output, which another scheduler began, is not refused for that.
+        """
+        num_waiting, longest = self.num_waiting, self.config.max_wait_seconds
+        is_full = num_waiting >= self.config.max_num_waiting
+        if not is_full and (not longest or request.num_given_tokens or not self._is_busy):
+            return
+        wait = self._find_wait(request)
+        # Nothing has ended for longer than a pass takes: that may go on for as long again.
+        stall = 0.0 if self.is_paused else max(now - self._moved_at - wait.full_pass, 0.0)
+        seconds = wait.find_seconds(len(request.token_ids)) + stall
+        if is_full:
+            reason, soonest = f"{num_waiting} requests wait already", seconds / (num_waiting + 1)
+        elif seconds > longest:
+            reason = f"a request would wait for {seconds:.0f} seconds"
+            soonest = seconds - longest
+        else:
+            return
+        raise OverloadedError(reason, soonest, wait.find_turn(request))
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a request that comes may have to wait for more than a pass."""
+        state = self._state
+        if len(self._requests) > self.num_running or not state.table.num_free_slots:
+            return True
+        return sum(count_prompt_tokens(state)) > self.config.max_num_batched_tokens
+
+    def _find_wait(self, request: Request) -> WaitEstimate:
+        """Returns what is ahead of a request; while nothing moves, the same as before."""
+        state, urgency = self._state, request.order[:2]
+        key = self.stats.num_results, state.waiting.version, urgency
+        if self._wait is None or self._wait_key != key or self._wait_running is not state.running:
+            self._wait, self._wait_key = WaitEstimate(state, request), key
+            self._wait_running = state.running
+        return self._wait
 
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request without an output.
@@ -139,7 +189,9 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request is None:
             return None
-        return finish(self._state, request, FinishReason.ABORTED).finished
+        ended = finish(self._state, request, FinishReason.ABORTED)
+        self._note_answer(request, ended)
+        return ended.finished
 
     def set_priority(self, request_id: str, priority: int) -> bool:
         """Changes how urgent a request is; returns False if it is unknown or has ended."""
@@ -190,7 +242,7 @@ class Scheduler:
 
     def resume(self) -> None:
         """Goes on after a pause."""
-        self._pause = None
+        self._pause, self._moved_at = None, math.inf
         self._state.takes_requests = True
 
     def find_unaligned(self) -> list[str]:
@@ -245,6 +297,8 @@ class Scheduler:
         """
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None
+        if self.stats.num_results != self._num_results or not self._state.in_flight:
+            self._num_results, self._moved_at = self.stats.num_results, now
         self._state.promote_starved(now)
         if self._state.waiting.suspects:
             self._state.set_apart()
@@ -272,8 +326,16 @@ class Scheduler:
         if outputs is None:
             return NO_OUTPUTS
         for ended in outputs.ended:
-            del self._requests[ended.request_id]
+            self._note_answer(self._requests.pop(ended.request_id), ended)
         return outputs
+
+    def _note_answer(self, request: Request, ended: Ended) -> None:
+        """Learns how long answers are; of those that never ran there is nothing to learn."""
+        if num_tokens := sum(ended.finished.num_tokens_by_source):
+            num_prompt_tokens = request.num_prompt_tokens
+            self._state.pace.note_answer(
+                num_tokens + request.num_given_tokens, request.max_length - num_prompt_tokens
+            )
 
     def restart(
         self,
@@ -333,6 +395,8 @@ class Scheduler:
         if fault is not None:
             return make_end(request, len(request.token_ids), FinishReason.ERROR, fault)
         request.max_length = min(request.wanted_length, self.config.max_length)
+        if not self._requests:
+            self._moved_at = math.inf
         self._num_added = max(self._num_added, request.arrival)
         self._requests[request.request_id] = request
         self._state.wait(request)
@@ -348,6 +412,7 @@ class Scheduler:
         old = self._state
         self._state = SchedulerState(config, self.stats, *self._costs, old.num_plans)
         self._state.takes_requests = old.takes_requests
+        self._state.pace, self._wait = old.pace, None
 
 
 def _find_adoption_fault(request: Request, config: EngineConfig) -> str | None:

@@ -1,5 +1,6 @@
 """The workers and their requests: who has which, who gets a new one, where lost ones go on."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from optimist.proposer.v1 import proposer_pb2
@@ -19,6 +20,7 @@ from optimist_scheduler.core.placement import Candidate, Placement, hash_beginni
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.request import NewRequest, Request
 from optimist_scheduler.core.scheduler import Scheduler
+from optimist_scheduler.core.wait import OverloadedError, Turns
 from optimist_scheduler.core.windows.window import Window, WindowError
 from optimist_scheduler.journal import OFF, Journal
 from optimist_scheduler.observing import metrics
@@ -140,6 +142,7 @@ class Dispatcher:
         self._members: list[Worker] = []
         self._placement: Placement[Peer] = Placement()
         self._num_arrived = 0
+        self._turns = Turns()
         self._mode: PauseMode | None = None
         """Of the pause in force."""
         self.num_moved = 0
@@ -227,18 +230,38 @@ class Dispatcher:
             raise RejectionError(FinishReason.OVERLOADED, UNREACHED)
         if self._find(new.request_id) is not None:
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
-        member, is_only = self._members[0], len(self._members) == 1
-        if not is_only:
-            num_tokens = len(new.prompt_token_ids)
-            caches = member.scheduler.config.enable_prefix_caching
-            member = self._choose(
-                num_tokens + len(new.output_token_ids),
-                num_tokens + new.max_tokens,
-                hash_beginning(new.prompt_token_ids, new.cache_salt) if caches else (),
-            )
-        member.scheduler.add(new, now, self._num_arrived + 1)
-        self._num_arrived += 1
-        member.wake()
+        among, refused = list(self._members), list[OverloadedError]()
+        while among:
+            member = self._choose_for(new, among)
+            try:
+                member.scheduler.add(new, now, self._num_arrived + 1)
+            except OverloadedError as error:
+                refused.append(error)
+                among = _find_others(among, member, len(new.prompt_token_ids) + new.max_tokens)
+            else:
+                self._num_arrived += 1
+                member.wake()
+                return
+        raise self._turn_away(refused, now)
+
+    def _choose_for(self, new: NewRequest, among: Sequence[Worker]) -> Worker:
+        if len(among) == 1:
+            return among[0]
+        num_tokens = len(new.prompt_token_ids)
+        caches = among[0].scheduler.config.enable_prefix_caching
+        return self._choose(
+            num_tokens + len(new.output_token_ids),
+            num_tokens + new.max_tokens,
+            hash_beginning(new.prompt_token_ids, new.cache_salt) if caches else (),
+            among,
+        )
+
+    def _turn_away(self, refused: Sequence[OverloadedError], now: float) -> RejectionError:
+        """Returns the error for a request that no worker has room for, with when to come again."""
+        first = min(refused, key=lambda error: error.soonest)
+        seconds = self._turns.take(now, first.soonest, first.turn_seconds / len(refused))
+        message = f"{first}; try again in {math.ceil(seconds)} seconds"
+        return RejectionError(FinishReason.OVERLOADED, message, seconds)
 
     def has(self, request_id: str) -> bool:
         """Returns whether a request runs or waits at a worker."""
@@ -354,11 +377,25 @@ class Dispatcher:
         return None
 
     def _choose(
-        self, num_tokens: int, wanted_length: int, beginning: Sequence[bytes] = ()
+        self,
+        num_tokens: int,
+        wanted_length: int,
+        beginning: Sequence[bytes] = (),
+        among: Sequence[Worker] = (),
     ) -> Worker:
-        candidates = [_candidate(member) for member in self._members]
+        candidates = [_candidate(member) for member in among or self._members]
         peer = self._placement.choose(candidates, num_tokens, wanted_length, beginning)
         return next(member for member in self._members if member.peer == peer)
+
+
+def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) -> list[Worker]:
+    """Returns those that are connected and hold as much of a request as one worker."""
+    length = min(wanted_length, member.scheduler.config.max_length)
+    return [
+        each
+        for each in among
+        if each is not member and each.is_connected and each.scheduler.config.max_length >= length
+    ]
 
 
 def _candidate(member: Worker) -> Candidate[Peer]:

@@ -68,6 +68,7 @@ def finished_message(handle: int, finished: Finished, queue_us: int = 0) -> sche
         num_drafted_tokens=finished.num_drafted_tokens,
         num_cached_tokens=finished.num_cached_tokens,
         queue_us=queue_us,
+        retry_ms=round(1000 * finished.retry_seconds),
     )
 
 

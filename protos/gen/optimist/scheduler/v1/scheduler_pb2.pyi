@@ -804,6 +804,7 @@ class Finished(_message.Message):
     NUM_DRAFTED_TOKENS_FIELD_NUMBER: _builtins.int
     QUEUE_US_FIELD_NUMBER: _builtins.int
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    RETRY_MS_FIELD_NUMBER: _builtins.int
     handle: _builtins.int
     """Names the request on this stream."""
     reason: Global___FinishReason.ValueType
@@ -824,6 +825,10 @@ class Finished(_message.Message):
     """Time for which the request waited for its first slot, in microseconds; 0 if it got none."""
     num_cached_tokens: _builtins.int
     """Prompt tokens that were in the prefix cache when the request first got a slot."""
+    retry_ms: _builtins.int
+    """When the request may come again that was not added for want of room (FINISH_REASON_OVERLOADED), in milliseconds
+    from now; 0 if the scheduler does not say.
+    """
     def __init__(
         self,
         *,
@@ -837,10 +842,11 @@ class Finished(_message.Message):
         num_drafted_tokens: _builtins.int = ...,
         queue_us: _builtins.int = ...,
         num_cached_tokens: _builtins.int = ...,
+        retry_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_cached_tokens", b"num_cached_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "queue_us", b"queue_us", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_prediction_tokens", b"accepted_prediction_tokens", "handle", b"handle", "message", b"message", "num_cached_tokens", b"num_cached_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_passes", b"num_passes", "num_tokens_by_source", b"num_tokens_by_source", "queue_us", b"queue_us", "reason", b"reason", "rejected_prediction_tokens", b"rejected_prediction_tokens", "retry_ms", b"retry_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

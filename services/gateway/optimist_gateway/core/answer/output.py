@@ -53,6 +53,8 @@ class Finished:
     """Time for which the request waited for a slot."""
     num_cached_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
+    retry_seconds: float | None = None
+    """When a request that was refused for want of room may come again, if the scheduler says so."""
     is_whole: bool = True
     """Whether the account is of the whole request; not of one whose first tokens came from
     another scheduler."""

@@ -146,6 +146,8 @@ class Finished(NamedTuple):
     """Drafts that were verified, of trees all nodes."""
     num_cached_tokens: int = 0
     """Tokens of the prompt that the prefix cache held when the request first got a slot."""
+    retry_seconds: float = 0.0
+    """When one that was refused as too much may come again; 0 if that is not known."""
 
 
 class Ended(NamedTuple):
@@ -231,9 +233,9 @@ NO_OUTPUTS = StepOutputs(
 class RejectionError(Exception):
     """A request that cannot be added; the message names the field."""
 
-    def __init__(self, reason: FinishReason, message: str) -> None:
+    def __init__(self, reason: FinishReason, message: str, retry_seconds: float = 0.0) -> None:
         super().__init__(message)
-        self.finished = Finished(reason, message)
+        self.finished = Finished(reason, message, retry_seconds=retry_seconds)
 
 
 @dataclass(slots=True)

@@ -60,6 +60,12 @@ class SchedulingOptions(BaseModel):
         30.0, gt=0, description="longest wait of a request that later ones have overtaken"
     )
     max_num_waiting: int = Field(512, ge=1, description="most requests that wait")
+    max_wait_seconds: float = Field(
+        30.0,
+        ge=0,
+        le=86_400,
+        description="longest time that a request may probably wait for its turn; 0: any",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

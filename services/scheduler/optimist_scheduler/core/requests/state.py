@@ -12,6 +12,7 @@ from optimist_scheduler.core.base.values import BoolArray, Int32Array, Scheduler
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
+from optimist_scheduler.core.requests.pace import Pace
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
 from optimist_scheduler.core.requests.table import (
@@ -57,6 +58,7 @@ class SchedulerState:
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._begin_widths()
+        self.pace = Pace()
         self.waiting = WaitingQueue()
         self.takes_requests = True
         """Whether waiting requests may be admitted."""

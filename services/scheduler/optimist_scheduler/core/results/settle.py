@@ -185,6 +185,8 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     state.widths.observe_pass(len(result.token_ids), pass_ns * share)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
+    if result.num_tokens and result.step_ns:
+        _learn_pace(state, step, result)
     if state.config.drafter is not None:
         is_drafters = result.draft_sources == int(state.config.drafter.source)
         drafted = result.num_drafted_tokens[is_drafters]
@@ -197,6 +199,22 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     slots = slots[table.status[slots] == SlotStatus.RUNNING]
     if len(slots) and (_may_draft(state, slots) or _is_turn(state, UNUSED_WIDTH_INTERVAL)):
         state.choose_widths(slots, int(step.num_known_tokens.sum()))
+
+
+def _learn_pace(state: SchedulerState, step: Plan, result: StepResult) -> None:
+    """Learns how fast requests go; of passes for which nobody waits, seldom."""
+    if not state.waiting.requests and not _is_turn(state, WIDTH_INTERVAL):
+        return
+    emits = result.num_emitted_tokens > 0
+    # Without anybody who waits, a worker may be idle because there is nothing to do.
+    idle_ns = result.idle_ns if state.waiting.requests else 0
+    state.pace.observe(
+        int(np.count_nonzero(emits)),
+        len(result.token_ids),
+        int(result.num_drafted_tokens[emits].sum()),
+        result.step_ns + idle_ns,
+        state.costs_for(step.slots).cost_of(result.num_tokens),
+    )
 
 
 def _is_turn(state: SchedulerState, interval: int) -> bool:

@@ -10,11 +10,12 @@ from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.schedule.rows import (
     PlannedRows,
     admit,
-    count_demand,
     count_needed_blocks,
+    find_candidates,
     find_victims,
     plan_rows,
     plan_scarce_rows,
+    share_prompts,
 )
 
 
@@ -42,20 +43,21 @@ class ScheduleDecision:
 def compute_schedule(view: ScheduleView) -> ScheduleDecision:
     """Decides which rows run, with how many known tokens, drafts and new blocks each.
 
-    Running requests come first. Each gets one token; prompts, waiting requests and drafts share the
-    rest of the token budget. If the free blocks do not hold the known tokens, the least urgent
+    Each running request gets one token; prompts, those of waiting requests too, and drafts share
+    the rest of the token budget. If the free blocks do not hold the known tokens, the least urgent
     requests are preempted, never the most urgent; drafts get only what is left. What a preempted
     request in flight holds is free only when it has settled: until then rows that lack blocks are
     left out.
     """
     budget, num_free = view.config.max_num_batched_tokens, view.blocks.num_free
-    rows = plan_rows(view, view.running, budget, num_free, count_demand(view))
+    candidates = find_candidates(view)
+    rows = plan_rows(view, view.running, budget, num_free, candidates)
     if rows is None:
         return _preempt(view)
     if not view.waiting:
         return decide(view, rows, [])
     num_free -= rows.num_blocks
-    admitted = admit(view, len(view.running), budget - rows.num_tokens, num_free)
+    admitted = admit(view, candidates, rows.shares, budget - rows.num_tokens, num_free)
     if view.config.policy == "priority" and not admitted:
         preempted = find_victims(view, num_free)
         if len(preempted):
@@ -118,31 +120,49 @@ def repair(
     rows.num_repeats = 0
     budget = view.config.max_num_batched_tokens - rows.num_tokens
     num_free = view.blocks.num_free - rows.num_blocks
+    candidates = find_candidates(view)
+    lengths = [candidate.num_left_tokens for candidate in candidates]
+    if not is_same_queue and sum(lengths) > budget and rows.num_tokens > len(rows.slots):
+        # Other rows are to leave some of the pass to prompts that came.
+        stats.preschedule_discards["prompts"] += 1
+        return None
     if len(again):
-        more = plan_rows(view, again, budget, num_free)
+        more = plan_rows(view, again, budget, num_free, candidates)
         if more is None:
             stats.preschedule_discards["memory"] += 1
             return None
-        rows = _join(rows, more)
+        rows, shares = _join(rows, more), more.shares
         budget, num_free = budget - more.num_tokens, num_free - more.num_blocks
-    admitted = admit(view, len(view.running), budget, num_free)
+    else:
+        shares = share_prompts(budget, [each.request.order for each in candidates], lengths)
+    admitted = admit(view, candidates, shares, budget, num_free)
     repaired = decide(view, rows, admitted)
     if repaired.num_rows == 0:
         stats.preschedule_discards["requests over"] += 1
         return None
+    _count_repair(decision, repaired, len(stale), len(again), stats)
+    return repaired
+
+
+def _count_repair(
+    decision: ScheduleDecision,
+    repaired: ScheduleDecision,
+    num_stale: int,
+    num_again: int,
+    stats: SchedulerStats,
+) -> None:
     before = {row.request.request_id for row in decision.admitted}
-    now = {row.request.request_id for row in admitted}
-    num_dropped = len(stale) - len(again) + len(before - now)
+    now = {row.request.request_id for row in repaired.admitted}
+    num_dropped = num_stale - num_again + len(before - now)
     num_added = len(now - before)
-    if num_dropped or len(again) or num_added:
+    if num_dropped or num_again or num_added:
         stats.num_preschedule_repairs += 1
     else:
         stats.num_preschedule_hits += 1
     stats.num_prescheduled_rows += decision.num_rows
     stats.num_dropped_rows += num_dropped
-    stats.num_recomputed_rows += len(again)
+    stats.num_recomputed_rows += num_again
     stats.num_added_rows += num_added
-    return repaired
 
 
 def _join(rows: PlannedRows, more: PlannedRows) -> PlannedRows:

@@ -1,5 +1,6 @@
 """Which running rows run, which requests get a slot, and what each gets of tokens and blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,21 @@ from optimist_scheduler.core.width.acceptance import Drafter
 
 SELECTIVE_FACTOR = 8
 """How many times as many drafts as pay on the average a lookup may make where it is sure."""
+MAX_CANDIDATES = 64
+"""Waiting requests that a decision looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A waiting request for which there are a slot and blocks."""
+
+    request: Request
+    cached_blocks: Int32Array
+    """Blocks that hold its first tokens' KV already."""
+    num_blocks: int
+    """Free blocks that it takes, cached ones included."""
+    num_left_tokens: int
+    """Known tokens that are not cached."""
 
 
 @dataclass(slots=True)
@@ -30,6 +46,8 @@ class PlannedRows:
     """How often all rows may run again."""
     is_short: bool = False
     """Whether rows do not run because the free blocks do not hold them."""
+    shares: Sequence[int] = ()
+    """Known tokens that candidates may compute beside these rows [num_candidates]."""
 
     def drop_idle(self) -> "PlannedRows":
         """Returns the rows that run: the others have no tokens, and need no blocks."""
@@ -59,19 +77,23 @@ class PlannedRows:
 
 
 def plan_rows(
-    view: ScheduleView, slots: SlotArray, budget: int, num_free: int, demand: int = 0
+    view: ScheduleView,
+    slots: SlotArray,
+    budget: int,
+    num_free: int,
+    candidates: Sequence[Candidate] = (),
 ) -> PlannedRows | None:
     """Plans running rows; None if the free blocks do not hold their known tokens.
 
     Args:
         view: The state.
         slots: Running slots, the most urgent first.
-        budget: Tokens that the rows may have, at least one for each.
-        num_free: Blocks that they may have.
-        demand: Tokens that waiting requests would take.
+        budget: Tokens that the rows and the candidates may have, at least one for each row.
+        num_free: Blocks that the rows may have.
+        candidates: Waiting requests that share the budget.
     """
     rows = view.table.gather(slots)
-    known, drafts, num_tokens = _share_budget(view, slots, rows, budget, demand)
+    known, drafts, num_tokens, shares = _share_budget(view, slots, rows, budget, candidates)
     num_repeats = 0
     if view.config.num_repeats and not view.waiting:
         emits = known == rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
@@ -85,7 +107,9 @@ def plan_rows(
     num_new = _lacking_blocks(view, slots, rows, worst)
     num_blocks = int(np.add.reduce(num_new))
     if num_blocks <= num_free:
-        return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, num_repeats)
+        return PlannedRows(
+            slots, known, drafts, num_new, num_tokens, num_blocks, num_repeats, shares=shares
+        )
     num_new = _lacking_blocks(view, slots, rows, end)
     num_free -= int(num_new.sum())
     if num_free < 0:
@@ -93,7 +117,7 @@ def plan_rows(
     drafts, num_draft_blocks = _fit_drafts(view, slots, end, drafts, num_new, num_free)
     num_new = num_new + num_draft_blocks
     num_tokens = int(known.sum()) + int(drafts.sum())
-    return PlannedRows(slots, known, drafts, num_new, num_tokens, int(num_new.sum()))
+    return PlannedRows(slots, known, drafts, num_new, num_tokens, int(num_new.sum()), shares=shares)
 
 
 def plan_scarce_rows(view: ScheduleView, slots: SlotArray, num_free: int) -> PlannedRows:
@@ -114,18 +138,22 @@ def count_needed_blocks(view: ScheduleView) -> Int32Array:
 def _need_of_known_tokens(view: ScheduleView, slots: SlotArray) -> tuple[Int32Array, Int32Array]:
     """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
     rows = view.table.gather(slots)
-    known, *_ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, 0)
+    known, *_ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, ())
     end = rows.num_computed_tokens + rows.num_lease_tokens + known
     return known, _lacking_blocks(view, slots, rows, end)
 
 
 def _share_budget(
-    view: ScheduleView, slots: SlotArray, rows: Rows, budget: int, demand: int
-) -> tuple[Int32Array, Int32Array, int]:
-    """Returns known tokens and drafts per row, as far as the token budget goes, and their sum.
+    view: ScheduleView,
+    slots: SlotArray,
+    rows: Rows,
+    budget: int,
+    candidates: Sequence[Candidate],
+) -> tuple[Int32Array, Int32Array, int, list[int]]:
+    """Returns known tokens and drafts per row, their sum, and known tokens per candidate.
 
-    Each row gets one known token. Prompts, those of waiting requests too, get `prefill_share` of
-    the rest and what drafts leave of it; drafts get what prompts leave.
+    Each row gets one known token. Prompts, those of candidates too, share `prefill_share` of the
+    rest and what drafts leave of it, see `share_prompts`; drafts get what prompts leave.
     """
     assumed = rows.num_tokens + rows.num_output_placeholders
     left = assumed - rows.num_computed_tokens
@@ -155,8 +183,9 @@ def _share_budget(
         left, drafts = left * runs, drafts * runs
         total = int(np.add.reduce(left))
     num_drafts = int(np.add.reduce(drafts))
-    if total + num_drafts + demand <= budget:
-        return left, drafts, total + num_drafts
+    shares = [candidate.num_left_tokens for candidate in candidates]
+    if total + num_drafts + sum(shares) <= budget:
+        return left, drafts, total + num_drafts, shares
 
     first = np.minimum(left, 1)
     extra = budget - int(first.sum())
@@ -164,15 +193,48 @@ def _share_budget(
     # A prompt does not hold its own tokens back for its drafts.
     num_drafts = int(drafts[more == 0].sum())
     quota = max(int(view.config.prefill_share * extra), extra - num_drafts)
-    granted = np.clip(quota - (np.cumsum(more) - more), 0, more)
-    known = first + granted
-    num_granted = int(granted.sum())
-    extra -= num_granted + min(demand, quota - num_granted)
+    prompts = more.nonzero()[0]
+    requests = [view.table.request(slot) for slot in slots[prompts].tolist()]
+    requests += [candidate.request for candidate in candidates]
+    granted = share_prompts(
+        quota, [request.order for request in requests], [*more[prompts].tolist(), *shares]
+    )
+    known = first.astype(np.int32)
+    known[prompts] += np.array(granted[: len(prompts)], np.int32)
+    shares = granted[len(prompts) :]
+    extra -= sum(granted)
     # After a prompt that is not computed to its end there is nothing to verify.
     drafts = drafts * (known == left)
     drafts = np.clip(extra - (np.cumsum(drafts) - drafts), 0, drafts)
     num_tokens = int(known.sum()) + int(drafts.sum())
-    return known.astype(np.int32), drafts.astype(np.int32), num_tokens
+    return known, drafts.astype(np.int32), num_tokens, shares
+
+
+def share_prompts(
+    quota: int, orders: Sequence[tuple[bool, int, int]], lengths: Sequence[int]
+) -> list[int]:
+    """Returns how many tokens of a pass each prompt gets; all together as many as there are.
+
+    Half of them go to prompts in their order, so that each is computed in at most twice the time
+    that those before it and itself take. The other half goes to the shortest among the most urgent
+    ones, so that a short one does not wait for all of a long one. Of equal ones the first is
+    computed to its end first, and others find its beginning in the prefix cache.
+
+    Args:
+        quota: The tokens.
+        orders: See `Request.order` [num_prompts].
+        lengths: Tokens that are still to be computed of each [num_prompts].
+    """
+    granted = [0] * len(lengths)
+    in_order = sorted(range(len(lengths)), key=lambda index: orders[index])
+    by_length = sorted(in_order, key=lambda index: (*orders[index][:2], lengths[index]))
+    for indices, part_of_quota in ((in_order, quota - quota // 2), (by_length, quota // 2)):
+        left = part_of_quota
+        for index in indices:
+            part = min(left, lengths[index] - granted[index])
+            granted[index] += part
+            left -= part
+    return granted
 
 
 def _share_drafter(
@@ -259,46 +321,70 @@ def _fit_drafts(
     return np.minimum(drafts, room + granted * block_size).astype(np.int32), granted
 
 
-def count_demand(view: ScheduleView) -> int:
-    """Returns how many tokens waiting requests could use in the next step."""
-    if view.table.num_free_slots == 0:
-        return 0
-    demand, most = 0, view.config.max_num_batched_tokens
-    for request in view.waiting:
-        demand += len(request.token_ids)
-        if demand >= most:
-            return most
-    return demand
-
-
-def admit(view: ScheduleView, num_running: int, budget: int, num_free: int) -> list[Admission]:
-    """Takes requests from the front of the waiting ones while slots, blocks and budget last.
+def find_candidates(view: ScheduleView) -> list[Candidate]:
+    """Returns the first waiting requests as far as slots and blocks go.
 
     A request gets the blocks of all its known tokens at once, so that no prefill is begun that
     cannot end. Each running row keeps one free block in reserve: without it, an admission would
     often be preempted by the next decode step.
     """
-    config = view.config
-    admitted: list[Admission] = []
-    num_free_slots = view.table.num_free_slots
+    config, candidates = view.config, list[Candidate]()
+    num_free, most = view.blocks.num_free, min(view.table.num_free_slots, MAX_CANDIDATES)
     for request in view.waiting:
-        if budget <= 0 or len(admitted) == num_free_slots:
+        if len(candidates) == most:
             break
         cached, num_taken = match_prefix(view, request)
         num_tokens = len(request.token_ids)
-        num_new = config.num_blocks_for(num_tokens) - len(cached)
-        num_spare = num_free - num_taken - num_new - num_running
+        num_blocks = num_taken + config.num_blocks_for(num_tokens) - len(cached)
+        num_free -= num_blocks
+        if num_free < len(view.running) + len(candidates):
+            break
+        num_left = num_tokens - len(cached) * config.block_size
+        candidates.append(Candidate(request, cached, num_blocks, num_left))
+    return candidates
+
+
+def admit(
+    view: ScheduleView,
+    candidates: Sequence[Candidate],
+    shares: Sequence[int],
+    budget: int,
+    num_free: int,
+) -> list[Admission]:
+    """Admits the candidates that have a share of the pass, while blocks last.
+
+    One without waits on, and what it needs stays free for it: who goes before it takes only tokens.
+
+    Args:
+        view: The state.
+        candidates: See `find_candidates`.
+        shares: Known tokens that each may compute [num_candidates].
+        budget: Tokens for these and for their drafts, which prompts leave at least what
+            `prefill_share` does of it.
+        num_free: Blocks that running rows leave.
+    """
+    config, admitted = view.config, list[Admission]()
+    num_for_drafts = max(budget - sum(shares), int((1 - config.prefill_share) * budget))
+    for number, (candidate, share) in enumerate(zip(candidates, shares, strict=True)):
+        request, cached = candidate.request, candidate.cached_blocks
+        num_free -= candidate.num_blocks
+        num_spare = num_free - len(view.running) - number
         if num_spare < 0:
             break
-        known = min(num_tokens - len(cached) * config.block_size, budget)
-        # A prompt that is not computed to its end has used the budget up: no drafts.
-        num_before = config.max_num_batched_tokens - budget
-        drafts = _count_drafts(view, request, num_before + known, budget - known, num_spare)
+        known, drafts, num_tokens = min(share, budget), 0, len(request.token_ids)
+        if not known:
+            continue
+        budget -= known
+        # After a prompt that is not computed to its end there is nothing to verify.
+        if known == candidate.num_left_tokens:
+            num_before = config.max_num_batched_tokens - budget
+            most = min(num_for_drafts, budget)
+            drafts = _count_drafts(view, request, num_before, most, num_spare)
+        budget -= drafts
+        num_for_drafts -= drafts
         num_new = config.num_blocks_for(num_tokens + drafts) - len(cached)
+        num_free -= num_new - (config.num_blocks_for(num_tokens) - len(cached))
         admitted.append(Admission(request, request.token_ids, cached, known, drafts, num_new))
-        budget -= known + drafts
-        num_free -= num_taken + num_new
-        num_running += 1
     return admitted
 
 
@@ -332,12 +418,13 @@ def find_victims(view: ScheduleView, num_free: int) -> SlotArray:
         num_spare = num_free + view.blocks.num_freed_by(leaving) - num_wanted - len(candidates)
         if num_spare >= 0 and view.table.num_free_slots + len(leaving) > 0:
             return np.array(victims, np.int64)
-        if not candidates or not _gives_way(view.table.request(candidates[-1]), head):
+        if not candidates or not gives_way(view.table.request(candidates[-1]), head):
             return NO_SLOTS
         victims.append(candidates.pop())
 
 
-def _gives_way(request: Request, other: Request) -> bool:
+def gives_way(request: Request, other: Request) -> bool:
+    """Returns whether a running request is preempted for another one that needs its slot."""
     return (other.is_promoted, -other.priority) > (request.is_promoted, -request.priority)
 
 

@@ -1,0 +1,74 @@
+"""How fast requests go, as their results have it: passes, tokens of a pass, lengths of answers."""
+
+FIRST_ANSWER_TOKENS = 256
+"""How long an answer is taken to be that may be longer, before any has ended."""
+PASS_MEMORY, ANSWER_MEMORY = 15 / 16, 7 / 8
+"""What is left of the weight of a pass or an answer after the next one."""
+
+
+class Pace:
+    """Exponentially weighted means of what passes did and of how long answers were.
+
+    Answers are told apart by the power of two of the most that they may have: who allows 16 tokens
+    mostly gets them, and who allows thousands mostly does not.
+    """
+
+    def __init__(self) -> None:
+        self._num_rows = self._num_emitted = self._num_fed = 0.0
+        self._taken_ns = self._expected_ns = 0.0
+        self._lengths: dict[int, tuple[float, float]] = {}
+
+    @property
+    def tokens_per_row(self) -> float:
+        """Tokens that a row gets in a pass, at least 1."""
+        return max(self._num_emitted / self._num_rows, 1.0) if self._num_rows else 1.0
+
+    @property
+    def fed_per_row(self) -> float:
+        """Tokens that a pass is fed for such a row, its drafts included."""
+        return max(self._num_fed / self._num_rows, 1.0) if self._num_rows else 1.0
+
+    @property
+    def slowness(self) -> float:
+        """Time from one pass to the next over what the pass was expected to take."""
+        return self._taken_ns / self._expected_ns if self._expected_ns else 1.0
+
+    def observe(
+        self, num_rows: int, num_emitted: int, num_drafted: int, taken_ns: int, expected_ns: float
+    ) -> None:
+        """Takes a pass.
+
+        Args:
+            num_rows: Rows that emitted tokens.
+            num_emitted: Their tokens.
+            num_drafted: Drafts that they were fed.
+            taken_ns: Its time, with that of the drafter and in which the worker waited for it.
+            expected_ns: What a pass of so many tokens was expected to take.
+        """
+        self._num_rows = self._num_rows * PASS_MEMORY + num_rows
+        self._num_emitted = self._num_emitted * PASS_MEMORY + num_emitted
+        self._num_fed = self._num_fed * PASS_MEMORY + num_rows + num_drafted
+        self._taken_ns = self._taken_ns * PASS_MEMORY + taken_ns
+        self._expected_ns = self._expected_ns * PASS_MEMORY + expected_ns
+
+    def note_answer(self, num_tokens: int, most: int) -> None:
+        """Takes an answer that has ended, which could have had `most` tokens."""
+        for key in (most.bit_length(), 0):
+            weight, total = self._lengths.get(key, (0.0, 0.0))
+            self._lengths[key] = weight * ANSWER_MEMORY + 1, total * ANSWER_MEMORY + num_tokens
+
+    def expect(self, most: int) -> float:
+        """Returns how many tokens an answer probably has that may have `most`, at least 1."""
+        # Without any of its kind, it is as all of them.
+        found = self._lengths.get(most.bit_length()) or self._lengths.get(0)
+        mean = FIRST_ANSWER_TOKENS if found is None else found[1] / found[0]
+        return max(min(mean, most), 1.0)
+
+    def expect_more(self, num_tokens: int, most: int) -> float:
+        """Returns how many more tokens an answer probably gets that has some already.
+
+        One that is longer than most of its kind is taken to get as many again.
+        """
+        mean = self.expect(most)
+        more = mean - num_tokens if num_tokens < mean else mean
+        return max(min(more, most - num_tokens), 1.0)
