@@ -1,9 +1,11 @@
 """What happens to answers when services die, or when what replicas share does not answer."""
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import httpx
 import pytest
 from openai import OpenAI
 
@@ -98,6 +100,36 @@ def test_replicas_take_turns_and_may_die(replicas: Replicas, affinity: str) -> N
         store.start()
         assert any(is_of_use(edit) for edit in chosen[5:] * 4)
     proposers[0].restart()
+
+
+def test_a_proposer_that_is_stopped_is_passed_over(replicas: Replicas) -> None:
+    stopped, *others = replicas.proposers
+    replicas.services.scheduler.restart()
+    replicas.services.gateway.wait_until_healthy()
+    edit = edits(1, seed=29)[0]
+
+    def is_followed_by(proposers: Sequence[Service]) -> bool:
+        """Asks; returns whether one of the proposers has seen tokens of the answer."""
+        before = sum(map(_count_observations, proposers))
+        assert ask(client, edit, edit.before).token_ids == plain.token_ids
+        return sum(map(_count_observations, proposers)) > before
+
+    with connect(replicas.services.url) as client:
+        plain = ask(client, edit, None)
+        stopped.signal(signal.SIGSTOP)
+        try:
+            # It has the fewest requests all the time.
+            wait_until(lambda: is_followed_by(others), "another proposer", START_SECONDS)
+            assert all(is_followed_by(others) for _ in range(6))
+        finally:
+            stopped.signal(signal.SIGCONT)
+        wait_until(lambda: is_followed_by([stopped]), "the proposer that goes on", START_SECONDS)
+
+
+def _count_observations(proposer: Service) -> float:
+    lines = httpx.get(proposer.metrics_url, trust_env=False).text.splitlines()
+    name = "optimist_proposer_observations_total "
+    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 
 
 def test_redis_that_freezes_in_the_middle_of_an_answer(replicas: Replicas) -> None:

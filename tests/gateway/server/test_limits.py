@@ -45,21 +45,6 @@ async def test_more_answers_than_a_key_may_have_are_refused_for_good(start: Star
         assert (await gateway.refused(CHAT, key="key-a", n=3))["param"] == "n"
 
 
-async def test_a_key_leaves_room_for_another(start: Start) -> None:
-    async with start(api_keys=KEYS) as gateway:
-        gateway.scheduler.script = Script(hang=True)
-        running = [asyncio.create_task(gateway.post(CHAT, key="key-a")) for _ in range(3)]
-        await until(lambda: len(gateway.adds) == 3)
-        refused = await gateway.post(CHAT, key="key-a")
-        assert error_of(refused, 429)["code"] == "overloaded"
-        retry_seconds(refused)
-        running.append(asyncio.create_task(gateway.post(CHAT, key="key-b")))
-        await until(lambda: len(gateway.adds) == 4)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
 def test_without_keys_the_request_says_whom_it_shares_with() -> None:
     assert (cache_salt("", ""), cache_salt("", "team")) == ("", "team")
 

@@ -6,7 +6,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
+from optimist_scheduler.core.requests import silence
 from optimist_scheduler.engine.engine import Engine
+from optimist_scheduler.proposers import links
 from tests.scheduler.client import (
     MODES,
     PATIENT,
@@ -126,6 +128,36 @@ async def test_a_request_stays_with_the_proposer_that_opened_it(
     for each in proposers[:number]:
         assert each.num_gaps == 0
         assert each.opened == sorted(each.closed)
+
+
+async def test_a_proposer_that_falls_silent_is_passed_over_until_it_answers(
+    start: Start,
+    worker: FakeWorkerServicer,
+    proposers: list[FakeProposerServicer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(links, "SILENT_SECONDS", 0.2)
+    worker.step_seconds = 0.01
+    mute, other = proposers[:2]
+    mute.delay_seconds = 1.0
+    _, client = await start(mute.port, other.port)
+    # Of equal ones the first gets a request, which moves when nothing comes.
+    await client.send(predict(1, PROMPT, 50))
+    await until(lambda: len(other.opened) == 1)
+    assert len(mute.opened) == 1
+    for handle in range(2, 8):
+        await client.ask(predict(handle, [handle, 7]))
+    assert len(other.opened) == 7
+    await client.until_finished(7)
+    assert client.tokens[1] == truth(PROMPT, 50)
+    # It answers one batch after the other, and then gets requests as before.
+    mute.delay_seconds = 0.0
+    for handle in range(8, 400):
+        await client.ask(predict(handle, [handle % 40, 7]))
+        if len(mute.opened) > 1:
+            break
+    assert len(mute.opened) > 1
 
 
 async def test_requests_move_to_another_proposer_when_theirs_is_gone(

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import NamedTuple
 
 import grpc
@@ -16,6 +16,7 @@ from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.network.mailbox import Mailbox
 from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
+from optimist_scheduler.core.requests.silence import SILENT_SECONDS, Silence
 from optimist_scheduler.observing import metrics
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ class ProposerLink:
             peer: The proposer.
             on_response: Takes the request ids of an answered batch and the answer; raises
                 ValueError for one that is not understood.
-            on_change: Called with this link when the stream was opened or broke, or when the
-                proposer says that it takes requests, or takes none any more.
+            on_change: Called with this link when the stream was opened or broke, when the
+                proposer says that it takes requests, or takes none any more, and when it falls
+                silent or answers again.
             tls: How it is protected; None for plaintext.
         """
         self.peer, self._tls = peer, tls
@@ -59,12 +61,13 @@ class ProposerLink:
         self.is_kept = True
         """Whether the stream is opened again when it breaks."""
         self._is_serving = True
+        self._silence, self._is_silent = Silence(), False
         self._waiting: asyncio.Task[None] | None = None
 
     @property
     def is_willing(self) -> bool:
-        """Whether the stream is open and the proposer takes further requests."""
-        return self.is_open and self._is_serving
+        """Whether the stream is open, and the proposer takes further requests and answers."""
+        return self.is_open and self._is_serving and not self._is_silent
 
     @property
     def is_open(self) -> bool:
@@ -85,6 +88,7 @@ class ProposerLink:
         if self._outbox is None:
             raise RuntimeError(f"the stream to {self.peer.target} is not open")
         self._unanswered[request.batch] = request_ids
+        self._silence.note_sent(monotonic())
         self._outbox.put(request)
 
     async def run(self) -> None:
@@ -140,13 +144,35 @@ class ProposerLink:
         except grpc.aio.AioRpcError as error:
             logger.debug("no health of the proposer at %s: %s", self.peer.target, error.details())
 
+    async def _watch_for_silence(self) -> None:
+        """Notices in bounded time that nothing is answered."""
+        while True:
+            await asyncio.sleep(SILENT_SECONDS / 4)
+            self._note_silence(is_silent=self._silence.has_lasted(monotonic()))
+
+    def _note_silence(self, *, is_silent: bool) -> None:
+        if is_silent is self._is_silent:
+            return
+        self._is_silent = is_silent
+        if is_silent:
+            logger.warning(
+                "the proposer at %s has answered nothing for %g seconds: it gets no requests",
+                *(self.peer.target, SILENT_SECONDS),
+            )
+        else:
+            logger.info("the proposer at %s answers again", self.peer.target)
+        self._on_change(self)
+
     async def _stream(self, channel: grpc.aio.Channel) -> bool:
         """Runs one stream to its end; returns whether anything was answered."""
         outbox: Mailbox[proposer_pb2.ProposeRequest] = Mailbox()
         stub = proposer_pb2_grpc.ProposerServiceStub(channel)
         call = stub.Propose(outbox.items())
         self._is_serving = True
-        health = asyncio.create_task(self._watch_health(channel))
+        watches = [
+            asyncio.create_task(self._watch_health(channel)),
+            asyncio.create_task(self._watch_for_silence()),
+        ]
         answered = False
         self._outbox = outbox
         logger.info("connected to the proposer at %s", self.peer.target)
@@ -157,15 +183,18 @@ class ProposerLink:
                 if request_ids is None:
                     raise ValueError(f"batch {response.batch} was not sent")
                 answered, self.is_late = True, False
+                self._silence.note_answer(monotonic(), len(self._unanswered))
+                self._note_silence(is_silent=False)
                 self._on_response(request_ids, response)
         finally:
             outbox.close()
             call.cancel()
-            health.cancel()
-            await asyncio.gather(health, return_exceptions=True)
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
             self._outbox = None
             self._unanswered.clear()
-            self.is_late = False
+            self.is_late, self._silence, self._is_silent = False, Silence(), False
             self._on_change(self)
         return answered
 
@@ -274,6 +303,11 @@ class ProposerLinks:
     def __len__(self) -> int:
         return len(self._links)
 
+    @property
+    def has_willing(self) -> bool:
+        """Whether there is one that takes requests and answers."""
+        return any(link.is_willing for link in self._links)
+
     async def run(self) -> None:
         """Keeps all connected for ever, to those that the names resolve to."""
         async with self._runs as runs:
@@ -282,8 +316,12 @@ class ProposerLinks:
             await self._endpoints.run(self._change)
 
     def find_least_loaded(self) -> ProposerLink | None:
-        """Returns that with the fewest requests; None while there is none."""
-        return min(self._present(), key=lambda link: link.num_requests, default=None)
+        """Returns that with the fewest requests, of those that are not late if there are any.
+
+        None while there is none.
+        """
+        present = self._present()
+        return min(present, key=lambda link: (link.is_late, link.num_requests), default=None)
 
     def take_turn(self) -> ProposerLink | None:
         """Returns the next one that takes a batch; None if none does."""

@@ -199,10 +199,12 @@ class Proposers:
         return links
 
     def _note_change(self, link: ProposerLink) -> None:
-        """Lets those move on whose proposer takes no requests any more, or waits for others."""
+        """Lets those move on whose proposer takes no requests any more, or does not answer."""
         self.waits.note_answer()
-        if not link.is_willing and any(each.is_willing for each in self._links):
-            self._move_on(link)
+        if self._links.has_willing:
+            for each in self._links if link.is_willing else (link,):
+                if not each.is_willing:
+                    self._move_on(each)
         self._flush_soon()
 
     def _move_on(self, link: ProposerLink) -> None:
@@ -259,7 +261,7 @@ class Proposers:
         None while no proposer is there.
         """
         home = self._followed[request_id].link
-        if home is not None and home.is_willing:
+        if home is not None and (home.is_willing or (home.is_open and not self._links.has_willing)):
             return home
         return self._links.find_least_loaded()
 
