@@ -48,6 +48,7 @@ class Script:
     """Repeats the steps until the request is aborted."""
     pause_seconds: float = 0.0
     queue_us: int = 0
+    retry_ms: int = 0
     raw: Callable[[int], scheduler_pb2.ConnectResponse] | None = None
     """Sends what this makes of the request's handle and nothing else."""
 
@@ -162,6 +163,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 num_drafted_tokens=script.num_drafted_tokens,
                 num_tokens_by_source=to_bytes(by_source),
                 queue_us=script.queue_us,
+                retry_ms=script.retry_ms,
             )
             steps = steps or [scheduler_pb2.ConnectResponse()]
             steps[-1].finished.append(finished)

@@ -192,6 +192,19 @@ async def test_a_full_scheduler_is_passed_over(fleet: Fleet) -> None:
     assert stream.finished.is_whole
 
 
+@pytest.mark.parametrize(
+    ("retries", "expected"), [((40_000, 9_000), 9.0), ((0, 9_000), 9.0), ((0, 0), None)]
+)
+async def test_of_several_full_schedulers_the_first_with_room_is_waited_for(
+    fleet: Fleet, retries: tuple[int, int], expected: float | None
+) -> None:
+    for fake, retry_ms in zip(fleet.fakes, retries, strict=True):
+        fake.scripts = [Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED, retry_ms=retry_ms)]
+    stream = fleet.read()
+    assert await stream.tokens() == []
+    assert stream.finished.retry_seconds == expected
+
+
 async def test_a_request_that_was_begun_waits_for_room(fleet: Fleet) -> None:
     full = Script(reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
     stream, index = await fleet.begun()

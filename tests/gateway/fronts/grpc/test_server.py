@@ -138,6 +138,9 @@ async def test_other_failures(inference: AsyncClient, gateway: Gateway) -> None:
     gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
     overload = await refusal(inference.generate("Hello").result(), "RESOURCE_EXHAUSTED")
     assert (overload.retry_after or 0) > 0
+    gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED, retry_ms=7_500)
+    overload = await refusal(inference.generate("Hello").result(), "RESOURCE_EXHAUSTED")
+    assert overload.retry_after == 7.5
     gateway.say("The quick", break_stream=True)
     stream = inference.generate("Hello")
     assert (await anext(stream)).token_ids
