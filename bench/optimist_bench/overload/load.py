@@ -19,7 +19,7 @@ _SMALL_BUFFER_BYTES = 4096
 _END_OF_STREAM = b"data: [DONE]\n\n"
 _FIRST_EVENT = b"data: {"
 RETRY_SECONDS = 1.0
-"""After that a client comes back that was not told when."""
+"""After that a client comes back whose refusal does not say when."""
 
 
 class Behaviour(StrEnum):

@@ -40,7 +40,7 @@ class Clients:
         self.waits: list[tuple[float, float]] = []
         """When requests were added that got a token, and how long that took."""
         self.retries: list[float] = []
-        """After how many seconds those that were refused were told to come again."""
+        """After how many seconds those that were refused may come again."""
         self.returns: list[float] = []
         """When that is."""
         self._handles = itertools.count()
@@ -242,16 +242,16 @@ def test_turns_come_one_after_the_other(refusals: list[tuple[float, float, float
     turns, now = Turns(), 0.0
     for pause, soonest, seconds in refusals:
         now += pause
-        told = turns.take(now, soonest, seconds)
-        assert min(max(soonest, 1), LONGEST_SECONDS) - 1e-9 <= told <= LONGEST_SECONDS
+        seconds_said = turns.take(now, soonest, seconds)
+        assert min(max(soonest, 1), LONGEST_SECONDS) - 1e-9 <= seconds_said <= LONGEST_SECONDS
 
 
 def test_turns_are_as_far_apart_as_requests_take() -> None:
     turns = Turns()
-    told = [turns.take(0.0, 2.0, 0.5) for _ in range(200)]
-    assert told[:4] == [2.0, 2.5, 3.0, 3.5]
-    assert max(Counter(told).values()) == 2
-    assert max(told) <= LONGEST_SECONDS
+    seconds_said = [turns.take(0.0, 2.0, 0.5) for _ in range(200)]
+    assert seconds_said[:4] == [2.0, 2.5, 3.0, 3.5]
+    assert max(Counter(seconds_said).values()) == 2
+    assert max(seconds_said) <= LONGEST_SECONDS
 
 
 def test_answers_are_expected_to_be_as_long_as_others_of_their_kind() -> None:

@@ -9,7 +9,7 @@ PASS_MEMORY, ANSWER_MEMORY = 15 / 16, 7 / 8
 class Pace:
     """Exponentially weighted means of what passes did and of how long answers were.
 
-    Answers are told apart by the power of two of the most that they may have: who allows 16 tokens
+    Answers are of a kind by the power of two of the most that they may have: who allows 16 tokens
     mostly gets them, and who allows thousands mostly does not.
     """
 
