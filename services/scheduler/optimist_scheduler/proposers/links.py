@@ -148,9 +148,10 @@ class ProposerLink:
         """Notices in bounded time that nothing is answered."""
         while True:
             await asyncio.sleep(SILENT_SECONDS / 4)
-            self._note_silence(is_silent=self._silence.has_lasted(monotonic()))
+            self._look_for_silence()
 
-    def _note_silence(self, *, is_silent: bool) -> None:
+    def _look_for_silence(self) -> None:
+        is_silent = self._silence.find(monotonic())
         if is_silent is self._is_silent:
             return
         self._is_silent = is_silent
@@ -184,7 +185,7 @@ class ProposerLink:
                     raise ValueError(f"batch {response.batch} was not sent")
                 answered, self.is_late = True, False
                 self._silence.note_answer(monotonic(), len(self._unanswered))
-                self._note_silence(is_silent=False)
+                self._look_for_silence()
                 self._on_response(request_ids, response)
         finally:
             outbox.close()

@@ -5,11 +5,12 @@ SILENT_SECONDS = 2.0
 
 
 class Silence:
-    """For how long the answer to a batch is due."""
+    """Begins when an answer is due for too long, and ends when none is due any more."""
 
     def __init__(self) -> None:
         """Begins with nothing to answer."""
         self._since: float | None = None
+        self._has_begun = False
 
     def note_sent(self, now: float) -> None:
         """Notes that a batch was sent at a time, in seconds."""
@@ -19,7 +20,11 @@ class Silence:
     def note_answer(self, now: float, num_unanswered: int) -> None:
         """Notes that a batch was answered, and how many are not yet."""
         self._since = now if num_unanswered else None
+        if not num_unanswered:
+            self._has_begun = False
 
-    def has_lasted(self, now: float) -> bool:
-        """Returns whether it has lasted for too long."""
-        return self._since is not None and now - self._since > SILENT_SECONDS
+    def find(self, now: float) -> bool:
+        """Returns whether the proposer is silent."""
+        if self._since is not None and now - self._since > SILENT_SECONDS:
+            self._has_begun = True
+        return self._has_begun
