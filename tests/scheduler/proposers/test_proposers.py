@@ -138,7 +138,7 @@ async def test_a_proposer_that_falls_silent_is_passed_over_until_it_answers(
 ) -> None:
     monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(links, "SILENT_SECONDS", 0.5)
-    worker.step_seconds = 0.01
+    worker.step_seconds = 0.03
     mute, other = proposers[:2]
     mute.delay_seconds = 3.0
     _, client = await start(mute.port, other.port)
@@ -146,11 +146,12 @@ async def test_a_proposer_that_falls_silent_is_passed_over_until_it_answers(
     await client.send(predict(1, PROMPT, 50))
     await until(lambda: len(other.opened) == 1)
     assert len(mute.opened) == 1
+    await client.until_finished(1)
+    assert client.tokens[1] == truth(PROMPT, 50)
+    worker.step_seconds = 0.001
     for handle in range(2, 8):
         await client.ask(predict(handle, [handle, 7]))
     assert len(other.opened) >= 7
-    await client.until_finished(7)
-    assert client.tokens[1] == truth(PROMPT, 50)
     # It answers one batch after the other, and then gets requests as before.
     mute.delay_seconds = 0.0
     for handle in range(8, 400):
