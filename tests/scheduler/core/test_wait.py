@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.requests.pace import FIRST_ANSWER_TOKENS, Pace
 from optimist_scheduler.core.wait import LONGEST_SECONDS, OverloadedError, Turns
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import Situation, ints
 
 COSTS = [(1, 20_000), (64, 40_000), (256, 120_000)]
 """Passes of 20 ms, of 40 with 64 tokens, in microseconds."""
@@ -221,6 +221,7 @@ def test_an_idle_hour_is_no_wait() -> None:
 
 def test_too_many_are_refused_with_when_one_leaves() -> None:
     situation = Situation(COSTS, max_wait_seconds=0, max_num_seqs=1, max_num_waiting=4)
+    situation.step_ns = pass_ns
     situation.add(0, [1] * 4, 40, now=0.0)
     situation.step()
     for handle in range(1, 5):
@@ -256,16 +257,21 @@ def test_turns_are_as_far_apart_as_requests_take() -> None:
 
 def test_answers_are_expected_to_be_as_long_as_others_of_their_kind() -> None:
     pace = Pace()
-    assert pace.expect(5000) == FIRST_ANSWER_TOKENS
-    assert pace.expect(16) == 16
+
+    def expect(most: int, num_tokens: int = 0) -> float:
+        return float(pace.expect_more(ints(num_tokens), ints(most))[0])
+
+    assert expect(5000) == FIRST_ANSWER_TOKENS
+    assert expect(16) == 16
     for _ in range(50):
         pace.note_answer(100, 5000)
         pace.note_answer(16, 16)
-    assert pace.expect(6000) == pytest.approx(100)
-    assert pace.expect(17) == pytest.approx(16)
+    assert expect(6000) == pytest.approx(100)
+    assert expect(17) == pytest.approx(16)
     # Of no kind that is known: as all are.
-    assert 16 < pace.expect(200) < 100
-    assert pace.expect_more(30, 5000) == pytest.approx(70)
+    assert 16 < expect(200) < 100
+    assert expect(5000, 30) == pytest.approx(70)
     # One that is longer than the others may be as long again.
-    assert pace.expect_more(150, 5000) == pytest.approx(100)
-    assert pace.expect_more(150, 160) == pytest.approx(10)
+    assert expect(5000, 150) == pytest.approx(100)
+    assert expect(160, 150) == pytest.approx(10)
+    assert expect(2**31 - 1, 2**31 - 2) == 1

@@ -169,7 +169,7 @@ class Scheduler:
         state = self._state
         if len(self._requests) > self.num_running or not state.table.num_free_slots:
             return True
-        return sum(count_prompt_tokens(state)) > self.config.max_num_batched_tokens
+        return int(count_prompt_tokens(state).sum()) > self.config.max_num_batched_tokens
 
     def _find_wait(self, request: Request) -> WaitEstimate:
         """Returns what is ahead of a request; while nothing moves, the same as before."""

@@ -5,10 +5,18 @@ first, and keeps it for as long as its tokens probably take. What a token takes 
 by their tokens (`CostCurve`), how late they come, and what a row gets in each (`Pace`).
 """
 
+from bisect import bisect_left
 from heapq import heapify, heapreplace
-from itertools import takewhile
+from operator import attrgetter
 
-from optimist_scheduler.core.base.values import FinishReason, RejectionError
+import numpy as np
+
+from optimist_scheduler.core.base.values import (
+    FinishReason,
+    FloatArray,
+    Int32Array,
+    RejectionError,
+)
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.schedule.rows import gives_way
@@ -35,9 +43,10 @@ class Speed:
         self._output = plain / pace.tokens_per_row
         self._prompt = (full - plain) / (budget - num_fed)
 
-    def serve(self, num_prompt_tokens: int, num_output_tokens: float) -> float:
-        """Returns for how long a request keeps its slot: prompts hold up all that run."""
-        return num_output_tokens * self._output + num_prompt_tokens * self._prompt * self._num_rows
+    def serve(self, num_prompt_tokens: Int32Array, num_output_tokens: FloatArray) -> FloatArray:
+        """Returns for how long requests keep their slots: prompts hold up all [num_requests]."""
+        times: FloatArray = num_output_tokens * self._output
+        return times + num_prompt_tokens * (self._prompt * self._num_rows)
 
 
 class OverloadedError(RejectionError):
@@ -55,27 +64,29 @@ class WaitEstimate:
 
     def __init__(self, state: SchedulerState, request: Request) -> None:
         """Goes through all that is ahead of a request as urgent as this; changes nothing."""
-        table, pace, order = state.table, state.pace, request.order
-        ahead = [*takewhile(lambda other: other.order < order, state.waiting.requests)]
-        running = [table.request(slot) for slot in state.running.tolist()]
-        lengths = table.num_tokens[state.running].tolist()
-        outputs = [
-            pace.expect_more(length - each.num_prompt_tokens, _most(each))
-            for each, length in zip(running, lengths, strict=True)
-        ]
-        outputs += [_expect(state, other) for other in ahead]
-        self._prompts = count_prompt_tokens(state)
-        self._prompts += [len(other.token_ids) for other in ahead]
-        lengths += self._prompts[len(running) :]
-        num_slots = _count_slots(state, len(running), sum(lengths) + sum(outputs), len(lengths))
+        waiting = state.waiting.requests
+        ahead = waiting[: bisect_left(waiting, request.order, key=attrgetter("order"))]
+        num_running, slots = len(state.running), state.running
+        left = np.array([len(other.token_ids) for other in ahead], np.int32)
+        lengths = np.concatenate([state.table.num_tokens[slots], left])
+        begun = [state.table.num_prompt_tokens[slots], [each.num_prompt_tokens for each in ahead]]
+        most = [state.table.max_length[slots], [each.max_length for each in ahead]]
+        num_prompt = np.concatenate(begun).astype(np.int32)
+        outputs = state.pace.expect_more(
+            lengths - num_prompt, np.concatenate(most).astype(np.int32) - num_prompt
+        )
+        self._prompts = np.concatenate([count_prompt_tokens(state), left])
+        num_tokens = float(lengths.sum() + outputs.sum())
+        num_slots = _count_slots(state, num_running, num_tokens, len(lengths))
         self._state, self._num_slots = state, num_slots
         self._speed = Speed(state, num_slots)
-        times = [self._speed.serve(*each) for each in zip(self._prompts, outputs, strict=True)]
-        free = [0.0] * (num_slots - len(running))
-        for each, time in zip(running, times, strict=False):
-            free.append(0.0 if gives_way(each, request) else time)
+        times = self._speed.serve(self._prompts, outputs)
+        if state.config.policy == "priority":
+            running = map(state.table.request, slots.tolist())
+            times[:num_running] *= [not gives_way(each, request) for each in running]
+        free = [*times[:num_running].tolist(), *[0.0] * (num_slots - num_running)]
         heapify(free)
-        for time in times[len(running) :]:
+        for time in times[num_running:].tolist():
             heapreplace(free, free[0] + time)
         self._slot_seconds = free[0]
 
@@ -86,8 +97,12 @@ class WaitEstimate:
 
     def find_turn(self, request: Request) -> float:
         """Returns by how many seconds a request would lengthen the queue."""
-        output = _expect(self._state, request)
-        return self._speed.serve(len(request.token_ids), output) / self._num_slots
+        length = np.array([len(request.token_ids)], np.int32)
+        num_prompt = request.num_prompt_tokens
+        output = self._state.pace.expect_more(
+            length - num_prompt, np.array([request.max_length - num_prompt], np.int32)
+        )
+        return float(self._speed.serve(length, output)[0]) / self._num_slots
 
     @property
     def full_pass(self) -> float:
@@ -95,12 +110,11 @@ class WaitEstimate:
         return self._speed.full_pass
 
 
-def count_prompt_tokens(state: SchedulerState) -> list[int]:
-    """Returns how many known tokens each running request has to compute besides one."""
+def count_prompt_tokens(state: SchedulerState) -> Int32Array:
+    """Returns how many known tokens running requests have to compute besides one [num_running]."""
     rows = state.table.gather_counters(state.running)
     left = rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens - 1
-    prompts: list[int] = left.clip(0).tolist()
-    return prompts
+    return np.maximum(left, 0)
 
 
 def _count_slots(state: SchedulerState, num_running: int, num_tokens: float, number: int) -> int:
@@ -117,21 +131,12 @@ def _count_slots(state: SchedulerState, num_running: int, num_tokens: float, num
     return min(state.config.max_num_seqs, number + 1, max(num_fit, num_running, 1))
 
 
-def _most(request: Request) -> int:
-    return request.max_length - request.num_prompt_tokens
-
-
-def _expect(state: SchedulerState, request: Request) -> float:
-    num_output = len(request.token_ids) - request.num_prompt_tokens
-    return state.pace.expect_more(num_output, _most(request))
-
-
-def _count_before(length: int, prompts: list[int]) -> int:
+def _count_before(length: int, prompts: Int32Array) -> int:
     """Returns how many tokens of other prompts are computed before one of a length at most.
 
     Half of each pass goes to the shortest, see `share_prompts`.
     """
-    return min(2 * sum(other for other in prompts if other <= length), sum(prompts))
+    return min(2 * int(prompts[prompts <= length].sum()), int(prompts.sum()))
 
 
 class Turns:

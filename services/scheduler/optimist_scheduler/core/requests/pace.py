@@ -1,9 +1,16 @@
 """How fast requests go, as their results have it: passes, tokens of a pass, lengths of answers."""
 
+import numpy as np
+
+from optimist_scheduler.core.base.values import FloatArray, Int32Array
+
 FIRST_ANSWER_TOKENS = 256
 """How long an answer is taken to be that may be longer, before any has ended."""
-PASS_MEMORY, ANSWER_MEMORY = 15 / 16, 7 / 8
+PASS_MEMORY, ANSWER_MEMORY = 7 / 8, 7 / 8
 """What is left of the weight of a pass or an answer after the next one."""
+MOST_SLOWNESS = 4.0
+"""A pass counts as at most so many times what it was expected to take, as in the cost curve."""
+_MOST_BITS = 33
 
 
 class Pace:
@@ -17,6 +24,7 @@ class Pace:
         self._num_rows = self._num_emitted = self._num_fed = 0.0
         self._taken_ns = self._expected_ns = 0.0
         self._lengths: dict[int, tuple[float, float]] = {}
+        self._means: FloatArray | None = None
 
     @property
     def tokens_per_row(self) -> float:
@@ -34,7 +42,7 @@ class Pace:
         return self._taken_ns / self._expected_ns if self._expected_ns else 1.0
 
     def observe(
-        self, num_rows: int, num_emitted: int, num_drafted: int, taken_ns: int, expected_ns: float
+        self, num_rows: int, num_emitted: int, num_drafted: int, taken_ns: float, expected_ns: float
     ) -> None:
         """Takes a pass.
 
@@ -48,27 +56,43 @@ class Pace:
         self._num_rows = self._num_rows * PASS_MEMORY + num_rows
         self._num_emitted = self._num_emitted * PASS_MEMORY + num_emitted
         self._num_fed = self._num_fed * PASS_MEMORY + num_rows + num_drafted
+        taken_ns = min(taken_ns, MOST_SLOWNESS * expected_ns)
         self._taken_ns = self._taken_ns * PASS_MEMORY + taken_ns
         self._expected_ns = self._expected_ns * PASS_MEMORY + expected_ns
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any pass was observed."""
+        return self._num_rows > 0
 
     def note_answer(self, num_tokens: int, most: int) -> None:
         """Takes an answer that has ended, which could have had `most` tokens."""
         for key in (most.bit_length(), 0):
             weight, total = self._lengths.get(key, (0.0, 0.0))
             self._lengths[key] = weight * ANSWER_MEMORY + 1, total * ANSWER_MEMORY + num_tokens
+        self._means = None
 
-    def expect(self, most: int) -> float:
-        """Returns how many tokens an answer probably has that may have `most`, at least 1."""
-        # Without any of its kind, it is as all of them.
-        found = self._lengths.get(most.bit_length()) or self._lengths.get(0)
-        mean = FIRST_ANSWER_TOKENS if found is None else found[1] / found[0]
-        return max(min(mean, most), 1.0)
+    def _find_means(self) -> FloatArray:
+        """Returns the mean length of answers by the bit length of the most that they may have."""
+        if self._means is None:
+            # Without any of its kind, it is as all of them.
+            weight, total = self._lengths.get(0, (1.0, float(FIRST_ANSWER_TOKENS)))
+            self._means = np.full(_MOST_BITS, total / weight)
+            for key, (weight, total) in self._lengths.items():
+                self._means[key] = total / weight
+        return self._means
 
-    def expect_more(self, num_tokens: int, most: int) -> float:
-        """Returns how many more tokens an answer probably gets that has some already.
+    def expect_more(self, num_tokens: Int32Array, most: Int32Array) -> FloatArray:
+        """Returns how many more tokens answers probably get, at least 1 each [num_answers].
 
         One that is longer than most of its kind is taken to get as many again.
+
+        Args:
+            num_tokens: Tokens that they have [num_answers].
+            most: Tokens that they may have at most [num_answers].
         """
-        mean = self.expect(most)
-        more = mean - num_tokens if num_tokens < mean else mean
-        return max(min(more, most - num_tokens), 1.0)
+        # Of whole numbers the exponent is the bit length.
+        mean = np.maximum(np.minimum(self._find_means()[np.frexp(most)[1]], most), 1.0)
+        more = np.where(num_tokens < mean, mean - num_tokens, mean)
+        expected: FloatArray = np.maximum(np.minimum(more, most - num_tokens), 1.0)
+        return expected

@@ -202,8 +202,8 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
 
 
 def _learn_pace(state: SchedulerState, step: Plan, result: StepResult) -> None:
-    """Learns how fast requests go; of passes for which nobody waits, seldom."""
-    if not state.waiting.requests and not _is_turn(state, WIDTH_INTERVAL):
+    """Learns now and then how fast requests go, and from the first result."""
+    if state.pace.is_known and not _is_turn(state, WIDTH_INTERVAL):
         return
     emits = result.num_emitted_tokens > 0
     # Without anybody who waits, a worker may be idle because there is nothing to do.

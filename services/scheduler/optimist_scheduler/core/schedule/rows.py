@@ -17,7 +17,7 @@ MAX_CANDIDATES = 64
 """Waiting requests that a decision looks at."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidate:
     """A waiting request for which there are a slot and blocks."""
 
@@ -225,6 +225,8 @@ def share_prompts(
         orders: See `Request.order` [num_prompts].
         lengths: Tokens that are still to be computed of each [num_prompts].
     """
+    if sum(lengths) <= quota:
+        return list(lengths)
     granted = [0] * len(lengths)
     in_order = sorted(range(len(lengths)), key=lambda index: orders[index])
     by_length = sorted(in_order, key=lambda index: (*orders[index][:2], lengths[index]))
