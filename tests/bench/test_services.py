@@ -146,6 +146,19 @@ def test_overload_is_refused_and_what_is_accepted_completes(report_of: ReportOf)
         assert held["after"] <= held["before"]
 
 
+def test_clients_ask_again_and_first_tokens_are_timed(report_of: ReportOf) -> None:
+    arguments = ["--seconds", "1", "--capacity-seconds", "0.5", "--slots", "4", "--places", "8"]
+    more = ["--tokens", "16", "--pass-ms", "5", "--clients", "24", "--prompt-tokens", "5"]
+    report = report_of("overload", *arguments, *more)
+    counts = report["outcomes"]
+    assert counts["accepted"] == counts["accepted_right"] > 0
+    assert counts["sent"] == counts["accepted"] + counts["refused"]["429"]
+    # Who is refused comes back when that says.
+    assert sum(counts["retry_after"].values()) == counts["refused"]["429"] < 24 * 3
+    assert 0 < counts["first_token_ms"]["p50"] <= counts["latency_ms"]["max"]
+    assert report["drain_seconds"] >= 0
+
+
 def test_quantiles_are_interpolated_in_their_bucket() -> None:
     buckets = [(0.001, 50.0), (0.002, 90.0), (0.004, 100.0), (float("inf"), 100.0)]
     assert _find_quantile(buckets, 0.25) == pytest.approx(0.5)

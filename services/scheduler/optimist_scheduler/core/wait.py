@@ -69,12 +69,11 @@ class WaitEstimate:
         num_running, slots = len(state.running), state.running
         left = np.array([len(other.token_ids) for other in ahead], np.int32)
         lengths = np.concatenate([state.table.num_tokens[slots], left])
-        begun = [state.table.num_prompt_tokens[slots], [each.num_prompt_tokens for each in ahead]]
-        most = [state.table.max_length[slots], [each.max_length for each in ahead]]
-        num_prompt = np.concatenate(begun).astype(np.int32)
-        outputs = state.pace.expect_more(
-            lengths - num_prompt, np.concatenate(most).astype(np.int32) - num_prompt
-        )
+        num_prompt = np.array([each.num_prompt_tokens for each in ahead], np.int32)
+        num_prompt = np.concatenate([state.table.num_prompt_tokens[slots], num_prompt])
+        longest = np.array([each.max_length for each in ahead], np.int32)
+        longest = np.concatenate([state.table.max_length[slots], longest])
+        outputs = state.pace.expect_more(lengths - num_prompt, longest - num_prompt)
         self._prompts = np.concatenate([count_prompt_tokens(state), left])
         num_tokens = float(lengths.sum() + outputs.sum())
         num_slots = _count_slots(state, num_running, num_tokens, len(lengths))
@@ -93,7 +92,7 @@ class WaitEstimate:
     def find_seconds(self, num_tokens: int) -> float:
         """Returns how long it takes until a prompt of a length is begun."""
         num_before = _count_before(num_tokens, self._prompts)
-        return max(self._slot_seconds, num_before * self._speed.prefill)
+        return max(float(self._slot_seconds), num_before * float(self._speed.prefill))
 
     def find_turn(self, request: Request) -> float:
         """Returns by how many seconds a request would lengthen the queue."""
@@ -114,7 +113,8 @@ def count_prompt_tokens(state: SchedulerState) -> Int32Array:
     """Returns how many known tokens running requests have to compute besides one [num_running]."""
     rows = state.table.gather_counters(state.running)
     left = rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens - 1
-    return np.maximum(left, 0)
+    prompts: Int32Array = np.maximum(left, 0)
+    return prompts
 
 
 def _count_slots(state: SchedulerState, num_running: int, num_tokens: float, number: int) -> int:
