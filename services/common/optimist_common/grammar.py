@@ -22,11 +22,12 @@ class _Limits(TypedDict):
 _LIMITS: Final[_Limits] = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
-    "step_max_items": 50_000,
-    "max_items_in_row": 2_000,
+    "step_max_items": 10_000,
+    "max_items_in_row": 10_000,
     "max_grammar_size": 500_000,
 }
-"""For most grammars they bound compiling and each mask to some 20 ms."""
+"""For most grammars they bound compiling and each mask to some 20 ms, for the most ambiguous ones
+each mask to some 100 ms."""
 
 MAX_LEXER_STATES: Final = 10_000
 """Of a grammar that has followed nothing yet; a matcher of them takes some 20 MB at most."""

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import Any, Literal
 
 from optimist_training.data.edits import Edit, unseen_edits
-from tests.chaos.load.grammar import AMBIGUOUS, DEEP, FAILING, LARGE_BOUNDS
+from tests.chaos.load.grammar import AMBIGUOUS, COSTLY, DEEP, FAILING, LARGE_BOUNDS
 from tests.chaos.load.grpc_call import is_in_grpc
 
 MODEL_NAME = "tiny-edit"
@@ -152,7 +152,14 @@ _HARSH_KINDS: dict[str, _Make] = {
     "ambiguous": lambda edit, _: _chat(edit, edit.before, **_lark(AMBIGUOUS)),
     "deep": lambda edit, _: _chat(edit, "((((a))))", **_lark(DEEP)),
     "failing_grammar": lambda edit, _: _chat(edit, "abc" * 20, **_lark(FAILING)),
+    "costly_grammar": lambda edit, _: _chat(
+        edit, "abc" * 20, **_lark(COSTLY, min_tokens=100, max_tokens=120)
+    ),
     "failing_min_tokens": lambda edit, _: _chat(edit, "b", **_choice("a", "b"), min_tokens=40),
 }
-_FAILURES = {"failing_grammar": "grammar", "failing_min_tokens": "min_tokens"}
+_FAILURES = {
+    "failing_grammar": "grammar",
+    "costly_grammar": "grammar",
+    "failing_min_tokens": "min_tokens",
+}
 """What the errors of these kinds say."""

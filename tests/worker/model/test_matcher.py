@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from optimist_worker.model import matcher as matcher_module
 from optimist_worker.model.matcher import GrammarRow, Matcher
+from tests.chaos.load.grammar import COSTLY
 from tests.stack import BUNDLED_MODEL
 
 VOCAB_SIZE, END = 2048, 3
@@ -99,6 +100,7 @@ HARD = {
     "words": "start: /(([a-z]{1,9} ){1,9}[0-9]{1,3}, ){1,90}/",
     "words and more": r"start: /([a-f]{1,3} ){12}((.|\n)*[a-m](.|\n){9}){3}/",
     "right recursion": 'start: word\nword: /[a-z]{1,3}/ " " word | ""',
+    "ambiguity": COSTLY,
 }
 MOST = 400
 """Tokens of output."""
@@ -148,6 +150,8 @@ def follow(grammar: str, source: random.Random, tokens: list[int] | None) -> tup
         ("words", 200, "length"),
         ("words and more", 100, "lexer error: too many states: 336 >= 336"),
         ("right recursion", 100, "length"),
+        # Ten times as many items would take seconds for a mask.
+        ("ambiguity", 100, "parser error: Too many items (limit 10000; mask); try avoiding"),
     ],
 )
 def test_a_limit_is_met_at_the_same_token_with_drafts(
@@ -155,8 +159,8 @@ def test_a_limit_is_met_at_the_same_token_with_drafts(
 ) -> None:
     monkeypatch.setattr(matcher_module, "MAX_LEXER_STATES", most)
     plain, reason = follow(HARD[kind], random.Random(), None)
-    assert reason == ending
-    assert len(plain) > 20
+    assert reason.startswith(ending)
+    assert len(plain) > 10
     for seed in range(2):
         assert follow(HARD[kind], random.Random(seed), plain) == (plain, reason)
 

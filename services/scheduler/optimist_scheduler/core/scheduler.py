@@ -300,8 +300,7 @@ class Scheduler:
         if self.stats.num_results != self._num_results or not self._state.in_flight:
             self._num_results, self._moved_at = self.stats.num_results, now
         self._state.promote_starved(now)
-        if self._state.waiting.suspects:
-            self._state.set_apart()
+        self._state.set_apart()
         decision = self._prepared.decision
         if decision is not None:
             if not is_worth_sending(self._state, decision):

@@ -11,9 +11,9 @@ from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason,
 
 _STATES_PER_BYTE = 4
 """States of the lexer that each byte of output makes room for. Counting takes one for each."""
-_FED_AT_ONCE = (512, 16)
-"""Tokens between two masks of an output that is fed again: a mask gives the lexer new fuel. What
-takes more than there is for many tokens is fed once more, some at a time."""
+_FED_AT_ONCE = (512, 1)
+"""Tokens between two masks of an output that is fed again: limits of a step are those between two
+masks. What takes more for many tokens is fed once more, as an output without drafts comes."""
 _PAUSE = 64
 """Tokens for which drafts are not looked at after they have led to a limit."""
 

@@ -154,7 +154,7 @@ class SchedulerState:
         It is admitted when nothing else is in flight any more. Those that run wait again, as it may
         need all the memory.
         """
-        if not self.takes_requests:
+        if not self.waiting.suspects or not self.takes_requests:
             return
         while self.waiting.suspects and not self._is_suspected(self.waiting.suspects[0]):
             del self.waiting.suspects[0]
