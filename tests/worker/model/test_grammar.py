@@ -182,7 +182,10 @@ BAD = {
     "file elsewhere": ("%import /etc/passwd.A\nstart: A", "grammar: "),
     "explosion": ("start: A\nA: /.*a.{8}/ & /.*b.{9}/ & /.*c.{10}/", "too many expressions|lexer"),
     "what the library trips over": ('start: "x" lazy "y"\nlazy[lazy]: /.*/', "panic"),
-    "a wide row": ("start: " + "|".join(f'"word{i}"' for i in range(4000)), "max is 2000"),
+    "a wide row": (
+        "start: " + "|".join(f'"{chr(0x4E00 + i)}"' for i in range(10_400)),
+        "max is 10000",
+    ),
     "tokens counted": ('start: a "!"\na[max_tokens=5]: /[a-z]+/', "max_tokens=... or stop=..."),
     "half a character": ('start: "\ud800"', "not valid Unicode"),
 }
