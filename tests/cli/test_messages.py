@@ -30,7 +30,6 @@ def run(words: str) -> subprocess.CompletedProcess[str]:
             (f"{command} --port TAKEN", ("--port", "TAKEN"))
             for command in ("scheduler", *(f"{name} {MODEL}" for name in NEED_A_MODEL))
         ),
-        (f"proposer {MODEL} --store redis://localhost:FREE --port 0", ("redis://localhost:FREE",)),
         ("complete Repeat. --url http://localhost:FREE", ("http://localhost:FREE",)),
         ("bake", ("'bake'",)),
     ],

@@ -10,6 +10,7 @@ import pytest
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
+from optimist_scheduler.core.requests.suspicion import MOST_LOSSES
 from tests.checkpoints import VOCAB_SIZE, tiny_checkpoint
 from tests.scheduler.client import Client, Command, add
 from tests.scheduler.fake_services import serve_fleet
@@ -87,4 +88,4 @@ async def test_exactly_the_poisonous_requests_end(
     lengths = scheduler_pb2.FINISH_REASON_LENGTH
     assert {finished.reason for finished in client.finished.values()} == {lengths}
     after = sum(worker.log.count("started again") for worker in used)
-    assert after - before <= 3 * len(poisonous)
+    assert after - before <= MOST_LOSSES * len(poisonous)

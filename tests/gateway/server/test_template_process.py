@@ -22,11 +22,11 @@ async def test_ready_once_chats_can_be_rendered_and_as_many_as_may_run(
     tokenizer = load_tokenizer(str(model_directory), template_seconds=10)
     limits: Any = {"max_num_requests": NUM_CHATS, "max_num_connections": 2 * NUM_CHATS}
     async with starting(model_directory, tokenizer, backend, waits=False, **limits) as gateway:
-        reason = ""
+        reasons = set()
         while (response := await gateway.http.get("/ready")).status_code != 200:
-            reason = response.json()["reason"]
+            reasons.add(response.json()["reason"])
             await asyncio.sleep(0.005)
-        assert reason == "the process of the chat template starts"
+        assert "the process of the chat template starts" in reasons
         assert (await gateway.http.get("/startup")).status_code == 200
         gateway.say("x")
         chats = (gateway.client.chat.completions.create(**BODIES[CHAT]) for _ in range(NUM_CHATS))
@@ -38,7 +38,7 @@ async def test_a_template_that_is_broken_keeps_nobody_but_chats(
     tmp_path: Path, backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    save_model(tmp_path / "tiny", 512, CHAT_TEMPLATE + "{% endif %}")
+    save_model(tmp_path / "tiny", 512, CHAT_TEMPLATE + "{{ messages | nothing }}")
     tokenizer = load_tokenizer(str(tmp_path / "tiny"), template_seconds=10)
     async with starting(tmp_path / "tiny", tokenizer, backend) as gateway:
         assert "the chat template refuses the messages" in caplog.text

@@ -134,9 +134,9 @@ async def test_what_cannot_be_taken_back_or_fills_a_row_is_refused(
 ) -> None:
     counted = Structure(LarkContent('start: a "!"\na[max_tokens=5]: /[a-z]+/'))
     assert "rollback not supported" in (await refusal(grammars, counted, model)).message
-    wide = " | ".join(f'"word {number}"' for number in range(3000))
+    wide = "|".join(f'"{chr(0x4E00 + number)}"' for number in range(10_400))
     error = await refusal(grammars, Structure(LarkContent(f"start: {wide}")), model)
-    assert "max is 2000" in error.message
+    assert "max is 10000" in error.message
 
 
 async def test_a_model_may_have_fewer_tokens_than_its_tokenizer(

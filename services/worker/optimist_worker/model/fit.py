@@ -85,7 +85,7 @@ def check_fit(
         return
     auto_model: Any = AutoModelForCausalLM
     meta = torch.device("meta")
-    shared = {"dtype": dtype, "attn_implementation": NAME, "trust_remote_code": False}
+    shared = {"dtype": dtype, "attn_implementation": NAME}
     with built(name, flag, config), _quiet():
         if has_weights:
             module, report = auto_model.from_pretrained(
@@ -94,11 +94,12 @@ def check_fit(
                 use_safetensors=True,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
+                trust_remote_code=False,
                 **shared,
             )
         else:
             with meta:
-                module = auto_model.from_config(config, **shared)
+                module = auto_model.from_config(config, trust_remote_code=False, **shared)
     if has_weights:
         _check_report(name, flag, module, report)
     num_bytes = sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
