@@ -7,7 +7,9 @@ import pytest
 from optimist_common.columns import to_bytes
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.base.values import FinishReason, RejectionError
+from optimist_scheduler.core.requests import pace
 from optimist_scheduler.core.requests.request import NewRequest
+from optimist_scheduler.core.scheduler import CAUTION
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
@@ -55,8 +57,12 @@ class Fleet:
         ]
 
 
-def test_a_request_goes_to_another_worker_before_it_is_refused() -> None:
-    fleet = Fleet(100, 100, max_wait_seconds=3.0)
+def test_a_request_goes_to_another_worker_before_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Passes take as long as they were timed.
+    monkeypatch.setattr(pace, "FIRST_SLOWNESS", 1.0)
+    fleet = Fleet(100, 100, max_wait_seconds=3.0 / CAUTION)
     # One runs for two seconds, and one more waits as long; a third would wait for four.
     for handle in range(4):
         fleet.add(handle)
@@ -67,7 +73,7 @@ def test_a_request_goes_to_another_worker_before_it_is_refused() -> None:
 
 
 def test_a_smaller_worker_is_no_way_out() -> None:
-    fleet = Fleet(100, 40, max_wait_seconds=3.0)
+    fleet = Fleet(100, 40, max_wait_seconds=3.0 / CAUTION)
     fleet.add(0, 80)
     assert fleet.counts() == [1, 0]
     # It would have to end there before its time.
@@ -76,7 +82,7 @@ def test_a_smaller_worker_is_no_way_out() -> None:
 
 
 def test_workers_that_are_lost_do_not_take_what_others_refuse() -> None:
-    fleet = Fleet(100, 100, max_wait_seconds=3.0)
+    fleet = Fleet(100, 100, max_wait_seconds=3.0 / CAUTION)
     fleet.workers[1].is_connected = False
     for handle in range(2):
         fleet.add(handle)

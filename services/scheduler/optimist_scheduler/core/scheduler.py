@@ -34,6 +34,9 @@ from optimist_scheduler.core.wait import OverloadedError, WaitEstimate, count_pr
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
+CAUTION = 0.8
+"""Part of the longest wait that an estimate may have: waits turn out longer by up to a fifth."""
+
 
 class Scheduler:
     """Continuous batching of the requests of one worker, some plans ahead of its results."""
@@ -146,7 +149,7 @@ class Scheduler:
 
         One that has output, which another scheduler began, is not refused for that.
         """
-        num_waiting, longest = self.num_waiting, self.config.max_wait_seconds
+        num_waiting, longest = self.num_waiting, self.config.max_wait_seconds * CAUTION
         is_full = num_waiting >= self.config.max_num_waiting
         if not is_full and (not longest or request.num_given_tokens or not self._is_busy):
             return

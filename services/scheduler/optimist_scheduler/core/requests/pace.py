@@ -8,6 +8,9 @@ FIRST_ANSWER_TOKENS = 256
 """How long an answer is taken to be that may be longer, before any has ended."""
 PASS_MEMORY, ANSWER_MEMORY = 7 / 8, 7 / 8
 """What is left of the weight of a pass or an answer after the next one."""
+FIRST_SLOWNESS = 1.3
+"""How much longer passes take beside the other services than when they were timed alone at start,
+before any was observed."""
 MOST_SLOWNESS = 4.0
 """A pass counts as at most so many times what it was expected to take, as in the cost curve."""
 _MOST_BITS = 33
@@ -39,7 +42,7 @@ class Pace:
     @property
     def slowness(self) -> float:
         """Time from one pass to the next over what the pass was expected to take."""
-        return self._taken_ns / self._expected_ns if self._expected_ns else 1.0
+        return self._taken_ns / self._expected_ns if self._expected_ns else FIRST_SLOWNESS
 
     def observe(
         self, num_rows: int, num_emitted: int, num_drafted: int, taken_ns: float, expected_ns: float
