@@ -59,13 +59,8 @@ class Supervisor:
             asyncio.create_task(self._require_healthy(index)) for index in range(len(self._specs))
         ]
         waits.append(asyncio.create_task(self._in_time(list(waits))))
-        try:
-            # One that ends is not kept from saying why by another that takes minutes to load.
-            await asyncio.gather(*waits)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+        # One that ends is not kept from saying why by another that takes minutes to load.
+        await _gather(waits)
 
     async def watch(self) -> None:
         """Restarts services that die; returns never.
@@ -76,12 +71,7 @@ class Supervisor:
         watchers = [
             asyncio.create_task(self._watch_one(index)) for index in range(len(self._specs))
         ]
-        try:
-            await asyncio.gather(*watchers)
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+        await _gather(watchers)
 
     async def stop(self) -> None:
         """Ends the services, the last started first."""
@@ -147,3 +137,13 @@ class Supervisor:
             self._processes[index].say(f"ended with exit code {code}; starting it again")
             await asyncio.sleep(RESTART_PAUSE_SECONDS)
             await self._start_one(index)
+
+
+async def _gather(tasks: "Sequence[asyncio.Task[None]]") -> None:
+    """Waits for tasks to end; if one fails, ends the others and raises its error."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
