@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist.v1 import inference_pb2
-from optimist_gateway.core.json_weight import HEAVY
+from optimist_gateway.core.json_text import HEAVY
 from optimist_gateway.core.wire_weight import is_heavier_message
 
 KIND = inference_pb2.GenerateRequest.DESCRIPTOR

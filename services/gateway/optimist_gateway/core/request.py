@@ -106,7 +106,8 @@ class ToolCall:
 
     id: str
     name: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] | str
+    """Text if it was no JSON object, as that of a call that was cut off."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ class Message:
     """Of a tool's message: the call whose result it is."""
     name: str | None = None
     """Of a tool's message: the function, if the client says."""
+    reasoning: str = ""
+    """Of an assistant's message: what the model thought before it."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ class Limits:
     """All predictions of a request together, in bytes of UTF-8 text."""
     keep_alive_seconds: float = 15.0
     """Silence after which a stream gets a comment."""
+    refuses_unknown_fields: bool = False
+    """Whether fields of bodies that are not known are errors; else they are ignored."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from optimist_gateway.core.json_weight import HEAVY
+from optimist_gateway.core.json_text import HEAVY
 
 _CONTINUED = bytes(range(0x80, 0x100))
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
@@ -11,7 +11,7 @@ _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 def is_heavier_message(data: bytes, descriptor: Any, most: int) -> bool:
     """Returns whether a message of a type weighs more than `most`; looks no further than that.
 
-    Each number of a list weighs one, each field `json_weight.HEAVY`. Raises ValueError if it is no
+    Each number of a list weighs one, each field `json_text.HEAVY`. Raises ValueError if it is no
     message. The type has no messages of its own kind in it.
     """
     weight, waiting = 0, [(data, descriptor)]

@@ -128,15 +128,12 @@ def _is_used(add: scheduler_pb2.Add, name: str) -> bool:
 
 
 def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescription) -> int:
-    asked = request.max_tokens
     left = model.max_model_len - num_prompt_tokens
-    needed = max(asked or 0, 1)
-    if needed > left:
-        size = f"{num_prompt_tokens} tokens in the prompt and asks for {needed} in the answer"
+    if left < 1:
+        size = f"{num_prompt_tokens} tokens in the prompt, which leaves none for the answer"
         raise model.too_long(("prompts",), size)
-    if asked is None:
-        return left if request.default_max_tokens is None else min(request.default_max_tokens, left)
-    return asked
+    asked = request.default_max_tokens if request.max_tokens is None else request.max_tokens
+    return left if asked is None else min(asked, left)
 
 
 def _sampling(request: Request) -> sampling_pb2.SamplingParams:

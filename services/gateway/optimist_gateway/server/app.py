@@ -151,6 +151,7 @@ def _service(
             max_choices=most,
             max_prediction_bytes=settings.max_prediction_bytes,
             keep_alive_seconds=settings.keep_alive_seconds,
+            refuses_unknown_fields=settings.unknown_fields == "refuse",
         ),
         observer=observer,
     )

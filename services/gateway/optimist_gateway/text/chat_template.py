@@ -77,4 +77,5 @@ def _with_text(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(function: Mapping[str, Any]) -> str:
-    return json.dumps(function["arguments"], ensure_ascii=False)
+    arguments = function["arguments"]
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

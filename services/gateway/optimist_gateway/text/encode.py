@@ -53,7 +53,7 @@ def _template_message(message: Message, names: Mapping[str, str]) -> TemplateMes
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": dict(call.arguments)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
             for call in message.tool_calls
         ]

@@ -1,11 +1,10 @@
 """From the message of a request to the request of all fronts, and from pieces to messages."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-import orjson
 from google.protobuf.message import DecodeError
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
@@ -13,7 +12,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason, Speculation, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import ApiError, Path
-from optimist_gateway.core.json_weight import MAX_WEIGHT, is_heavier
+from optimist_gateway.core.json_text import MAX_WEIGHT
 from optimist_gateway.core.request import (
     Content,
     Conversation,
@@ -25,7 +24,7 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.wire_weight import is_heavier_message
 from optimist_gateway.fronts.openai.answer_parts import speculation_answer
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, invalid
+from optimist_gateway.fronts.openai.bodies.base import Body, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
 from optimist_gateway.fronts.openai.bodies.generation import (
     MAX_PREDICTIONS,
@@ -35,30 +34,18 @@ from optimist_gateway.fronts.openai.bodies.generation import (
 )
 from optimist_gateway.fronts.openai.bodies.structure import (
     ANY_OBJECT,
-    MAX_TEXT_WEIGHT,
     GrammarText,
     Json,
 )
 from optimist_gateway.fronts.openai.body_route import too_many_values
 from optimist_gateway.fronts.openai.errors import validation_error
-from optimist_gateway.structure.schema import MAX_VALUES
-
-
-def _parsed(text: str) -> Any:
-    if is_heavier(text.encode(), MAX_TEXT_WEIGHT):
-        raise invalid("json_schema", f"json_schema: has more than {MAX_VALUES} values")
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        fault = f"json_schema: not JSON (at character {error.pos})"
-        raise invalid("json_schema", fault, "invalid_json") from None
 
 
 class MessageBody(Body):
     """A message of a conversation; calls are for the REST API."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text
+    content: str
 
 
 class ChatBody(Body):
@@ -76,7 +63,7 @@ class TokenIdsBody(Body):
 class PredictionBody(Body):
     """An expected answer."""
 
-    text: Text | None = None
+    text: str | None = None
     token_ids: TokenIdsBody | None = None
 
 
@@ -84,7 +71,7 @@ class GenerateBody(AnswerFields):
     """The fields of a `GenerateRequest`, by their names."""
 
     model: str = ""
-    text: Text | None = None
+    text: str | None = None
     token_ids: TokenIdsBody | None = None
     chat: ChatBody | None = None
     predictions: list[PredictionBody] = Field([], fail_fast=True, max_length=MAX_PREDICTIONS)
@@ -93,7 +80,7 @@ class GenerateBody(AnswerFields):
     n: int | None = Field(None, ge=1)
     num_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     json_object: bool = False
-    json_schema: Annotated[Json, BeforeValidator(_parsed)] | None = None
+    json_schema: Json | None = None
     grammar: GrammarText | None = None
 
     @model_validator(mode="after")

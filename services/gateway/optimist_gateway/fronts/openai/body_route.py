@@ -1,30 +1,40 @@
 """How the body of a request is read: bounded, parsed, and checked, without making others wait."""
 
 import json
-from collections.abc import Callable, Coroutine
+import logging
+import re
+from collections.abc import Callable, Coroutine, Sequence
 from email.message import Message
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from optimist_gateway.core.error import ApiError
-from optimist_gateway.core.json_weight import HEAVY, MAX_WEIGHT, is_heavier
+from optimist_gateway.core.error import ApiError, Path, field_name, printable
+from optimist_gateway.core.json_text import HEAVY, MAX_WEIGHT, is_heavier, parse_json
+from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.errors import validation_error
-from optimist_gateway.generation.generation import Admission
+from optimist_gateway.generation.generation import Service
 from optimist_gateway.security.beside import INLINE, beside
 
-B = TypeVar("B", bound=BaseModel)
+logger = logging.getLogger(__name__)
+
+B = TypeVar("B", bound=Body)
+MAX_NAMED = 16
+"""Ignored fields of one request that are named."""
+_MAX_LOGGED = 1024
+_logged: set[tuple[str, str]] = set()
+"""Paths and ignored fields that the log has."""
 
 
-def body_route(admission: Admission | None = None) -> type[APIRoute]:
+def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
     """Returns the class of routes whose endpoints take a `body`; they answer with responses.
 
-    With an admission, a request asks for room first: to read, parse and check a body takes longer
+    Where it `admits`, a request asks for room first: to read, parse and check a body takes longer
     than all else that a refusal needs, and an overloaded gateway would do it for most requests in
     vain. Whoever needs more than one is refused later, when that is known.
     """
@@ -39,11 +49,15 @@ def body_route(admission: Admission | None = None) -> type[APIRoute]:
             kind = hints["body"]
 
             async def answer(request: Request) -> Response:
-                if admission is not None:
-                    admission.require_room()
-                body = await _read(request, kind)
+                if admits:
+                    service.admission.require_room()
+                body, unknown = await _read(request, kind)
+                if unknown and service.limits.refuses_unknown_fields:
+                    raise _unknown(unknown[0])
                 given = {"request": request} if "request" in hints else {}
                 response: Response = await endpoint(body=body, **given)
+                if unknown:
+                    response.headers["x-ignored-fields"] = note_ignored(request.url.path, unknown)
                 return response
 
             return answer
@@ -51,8 +65,11 @@ def body_route(admission: Admission | None = None) -> type[APIRoute]:
     return BodyRoute
 
 
-async def _read(request: Request, kind: type[B]) -> B:
-    """Returns the body of a request; raises ApiError if there is something wrong with it."""
+async def _read(request: Request, kind: type[B]) -> tuple[B, list[Path]]:
+    """Returns the body of a request, and where it had fields that are not known.
+
+    Raises ApiError if there is something wrong with it.
+    """
     try:
         data = await request.body()
     except ClientDisconnect:
@@ -71,10 +88,11 @@ def _is_json(content_type: str) -> bool:
     return is_application and (subtype == "json" or subtype.endswith("+json"))
 
 
-def _checked(data: bytes, kind: type[B]) -> B:
+def _checked(data: bytes, kind: type[B]) -> tuple[B, list[Path]]:
     value = _parsed(data)
     try:
-        return kind.model_validate(value)
+        body = kind.model_validate(value)
+        return body, body.take_unknown()
     except ValidationError as error:
         raise validation_error(error, value) from None
 
@@ -83,7 +101,7 @@ def _parsed(data: bytes) -> Any:
     if len(data) > INLINE and is_heavier(data, MAX_WEIGHT):
         raise too_many_values("body")
     try:
-        return json.loads(data.decode("utf-8-sig"))
+        return parse_json(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         reason = f"at character {error.pos}"
     except UnicodeDecodeError as error:
@@ -93,6 +111,31 @@ def _parsed(data: bytes) -> Any:
     except ValueError:
         reason = "a number has too many digits"
     raise ApiError(400, f"the body is not JSON ({reason})", code="invalid_json")
+
+
+def note_ignored(endpoint: str, fields: Sequence[Path]) -> str:
+    """Logs fields that are ignored, each once; returns them as the value of a header.
+
+    Indices are left out: `messages[].cache_control` is one field in all messages.
+    """
+    names = list(dict.fromkeys(map(_without_indices, fields)))
+    for name in names:
+        if (endpoint, name) not in _logged and len(_logged) < _MAX_LOGGED:
+            _logged.add((endpoint, name))
+            logger.warning("%s: the field %s is not known and is ignored", endpoint, name)
+    return ", ".join([*names[:MAX_NAMED], *(["..."] if len(names) > MAX_NAMED else [])])
+
+
+def _without_indices(path: Path) -> str:
+    name = "".join("[]" if isinstance(part, int) else f".{part}" for part in path)
+    # A header has no other characters.
+    return re.sub(r"[^!-~]", "?", printable(name.removeprefix("."), 100))
+
+
+def _unknown(path: Path) -> ApiError:
+    name = field_name(path)
+    message = f"Unrecognized request argument supplied: {printable(name, 100)}"
+    return ApiError(400, message, param=name, code="unknown_parameter")
 
 
 def too_many_values(what: str) -> ApiError:

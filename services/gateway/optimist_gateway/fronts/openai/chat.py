@@ -169,7 +169,7 @@ def tool_call_reader(request: GenerationRequest, form: ToolFormat) -> ToolCallRe
 
 def chat_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter(route_class=body_route(service.admission))
+    router = APIRouter(route_class=body_route(service))
     answering = Answering(service, PATH, "chatcmpl-")
     kinds = ("chat.completion", "chat.completion.chunk")
 

@@ -1,7 +1,7 @@
 """POST /v1/completions: the body of a request, and its answers."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
@@ -18,11 +18,9 @@ from optimist_gateway.fronts.openai.answer_parts import (
 )
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering
 from optimist_gateway.fronts.openai.bodies.base import (
-    GUIDED,
     INT32_MAX,
-    KnownParameters,
-    Text,
     invalid,
+    only,
 )
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
 from optimist_gateway.fronts.openai.body_route import body_route
@@ -43,19 +41,18 @@ MAX_COMPLETION_LOGPROBS = 5
 class CompletionBody(GenerationBody):
     """One prompt or several, each as text or as tokens."""
 
-    known_parameters: ClassVar[KnownParameters] = KnownParameters(GUIDED | {"suffix": ("",)})
-
     prompt: (
-        Text
+        str
         | TokenIds
         | Annotated[
-            list[Text | TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)
+            list[str | TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)
         ]
     )
     max_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
     """0 only with `echo`: the prompt alone comes back."""
     best_of: int | None = Field(None, ge=1, le=INT32_MAX)
     """How many answers to generate, of which the `n` likeliest are given; the server limits it."""
+    suffix: Annotated[Any, only("")] = None
     echo: bool | None = None
     """Begins every answer with the prompt."""
     logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
@@ -76,7 +73,7 @@ class CompletionBody(GenerationBody):
 
     def request(self) -> Request:
         """Returns the request."""
-        outputs = self.structured_outputs
+        content = next(iter(self.structures().values()), None)
         return self.as_request(
             prompts=tuple(self.prompts().values()),
             num_candidates=self.best_of or self.n or 1,
@@ -84,11 +81,12 @@ class CompletionBody(GenerationBody):
             default_max_tokens=_DEFAULT_MAX_TOKENS,
             num_logprobs=self.logprobs,
             echo=bool(self.echo),
-            structure=None if outputs is None else Structure(outputs.content()),
+            structure=None if content is None else Structure(content),
         )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        self.require_one_structure(None, has_calls=False)
         num_answers = self.n or 1
         if self.best_of is not None and self.best_of < num_answers:
             raise invalid("best_of", "best_of: must not be less than n")
@@ -139,7 +137,7 @@ class CompletionWriter:
 
 def completion_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter(route_class=body_route(service.admission))
+    router = APIRouter(route_class=body_route(service))
     answering = Answering(service, PATH, "cmpl-")
 
     def write(generation: Generation) -> ChoicesWriter:

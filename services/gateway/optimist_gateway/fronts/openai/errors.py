@@ -20,6 +20,7 @@ from optimist_gateway.core.error import (
     field_name,
     printable,
 )
+from optimist_gateway.fronts.openai.bodies.base import UNSUPPORTED
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import current_record
 
@@ -182,9 +183,6 @@ def _first_error(errors: Sequence[Any], body: Any) -> ApiError:
     )
     context: Mapping[str, Any] = first.get("ctx") or {}
     param = str(context["param"]) if "param" in context else field_name(location)
-    if first["type"] == "extra_forbidden":
-        message = f"Unrecognized request argument supplied: {printable(param, 100)}"
-        return ApiError(400, message, param=param, code="unknown_parameter")
     if not location and "param" not in context:
         return ApiError(400, "the body must be a JSON object", code="invalid_type")
     code = first["type"] if "param" in context else _code(first["type"])
@@ -196,6 +194,8 @@ def _first_error(errors: Sequence[Any], body: Any) -> ApiError:
 def _code(pydantic_type: str) -> str:
     if pydantic_type == "missing":
         return "missing_required_parameter"
+    if pydantic_type == UNSUPPORTED:
+        return UNSUPPORTED
     return "invalid_type" if pydantic_type.endswith("_type") else "invalid_value"
 
 

@@ -5,12 +5,12 @@ from typing import Annotated, Literal, NotRequired, Self
 
 import orjson
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import FieldError, naming
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, TokenId, exactly_one, invalid
+from optimist_gateway.fronts.openai.bodies.base import Body, TokenId, invalid
 from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
 from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
@@ -26,10 +26,8 @@ MAX_TOKENS = 2**19
 class TokenizeBody(Body):
     """A text or a conversation."""
 
-    model_config = ConfigDict(json_schema_extra=exactly_one(("prompt", "messages")))
-
     model: str | None = None
-    prompt: Text | None = None
+    prompt: str | None = None
     messages: (
         Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
         | None
@@ -140,7 +138,7 @@ class TokenizerInfo(TypedDict):
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
-    bodies = APIRouter(route_class=body_route())
+    bodies = APIRouter(route_class=body_route(service, admits=False))
 
     def find_model(name: str | None) -> ServedModel:
         return service.default_model if name is None else service.find_model(name)

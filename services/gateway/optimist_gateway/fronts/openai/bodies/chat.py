@@ -1,38 +1,29 @@
 """The body of POST /v1/chat/completions, with the messages of the chat."""
 
-import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     StringConstraints,
     Tag,
-    WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
 
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path
-from optimist_gateway.core.json_weight import is_heavier
+from optimist_gateway.core.json_text import is_heavier, parse_json
 from optimist_gateway.core.request import Message, Request, ToolCall
 from optimist_gateway.fronts.openai.bodies.base import (
-    GUIDED,
-    INT32_MAX,
     Body,
     Content,
-    KnownParameters,
-    Text,
-    content_or_calls,
     content_text,
-    encodable,
     invalid,
+    only,
 )
-from optimist_gateway.fronts.openai.bodies.generation import GenerationBody
+from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, MaxTokens
 from optimist_gateway.fronts.openai.bodies.structure import (
     MAX_TEXT_WEIGHT,
     MAX_TOOLS,
@@ -42,54 +33,31 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     ToolBody,
     ToolChoiceBody,
     format_content,
-    require_one_structure,
     tool_choice,
 )
-from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
+from optimist_gateway.structure.schema import MAX_VALUES, check_json
 
 MAX_MESSAGES = 4096
 MAX_TOOL_CALLS = 128
 MAX_CALL_VALUES = 100_000
 """JSON values in the arguments of all calls of a conversation."""
-_UNSUPPORTED = KnownParameters(
-    refused=GUIDED
-    | {
-        "audio": (),
-        "function_call": ("none",),
-        "functions": ([],),
-        "modalities": (["text"],),
-        "moderation": (),
-        "reasoning_effort": ("none",),
-        "verbosity": ("medium",),
-        "web_search_options": (),
-    },
-    by_value=frozenset({"modalities", "reasoning_effort", "verbosity"}),
-)
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _json_object(text: object) -> dict[str, Any]:
-    """Returns the object that a text has; no text is an empty one."""
+def _arguments(text: object) -> object:
+    """Returns the object that a text has, or the text if it has none: it may have been cut off."""
     if not isinstance(text, str):
-        raise PydanticKnownError("string_type")
+        return text
+    if is_heavier(text.encode(), MAX_TEXT_WEIGHT):
+        raise ValueError(f"has more than {MAX_VALUES} values")
     try:
-        if is_heavier(encodable(text).encode(), MAX_TEXT_WEIGHT):
-            raise ValueError(f"has more than {MAX_VALUES} values")
-        value = json.loads(text or "{}", parse_constant=_refuse)
-        if not isinstance(value, dict):
-            raise ValueError("must be a JSON object")
+        value = parse_json(text or "{}")
         check_json(value)
-    except (json.JSONDecodeError, RecursionError):
-        raise ValueError("must be the text of a JSON object") from None
-    except SchemaError as error:
-        raise ValueError(error.message) from None
-    return value
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text
 
 
-def require_bounded(field: str, arguments: Iterable[dict[str, Any]]) -> None:
+def require_bounded(field: str, arguments: Iterable[dict[str, Any] | str]) -> None:
     """Raises PydanticCustomError, which names the field, for too many values of calls."""
     num_values = 0
     for one in arguments:
@@ -99,12 +67,8 @@ def require_bounded(field: str, arguments: Iterable[dict[str, Any]]) -> None:
             raise invalid(field, f"{field}: {fault}")
 
 
-Arguments = Annotated[
-    dict[str, Any],
-    BeforeValidator(_json_object),
-    WithJsonSchema({"type": "string", "format": "json-object"}),
-]
-CallId = Annotated[Text, StringConstraints(min_length=1, max_length=256)]
+Arguments = Annotated[dict[str, Any] | str, BeforeValidator(_arguments, json_schema_input_type=str)]
+CallId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class CalledFunction(Body):
@@ -112,7 +76,7 @@ class CalledFunction(Body):
 
     name: FunctionName
     arguments: Arguments
-    """A JSON object, as text."""
+    """A JSON object, as text; another text is shown as it is."""
 
 
 class ToolCallBody(Body):
@@ -126,7 +90,7 @@ class ToolCallBody(Body):
 class _MessageFields(Body):
     """What clients send with any message; fields of other kinds must be null."""
 
-    name: Text | None = None
+    name: str | None = None
     refusal: None = None
     function_call: None = None
     audio: None = None
@@ -148,8 +112,6 @@ class PlainMessage(_MessageFields):
 
 class AssistantMessage(_MessageFields):
     """An answer of the model; its content may be null if it has calls."""
-
-    model_config = ConfigDict(json_schema_extra=content_or_calls)
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -203,10 +165,8 @@ MessageBody = Annotated[
 class ChatCompletionBody(GenerationBody):
     """The body of POST /v1/chat/completions."""
 
-    known_parameters: ClassVar[KnownParameters] = _UNSUPPORTED
-
     messages: list[MessageBody] = Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
+    max_completion_tokens: MaxTokens = None
     logprobs: bool | None = None
     """Reports the log-probability of each token of the answer."""
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -218,6 +178,10 @@ class ChatCompletionBody(GenerationBody):
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     """Whether there may be several calls in an answer; null is true."""
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
 
     def field_names(self) -> dict[Path, str]:
         """See `AnswerBody.field_names`."""
@@ -232,7 +196,8 @@ class ChatCompletionBody(GenerationBody):
 
     def request(self) -> Request:
         """Returns the request; raises ApiError if its tools do not fit together."""
-        asked = self.max_completion_tokens
+        # Both are upper bounds.
+        limits = self.given(("max_tokens", "max_completion_tokens"))
         return self.conversation_request(
             [message.message() for message in self.messages],
             [tool.function.function_at(index) for index, tool in enumerate(self.tools or ())],
@@ -240,7 +205,7 @@ class ChatCompletionBody(GenerationBody):
             format_content(self.response_format),
             is_parallel=self.parallel_tool_calls is not False,
             num_candidates=self.n or 1,
-            max_tokens=self.max_tokens if asked is None else asked,
+            max_tokens=min(limits.values(), default=None),
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 
@@ -260,11 +225,5 @@ class ChatCompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _has_one_structure(self) -> Self:
         other = "response_format" if format_content(self.response_format) is not None else None
-        require_one_structure(self.structured_outputs, other, self.tools, self.tool_choice)
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_limit(self) -> Self:
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise invalid("max_tokens", "max_tokens and max_completion_tokens must not both be set")
+        self.require_one_structure(other, has_calls=bool(self.tools) and self.tool_choice != "none")
         return self

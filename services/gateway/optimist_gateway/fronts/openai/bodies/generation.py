@@ -31,21 +31,24 @@ from optimist_gateway.fronts.openai.bodies.base import (
     INT32_MAX,
     Body,
     Content,
-    KnownParameters,
-    Text,
     TokenId,
     at_most,
     content_text,
-    drop_unsupported,
     invalid,
 )
-from optimist_gateway.fronts.openai.bodies.structure import StructuredOutputs, tool_use
+from optimist_gateway.fronts.openai.bodies.structure import (
+    FORMS,
+    Choices,
+    GrammarText,
+    Json,
+    StructuredOutputs,
+    tool_use,
+)
 
 MAX_PREDICTIONS = 16
-MAX_STOP_STRINGS = 4
+MAX_STOP_STRINGS = 64
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
-MAX_METADATA = 16
 MAX_CACHE_SALT_BYTES = 256
 
 
@@ -73,18 +76,16 @@ _TokenKey = Annotated[
     int, Field(strict=False), WithJsonSchema({"type": "string", "format": ID_FORMAT})
 ]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
-Metadata = Annotated[
-    dict[
-        Annotated[Text, StringConstraints(max_length=64)],
-        Annotated[Text, StringConstraints(max_length=512)],
-    ],
-    Field(max_length=MAX_METADATA),
-    at_most(MAX_METADATA),
+MaxTokens = Annotated[
+    int | None,
+    Field(ge=1, le=INT32_MAX),
+    BeforeValidator(lambda value: None if value == -1 else value),
 ]
+"""An upper bound of an answer's tokens; -1 is none, as for other servers."""
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 
 
-_StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
+_StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 _StopStrings = Annotated[list[_StopString], Field(fail_fast=True, max_length=MAX_STOP_STRINGS)]
 
 
@@ -116,15 +117,8 @@ class StreamOptions(Body):
     """Sends the usage in a last chunk without choices."""
     continuous_usage_stats: bool | None = False
     """Sends the usage so far in every chunk (as vLLM does); needs `include_usage`."""
-    include_obfuscation: bool | None = None
-    """Ignored."""
 
-
-class CacheOptions(Body):
-    """Ignored: whether prompts are cached is a setting of the server."""
-
-    mode: Literal["implicit", "explicit"] | None = None
-    ttl: Literal["30m"] | None = None
+    without_effect: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
 
 
 class SamplingFields(Body):
@@ -175,7 +169,7 @@ class AnswerFields(Body):
     priority: int | None = Field(None, ge=-MAX_PRIORITY, le=MAX_PRIORITY)
     """Extension: the smaller, the sooner; only 0 unless the scheduler's policy is `priority`."""
     cache_salt: (
-        Annotated[Text, StringConstraints(min_length=1), AfterValidator(_is_short)] | None
+        Annotated[str, StringConstraints(min_length=1), AfterValidator(_is_short)] | None
     ) = None
     """Extension: only requests of the same salt share cached prompts."""
     include_provenance: bool | None = None
@@ -191,8 +185,10 @@ class AnswerFields(Body):
 class AnswerBody(SamplingFields, AnswerFields):
     """What the REST endpoints have in common that generate."""
 
-    known_parameters: ClassVar[KnownParameters] = KnownParameters()
-    """Parameters of OpenAI's that are rejected with their name or change nothing."""
+    without_effect: ClassVar[frozenset[str]] = frozenset(
+        {"metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+        | {"safety_identifier", "service_tier", "store", "user"}
+    )
 
     model: str
     stream: bool | None = None
@@ -202,20 +198,11 @@ class AnswerBody(SamplingFields, AnswerFields):
     """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text; vLLM's name for it."""
-    user: Text | None = None
-    """Ignored, as all that follow; a response repeats some."""
-    metadata: Metadata | None = None
-    store: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
-    safety_identifier: Text | None = None
-    prompt_cache_key: Text | None = None
-    prompt_cache_options: CacheOptions | None = None
-    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_unsupported(cls, body: object) -> object:
-        return drop_unsupported(body, cls.known_parameters) if isinstance(body, dict) else body
+    guided_json: Json | None = None
+    """vLLM's earlier names of the same."""
+    guided_regex: GrammarText | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = None
 
     @model_validator(mode="after")
     def _has_one_prediction(self) -> Self:
@@ -239,9 +226,29 @@ class AnswerBody(SamplingFields, AnswerFields):
         names: dict[Path, str] = {("sampling",): ""}
         for index, name in enumerate(self.predictions()):
             names[("predictions", index)] = name
-        if self.structured_outputs is not None:
-            names[("structure",)] = self.structured_outputs.field
+        for name in self.structures():
+            names[("structure",)] = name
         return names
+
+    def structures(self) -> dict[str, StructuredContent]:
+        """Returns the forms of the text that extensions ask for, by the names of their fields."""
+        outputs, prefix = self.structured_outputs, "structured_outputs."
+        forms = {} if outputs is None else {prefix + name: form for name, form in outputs.forms()}
+        guided = self.given(f"guided_{kind}" for kind in FORMS)
+        return forms | {
+            name: FORMS[name.removeprefix("guided_")](form) for name, form in guided.items()
+        }
+
+    def require_one_structure(self, other: str | None, *, has_calls: bool) -> None:
+        """Raises PydanticCustomError for two forms of the text, or for a grammar beside calls.
+
+        `other` is the field that asks for a form of the text without an extension.
+        """
+        given = [*self.structures(), *([] if other is None else [other])]
+        if len(given) > 1:
+            raise invalid(given[0], f"{given[0]} and {given[1]} must not both be set")
+        if has_calls and given and given[0].endswith("grammar"):
+            raise invalid(given[0], f"{given[0]} is only allowed without tools")
 
     def as_request(self, **fields: Any) -> Request:
         """See `AnswerFields.as_request`."""
@@ -271,8 +278,7 @@ class AnswerBody(SamplingFields, AnswerFields):
         """
         with naming(self.field_names):
             tools = tool_use(functions, choice, is_parallel=is_parallel)
-        if self.structured_outputs is not None:
-            content = self.structured_outputs.content()
+        content = next(iter(self.structures().values()), content)
         shown = functions if choice is None or choice.mode != "none" else ()
         return self.as_request(
             prompts=(Conversation(messages, shown),),
@@ -286,7 +292,7 @@ class GenerationBody(AnswerBody):
 
     n: int | None = Field(None, ge=1, le=INT32_MAX)
     """How many answers to give; the server sets a limit."""
-    max_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
+    max_tokens: MaxTokens = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None
     """Extension: adds to every choice `token_ids` (the tokens of the answer or chunk),
@@ -307,9 +313,3 @@ class GenerationBody(AnswerBody):
             continuous_usage=include_usage and bool(options.continuous_usage_stats),
             **fields,
         )
-
-    @model_validator(mode="after")
-    def _has_options_for_a_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise invalid("stream_options", "stream_options is only allowed when stream is true")
-        return self

@@ -1,11 +1,11 @@
 """The form of an answer in the body of a request: of its text, and what the model may call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    ConfigDict,
+    BeforeValidator,
     Discriminator,
     Field,
     StringConstraints,
@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from optimist_gateway.core.error import FieldError, path_text
-from optimist_gateway.core.json_weight import HEAVY
+from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
 from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
@@ -25,10 +25,10 @@ from optimist_gateway.core.request import (
     ToolChoice,
     ToolUse,
 )
-from optimist_gateway.fronts.openai.bodies.base import Body, Text, exactly_one, invalid
+from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
 
-MAX_TOOLS = 128
+MAX_TOOLS = 512
 MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
 """Of JSON in a text: what passes `check_json` is no heavier, if all values are texts with names."""
 # What is written back, as POST /v1/responses does with schemas, has integers of 64 bits.
@@ -45,6 +45,17 @@ def _bounded(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def _from_text(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if is_heavier(value.encode(), MAX_TEXT_WEIGHT):
+        raise ValueError(f"has more than {MAX_VALUES} values")
+    try:
+        return parse_json(value)
+    except (ValueError, RecursionError):
+        raise ValueError("must be JSON") from None
+
+
 def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("type", "object") != "object":
         raise ValueError("must describe an object")
@@ -52,16 +63,18 @@ def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-Json = Annotated[dict[str, Any], AfterValidator(_bounded)]
+Schema = Annotated[dict[str, Any], AfterValidator(_bounded)]
 """A JSON object of bounded size and depth."""
-Parameters = Annotated[Json, AfterValidator(_of_an_object)]
+Json = Annotated[Schema, BeforeValidator(_from_text)]
+"""The same, or the text of it."""
+Parameters = Annotated[Schema, AfterValidator(_of_an_object)]
 
 
 class FunctionBody(Body):
     """A function that the model may call."""
 
     name: FunctionName
-    description: Text | None = None
+    description: str | None = None
     parameters: Parameters | None = None
     """JSON schema of the arguments."""
     strict: bool | None = None
@@ -171,7 +184,7 @@ def tool_use(
     for index, name in enumerate(chosen):
         if name not in names:
             raise FieldError(("tool_choice", index), f"no tool is called {name}")
-    if choice is not None and mode != "none" and not names:
+    if mode == "required" and not names:
         raise FieldError(("tool_choice",), "is only allowed when tools are specified")
     if not functions or mode == "none":
         return None
@@ -188,7 +201,15 @@ _MAX_GRAMMAR_CHARACTERS = 2**16
 _MAX_CHOICES = 4096
 ANY_OBJECT = JsonContent({"type": "object"}, is_lenient=False)
 
-GrammarText = Annotated[Text, StringConstraints(min_length=1, max_length=_MAX_GRAMMAR_CHARACTERS)]
+GrammarText = Annotated[str, StringConstraints(min_length=1, max_length=_MAX_GRAMMAR_CHARACTERS)]
+Choices = Annotated[list[GrammarText], Field(fail_fast=True, min_length=1, max_length=_MAX_CHOICES)]
+FORMS: Mapping[str, Callable[[Any], Content]] = {
+    "json": lambda schema: JsonContent(schema, is_lenient=False),
+    "regex": RegexContent,
+    "choice": ChoiceContent,
+    "grammar": LarkContent,
+}
+"""What extensions call the forms of a text."""
 
 
 class TextFormat(Body):
@@ -207,9 +228,9 @@ class JsonSchemaBody(Body):
     """A schema with a name."""
 
     name: FunctionName
-    description: Text | None = None
+    description: str | None = None
     """Says what it is for; the model does not see it."""
-    json_schema: Json | None = Field(None, alias="schema")
+    json_schema: Schema | None = Field(None, alias="schema")
     strict: bool | None = None
     """False passes over keywords that no grammar can follow; else they are rejected."""
 
@@ -227,59 +248,25 @@ ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Dis
 class StructuredOutputs(Body):
     """Extension: one form of the text; a JSON schema, a regular expression, texts, or a grammar."""
 
-    model_config = ConfigDict(json_schema_extra=exactly_one(("json", "regex", "choice", "grammar")))
-
     json_schema: Json | None = Field(None, alias="json")
     regex: Annotated[GrammarText, Field(json_schema_extra={"format": "regex"})] | None = None
     """Matches the whole text; neither look-around nor back-references."""
-    choice: list[GrammarText] | None = Field(
-        None, fail_fast=True, min_length=1, max_length=_MAX_CHOICES
-    )
+    choice: Choices | None = None
     grammar: Annotated[GrammarText, Field(json_schema_extra={"format": "lark"})] | None = None
     """In llguidance's Lark dialect."""
 
     @model_validator(mode="after")
     def _has_one(self) -> Self:
-        forms = (self.json_schema, self.regex, self.choice, self.grammar)
-        if sum(form is not None for form in forms) != 1:
+        if len(list(self.forms())) != 1:
             raise ValueError("must have exactly one of json, regex, choice and grammar")
         return self
 
-    def content(self) -> Content:
-        """Returns the form."""
-        if self.json_schema is not None:
-            return JsonContent(self.json_schema, is_lenient=False)
-        if self.regex is not None:
-            return RegexContent(self.regex)
-        if self.choice is not None:
-            return ChoiceContent(self.choice)
-        return LarkContent(self.grammar or "")
-
-    @property
-    def field(self) -> str:
-        """Name of the field that has the form."""
-        forms = {"json": self.json_schema, "regex": self.regex, "choice": self.choice}
-        given = (name for name, form in forms.items() if form is not None)
-        return f"structured_outputs.{next(given, 'grammar')}"
-
-
-def require_one_structure(
-    outputs: StructuredOutputs | None,
-    field: str | None,
-    tools: Sequence[Body] | None,
-    choice: object,
-) -> None:
-    """Raises PydanticCustomError for two forms of the text, or for a grammar beside calls.
-
-    `field` is the other one that asks for a form of the text; None if none does.
-    """
-    if outputs is None:
-        return
-    if field is not None:
-        raise invalid("structured_outputs", f"structured_outputs and {field} must not both be set")
-    if outputs.grammar is not None and tools and choice != "none":
-        where = "structured_outputs.grammar"
-        raise invalid(where, f"{where} is only allowed without tools")
+    def forms(self) -> Iterator[tuple[str, Content]]:
+        """Yields the form, with the name of its field."""
+        given = (self.json_schema, self.regex, self.choice, self.grammar)
+        for (name, content), form in zip(FORMS.items(), given, strict=True):
+            if form is not None:
+                yield name, content(form)
 
 
 def format_content(form: ResponseFormat | None) -> Content | None:

@@ -18,10 +18,9 @@ from optimist_gateway.fronts.openai.bodies.base import (
     INT32_MAX,
     MAX_PARTS,
     Body,
-    KnownParameters,
-    Text,
     content_text,
     invalid,
+    only,
 )
 from optimist_gateway.fronts.openai.bodies.chat import (
     MAX_TOOL_CALLS,
@@ -29,50 +28,32 @@ from optimist_gateway.fronts.openai.bodies.chat import (
     CallId,
     require_bounded,
 )
-from optimist_gateway.fronts.openai.bodies.generation import AnswerBody
+from optimist_gateway.fronts.openai.bodies.generation import AnswerBody, MaxTokens
 from optimist_gateway.fronts.openai.bodies.structure import (
     ANY_OBJECT,
     MAX_TOOLS,
     FunctionBody,
     FunctionName,
-    Json,
-    require_one_structure,
+    Schema,
 )
 
 MAX_ITEMS = 4096
 LOGPROBS = "message.output_text.logprobs"
-_UNSUPPORTED = KnownParameters(
-    refused={
-        "access_programs": (),
-        "background": (False,),
-        "context_management": ([],),
-        "conversation": (),
-        "image": (),
-        "moderation": (),
-        "previous_response_id": (),
-        "prompt": (),
-        "reasoning": ({}, {"effort": None}, {"effort": "none"}),
-        "truncation": ("disabled",),
-    },
-    by_value=frozenset({"background", "reasoning", "truncation"}),
-)
-"""Among them what would need responses to be stored."""
-
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class InputTextPart(Body):
-    """Text of a user, a system or a tool."""
+    """str of a user, a system or a tool."""
 
     type: Literal["input_text"]
-    text: Text
+    text: str
 
 
 class OutputTextPart(Body):
-    """Text of an earlier answer; annotations and log-probabilities are not read."""
+    """str of an earlier answer; annotations and log-probabilities are not read."""
 
     type: Literal["output_text"]
-    text: Text
+    text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
 
@@ -89,7 +70,7 @@ class InputMessage(Body):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | _Parts
+    content: str | _Parts
     id: str | None = None
     status: Status | None = None
     phase: Literal["commentary", "final_answer"] | None = None
@@ -113,7 +94,7 @@ class FunctionCallOutputItem(Body):
 
     type: Literal["function_call_output"]
     call_id: CallId
-    output: Text | _InputParts
+    output: str | _InputParts
     id: str | None = None
     status: Status | None = None
     caller: None = None
@@ -143,7 +124,7 @@ InputItem = Annotated[
 
 
 class PlainFormat(Body):
-    """Text of any form, or a JSON object."""
+    """str of any form, or a JSON object."""
 
     type: Literal["text", "json_object"]
 
@@ -153,8 +134,8 @@ class SchemaFormat(Body):
 
     type: Literal["json_schema"]
     name: FunctionName
-    json_schema: Json = Field(alias="schema")
-    description: Text | None = None
+    json_schema: Schema = Field(alias="schema")
+    description: str | None = None
     strict: bool | None = None
 
 
@@ -201,7 +182,7 @@ ToolChoiceBody = Annotated[
 
 
 Input = Annotated[
-    Annotated[Text, Tag("text")]
+    Annotated[str, Tag("text")]
     | Annotated[
         list[InputItem], Field(fail_fast=True, min_length=1, max_length=MAX_ITEMS), Tag("items")
     ],
@@ -209,22 +190,13 @@ Input = Annotated[
 ]
 
 
-class ResponseStreamOptions(Body):
-    """Options of a streamed answer."""
-
-    include_obfuscation: bool | None = None
-    """Ignored."""
-
-
 class ResponsesBody(AnswerBody):
     """A request that is answered with items; nothing of it is stored."""
 
-    known_parameters: ClassVar[KnownParameters] = _UNSUPPORTED
-
     input: Input
-    instructions: Text | None = None
+    instructions: str | None = None
     """A system message in front of the input."""
-    max_output_tokens: int | None = Field(None, ge=1, le=INT32_MAX)
+    max_output_tokens: MaxTokens = None
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
     tool_choice: ToolChoiceBody | None = None
@@ -236,7 +208,18 @@ class ResponsesBody(AnswerBody):
     """How many of the likeliest tokens `include` reports for each token."""
     max_tool_calls: int | None = Field(None, ge=1, le=INT32_MAX)
     """Ignored: it counts calls of tools that run on the server."""
-    stream_options: ResponseStreamOptions | None = None
+    metadata: dict[str, str] | None = None
+    """Ignored but for being repeated, as all up to `prompt_cache_key`."""
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    background: Annotated[Any, only(False)] = None
+    """Would need responses to be stored, as all that follow."""
+    conversation: Annotated[Any, only()] = None
+    previous_response_id: Annotated[Any, only()] = None
+    prompt: Annotated[Any, only()] = None
+
+    without_effect: ClassVar[frozenset[str]] = AnswerBody.without_effect | {"stream_options"}
 
     @property
     def form(self) -> PlainFormat | SchemaFormat | None:
@@ -310,8 +293,7 @@ class ResponsesBody(AnswerBody):
         if isinstance(choice, AllowedTools):
             where = [f"tool_choice.tools[{index}].name" for index in range(len(choice.tools))]
             return ToolChoice(choice.mode, tuple(tool.name for tool in choice.tools)), where
-        # Clients send `auto` without tools too.
-        return ToolChoice(choice) if choice and (self.tools or choice != "auto") else None, []
+        return ToolChoice(choice) if choice else None, []
 
     @model_validator(mode="after")
     def _has_bounded_calls(self) -> Self:
@@ -329,7 +311,7 @@ class ResponsesBody(AnswerBody):
     @model_validator(mode="after")
     def _has_one_structure(self) -> Self:
         other = None if self.form is None else "text.format"
-        require_one_structure(self.structured_outputs, other, self.tools, self.tool_choice)
+        self.require_one_structure(other, has_calls=bool(self.tools) and self.tool_choice != "none")
         return self
 
 

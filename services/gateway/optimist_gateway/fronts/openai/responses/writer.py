@@ -245,7 +245,7 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
 
 def responses_router(service: Service) -> APIRouter:
     """Returns the endpoint."""
-    router = APIRouter(route_class=body_route(service.admission))
+    router = APIRouter(route_class=body_route(service))
     answering = Answering(service, PATH, "resp_")
 
     @router.post(PATH, response_model=ResponseAnswer, responses=STREAMED)

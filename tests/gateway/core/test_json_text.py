@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.core import json_weight
-from optimist_gateway.core.json_weight import HEAVY, is_heavier
+from optimist_gateway.core import json_text
+from optimist_gateway.core.json_text import HEAVY, is_heavier
 
 texts = st.text('a,"\\[]{}:\n\u00e4')
 values: st.SearchStrategy[Any] = st.recursive(
@@ -35,7 +35,7 @@ def weight(value: Any, *, is_item: bool = False) -> int:
 def test_the_weight_is_exact_wherever_pieces_end(value: Any, ascii_only: bool, size: int) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_weight, "_PIECE_BYTES", size)
+        patch.setattr(json_text, "_PIECE_BYTES", size)
         expected = weight(value)
         assert not is_heavier(text, expected)
         assert not expected or is_heavier(text, expected - 1)
