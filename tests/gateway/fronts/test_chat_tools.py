@@ -154,6 +154,10 @@ FORMATS: list[tuple[Fields, str]] = [
     (NO_SCHEMA, '"object"'),
     (structured(json=WEATHER), '"city"'),
     (structured(regex="a/b"), r"/a\/b/"),
+    ({"guided_json": json.dumps(WEATHER)}, '"city"'),
+    ({"guided_regex": "a/b"}, r"/a\/b/"),
+    ({"guided_choice": ["yes", "no"]}, 'CHOICE: "yes" | "no"'),
+    ({"guided_grammar": 'start: "x"'}, 'start: "x"'),
     (structured(choice=["yes", "no"]), 'start: CHOICE\nCHOICE: "yes" | "no"'),
     (structured(grammar='start: "x"'), 'start: "x"'),
 ]
@@ -163,7 +167,7 @@ FORMATS: list[tuple[Fields, str]] = [
 async def test_forms_become_grammars(gateway: Gateway, extra: Fields, part: str) -> None:
     gateway.say('{"city": "x"}')
     assert (await choice_of(gateway, extra)).message.content == '{"city": "x"}'
-    if "structured_outputs" in extra:
+    if "response_format" not in extra:
         await gateway.complete(extra, prompt=["Well?", "So?"])
     assert all(part in add.sampling.grammar for add in gateway.adds)
 
@@ -207,19 +211,19 @@ REFUSED: list[tuple[Fields, str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
     ({"tools": function(parameters={"type": "array"})}, f"{FUNCTION}.parameters"),
-    ({"tools": function(description="\ud800")}, f"{FUNCTION}.description"),
-    ({"tools": function(more=1)}, f"{FUNCTION}.more"),
     ({"tools": function(parameters={"not": {}}, strict=True)}, f"{FUNCTION}.parameters.not"),
     ({"tools": function() * 2}, "tools[1].function.name"),
-    ({"tools": function() * 129}, "tools"),
+    ({"tools": function() * 513}, "tools"),
     ({"tools": function(parameters={"maximum": 2**63})}, f"{FUNCTION}.parameters"),
     ({"tools": LARGE}, "tools"),
     ({"messages": [with_arguments(LONG_TEXT)]}, "messages"),
-    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
     (with_tools(named("f")), "tool_choice.function.name"),
     (with_tools({"type": "function"}), "tool_choice.function"),
     (with_tools(allowed("auto", "now", "f")), "tool_choice.allowed_tools.tools[1].function.name"),
-    ({"guided_json": {}}, "guided_json"),
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
+    ({"guided_grammar": "start: x"}, "guided_grammar"),
     ({"response_format": {"type": "xml"}}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
     (schema({}, name="a b"), "response_format.json_schema.name"),
@@ -231,16 +235,14 @@ REFUSED: list[tuple[Fields, str]] = [
     (structured(choice=[""]), "structured_outputs.choice[0]"),
     (structured(regex="("), "structured_outputs.regex"),
     (structured(grammar="start: x"), "structured_outputs.grammar"),
-    (structured(regex="a") | JSON_OBJECT, "structured_outputs"),
+    (structured(regex="a") | JSON_OBJECT, "structured_outputs.regex"),
     (structured(grammar='start: "a"') | {"tools": TOOLS}, "structured_outputs.grammar"),
 ]
-NOT_ARGUMENTS = ["{", "[]", "1", '{"a": NaN}', '{"a": "\\ud800"}', "[" * 50_000, '{"a":' * 5000]
 OF_CALL = "tool_calls[0].function"
 MESSAGES: list[tuple[Fields, str]] = [
     ({"role": "assistant", "content": None}, ""),
     (assistant(call(id="")), ".tool_calls[0].id"),
     (assistant(call(function={"name": "a b"})), f".{OF_CALL}.name"),
-    *((with_arguments(text), f".{OF_CALL}.arguments") for text in NOT_ARGUMENTS),
     (assistant(*[call()] * 129), ".tool_calls"),
     ({"role": "tool", "content": "x"}, ".tool_call_id"),
     ({"role": "tool", "tool_call_id": "a"}, ".content"),

@@ -81,7 +81,6 @@ IMAGE = {"type": "image_url", "image_url": "a"}
 LONG = "a" * 30_000
 WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
-    (CHAT, said("a\ud800"), "messages[0].content"),
     (CHAT, said([IMAGE]), "messages[0].content[0]"),
     (CHAT, said("a", "assistant", tool_calls=[{}]), "messages[0]"),
     (CHAT, said("a", "assistant"), "messages"),
@@ -91,19 +90,16 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"logit_bias": {"100000": 1}}, "logit_bias"),
     (CHAT, {"min_tokens": 6, "max_tokens": 5}, "min_tokens"),
     (CHAT, {"min_tokens": 6, "structured_outputs": {"choice": ["a", "ä"]}}, "min_tokens"),
-    (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
     (CHAT, {"cache_salt": "ä" * 129}, "cache_salt"),
-    (CHAT, {"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+    (CHAT, {"stop": ["a"] * 65}, "stop"),
+    (CHAT, {"max_tokens": 0}, "max_tokens"),
     (CHAT, {"stop_token_ids": ["a"]}, "stop_token_ids[0]"),
-    (CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
-    (CHAT, {"stream": True, "stream_options": {"include": True}}, "stream_options.include"),
+    (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     (CHAT, {"prediction": "text"}, "prediction"),
     (CHAT, {"prediction": {"type": "tokens", "content": "a"}}, "prediction.type"),
     (CHAT, {"prediction": predicted([{"type": "text"}])["prediction"][0]}, "prediction.content[0]"),
     (CHAT, predicted("a", "a", [5]), "prediction[2].content[0]"),
-    (CHAT, predicted("a", weight=1), "prediction[0].weight"),
     (CHAT, predicted(*"a" * 17), "prediction"),
-    (CHAT, predicted("a\ud800"), "prediction[0].content"),
     (CHAT, {"prediction": predicted("ä" * 30_001)["prediction"][0]}, "prediction.content"),
     (CHAT, predicted("a", LONG, LONG), "prediction[2].content"),
     (CHAT, {"predicted_token_ids": [[1], [2, "a"]]}, "predicted_token_ids[1][1]"),
@@ -113,13 +109,6 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"predicted_token_ids": [[5] * MAX_MODEL_LEN] * 5}, "predicted_token_ids[4]"),
     (CHAT, predicted("a") | {"predicted_token_ids": [[1]]}, "predicted_token_ids"),
     (CHAT, {"predicted_token_ids": [1, 100000]}, "predicted_token_ids"),
-    (CHAT, {"n": 2, "best_of": 3}, "best_of"),
-    (CHAT, {"prompt": "a"}, "prompt"),
-    (CHAT, {"echo": True}, "echo"),
-    (CHAT, {"metadata": {"a" * 65: "b"}}, "metadata"),
-    (CHAT, {"metadata": {"a": "b" * 513}}, "metadata.a"),
-    (CHAT, {"metadata": {str(number): "b" for number in range(17)}}, "metadata"),
-    (CHAT, {"prompt_cache_options": {"mode": "never"}}, "prompt_cache_options.mode"),
     (CHAT, {"top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (COMPLETIONS, {"logprobs": 6}, "logprobs"),
@@ -128,7 +117,6 @@ WRONG: list[tuple[str, Fields, str]] = [
     (COMPLETIONS, {"n": 5}, "n"),
     (COMPLETIONS, {"max_tokens": 0}, "max_tokens"),
     (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
-    (COMPLETIONS, {"tools": []}, "tools"),
     (COMPLETIONS, {"prompt": ["a"] * 4, "n": 2}, "prompt"),
     (COMPLETIONS, {"prompt": ["a"] * 5}, "prompt"),
     (COMPLETIONS, {"prompt": ["a", [100_000]]}, "prompt[1]"),
@@ -148,8 +136,6 @@ async def test_wrong_values(gateway: Gateway, path: str, change: Fields, param: 
 
 
 async def test_messages_of_errors(gateway: Gateway) -> None:
-    error = await gateway.refused(CHAT, surprise=1)
-    assert error["message"] == "Unrecognized request argument supplied: surprise"
     error = await gateway.refused(CHAT, 404, model="gpt-9")
     assert (error["param"], error["code"]) == ("model", "model_not_found")
     assert "gpt-9" in error["message"]
@@ -195,9 +181,9 @@ async def test_unknown_paths_methods_and_content_types(gateway: Gateway) -> None
 
 
 async def test_a_context_that_is_too_long_names_the_numbers(gateway: Gateway) -> None:
-    error = await gateway.refused(COMPLETIONS, prompt=[5] * 4000, max_tokens=97)
+    error = await gateway.refused(COMPLETIONS, prompt=[5] * 4096, max_tokens=97)
     assert error["code"] == "context_length_exceeded"
-    assert all(number in error["message"] for number in ("4096", "4000", "97"))
+    assert error["message"].count("4096") == 2
     for content in ("fox " * MAX_MODEL_LEN, "x" * 190_000):
         error = await gateway.refused(CHAT, **said(content))
         assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
@@ -230,18 +216,15 @@ IGNORED: dict[str, Fields] = {CHAT: {"user": "ann"}, COMPLETIONS: {"user": "ann"
 IGNORED[CHAT] |= {"metadata": {"task": "a test"}, "service_tier": "flex", "store": True}
 IGNORED[CHAT] |= {"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}
 IGNORED[CHAT] |= {"prompt_cache_key": "key", "prompt_cache_retention": "24h"}
-IGNORED[CHAT] |= {"safety_identifier": "ann"}
+IGNORED[CHAT] |= {"safety_identifier": "ann", "moderation": {"model": "m"}, "verbosity": "low"}
+IGNORED[CHAT] |= {"web_search_options": {}, "reasoning_effort": "high"}
 # Each with a value that is refused, and those that ask for nothing.
 REFUSED: dict[str, dict[str, tuple[Any, list[Any]]]] = {
     CHAT: {
         "audio": ({"voice": "alloy", "format": "wav"}, [None]),
-        "function_call": ("auto", ["none"]),
+        "function_call": ({"name": "f"}, ["none", "auto"]),
         "functions": ([{"name": "f"}], [[]]),
         "modalities": (["text", "audio"], [["text"]]),
-        "moderation": ({"model": "m"}, [None]),
-        "reasoning_effort": ("high", ["none"]),
-        "verbosity": ("low", ["medium"]),
-        "web_search_options": ({}, [None]),
     },
     COMPLETIONS: {"suffix": ("end", ["", None])},
 }
@@ -291,7 +274,7 @@ async def test_what_is_not_supported_is_named(
     error = await gateway.refused(path, stream=stream, **{name: refused})
     assert (error["param"], error["type"]) == (name, "invalid_request_error")
     assert name in error["message"]
-    assert error["code"] in ("unsupported_parameter", "unsupported_value")
+    assert error["code"] == "unsupported_value"
     plain = await sent(gateway, path, stream=stream)
     for value in harmless:
         assert await sent(gateway, path, stream=stream, **{name: value}) == plain
@@ -340,9 +323,7 @@ def test_every_list_ends_at_its_first_error(body: type[BaseModel]) -> None:
 
 UNKNOWN = [f"unknown_{number}" for number in range(10_000)]
 MANY_ERRORS: list[Fields] = [
-    dict.fromkeys(UNKNOWN, 1),
     {"logit_bias": dict.fromkeys(UNKNOWN, "x")},
-    {"metadata": dict.fromkeys(UNKNOWN, 1)},
     {"messages": [{"role": "user", "content": [{}] * 4096}] * 1000},
     {"messages": [dict.fromkeys(UNKNOWN[:100], 1)] * 1000},
     {"tools": [{"type": "function", "function": {}}] * 128},

@@ -119,9 +119,9 @@ async def test_errors_name_the_field(inference: AsyncClient) -> None:
         ([10**6], {}, "token_ids.ids", "invalid_value"),
         ("", {}, "text", "invalid_value"),
         ("x", {"prediction": [[10**6]]}, "predictions[0].token_ids.ids", "invalid_value"),
-        ("x", {"max_tokens": MAX_MODEL_LEN}, "text", "context_length_exceeded"),
+        ([5] * MAX_MODEL_LEN, {}, "token_ids.ids", "context_length_exceeded"),
         ("x", {"n": 100}, "n", "invalid_value"),
-        ("x", {"json_schema": "{"}, "json_schema", "invalid_json"),
+        ("x", {"json_schema": "{"}, "json_schema", "invalid_value"),
         ("x", {"json_schema": schema}, "json_schema.properties.a\\n\\xe4.not", "invalid_value"),
     ]:
         call: Any = inference.generate(prompt, **options).result()  # type: ignore[arg-type]
