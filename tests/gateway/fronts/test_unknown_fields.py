@@ -11,7 +11,7 @@ CACHED = {"cache_control": {"type": "ephemeral"}}
 PART = {"type": "text", "text": "Hello"}
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL: Fields = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def said(**fields: Any) -> Fields:
@@ -113,11 +113,13 @@ async def test_the_log_has_each_once(gateway: Gateway, caplog: pytest.LogCapture
 
 async def test_names_are_bounded_and_printable(gateway: Gateway) -> None:
     gateway.say("fine")
-    response = await gateway.post(CHAT, **{"a\r\nb: c\u00e4" + "x" * 200: 1})
+    fields: Fields = {"a\r\nb: c\u00e4" + "x" * 200: 1}
+    response = await gateway.post(CHAT, **fields)
     (name,) = response.headers["x-ignored-fields"].split(", ")
     assert name.startswith("a??b:?c?x")
     assert len(name) == 100
-    response = await gateway.post(CHAT, **dict.fromkeys(map(str, range(10_000)), 1))
+    fields = dict.fromkeys(map(str, range(10_000)), 1)
+    response = await gateway.post(CHAT, **fields)
     assert response.headers["x-ignored-fields"] == ", ".join([*map(str, range(16)), "..."])
 
 
