@@ -1,7 +1,6 @@
 """Connections that send too much, too slowly or nothing, and those that read nothing."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,9 +14,9 @@ from optimist_gateway.server.http_server import BoundedProtocol
 from optimist_gateway.settings import GatewaySettings
 from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.harness import Gateway, Start, a_client
+from tests.gateway.server.raw import JSON, chunks_of, error_of, exchange, streamed
 
 MAX_BODY, MAX_HEADERS = 5_000, 4_096
-JSON = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
 
 
 @pytest.fixture
@@ -27,44 +26,6 @@ async def bounded(start: Start) -> AsyncIterator[Gateway]:
         # The client's connection counts.
         await gateway.http.get("/live", headers={"connection": "close"})
         yield gateway
-
-
-def streamed(*headers: bytes, **fields: Any) -> bytes:
-    """A request for a streamed completion."""
-    body = json.dumps({"model": "tiny", "prompt": "a", "stream": True, **fields}).encode()
-    lines = b"".join(header + b"\r\n" for header in headers)
-    return JSON + lines + b"content-length: %d\r\n\r\n" % len(body) + body
-
-
-async def exchange(gateway: Gateway, *parts: bytes, pause: float = 0.0) -> bytes:
-    """Sends bytes and returns all that comes until the connection is closed by the other side."""
-    reader, writer = await gateway.connect()
-    received = asyncio.create_task(read_all(reader))
-    with contextlib.suppress(ConnectionError):
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-            await asyncio.sleep(pause)
-    try:
-        return await asyncio.wait_for(received, 20)
-    finally:
-        writer.close()
-
-
-async def read_all(reader: asyncio.StreamReader) -> bytes:
-    data = b""
-    with contextlib.suppress(ConnectionError):
-        while more := await reader.read(65536):
-            data += more
-    return data
-
-
-def error_of(answer: bytes, status: int) -> Any:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status), answer[:300]
-    assert b"content-type: application/json" in head.lower()
-    assert len(answer) < 4096
-    return json.loads(body)["error"]
 
 
 GET = b"GET /live HTTP/1.1\r\nhost: localhost\r\n"
@@ -86,6 +47,14 @@ async def test_headers_are_bounded_in_number_and_length(bounded: Gateway) -> Non
     # Just so many are fine.
     few = b"".join(b"x-%d: 1\r\n" % number for number in range(100)) + b"connection: close\r\n"
     assert (await exchange(bounded, GET + few + b"\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_what_trails_a_body_is_no_header(bounded: Gateway) -> None:
+    trailers = b"".join(b"x-request-id: %d\r\n" % number for number in range(200))
+    asked = JSON + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer = await exchange(bounded, asked + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n")
+    assert error_of(answer, 400)["code"] == "missing_required_parameter"
+    assert b"x-request-id: req-" in answer
 
 
 HEADERS = [b"x-%d: 1\r\n" % number for number in range(40)]
@@ -190,15 +159,3 @@ async def test_events_soon_after_each_other_share_a_chunk(start: Start, interval
     assert len(events) >= 30
     if interval:
         assert len(chunks) < len(events)
-
-
-def chunks_of(answer: bytes) -> list[bytes]:
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 ")
-    chunks: list[bytes] = []
-    while True:
-        line, _, rest = rest.partition(b"\r\n")
-        if (size := int(line, 16)) == 0:
-            return chunks
-        chunks.append(rest[:size])
-        rest = rest[size + 2 :]

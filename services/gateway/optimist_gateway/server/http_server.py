@@ -7,16 +7,22 @@ import asyncio
 import logging
 import ssl
 import weakref
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
 from types import FrameType
 from typing import Any
 
+import httptools
 import orjson
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from optimist_common.network.channel import check_key
@@ -33,10 +39,6 @@ _POLL_SECONDS = 0.05
 MAX_NUM_HEADERS = 128
 MAX_OVERHEAD = 8
 """A chunked body may take so many times its length on the wire."""
-
-
-class HeadersTooLargeError(Exception):
-    """Raised while headers are parsed."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -56,7 +58,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._settings, self._outbox = settings, outbox
         self._is_reading_head = True
         self._num_bytes = 0
-        self._num_header_bytes = 0
+        self._plain_head = b""
+        """Of a request that offers another protocol: its head without the offer."""
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.on_pause = self.on_resume = _nobody
@@ -88,7 +91,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_reading_head and self._read_timer is None:
             self._start_reading()
         self._num_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, ApiError) else self._not_http())
+            return
         limits = self._settings
         if self._is_discarding:
             if self._num_bytes > limits.max_header_bytes + limits.max_body_bytes:
@@ -98,43 +107,69 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._num_bytes > limits.max_header_bytes + MAX_OVERHEAD * limits.max_body_bytes:
             self._refuse(ApiError(413, "the request body is too large", code="request_too_large"))
 
-    def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP, or has too many headers."""
-        too_large = self._num_header_bytes > self._settings.max_header_bytes
-        if too_large or len(self.headers or ()) > MAX_NUM_HEADERS:
-            self._refuse(_headers_too_large())
-        else:
-            self._refuse(ApiError(400, "this is not HTTP", code="invalid_http"))
+    def _parse(self, data: bytes) -> None:
+        """Has the callbacks below called.
+
+        The parser takes what follows an offer of another protocol for that protocol. Nobody has to
+        accept an offer (RFC 9110, 7.8): such a request is parsed again without it.
+        """
+        rest = memoryview(data)
+        while rest:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self.parser.feed_data(self._plain_head)
+
+    def _not_http(self) -> ApiError:
+        if self.parser.get_method() == b"PRI":
+            reason = "this port speaks HTTP/1.1, not HTTP/2; gRPC has a port of its own"
+            return ApiError(505, reason, code="http_version_not_supported")
+        return ApiError(400, "this is not HTTP", code="invalid_http")
 
     def on_message_begin(self) -> None:
         """Begins a request."""
         super().on_message_begin()
-        self._num_bytes = self._num_header_bytes = 0
+        self._num_bytes = 0
         self._is_reading_head = True
 
-    def on_url(self, url: bytes) -> None:
-        """Takes a part of the request line."""
-        self._count(len(url))
-        super().on_url(url)
-
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header, or a trailer of a chunked body."""
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-        if len(self.headers) > MAX_NUM_HEADERS:
-            raise HeadersTooLargeError
+        """Takes a header; what trails a chunked body is none, and is left out."""
+        if self._is_reading_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Starts to answer; how long the body takes is the application's concern."""
+        num_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        too_long = num_bytes > self._settings.max_header_bytes
+        if too_long or len(self.headers) > MAX_NUM_HEADERS:
+            raise _headers_too_large()
+        method, version = self.parser.get_method(), self.parser.get_http_version()
+        if method == b"CONNECT":
+            raise ApiError(501, "this is no proxy: CONNECT is not served", code="not_implemented")
+        if self.parser.should_upgrade():
+            lines = [b"%b %b HTTP/%b" % (method, self.url, version.encode())]
+            lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+            self._plain_head = b"\r\n".join([*lines, b"", b""])
+            return
         self._is_reading_head = False
         self._stop_read_timer()
+        has_chunks = version >= "1.1"
         # Weak, as the connection has the scope: both go with their last use, not with a collection.
-        body = ConnectionBody(weakref.proxy(self), self._outbox)
+        body = ConnectionBody(weakref.proxy(self), self._outbox, has_chunks=has_chunks)
         self.scope["extensions"] = {DIRECT_BODY: {"body": body}}
         super().on_headers_complete()
+        if not has_chunks:
+            self.cycle.send = _without_chunks(self.cycle)  # type: ignore[method-assign]
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""
+        if self._is_reading_head:
+            # Its body, if it has one, is not parsed yet.
+            return
         super().on_message_complete()
         self._is_reading_head = True
         self._num_bytes = 0
@@ -189,11 +224,6 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.abort()
 
-    def _count(self, num_bytes: int) -> None:
-        self._num_header_bytes += num_bytes
-        if self._num_header_bytes > self._settings.max_header_bytes:
-            raise HeadersTooLargeError
-
     def _start_reading(self) -> None:
         self._read_timer = self.loop.call_later(self._settings.read_seconds, self._give_up)
 
@@ -224,6 +254,26 @@ class BoundedProtocol(HttpToolsProtocol):
             ]
             self.transport.write(b"".join(head) + body)
         self.transport.close()
+
+
+def _without_chunks(cycle: RequestResponseCycle) -> Callable[[Any], Awaitable[None]]:
+    """Returns what sends the answer to a client of HTTP/1.0, which knows no chunks.
+
+    An answer without a length ends with the connection. uvicorn would have it in chunks, unless it
+    is told otherwise, and then expects no more than it was told.
+    """
+    send, has_length = cycle.send, True
+
+    async def sent(message: Any) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            cycle.chunked_encoding = None if has_length else False
+        elif not has_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    return sent
 
 
 def _headers_too_large() -> ApiError:

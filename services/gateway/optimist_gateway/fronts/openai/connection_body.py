@@ -73,12 +73,15 @@ class Outbox:
 
 
 class ConnectionBody:
-    """The body of an answer whose head was sent and says that it comes in chunks."""
+    """The body of an answer whose head was sent.
 
-    __slots__ = ("_data", "_flow", "_outbox", "_transport", "last_write")
+    The head says that it comes in chunks, or it ends with the connection, which HTTP/1.0 has alone.
+    """
 
-    def __init__(self, flow: Flow, outbox: Outbox) -> None:
-        self._flow, self._outbox = flow, outbox
+    __slots__ = ("_data", "_flow", "_has_chunks", "_outbox", "_transport", "last_write")
+
+    def __init__(self, flow: Flow, outbox: Outbox, *, has_chunks: bool = True) -> None:
+        self._flow, self._outbox, self._has_chunks = flow, outbox, has_chunks
         self._transport = flow.transport
         self._data = b""
         self.last_write = -inf
@@ -101,7 +104,8 @@ class ConnectionBody:
         """Sends what was written, before something else is sent."""
         data, self._data = self._data, b""
         if data and not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._has_chunks else data
+            self._transport.write(framed)
 
     def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Calls these when the client is late to read, and when it has caught up."""
