@@ -123,6 +123,7 @@ class ChatWriter:
 
     reader: ToolCallReader | None
     """Separates tool calls from text; None if there are none."""
+    content = "delta"
 
     @property
     def is_stateless(self) -> bool:

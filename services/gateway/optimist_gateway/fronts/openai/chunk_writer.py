@@ -57,6 +57,11 @@ class ChoiceWriter(Protocol):
         """Whether a chunk depends on its piece alone."""
         ...
 
+    @property
+    def content(self) -> str:
+        """The field of a chunk that has what it adds to the answer."""
+        ...
+
     def first(self) -> dict[str, Any] | None:
         """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
         ...
@@ -165,11 +170,13 @@ class ChoicesWriter:
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
             return choices
-        if with_tokens:
-            chunk |= _token_fields([piece])
-        if piece.segments is not None:
-            chunk["provenance"] = provenance(piece.segments)
-        return [*choices, {"index": index, **chunk}]
+        reason, content = chunk["finish_reason"], chunk[writer.content]
+        if reason is None or not content:
+            return [*choices, {"index": index, **chunk, **self._details([piece])}]
+        # Some clients read nothing but the reason from the chunk that has it.
+        said = {"index": index, **chunk, "finish_reason": None, **self._details([piece])}
+        end = {writer.content: type(content)(), "logprobs": None, "finish_reason": reason}
+        return [*choices, said, {"index": index, **end, **self._details([])}]
 
     def _around(
         self, index: int, write: Callable[..., dict[str, Any] | None]
@@ -180,14 +187,21 @@ class ChoicesWriter:
         return before, after
 
     def _whole_choice(self, number: int, pieces: list[Piece]) -> dict[str, Any]:
+        return {"index": number, **self.new_writer().whole(pieces), **self._details(pieces)}
+
+    def _details(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Returns what extensions add to the choice of some pieces."""
         request = self.generation.request
-        choice = {"index": number, **self.new_writer().whole(pieces)}
+        details: dict[str, Any] = {}
         if request.return_token_ids:
-            choice |= _token_fields(pieces)
+            details["token_ids"] = [token for piece in pieces for token in piece.token_ids]
+            details["num_accepted_tokens"] = sum(piece.num_accepted_tokens for piece in pieces)
+            details["predicted_text_length"] = sum(piece.predicted_text_length for piece in pieces)
         if request.include_provenance:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
-            choice["provenance"] = provenance(join_segments(segments))
-        return choice
+            joined = segments if request.stream else join_segments(segments)
+            details["provenance"] = provenance(joined)
+        return details
 
     def _usage(self) -> UsageAnswer:
         with_num_passes = self.generation.request.return_token_ids
@@ -203,15 +217,6 @@ class ChoicesWriter:
 def fingerprint(generation: Generation) -> dict[str, str]:
     """Returns what marks an answer as one of a benchmark."""
     return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
-
-
-def _token_fields(pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Returns what `return_token_ids` adds to a choice."""
-    return {
-        "token_ids": [token for piece in pieces for token in piece.token_ids],
-        "num_accepted_tokens": sum(piece.num_accepted_tokens for piece in pieces),
-        "predicted_text_length": sum(piece.predicted_text_length for piece in pieces),
-    }
 
 
 def reason_name(piece: Piece) -> str | None:

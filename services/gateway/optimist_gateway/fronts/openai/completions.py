@@ -115,6 +115,7 @@ class CompletionWriter:
     """Writes plain text."""
 
     is_stateless = True
+    content = "text"
 
     def first(self) -> None:
         """Returns nothing: the first chunk is the first text."""
