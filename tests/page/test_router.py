@@ -6,13 +6,14 @@ import pytest
 from fastapi import FastAPI
 
 from optimist_gateway.fronts.page.router import STATIC, load_page_files, page_router
+from optimist_gateway.server.middleware import HeadAsGet
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI()
     app.include_router(page_router())
-    transport = httpx.ASGITransport(app=app)
+    transport = httpx.ASGITransport(app=HeadAsGet(app))
     async with httpx.AsyncClient(transport=transport, base_url="http://page") as client:
         yield client
 

@@ -139,7 +139,11 @@ class Limits:
     """Answers to all its prompts."""
     max_prediction_bytes: int
     """All predictions of a request together, in bytes of UTF-8 text."""
-    keep_alive_seconds: float = 15.0
+    max_body_bytes: int
+    """The body of a request, decompressed."""
+    read_seconds: float
+    """How long it may take to arrive."""
+    keep_alive_seconds: float
     """Silence after which a stream gets a comment."""
     refuses_unknown_fields: bool = False
     """Whether fields of bodies that are not known are errors; else they are ignored."""

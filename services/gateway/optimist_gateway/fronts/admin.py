@@ -300,7 +300,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
         return JSONResponse(Version(version=installed))
 
     # Load generators ask with HEAD whether there are metrics.
-    @router.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)
+    @router.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:
         """Returns all metrics in the format of Prometheus."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from grpc_health.v1 import health as grpc_health
 from grpc_reflection.v1alpha import reflection
 from starlette.middleware.cors import CORSMiddleware
@@ -35,7 +36,7 @@ from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.middleware import Authentication, BodyLimit, Observation, RequestId
+from optimist_gateway.server.middleware import Authentication, HeadAsGet, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -96,12 +97,14 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
         metrics.registry.register(
             VllmCollector(metrics, lambda: {name: pool.stats for name, pool in pools.items()})
         )
-    add_error_handlers(app, metrics, service.admission.retry_seconds)
-    app.include_router(tokenization_router(service, show_chat_template=settings.show_chat_template))
-    for router in (chat_router, completion_router, responses_router, model_router):
-        app.include_router(router(service))
-    app.include_router(health_router(service, health))
-    app.include_router(admin_router(service))
+    routers = [make(service) for make in (chat_router, completion_router, responses_router)]
+    routers += [model_router(service), health_router(service, health)]
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    endpoints = {route.path: "/".join(route.methods) for route in routes}
+    add_error_handlers(app, metrics, service.admission.retry_seconds, endpoints)
+    routers.append(tokenization_router(service, show_chat_template=settings.show_chat_template))
+    for router in (*routers, admin_router(service)):
+        app.include_router(router)
     if settings.page:
         app.include_router(page_router())
     add_document(app, service)
@@ -150,6 +153,8 @@ def _service(
             max_prompts=min(settings.max_prompts, most),
             max_choices=most,
             max_prediction_bytes=settings.max_prediction_bytes,
+            max_body_bytes=settings.max_body_bytes,
+            read_seconds=settings.read_seconds,
             keep_alive_seconds=settings.keep_alive_seconds,
             refuses_unknown_fields=settings.unknown_fields == "refuse",
         ),
@@ -161,9 +166,7 @@ def _add_layers(
     app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, observer: RequestObserver
 ) -> None:
     """Wraps the application, the innermost layer first."""
-    app.add_middleware(
-        BodyLimit, max_body_bytes=settings.max_body_bytes, read_seconds=settings.read_seconds
-    )
+    app.add_middleware(HeadAsGet)
     app.add_middleware(
         Authentication,
         keys=app.state.keys,

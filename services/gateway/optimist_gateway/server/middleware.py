@@ -1,11 +1,9 @@
 """Layers around the application: names of requests, who may ask, how much, what is noted."""
 
-import asyncio
 import uuid
 from string import ascii_letters, digits
 
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from optimist_gateway.core.error import MAX_PARAM_CHARACTERS, ApiError, printable
@@ -208,44 +206,14 @@ def _trace_parent(scope: Scope) -> str:
     return values[0].decode("latin-1") if len(values) == 1 else ""
 
 
-class BodyLimit:
-    """ASGI middleware: reading a body that is too long fails with 413, too slow a one with 408.
+class HeadAsGet:
+    """ASGI middleware: HEAD is answered as GET is; the server leaves the body out."""
 
-    FastAPI's own limit answers in plain text when the length is known beforehand.
-    """
-
-    def __init__(self, app: ASGIApp, max_body_bytes: int, read_seconds: float) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._max_body_bytes, self._read_seconds = max_body_bytes, read_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced, most = Headers(scope=scope).get("content-length", ""), self._max_body_bytes
-        # int() rejects very long ones.
-        is_too_long = announced.isdecimal() and (len(announced) > 18 or int(announced) > most)
-        deadline = asyncio.get_running_loop().time() + self._read_seconds
-        size = 0
-        is_read = False
-
-        async def limited() -> Message:
-            nonlocal size, is_read
-            if is_read:
-                # What is waited for now is that the client goes away.
-                return await receive()
-            if is_too_long:
-                raise HTTPException(413)
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408) from None
-            size += len(message.get("body", b""))
-            if size > most:
-                raise HTTPException(413)
-            is_read = not message.get("more_body", False)
-            return message
-
-        await self._app(scope, limited, send)
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)

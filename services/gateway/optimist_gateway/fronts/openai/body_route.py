@@ -1,22 +1,21 @@
-"""How the body of a request is read: bounded, parsed, and checked, without making others wait."""
+"""How the body of a request is parsed and checked, without making others wait."""
 
 import json
 import logging
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from email.message import Message
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from optimist_gateway.core.error import ApiError, Path, field_name, printable
 from optimist_gateway.core.json_text import HEAVY, MAX_WEIGHT, is_heavier, parse_json
 from optimist_gateway.fronts.openai.bodies.base import Body
+from optimist_gateway.fronts.openai.body_bytes import read_body
 from optimist_gateway.fronts.openai.errors import validation_error
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.security.beside import INLINE, beside
@@ -51,7 +50,8 @@ def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
             async def answer(request: Request) -> Response:
                 if admits:
                     service.admission.require_room()
-                body, unknown = await _read(request, kind)
+                data = await read_body(request, service.limits)
+                body, unknown = await beside(partial(_checked, data, kind), len(data))
                 if unknown and service.limits.refuses_unknown_fields:
                     raise _unknown(unknown[0])
                 given = {"request": request} if "request" in hints else {}
@@ -65,30 +65,11 @@ def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
     return BodyRoute
 
 
-async def _read(request: Request, kind: type[B]) -> tuple[B, list[Path]]:
+def _checked(data: bytes, kind: type[B]) -> tuple[B, list[Path]]:
     """Returns the body of a request, and where it had fields that are not known.
 
     Raises ApiError if there is something wrong with it.
     """
-    try:
-        data = await request.body()
-    except ClientDisconnect:
-        raise ApiError(400, "the body was broken off", code="invalid_json") from None
-    if data and not _is_json(request.headers.get("content-type", "")):
-        message = "send JSON with the header content-type: application/json"
-        raise ApiError(415, message, code="unsupported_media_type")
-    return await beside(partial(_checked, data, kind), len(data))
-
-
-def _is_json(content_type: str) -> bool:
-    message = Message()
-    message["content-type"] = content_type
-    subtype = message.get_content_subtype()
-    is_application = message.get_content_maintype() == "application"
-    return is_application and (subtype == "json" or subtype.endswith("+json"))
-
-
-def _checked(data: bytes, kind: type[B]) -> tuple[B, list[Path]]:
     value = _parsed(data)
     try:
         body = kind.model_validate(value)
@@ -100,17 +81,24 @@ def _checked(data: bytes, kind: type[B]) -> tuple[B, list[Path]]:
 def _parsed(data: bytes) -> Any:
     if len(data) > INLINE and is_heavier(data, MAX_WEIGHT):
         raise too_many_values("body")
+    encoding = json.detect_encoding(data)
+    if not encoding.startswith("utf-8"):
+        raise _no_json(f"it is {encoding.upper()}: send UTF-8")
     try:
         return parse_json(data.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
-        reason = f"at character {error.pos}"
+        raise _no_json(f"at character {error.pos}" if data else "it is empty") from None
     except UnicodeDecodeError as error:
-        reason = f"not UTF-8 at byte {error.start}"
+        fault = f"byte {data[error.start]:#04x} at position {error.start} is not UTF-8"
+        raise _no_json(fault) from None
     except RecursionError:
-        reason = "it is nested too deeply"
+        raise _no_json("it is nested too deeply") from None
     except ValueError:
-        reason = "a number has too many digits"
-    raise ApiError(400, f"the body is not JSON ({reason})", code="invalid_json")
+        raise _no_json("a number has too many digits") from None
+
+
+def _no_json(reason: str) -> ApiError:
+    return ApiError(400, f"the body is not JSON ({reason})", code="invalid_json")
 
 
 def note_ignored(endpoint: str, fields: Sequence[Path]) -> str:

@@ -1,6 +1,7 @@
 """Errors in the shape of OpenAI's API."""
 
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from math import ceil
 from typing import Any
 
@@ -31,11 +32,13 @@ _CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
 
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 _HTTP_MESSAGES = {
-    404: ("no such endpoint: {method} {path}", "unknown_url"),
-    405: ("{method} is not allowed here: {path}", "method_not_allowed"),
-    408: ("the request body did not arrive in time", "request_timeout"),
-    413: ("the request body is too large", "request_too_large"),
+    404: ("no such endpoint: {method} {path}{hint}", "unknown_url"),
+    405: ("{path} takes {hint}, not {method}", "method_not_allowed"),
 }
+UNSUPPORTED_CODING = "unsupported_content_encoding"
+# A path without /v1 is so like the right one, or with something else before it; the path of another
+# endpoint of OpenAI's is not. Of a long path the end is looked at.
+_SIMILARITY, _NUM_COMPARED = 0.77, 23
 
 
 class ErrorDetails(TypedDict):
@@ -61,7 +64,7 @@ _REASONS = {
     405: "The path does not take this method.",
     408: "The body came too slowly.",
     413: "The body is too long.",
-    415: "The body is not JSON.",
+    415: "The body is not JSON, or compressed in a way that is not read.",
     421: "The header Host does not name this server.",
     429: "There are too many requests.",
     431: "The headers are too long.",
@@ -118,6 +121,8 @@ def error_response(error: ApiError, request_headers: Mapping[str, str]) -> Respo
         headers["retry-after-ms"] = str(ceil(1000 * seconds))
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.code == UNSUPPORTED_CODING:
+        headers["accept-encoding"] = "gzip, deflate"
     # With `expect`, whether the client sends its body now is not known.
     if error.code in _CLOSING_CODES or "expect" in request_headers:
         headers["connection"] = "close"
@@ -127,11 +132,15 @@ def error_response(error: ApiError, request_headers: Mapping[str, str]) -> Respo
 
 
 def add_error_handlers(
-    app: FastAPI, metrics: GatewayMetrics, retry_seconds: Callable[[], float]
+    app: FastAPI,
+    metrics: GatewayMetrics,
+    retry_seconds: Callable[[], float],
+    endpoints: Mapping[str, str],
 ) -> None:
     """Gives every error of the app the API's shape, and counts it.
 
-    `retry_seconds` returns when an overloaded server may be asked again.
+    `retry_seconds` returns when an overloaded server may be asked again; `endpoints` are paths with
+    their methods, which are named for paths like them.
     """
 
     def answer(request: Request, error: ApiError) -> Response:
@@ -158,9 +167,16 @@ def add_error_handlers(
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
         message, code = _HTTP_MESSAGES.get(error.status_code, (str(error.detail), None))
-        message = message.format(method=request.method, path=request.url.path)
+        path, allowed = request.url.path, dict(error.headers or {})
+        if "Allow" in allowed:
+            allowed["Allow"] = hint = allowed["Allow"].replace("GET", "GET, HEAD")
+        else:
+            tail = path.rstrip("/")[-_NUM_COMPARED:]
+            similar = get_close_matches(tail, endpoints, 1, _SIMILARITY)
+            hint = "".join(f" (did you mean {endpoints[one]} {one}?)" for one in similar)
+        message = message.format(method=request.method, path=path, hint=hint)
         response = answer(request, ApiError(error.status_code, message, code=code))
-        response.headers.update(error.headers or {})
+        response.headers.update(allowed)
         return response
 
     @app.exception_handler(Exception)

@@ -60,12 +60,12 @@ def page_router() -> APIRouter:
     router = APIRouter()
     files = load_page_files()
 
-    @router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+    @router.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         """Returns the page."""
         return _answer(request, files[INDEX])
 
-    @router.api_route(PREFIX + "{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
+    @router.get(PREFIX + "{path:path}", include_in_schema=False)
     async def page_file(request: Request, path: str) -> Response:
         """Returns a file of the page."""
         file = files.get(path)
