@@ -30,7 +30,8 @@ from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
-from optimist_gateway.text.encode import encode_prompts, predicted_tokens
+from optimist_gateway.text.encode import encode_prompts
+from optimist_gateway.text.prediction import predicted_tokens
 
 _MESSAGES = {
     Limit.CHOICES: "{running} requests are in progress; try again later",

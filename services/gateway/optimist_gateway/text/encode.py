@@ -1,15 +1,14 @@
-"""From the prompts and predictions of a request to their tokens."""
+"""From the prompts of a request to their tokens."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from optimist_gateway.core.answer.spans import (
     Prompt,
     PromptSpans,
-    SentPrediction,
     SentText,
     find_contents,
     joined_spans,
@@ -265,65 +264,3 @@ def _template_tool(tool: Function) -> dict[str, Any]:
     described = {} if tool.description is None else {"description": tool.description}
     function = {"name": tool.name, **described, "parameters": tool.parameters}
     return {"type": "function", "function": function}
-
-
-# All predictions of a request together are at most this many times as long as the longest sequence.
-MAX_LENGTHS = 4
-# The scheduler rejects more, whatever the model.
-MAX_TOKENS = 262_144
-MAX_SENT_TOKENS = 16 * MAX_TOKENS
-"""Of predictions, those of each choice of a request counted."""
-
-
-async def predicted_tokens(
-    request: Request, tokenizer: Tokenizer, model: ModelDescription, max_bytes: int
-) -> list[SentPrediction]:
-    """Returns the tokens of each prediction, the most likely first, without empty ones.
-
-    Each is cut at the length of the model's longest sequence.
-
-    Raises:
-        FieldError: The predictions have together more than so many bytes of UTF-8 text or more
-            tokens than there may be, or one has tokens that the model does not have.
-    """
-    texts = (one for one in request.predictions if isinstance(one, str))
-    _require_at_most((len(text.encode()) for text in texts), max_bytes, "bytes")
-    longest = min(model.max_model_len, MAX_TOKENS)
-    encoded: list[SentPrediction] = []
-    for index, prediction in enumerate(request.predictions):
-        if not isinstance(prediction, str):
-            model.require_known(prediction, ("predictions", index))
-            encoded.append(SentPrediction(index, list(prediction[:longest])))
-            continue
-        # Models write LF at the end of lines.
-        text = prediction.replace("\r\n", "\n").replace("\r", "\n")
-        encoding = await tokenizer.encode(
-            text,
-            add_special_tokens=False,
-            with_offsets=request.include_provenance,
-            most=longest,
-        )
-        spans = None
-        if encoding.offsets is not None:
-            spans = await beside(partial(joined_spans, encoding.offsets), len(text))
-        encoded.append(SentPrediction(index, encoding.token_ids, spans))
-    counts = (len(one.token_ids) for one in encoded)
-    # They are sent with each choice.
-    most = min(
-        MAX_LENGTHS * model.max_model_len, MAX_TOKENS, MAX_SENT_TOKENS // request.num_choices
-    )
-    _require_at_most(counts, most, "tokens")
-    return [one for one in encoded if one.token_ids]
-
-
-def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:
-    """Raises FieldError, which has the first prediction that goes beyond the limit."""
-    total = 0
-    for index, size in enumerate(sizes):
-        total += size
-        if total > limit:
-            raise FieldError(
-                ("predictions", index),
-                f"up to here the predictions have {total} {unit}; all together may have {limit}",
-                code="prediction_too_long",
-            )

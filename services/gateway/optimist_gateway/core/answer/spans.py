@@ -34,7 +34,7 @@ class SentPrediction:
     """Which one of the request's list it is."""
     token_ids: list[int]
     spans: list[tuple[int, int]] | None = None
-    """The characters of its text, with line endings LF, of each token,
+    """The characters of its text, as the client sent it, of each token,
     `[num_tokens]`; None if it was given as tokens, or if nobody asks."""
 
 

@@ -1,0 +1,98 @@
+"""From the predictions of a request to their tokens."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from optimist_gateway.core.answer.spans import SentPrediction, joined_spans
+from optimist_gateway.core.error import FieldError
+from optimist_gateway.core.request import Conversation, Request
+from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.security.beside import beside
+from optimist_gateway.text.line_ends import LineEnds, line_ends, sent_spans, with_line_ends
+from optimist_gateway.text.tokenizer import Tokenizer
+
+# All predictions of a request together are at most this many times as long as the longest sequence.
+MAX_LENGTHS = 4
+# The scheduler rejects more, whatever the model.
+MAX_TOKENS = 262_144
+MAX_SENT_TOKENS = 16 * MAX_TOKENS
+"""Of predictions, those of each choice of a request counted."""
+
+
+async def predicted_tokens(
+    request: Request, tokenizer: Tokenizer, model: ModelDescription, max_bytes: int
+) -> list[SentPrediction]:
+    """Returns the tokens of each prediction, the most likely first, without empty ones.
+
+    Each is cut at the length of the model's longest sequence. Texts get the line ends of the
+    prompts.
+
+    Raises:
+        FieldError: The predictions have together more than so many bytes of UTF-8 text or more
+            tokens than there may be, or one has tokens that the model does not have.
+    """
+    texts = [one for one in request.predictions if isinstance(one, str)]
+    _require_at_most((len(text.encode()) for text in texts), max_bytes, "bytes")
+    expected = await _expected_line_ends(request, tokenizer) if texts else None
+    longest = min(model.max_model_len, MAX_TOKENS)
+    encoded: list[SentPrediction] = []
+    for index, prediction in enumerate(request.predictions):
+        if not isinstance(prediction, str):
+            model.require_known(prediction, ("predictions", index))
+            encoded.append(SentPrediction(index, list(prediction[:longest])))
+            continue
+        text = prediction
+        if expected is not None:
+            adapt = partial(with_line_ends, prediction, expected)
+            text = await beside(adapt, len(prediction) + len(expected))
+        encoded.append(await _encode(index, prediction, text, request, tokenizer, longest))
+    counts = (len(one.token_ids) for one in encoded)
+    # They are sent with each choice.
+    most = min(
+        MAX_LENGTHS * model.max_model_len, MAX_TOKENS, MAX_SENT_TOKENS // request.num_choices
+    )
+    _require_at_most(counts, most, "tokens")
+    return [one for one in encoded if one.token_ids]
+
+
+async def _expected_line_ends(request: Request, tokenizer: Tokenizer) -> LineEnds | None:
+    """Returns the lines of the prompts; None if no text has other ends than LF."""
+    prompts: list[str] = []
+    for prompt in request.prompts:
+        if isinstance(prompt, Conversation):
+            prompts += (message.content for message in prompt.messages)
+        else:
+            prompts.append(prompt if isinstance(prompt, str) else await tokenizer.decode(prompt))
+    if not any("\r" in one for one in (*prompts, *request.predictions) if isinstance(one, str)):
+        return None
+    return await beside(partial(line_ends, prompts), sum(map(len, prompts)))
+
+
+async def _encode(
+    index: int, sent: str, text: str, request: Request, tokenizer: Tokenizer, most: int
+) -> SentPrediction:
+    encoding = await tokenizer.encode(
+        text, add_special_tokens=False, with_offsets=request.include_provenance, most=most
+    )
+    if encoding.offsets is None:
+        return SentPrediction(index, encoding.token_ids)
+    offsets = encoding.offsets
+
+    def locate() -> list[tuple[int, int]]:
+        spans = joined_spans(offsets)
+        return spans if text == sent else sent_spans(spans, text, sent)
+
+    return SentPrediction(index, encoding.token_ids, await beside(locate, len(text)))
+
+
+def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:
+    """Raises FieldError, which has the first prediction that goes beyond the limit."""
+    total = 0
+    for index, size in enumerate(sizes):
+        total += size
+        if total > limit:
+            raise FieldError(
+                ("predictions", index),
+                f"up to here the predictions have {total} {unit}; all together may have {limit}",
+                code="prediction_too_long",
+            )

@@ -1,0 +1,143 @@
+"""A prediction gets the line ends that the answer will have: those of the prompt.
+
+After Gitlawb/zero#376 and anthropics/claude-code#54876: a CR LF file as prompt and as prediction.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_gateway.text.line_ends import line_ends, sent_spans, with_line_ends
+from tests.gateway.fake_scheduler import EOS, Script, Step, tokens
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
+
+LF = "def area(width, height):\n    return width * height\n\n\nclass Shape:\n    pass\n"
+CRLF = LF.replace("\n", "\r\n")
+CR = LF.replace("\n", "\r")
+ASK = "Rename `height` to `depth`."
+OTHER = "".join(f"Rule {number} of many.\n" for number in range(50))
+MIXED = CRLF.replace("pass\r\n", "pass\n")
+
+
+def user(*contents: Any) -> Fields:
+    return {"messages": [{"role": "user", "content": content} for content in contents]}
+
+
+def predict(*texts: str) -> Fields:
+    return {"prediction": [{"type": "content", "content": text} for text in texts]}
+
+
+async def predicted(gateway: Gateway, path: str, fields: Fields) -> str:
+    """Returns the text that the scheduler is told to expect."""
+    gateway.say("x")
+    await gateway.answer(path, **fields)
+    return gateway.backend.decode(tokens(gateway.adds[-1].predicted_token_ids))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sent", "expected"),
+    [
+        (f"{ASK}\n\n{LF}", LF, LF),
+        (f"{ASK}\n\n{CRLF}", CRLF, CRLF),
+        (f"{ASK}\r\n\r\n{CRLF}", CRLF, CRLF),
+        # An editor or a browser's form has changed one of them.
+        (f"{ASK}\n\n{LF}", CRLF, LF),
+        (f"{ASK}\n\n{CRLF}", LF, CRLF),
+        (f"{ASK}\n\n{LF}", CR, LF),
+        (f"{ASK}\n\n{CR}", CR, CR),
+        (f"{ASK}\n\n{CRLF}", CR, CRLF),
+        # More lines of the prompt end with LF, but not those of the file.
+        (f"{OTHER}\n{CRLF}", CRLF, CRLF),
+        (f"{OTHER}\n{CRLF}", LF, CRLF),
+        (f"{OTHER}\n{LF}\n{OTHER.replace('Rule', 'Old')}", CRLF, LF),
+        # Files whose lines end in more than one way stay as they are.
+        (f"{ASK}\n\n{MIXED}", MIXED, MIXED),
+        (f"{ASK}\r\n\r\n{MIXED}", MIXED, MIXED),
+        # Of another text than the prompt's.
+        ("Write a class\r\nwith two fields.\r\n", LF, CRLF),
+        ("Write a class\nwith two fields.\n", CRLF, LF),
+        # Models write LF if they read no line ends.
+        (ASK, CRLF, LF),
+        (ASK, LF, LF),
+        # A bar that a terminal drew is no line of the file.
+        (f"10 %\r20 %\r100 %\r\n{LF}", LF, LF),
+        (f"{ASK}\n\n{CRLF}", "x = 1", "x = 1"),
+        (f"{ASK}\n\n{CRLF}", "\n", "\r\n"),
+    ],
+)
+async def test_it_has_those_of_the_prompt(
+    gateway: Gateway, prompt: str, sent: str, expected: str
+) -> None:
+    for path, asked in (
+        (COMPLETIONS, {"prompt": prompt}),
+        (COMPLETIONS, {"prompt": gateway.backend.encode(prompt).ids}),
+        (CHAT, user(prompt)),
+        (CHAT, user([{"type": "text", "text": part} for part in (prompt[:9], prompt[9:])])),
+        (RESPONSES, {"input": prompt}),
+        (RESPONSES, {"instructions": ASK, **{"input": user(prompt)["messages"]}}),
+    ):
+        assert await predicted(gateway, path, asked | predict(sent)) == expected
+
+
+async def test_all_messages_and_all_prompts_count(gateway: Gateway) -> None:
+    for path, asked in (
+        (CHAT, user(OTHER, CRLF, ASK)),
+        (CHAT, {"messages": [{"role": "system", "content": CRLF}, *user(ASK)["messages"]]}),
+        (COMPLETIONS, {"prompt": [ASK, CRLF]}),
+        (COMPLETIONS, {"prompt": [OTHER, CRLF, CRLF, LF]}),
+    ):
+        assert await predicted(gateway, path, asked | predict(LF)) == CRLF
+
+
+async def test_each_of_several_has_those_of_its_lines(gateway: Gateway) -> None:
+    files = [CRLF, "# Notes\n\nTo be done.\n"]
+    asked = user(f"{ASK}\n\n{files[0]}\n{files[1]}")
+    sent = [LF, files[1].replace("\n", "\r\n"), *files]
+    expected = "".join([*files, *files])
+    assert await predicted(gateway, CHAT, asked | predict(*sent)) == expected
+
+
+async def test_tokens_stay_as_they_are(gateway: Gateway) -> None:
+    for text in (LF, CRLF):
+        ids = gateway.backend.encode(text).ids
+        asked = user(f"{ASK}\n\n{LF}") | {"predicted_token_ids": ids}
+        assert await predicted(gateway, CHAT, asked) == text
+
+
+@pytest.mark.parametrize(("prompt", "sent"), [(LF, LF), (LF, CRLF), (CRLF, LF), (CRLF, CRLF)])
+async def test_provenance_counts_characters_as_they_were_sent(
+    gateway: Gateway, prompt: str, sent: str
+) -> None:
+    ids = gateway.backend.encode(prompt).ids
+    first = Step(ids[:4], 3, positions=range(3))
+    last = Step([*ids[4:], EOS], len(ids) - 4, positions=range(4, len(ids)))
+    gateway.scheduler.script = Script([first, last])
+    fields = user(prompt) | predict(sent) | {"include_provenance": True}
+    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
+    spans = [one["prediction"] for one in choice["provenance"] if "prediction" in one]
+    texts = [one["text"] for one in choice["provenance"] if "prediction" in one]
+    assert len(spans) == 2
+    shown = [sent[span["start"] : span["end"]] for span in spans]
+    assert [one.splitlines() for one in shown] == [one.splitlines() for one in texts]
+    assert (spans[1]["end"], sent[: spans[0]["end"]]) == (len(sent), shown[0])
+
+
+TEXTS = st.text("ab \r\n", max_size=40)
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_nothing_but_line_ends_changes_and_only_once(sent: str, prompts: list[str]) -> None:
+    prompt = line_ends(prompts)
+    read = with_line_ends(sent, prompt)
+    assert with_line_ends(read, prompt) == read
+    lines, read_lines = (text.splitlines() for text in (sent, read))
+    assert lines == read_lines
+    # The spans of the characters follow each other, and have all that was sent.
+    characters = [(place, place + 1) for place in range(len(read))]
+    spans = sent_spans(characters, read, sent)
+    assert "".join(sent[start:end] for start, end in spans) == sent
+    for (start, end), (place, _) in zip(spans, characters, strict=True):
+        if read[place] not in "\r\n":
+            assert sent[start:end] == read[place]
