@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,18 @@ def test_a_perfect_prediction_takes_few_chunks(client: OpenAI) -> None:
     assert predicted.accepted > len(plain.token_ids) * 0.9
     assert predicted.rejected == 0
     assert len(seen) < len(plain.token_ids) / 4
+
+
+@pytest.mark.parametrize("sent_ends", ["\n", "\r\n"])
+def test_a_prediction_is_as_good_in_a_file_with_cr_lf(client: OpenAI, sent_ends: str) -> None:
+    edit = edits(1)[0]
+    edit = replace(edit, before=edit.before.replace("\n", "\r\n"))
+    plain = ask(client, edit, None)
+    assert "\r\n" in plain.text
+    predicted = ask(client, edit, plain.text.replace("\r\n", sent_ends))
+    assert predicted.token_ids == plain.token_ids
+    assert predicted.accepted > len(plain.token_ids) * 0.9
+    assert predicted.rejected == 0
 
 
 @our_engine(reason="vLLM drafts a word or two of any text")

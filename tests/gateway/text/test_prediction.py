@@ -9,7 +9,7 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Request
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.text.encode import MAX_TOKENS, predicted_tokens
+from optimist_gateway.text.prediction import MAX_TOKENS, predicted_tokens
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
 from tests.gateway.harness import Fields, Gateway
