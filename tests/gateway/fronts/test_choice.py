@@ -113,7 +113,7 @@ async def test_streamed_answers_are_interleaved(gateway: Gateway) -> None:
 
 async def test_completions_have_choices_too(gateway: Gateway) -> None:
     choices = say_three(gateway)
-    answer = await gateway.complete(TOKEN_IDS, n=3, best_of=3)
+    answer = await gateway.complete(TOKEN_IDS, n=3)
     assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(TEXTS))
     for choice, script in zip(answer.choices, choices, strict=True):
         assert choice.token_ids == [token for step in script.steps for token in step.token_ids]

@@ -1,4 +1,4 @@
-"""Log-probabilities of both endpoints, echo, and the best of several answers."""
+"""Log-probabilities of both endpoints; echo."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_to_bytes
 from optimist_gateway.core.answer.output import SMALLEST, TokenLogprobs, token_logprob
-from tests.gateway.fake_scheduler import EOS, Script, Step, candidates, logprob, step_of, tokens
+from tests.gateway.fake_scheduler import Script, Step, candidates, logprob, step_of, tokens
 from tests.gateway.harness import COMPLETIONS, Gateway, script_of
 
 TEXT = "The quick 東京 \N{ROCKET} fox"
@@ -170,17 +170,6 @@ async def test_log_probabilities_that_do_not_come_are_an_error(gateway: Gateway,
     gateway.scheduler.script = Script(raw=lacking)
     error = await gateway.refused(COMPLETIONS, 500, prompt=[5, 6], echo=True, logprobs=0)
     assert "log-probabilities" in error["message"]
-
-
-async def test_the_likeliest_answers_are_given(gateway: Gateway, backend: Backend) -> None:
-    # A token is the less likely, the larger it is; the end counts too.
-    gateway.scheduler.scripts = [Script([Step([token, EOS])]) for token in (90, 40, 300, 60)]
-    answer = await gateway.complete(n=2, best_of=4, max_tokens=9)
-    given = [(choice.index, choice.text, choice.logprobs) for choice in answer.choices]
-    assert given == [(0, backend.decode([40]), None), (1, backend.decode([60]), None)]
-    assert answer.usage.completion_tokens == 8
-    assert [add.sampling.num_logprobs for add in gateway.adds] == [0] * 4
-    assert len({add.sampling.seed for add in gateway.adds}) == 4
 
 
 async def test_each_prompt_has_its_own_choices(gateway: Gateway, backend: Backend) -> None:

@@ -76,7 +76,7 @@ async def test_it_has_those_of_the_prompt(
         (CHAT, user(prompt)),
         (CHAT, user([{"type": "text", "text": part} for part in (prompt[:9], prompt[9:])])),
         (RESPONSES, {"input": prompt}),
-        (RESPONSES, {"instructions": ASK, **{"input": user(prompt)["messages"]}}),
+        (RESPONSES, {"instructions": ASK, "input": user(prompt)["messages"]}),
     ):
         assert await predicted(gateway, path, asked | predict(sent)) == expected
 

@@ -53,7 +53,7 @@ COMMON: dict[str, list[Any]] = {
         {"type": "other", "content": "x"},
     ],
     "user": ["me"],
-    "best_of": [1, 5],
+    "skip_special_tokens": [True, False],
 }
 CHAT: dict[str, list[Any]] = {
     "max_completion_tokens": [1, 16, 0],

@@ -185,13 +185,13 @@ class Request:
 
     model: str
     prompts: Sequence[Conversation | TextOrTokens]
+    suffix: str = ""
+    """What follows the answer to each prompt, if that is to be filled in between."""
     names: Callable[[], Names] = dict
     """Returns what the client calls the fields that errors are about."""
     sampling: Sampling = Sampling()
     n: int = 1
     """Answers to each prompt."""
-    num_candidates: int = 1
-    """Answers to each prompt that are generated, of which the `n` likeliest are given."""
     max_tokens: int | None = None
     """Most tokens of an answer; None for the default, 0 for none after an echoed prompt."""
     default_max_tokens: int | None = None
@@ -210,6 +210,8 @@ class Request:
     cache_salt: str = ""
     num_logprobs: int | None = None
     """How many of the likeliest tokens are reported with each token; None for no logprobs."""
+    skip_special_tokens: bool = True
+    """Whether special tokens have no text."""
     echo: bool = False
     """Whether answers begin with the prompt."""
     include_provenance: bool = False
@@ -223,15 +225,14 @@ class Request:
 
     @property
     def num_choices(self) -> int:
-        """Answers that are generated: choice `prompt * num_candidates + candidate`."""
-        return len(self.prompts) * self.num_candidates
+        """Answers in all: choice `prompt * n + number` is one to that prompt."""
+        return len(self.prompts) * self.n
 
     def require_allowed(self, limits: Limits) -> None:
         """Raises FieldError if the request asks for more than the server allows."""
         # More choices than the limit would never be admitted.
         for path, number, limit, unit in (
             ("n", self.n, limits.max_n, ""),
-            ("num_candidates", self.num_candidates, limits.max_n, ""),
             ("prompts", len(self.prompts), limits.max_prompts, " prompts"),
             ("prompts", self.num_choices, limits.max_choices, " answers to all prompts"),
         ):

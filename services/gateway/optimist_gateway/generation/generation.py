@@ -1,7 +1,7 @@
 """The life of one request: admitted, tokenized, its choices added, read and ended."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -183,7 +183,7 @@ class Generation:
         usages = [choice.answer.usage() for choice in self.choices.each]
         if len(self.request.prompts) == 1:
             return merge_usages(usages)
-        size = self.request.num_candidates
+        size = self.request.n
         starts = range(0, len(usages), size)
         return add_usages([merge_usages(usages[start : start + size]) for start in starts])
 
@@ -199,22 +199,6 @@ class Generation:
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far, all choices together."""
         return add_speculations([choice.answer.speculation() for choice in self.choices.each])
-
-    def chosen(self) -> list[int]:
-        """Returns which choices are the answer, those of the first prompt first.
-
-        If more candidates were generated than wanted, these are the likeliest ones.
-        """
-        size, wanted = self.request.num_candidates, self.request.n
-        if size == wanted:
-            return list(range(self.request.num_choices))
-        logprobs = [choice.answer.mean_logprob() for choice in self.choices.each]
-        chosen: list[int] = []
-        for start in range(0, self.request.num_choices, size):
-            # Sorting is stable: of equal ones the first is taken.
-            by_rank = sorted(range(start, start + size), key=lambda index: -logprobs[index])
-            chosen += by_rank[:wanted]
-        return chosen
 
     @asynccontextmanager
     async def running(self, report: TakePiece) -> AsyncIterator[None]:
@@ -259,7 +243,7 @@ class Generation:
             for add in adds:
                 add.sampling.grammar = grammar
         for index, add in enumerate(adds):
-            prompt = prompts[index // request.num_candidates]
+            prompt = prompts[index // request.n]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
             echo = None
@@ -316,8 +300,10 @@ class Generation:
         with_segments = self.request.include_provenance
         return Echo(prompt, text, tokenizer.prompt_detokenizer(), self._describe, with_segments)
 
-    def _shown_ids(self) -> Sequence[int]:
-        """Returns special tokens that are text: those with which tool calls begin."""
+    def _shown_ids(self) -> Collection[int]:
+        """Returns special tokens that are text: those with which tool calls begin, or all."""
+        if not self.request.skip_special_tokens:
+            return self.model.tokenizer.special_ids
         structure = self.request.structure
         if structure is None or structure.tools is None:
             return ()

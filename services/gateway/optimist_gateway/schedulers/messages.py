@@ -45,7 +45,7 @@ def prepare(
         FieldError: A parameter does not fit the model or another parameter.
     """
     max_tokens = [_max_tokens(request, len(prompt.token_ids), model) for prompt in prompts]
-    common = _common(request, predictions, model)
+    common = _common(request, prompts, predictions, model)
     most = min(max_tokens)
     if request.structure is not None and request.structure.max_tokens is not None:
         most = min(most, request.structure.max_tokens)
@@ -56,20 +56,23 @@ def prepare(
         )
     adds: list[scheduler_pb2.Add] = []
     for prompt, most in zip(prompts, max_tokens, strict=True):
-        for candidate in range(request.num_candidates):
+        for number in range(request.n):
             add = scheduler_pb2.Add()
             add.CopyFrom(common)
             add.request_id = f"{request_id}-{len(adds)}" if request.num_choices > 1 else request_id
             add.prompt_token_ids = to_bytes(prompt.token_ids)
             # An answer that is the prompt alone has a token too; it is not reported.
             add.max_tokens = max(most, 1)
-            add.sampling.seed = choice_seed(common.sampling.seed, candidate)
+            add.sampling.seed = choice_seed(common.sampling.seed, number)
             adds.append(add)
     return adds
 
 
 def _common(
-    request: Request, predictions: Sequence[SentPrediction], model: ModelDescription
+    request: Request,
+    prompts: Sequence[Prompt],
+    predictions: Sequence[SentPrediction],
+    model: ModelDescription,
 ) -> scheduler_pb2.Add:
     """Returns what the commands of all choices have in common."""
     if request.priority:
@@ -82,6 +85,7 @@ def _common(
     if not request.ignore_eos or request.structure is not None:
         # After the end of a grammar nothing else can come.
         stop_token_ids += model.eos_token_ids
+        stop_token_ids += chain.from_iterable(prompt.end_ids for prompt in prompts)
     token_ids = [prediction.token_ids for prediction in predictions]
     lengths = [len(one) for one in token_ids]
     model.require_known(list(request.sampling.logit_bias), ("sampling", "logit_bias"))
@@ -137,14 +141,11 @@ def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescriptio
 
 
 def _sampling(request: Request) -> sampling_pb2.SamplingParams:
-    sampling, num_logprobs = request.sampling, request.num_logprobs
-    if num_logprobs is None and request.num_candidates > request.n:
-        # The best of several answers are those with the highest.
-        num_logprobs = 0
+    sampling = request.sampling
     values = vars(sampling) | {
         "top_p": max(sampling.top_p, _SMALLEST_TOP_P),
         "seed": secrets.randbits(63) if sampling.seed is None else sampling.seed,
-        "num_logprobs": num_logprobs,
+        "num_logprobs": request.num_logprobs,
         "num_prompt_logprobs": request.num_logprobs if request.echo else None,
     }
     message = write_sampling(SamplingParams(**values))

@@ -235,6 +235,8 @@ async def _encode(
     tokenizer: Tokenizer,
     model: ModelDescription,
 ) -> Prompt:
+    if request.suffix:
+        return await _encode_infilling(prompt, path, request, tokenizer, model)
     if not isinstance(prompt, str):
         model.require_known(prompt, path)
         encoded = Prompt(list(prompt))
@@ -250,6 +252,31 @@ async def _encode(
     if not encoded.token_ids:
         raise FieldError(path, "must not be empty")
     return encoded
+
+
+async def _encode_infilling(
+    prompt: TextOrTokens,
+    path: Path,
+    request: Request,
+    tokenizer: Tokenizer,
+    model: ModelDescription,
+) -> Prompt:
+    """Returns the prompt for what stands between a prompt and the suffix of the request."""
+    if (infilling := tokenizer.infilling) is None:
+        fault = "is not supported: this model's tokenizer has no tokens to fill in the middle"
+        raise FieldError(("suffix",), fault, code="unsupported_value")
+    if isinstance(prompt, str):
+        prefix = (await _prompt_tokens(prompt, path, request, tokenizer, model)).token_ids
+    else:
+        model.require_known(prompt, path)
+        prefix = list(prompt)
+    require_tokenizable(len(request.suffix), ("suffix",), tokenizer, model)
+    suffix = await tokenizer.encode_continued(request.suffix, model.max_model_len)
+    if suffix.num_tokens > model.max_model_len:
+        raise model.too_long(("suffix",), f"at least {suffix.num_tokens} tokens in the suffix")
+    begins = await tokenizer.encode("", add_special_tokens=True)
+    token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix.token_ids)]
+    return Prompt(token_ids, end_ids=infilling.end_ids)
 
 
 def require_tokenizable(

@@ -57,7 +57,7 @@ async def predicted_tokens(
 
 async def _expected_line_ends(request: Request, tokenizer: Tokenizer) -> LineEnds | None:
     """Returns the lines of the prompts; None if no text has other ends than LF."""
-    prompts: list[str] = []
+    prompts = [request.suffix]
     for prompt in request.prompts:
         if isinstance(prompt, Conversation):
             prompts += (message.content for message in prompt.messages)

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from optimist_gateway.security.child_process import (
 )
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
+from optimist_gateway.text.infilling import find_infilling
 from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,10 @@ class Tokenizer:
         self.vocabulary = Vocabulary(backend)
         self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         added = backend.get_added_tokens_decoder().items()
-        self._special_ids = frozenset(token_id for token_id, token in added if token.special)
+        self.special_ids = frozenset(token_id for token_id, token in added if token.special)
+        """Tokens that are no text, unless a request wants to see them."""
+        self.infilling = find_infilling(backend.token_to_id)
+        """How the model is asked to fill in the middle; None if it cannot be."""
         self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
         """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {
@@ -135,6 +139,24 @@ class Tokenizer:
         # `encode` would keep the interpreter for all of the text.
         encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
         return encode([text], add_special_tokens=special)[0]
+
+    async def encode_continued(self, text: str, most: int) -> "Encoding":
+        """Returns at most so many tokens of a text that stands within another, as `encode` does.
+
+        SentencePiece begins a text with a space, which does not belong there.
+        """
+        if self._texts is not None:
+            return await self.encode(text, add_special_tokens=False, most=most)
+        # No token has both this and a part of the text.
+        mark = "\N{WHITE SMILING FACE}"
+        marked = await self.encode(
+            mark + text, add_special_tokens=False, with_offsets=True, most=most
+        )
+        offsets = marked.offsets or []
+        start = sum(end <= len(mark) for _, end in offsets)
+        return replace(
+            marked, token_ids=marked.token_ids[start:], num_tokens=marked.num_tokens - start
+        )
 
     async def render_messages(
         self,
@@ -214,13 +236,13 @@ class Tokenizer:
     def special_id(self, text: str) -> int | None:
         """Returns the id of a special token, by its text; None for other texts."""
         token_id = self._backend.token_to_id(text)
-        return token_id if token_id in self._special_ids else None
+        return token_id if token_id in self.special_ids else None
 
-    def detokenizer(self, shown_ids: Sequence[int] = ()) -> Detokenizer:
+    def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
         """Returns what turns the tokens of one answer into text, with these special tokens only."""
         key = tuple(shown_ids)
         if (shared := self._shared.get(key)) is None:
-            skipped = self._special_ids.difference(shown_ids)
+            skipped = self.special_ids.difference(shown_ids)
             texts = WholeTexts(self._texts, skipped) if self._texts is not None else None
             shared = self._shared[key] = skipped, texts
         return Detokenizer(self._decode, *shared)

@@ -71,7 +71,6 @@ class Answer:
     _num_tokens: int = field(init=False, default=0)
     _num_plain_steps: int = field(init=False, default=0)
     """Steps of one token that are in none of the other counts."""
-    _sum_logprobs: float = field(init=False, default=0.0)
     _num_passes_by_length: list[int] = field(init=False)
     _num_accepted_by_source: list[int] = field(init=False)
     _finished: Finished | None = field(init=False, default=None)
@@ -145,10 +144,6 @@ class Answer:
         """Its tokens so far."""
         return self._num_tokens + self._num_plain_steps
 
-    def mean_logprob(self) -> float:
-        """Returns the log-probability per token so far; 0 if there is none or it is not known."""
-        return self._sum_logprobs / self.num_tokens if self.num_tokens else 0.0
-
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far."""
         counts = self._passes_by_length()
@@ -208,8 +203,6 @@ class Answer:
         if num_tokens:
             length = num_accepted if num_accepted < MAX_COUNTED else MAX_COUNTED
             self._num_passes_by_length[length] += 1
-        if output.logprobs is not None:
-            self._sum_logprobs += sum(one.logprob for one in output.logprobs.tokens[:num_tokens])
 
     def _source(self, output: StepOutput) -> DraftSource:
         if output.draft_source is DraftSource.PREDICTION and not self.has_prediction:

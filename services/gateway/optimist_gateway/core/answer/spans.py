@@ -1,7 +1,7 @@
 """Where tokens of the predictions and of the prompt are in what the client sent."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import inf
@@ -195,3 +195,5 @@ class Prompt:
     """What the client sent, if it sent text and may ask for it back."""
     spans: PromptSpans | None = None
     """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""
+    end_ids: Collection[int] = ()
+    """Tokens that end an answer to it, beside the model's own."""

@@ -128,7 +128,6 @@ class GenerateBody(AnswerFields):
             names=self.field_names,
             sampling=self.sampling.sampling_values(),
             n=self.n or 1,
-            num_candidates=self.n or 1,
             max_tokens=self.max_tokens,
             num_logprobs=self.num_logprobs,
             predictions=[

@@ -114,8 +114,7 @@ class ChoicesWriter:
 
     def whole(self) -> dict[str, Any]:
         """See `AnswerWriter.whole`."""
-        chosen = enumerate(self.generation.chosen())
-        choices = [self._whole_choice(number, self._pieces[index]) for number, index in chosen]
+        choices = [self._whole_choice(*numbered) for numbered in enumerate(self._pieces)]
         answer = {**self._header, **fingerprint(self.generation), "choices": choices}
         return answer | {"usage": self._final_usage()}
 
@@ -186,8 +185,8 @@ class ChoicesWriter:
         before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
         return before, after
 
-    def _whole_choice(self, number: int, pieces: list[Piece]) -> dict[str, Any]:
-        return {"index": number, **self.new_writer().whole(pieces), **self._details(pieces)}
+    def _whole_choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
+        return {"index": index, **self.new_writer().whole(pieces), **self._details(pieces)}
 
     def _details(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Returns what extensions add to the choice of some pieces."""

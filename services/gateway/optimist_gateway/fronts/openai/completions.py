@@ -20,7 +20,6 @@ from optimist_gateway.fronts.openai.answering import STREAMED, Answering
 from optimist_gateway.fronts.openai.bodies.base import (
     INT32_MAX,
     invalid,
-    only,
 )
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
 from optimist_gateway.fronts.openai.body_route import body_route
@@ -50,9 +49,8 @@ class CompletionBody(GenerationBody):
     )
     max_tokens: int | None = Field(None, ge=0, le=INT32_MAX)
     """0 only with `echo`: the prompt alone comes back."""
-    best_of: int | None = Field(None, ge=1, le=INT32_MAX)
-    """How many answers to generate, of which the `n` likeliest are given; the server limits it."""
-    suffix: Annotated[Any, only("")] = None
+    suffix: str | None = None
+    """What follows the answer, for models that fill in the middle."""
     echo: bool | None = None
     """Begins every answer with the prompt."""
     logprobs: int | None = Field(None, ge=0, le=MAX_COMPLETION_LOGPROBS)
@@ -66,7 +64,7 @@ class CompletionBody(GenerationBody):
 
     def field_names(self) -> dict[Path, str]:
         """See `AnswerBody.field_names`."""
-        names = super().field_names() | {("prompts",): "prompt", ("num_candidates",): "best_of"}
+        names = super().field_names() | {("prompts",): "prompt"}
         for index, name in enumerate(self.prompts()):
             names[("prompts", index)] = name
         return names
@@ -76,7 +74,7 @@ class CompletionBody(GenerationBody):
         content = next(iter(self.structures().values()), None)
         return self.as_request(
             prompts=tuple(self.prompts().values()),
-            num_candidates=self.best_of or self.n or 1,
+            suffix=self.suffix or "",
             max_tokens=self.max_tokens,
             default_max_tokens=_DEFAULT_MAX_TOKENS,
             num_logprobs=self.logprobs,
@@ -87,13 +85,10 @@ class CompletionBody(GenerationBody):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         self.require_one_structure(None, has_calls=False)
-        num_answers = self.n or 1
-        if self.best_of is not None and self.best_of < num_answers:
-            raise invalid("best_of", "best_of: must not be less than n")
-        if self.best_of is not None and self.best_of > num_answers and self.stream:
-            raise invalid("best_of", "best_of: must be n when stream is true")
         if self.max_tokens == 0 and not self.echo:
             raise invalid("max_tokens", "max_tokens: 0 is only allowed when echo is true")
+        if self.suffix and self.echo:
+            raise invalid("suffix", "suffix: must not be set when echo is true")
         return self
 
 

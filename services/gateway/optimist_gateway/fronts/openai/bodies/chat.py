@@ -204,7 +204,6 @@ class ChatCompletionBody(GenerationBody):
             tool_choice(self.tool_choice)[0],
             format_content(self.response_format),
             is_parallel=self.parallel_tool_calls is not False,
-            num_candidates=self.n or 1,
             max_tokens=min(limits.values(), default=None),
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )

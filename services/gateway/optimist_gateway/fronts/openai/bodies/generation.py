@@ -198,6 +198,8 @@ class AnswerBody(SamplingFields, AnswerFields):
     """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text; vLLM's name for it."""
+    skip_special_tokens: bool | None = None
+    """Extension: whether special tokens are left out of the text; null is true."""
     guided_json: Json | None = None
     """vLLM's earlier names of the same."""
     guided_regex: GrammarText | None = None
@@ -255,6 +257,7 @@ class AnswerBody(SamplingFields, AnswerFields):
         return super().as_request(
             model=self.model,
             stream=bool(self.stream),
+            skip_special_tokens=self.skip_special_tokens is not False,
             sampling=self.sampling_values(),
             predictions=tuple(self.predictions().values()),
             names=self.field_names,
