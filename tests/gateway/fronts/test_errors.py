@@ -112,8 +112,6 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"top_logprobs": 3}, "top_logprobs"),
     (CHAT, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (COMPLETIONS, {"logprobs": 6}, "logprobs"),
-    (COMPLETIONS, {"best_of": 1, "n": 2}, "best_of"),
-    (COMPLETIONS, {"best_of": 2, "stream": True}, "best_of"),
     (COMPLETIONS, {"n": 5}, "n"),
     (COMPLETIONS, {"max_tokens": 0}, "max_tokens"),
     (COMPLETIONS, {"max_tokens": 0, "echo": True, "min_tokens": 1}, "min_tokens"),
@@ -210,9 +208,9 @@ COMMON |= {"stop", "stream", "stream_options", "temperature", "top_p", "logprobs
 TOOLS = {"parallel_tool_calls", "response_format", "tool_choice", "tools"}
 HONOURED = {
     CHAT: {*COMMON, *TOOLS, "max_completion_tokens", "messages", "prediction", "top_logprobs"},
-    COMPLETIONS: {*COMMON, "best_of", "echo", "prompt"},
+    COMPLETIONS: {*COMMON, "echo", "prompt"},
 }
-IGNORED: dict[str, Fields] = {CHAT: {"user": "ann"}, COMPLETIONS: {"user": "ann"}}
+IGNORED: dict[str, Fields] = {CHAT: {"user": "ann"}, COMPLETIONS: {"user": "ann", "best_of": 3}}
 IGNORED[CHAT] |= {"metadata": {"task": "a test"}, "service_tier": "flex", "store": True}
 IGNORED[CHAT] |= {"prompt_cache_options": {"mode": "implicit", "ttl": "30m"}}
 IGNORED[CHAT] |= {"prompt_cache_key": "key", "prompt_cache_retention": "24h"}
