@@ -7,18 +7,16 @@ POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /hea
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from google.protobuf.json_format import MessageToDict
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
-from typing_extensions import TypedDict
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import ApiError, FieldError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
-from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.pool import Replies, SchedulerPool, add_stats
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
@@ -175,44 +173,6 @@ def _failure(done: Collection[str], errors: Mapping[str, Exception]) -> ApiError
     return ApiError(409, text, code="conflict")
 
 
-class Working(TypedDict):
-    """Requests can be served."""
-
-    status: Literal["ok"]
-
-
-class SchedulerCounts(TypedDict):
-    """How many schedulers there are."""
-
-    known: int
-    connected: int
-    sound: int
-
-
-class Healthy(Working):
-    """Requests can be served, and by whom; of some models perhaps not, with the reasons."""
-
-    schedulers: SchedulerCounts
-    unavailable_models: NotRequired[dict[str, str]]
-
-
-class Unavailable(TypedDict):
-    """Requests cannot be served."""
-
-    status: Literal["unavailable"]
-    reason: str
-    schedulers: NotRequired[SchedulerCounts]
-
-
-_UNAVAILABLE: dict[int | str, dict[str, Any]] = {503: RESPONSES[503] | {"model": Unavailable}}
-
-
-class Version(TypedDict):
-    """The version of Optimist."""
-
-    version: str
-
-
 class Health:
     """What probes get; asking costs nothing and reaches nobody."""
 
@@ -243,7 +203,7 @@ class Health:
         hung = [pool.is_hung for pool in self._service.pools if pool.connected]
         return bool(hung) and all(hung)
 
-    def schedulers(self) -> SchedulerCounts:
+    def schedulers(self) -> dict[str, int]:
         """Returns how many schedulers there are, and in what state."""
         pools = self._service.pools
         connected = [client for pool in pools for client in pool.connected]
@@ -264,7 +224,7 @@ def health_router(service: Service, health: Health) -> APIRouter:
     router = APIRouter()
     installed = version("optimist")
 
-    @router.get("/health", response_model=Healthy, responses=_UNAVAILABLE)
+    @router.get("/health")
     async def get_health() -> Response:
         """Answers 200 if requests of a model can be served, else 503 with the reason.
 
@@ -276,17 +236,17 @@ def health_router(service: Service, health: Health) -> APIRouter:
         detail = {"unavailable_models": models} if models and reason is None else {}
         return _answer(reason, schedulers=health.schedulers(), **detail)
 
-    @router.get("/ready", response_model=Working, responses=_UNAVAILABLE)
+    @router.get("/ready")
     async def ready() -> Response:
         """Answers as /health does."""
         return _answer(health.unready_reason())
 
-    @router.get("/startup", response_model=Working, responses=_UNAVAILABLE)
+    @router.get("/startup")
     async def startup() -> Response:
         """Answers 503 until a scheduler has been reached, and 200 ever after."""
         return _answer(health.unstarted_reason())
 
-    @router.get("/live", response_model=Working, responses=_UNAVAILABLE)
+    @router.get("/live")
     async def live() -> Response:
         """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
 
@@ -294,10 +254,10 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """
         return _answer("the engine hangs" if health.is_hung() else None)
 
-    @router.get("/version", response_model=Version)
+    @router.get("/version")
     async def optimist_version() -> Response:
         """Returns the version of Optimist."""
-        return JSONResponse(Version(version=installed))
+        return JSONResponse({"version": installed})
 
     # Load generators ask with HEAD whether there are metrics.
     @router.get("/metrics", include_in_schema=False)

@@ -1,13 +1,12 @@
 """GET /v1/models, /tokenizer_info, POST /tokenize, /detokenize; the names of these are vLLM's."""
 
 import time
-from typing import Annotated, Literal, NotRequired, Self
+from typing import Annotated, Any, Self
 
 import orjson
 from fastapi import APIRouter
 from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
-from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import FieldError, naming
 from optimist_gateway.fronts.openai.bodies.base import Body, TokenId, invalid
@@ -53,31 +52,13 @@ class DetokenizeBody(Body):
     tokens: Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_TOKENS)]
 
 
-class Model(TypedDict):
-    """A model that is served."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: Literal["optimist"]
-    max_model_len: int | None
-    system_fingerprint: NotRequired[str]
-
-
-class ModelList(TypedDict):
-    """All models, the default one first."""
-
-    object: Literal["list"]
-    data: Annotated[list[Model], Field(min_length=1)]
-
-
 def model_router(service: Service) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
     created = int(time.time())
 
-    def describe(model: ServedModel) -> Model:
-        data: Model = {
+    def describe(model: ServedModel) -> dict[str, Any]:
+        data: dict[str, Any] = {
             "id": model.name,
             "object": "model",
             "created": created,
@@ -93,46 +74,19 @@ def model_router(service: Service) -> APIRouter:
             pass
         return data
 
-    @router.get("/v1/models", response_model=ModelList)
+    @router.get("/v1/models")
     async def models() -> Response:
         """Lists the models."""
         data = [describe(model) for model in service.models.values()]
-        return JSONResponse(ModelList(object="list", data=data))
+        return JSONResponse({"object": "list", "data": data})
 
     # A name may have slashes, as hub names do.
-    @router.get("/v1/models/{name:path}", response_model=Model)
+    @router.get("/v1/models/{name:path}")
     async def one_model(name: str) -> Response:
         """Describes a model."""
         return JSONResponse(describe(service.find_model(name)))
 
     return router
-
-
-class Tokens(TypedDict):
-    """The tokens of a text."""
-
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None
-
-
-class DetokenizedText(TypedDict):
-    """The text of tokens."""
-
-    prompt: str
-
-
-class TokenizerInfo(TypedDict):
-    """A tokenizer's class and special tokens."""
-
-    tokenizer_class: str
-    bos_token: str | None
-    eos_token: str | None
-    unk_token: str | None
-    pad_token: str | None
-    vocab_size: int
-    chat_template: NotRequired[str | None]
 
 
 def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
@@ -143,7 +97,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     def find_model(name: str | None) -> ServedModel:
         return service.default_model if name is None else service.find_model(name)
 
-    @bodies.post("/tokenize", response_model=Tokens)
+    @bodies.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         model, text, adds_special = find_model(body.model), body.prompt, body.add_special_tokens
@@ -172,7 +126,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             strings = None
             if body.return_token_strs:
                 strings = [tokenizer.vocabulary.describe(token)[0] for token in token_ids]
-            answer: Tokens = {
+            answer = {
                 "count": len(token_ids),
                 "max_model_len": description.max_model_len,
                 "tokens": token_ids,
@@ -182,18 +136,18 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
 
         return Response(await beside(write, len(token_ids)), media_type="application/json")
 
-    @bodies.post("/detokenize", response_model=DetokenizedText)
+    @bodies.post("/detokenize")
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         model = find_model(body.model)
         with naming(dict):
             model.schedulers.description.require_known(body.tokens, ("tokens",))
-        return JSONResponse(DetokenizedText(prompt=await model.tokenizer.decode(body.tokens)))
+        return JSONResponse({"prompt": await model.tokenizer.decode(body.tokens)})
 
-    @router.get("/tokenizer_info", response_model=TokenizerInfo)
+    @router.get("/tokenizer_info")
     async def tokenizer_info(model: str | None = None) -> Response:
         """Describes the tokenizer of a model: its class and special tokens."""
-        info: TokenizerInfo = find_model(model).tokenizer.info()
+        info = find_model(model).tokenizer.info()
         if not show_chat_template:
             del info["chat_template"]
         return JSONResponse(info)
