@@ -98,21 +98,6 @@ def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescrip
     )
 
 
-def widest_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
-    """Returns what one of several models takes at least, whichever it is; None without any."""
-    known = list(descriptions)
-    if not known:
-        return None
-    drafts = [one.max_draft_tokens for one in known]
-    return replace(
-        known[0],
-        vocab_size=max(one.vocab_size for one in known),
-        max_draft_tokens=None if None in drafts else max(one for one in drafts if one is not None),
-        max_model_len=max(one.max_model_len for one in known),
-        is_fcfs=all(one.is_fcfs for one in known),
-    )
-
-
 PREFIX_BLOCK_TOKENS = 64
 MAX_PREFIX_TOKENS = 256
 _TOKEN_BYTES = 4

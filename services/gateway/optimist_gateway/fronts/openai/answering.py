@@ -16,7 +16,6 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody
-from optimist_gateway.fronts.openai.errors import RESPONSES
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.observing.request_record import current_record
 from optimist_gateway.security.beside import beside
@@ -42,7 +41,7 @@ _EVENTS = {
     "description": "The answer, or its events if `stream` is true.",
     "content": {"text/event-stream": {"schema": _EVENT}},
 }
-STREAMED: dict[int | str, dict[str, Any]] = {200: RESPONSES[200] | _EVENTS}
+STREAMED: dict[int | str, dict[str, Any]] = {200: _EVENTS}
 """What the document of the API says of answers beside their model."""
 
 

@@ -73,28 +73,10 @@ _REASONS = {
 }
 
 
-def _header(description: str) -> dict[str, Any]:
-    return {"description": description, "required": True, "schema": {"type": "string"}}
-
-
-_REQUEST_ID = {
-    "X-Request-Id": _header(
-        "Name of the request: the client's own if it sent one. The logs have both."
-    )
-}
-_RETRY = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "string"}}}
-_HEADERS = {405: {"Allow": _header("The methods that are allowed.")}, 429: _RETRY, 503: _RETRY}
-
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": reason,
-        "model": ErrorAnswer,
-        "headers": _HEADERS.get(status, {}) | _REQUEST_ID,
-    }
-    for status, reason in _REASONS.items()
+    status: {"description": reason, "model": ErrorAnswer} for status, reason in _REASONS.items()
 }
-RESPONSES[200] = {"headers": _REQUEST_ID}
-"""What any endpoint may answer."""
+"""What any endpoint may answer beside 200."""
 
 
 def error_body(error: ApiError) -> ErrorAnswer:

@@ -8,13 +8,11 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from optimist_gateway.core.error import Path
 
-ID_FORMAT = "token-id"
-"""Format of numbers that are tokens of the model, in the document of the API."""
 MAX_PARTS = 4096
 INT32_MAX = 2**31 - 1
 UNSUPPORTED = "unsupported_value"
 # Which ones there are is known when the scheduler is reached.
-TokenId = Annotated[int, Field(json_schema_extra={"format": ID_FORMAT, "minimum": 0})]
+TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 
 
 def _whole(value: Any, depth: int = 2) -> Any:

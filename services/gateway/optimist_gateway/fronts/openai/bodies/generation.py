@@ -10,7 +10,6 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
-    WithJsonSchema,
     model_validator,
 )
 
@@ -27,7 +26,6 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.request import Content as StructuredContent
 from optimist_gateway.fronts.openai.bodies.base import (
-    ID_FORMAT,
     INT32_MAX,
     Body,
     Content,
@@ -72,9 +70,7 @@ def _is_short(text: str) -> str:
 
 
 # Keys of JSON objects are strings.
-_TokenKey = Annotated[
-    int, Field(strict=False), WithJsonSchema({"type": "string", "format": ID_FORMAT})
-]
+_TokenKey = Annotated[int, Field(strict=False)]
 _Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 MaxTokens = Annotated[
     int | None,
