@@ -172,7 +172,11 @@ async def test_an_empty_body_is_called_so(gateway: Gateway) -> None:
     assert "empty" in error_of(await post(gateway, b""), 400)["message"]
 
 
-JSON_TYPES = ["application/json", "APPLICATION/JSON; charset=utf-8", "application/problem+json"]
+JSON_TYPES: list[str | None] = [
+    "application/json",
+    "APPLICATION/JSON; charset=utf-8",
+    "application/problem+json",
+]
 JSON_TYPES += ["text/json", "application/json;", "", None]
 OTHER_TYPES = ["text/plain", "text/plain;charset=UTF-8", "application/x-www-form-urlencoded"]
 OTHER_TYPES += ["multipart/form-data; boundary=json", "application/octet-stream", "x" * 300]
@@ -194,7 +198,7 @@ async def test_other_types_are_named(gateway: Gateway, kind: str) -> None:
     response = await gateway.http.post(CHAT, content=BODY, headers=typed(kind))
     error = error_of(response, 415)
     assert error["code"] == "unsupported_media_type"
-    assert kind[:90] in error["message"]
+    assert kind.partition(";")[0][:90] in error["message"]
     assert "application/json" in error["message"]
 
 

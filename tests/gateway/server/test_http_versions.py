@@ -138,7 +138,7 @@ async def test_curl_is_answered(gateway: Gateway, option: str) -> None:
     assert output.decode().count(TEXT) == 2
 
 
-async def test_who_speaks_http_2_at_once_is_told(gateway: Gateway) -> None:
+async def test_who_speaks_http_2_at_once_gets_an_error(gateway: Gateway) -> None:
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     settings = b"\0\0\0\x04\0\0\0\0\0"
     for parts in ([preface + settings], [preface[:20], preface[20:], settings]):
@@ -147,7 +147,7 @@ async def test_who_speaks_http_2_at_once_is_told(gateway: Gateway) -> None:
         assert "HTTP/1.1" in error["message"]
 
 
-async def test_who_takes_the_gateway_for_a_proxy_is_told(gateway: Gateway) -> None:
+async def test_the_gateway_is_no_proxy(gateway: Gateway) -> None:
     connect = b"CONNECT example.com:443 HTTP/1.1\r\nhost: example.com:443\r\n\r\n"
     assert error_of(await exchange(gateway, connect + request()), 501)["code"] == "not_implemented"
 

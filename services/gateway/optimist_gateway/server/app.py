@@ -100,7 +100,7 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     routers = [make(service) for make in (chat_router, completion_router, responses_router)]
     routers += [model_router(service), health_router(service, health)]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    endpoints = {route.path: "/".join(route.methods) for route in routes}
+    endpoints = {route.path: "/".join(route.methods or ()) for route in routes}
     add_error_handlers(app, metrics, service.admission.retry_seconds, endpoints)
     routers.append(tokenization_router(service, show_chat_template=settings.show_chat_template))
     for router in (*routers, admin_router(service)):

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import ssl
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from types import FrameType
@@ -163,7 +163,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["extensions"] = {DIRECT_BODY: {"body": body}}
         super().on_headers_complete()
         if not has_chunks:
-            self.cycle.send = _without_chunks(self.cycle)  # type: ignore[method-assign]
+            self.cycle.send = _without_chunks(self.cycle)  # type: ignore[assignment, method-assign]
 
     def on_message_complete(self) -> None:
         """Notes that the next byte begins another request."""
@@ -256,11 +256,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def _without_chunks(cycle: RequestResponseCycle) -> Callable[[Any], Awaitable[None]]:
+def _without_chunks(cycle: RequestResponseCycle) -> Callable[[Any], Coroutine[Any, Any, None]]:
     """Returns what sends the answer to a client of HTTP/1.0, which knows no chunks.
 
-    An answer without a length ends with the connection. uvicorn would have it in chunks, unless it
-    is told otherwise, and then expects no more than it was told.
+    An answer without a length ends with the connection. uvicorn would send it in chunks; without
+    them it expects as many bytes as were announced.
     """
     send, has_length = cycle.send, True
 

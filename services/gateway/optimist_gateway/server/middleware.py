@@ -89,11 +89,8 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or answers 401, 403 or 421."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
+            await self._app(scope, receive, send)
             return
         try:
             current_client.set(self._find_client(scope))
