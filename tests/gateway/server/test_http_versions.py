@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, Gateway
+from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, RESPONSES, Gateway
 from tests.gateway.server.raw import JSON, chunks_of, error_of, exchange, streamed
 
 TEXT = "The quick brown fox"
@@ -168,6 +168,20 @@ async def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection(
     assert (done, rest) == (b"data: [DONE]", b"")
     chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == TEXT
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+async def test_other_streams_to_a_client_of_http_1_0_end_so_too(
+    gateway: Gateway, path: str
+) -> None:
+    gateway.say(TEXT)
+    body = json.dumps(BODIES[path] | {"stream": True}).encode()
+    head = b"POST %b HTTP/1.0\r\ncontent-type: application/json\r\n" % path.encode()
+    answer = await exchange(gateway, head + b"content-length: %d\r\n\r\n" % len(body) + body)
+    head, _, events = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert all(line.startswith((b"data: ", b"event: ")) for line in events.split(b"\n") if line)
+    assert events.endswith(b"\n\n")
 
 
 async def test_a_whole_answer_to_a_client_of_http_1_0_has_a_length(gateway: Gateway) -> None:

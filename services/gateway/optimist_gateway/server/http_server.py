@@ -130,12 +130,6 @@ class BoundedProtocol(HttpToolsProtocol):
             return ApiError(505, reason, code="http_version_not_supported")
         return ApiError(400, "this is not HTTP", code="invalid_http")
 
-    def on_message_begin(self) -> None:
-        """Begins a request."""
-        super().on_message_begin()
-        self._num_bytes = 0
-        self._is_reading_head = True
-
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header; what trails a chunked body is none, and is left out."""
         if self._is_reading_head:
@@ -211,10 +205,8 @@ class BoundedProtocol(HttpToolsProtocol):
         return not self._is_reading_head and self.cycle.response_complete
 
     def _watch_reader(self) -> None:
-        seconds, num_unread = (
-            self._settings.slow_reader_seconds,
-            self.transport.get_write_buffer_size(),
-        )
+        seconds = self._settings.slow_reader_seconds
+        num_unread = self.transport.get_write_buffer_size()
         self._write_timer = self.loop.call_later(seconds, self._check_reader, num_unread)
 
     def _check_reader(self, num_unread: int) -> None:

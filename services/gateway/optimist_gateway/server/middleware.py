@@ -11,7 +11,7 @@ from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.observing.request_record import RequestObserver, current_record
+from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.security.keys import ANONYMOUS, PROBES, Client, Keys, current_client
 
 METRICS = "/metrics"
@@ -95,10 +95,7 @@ class Authentication:
         try:
             current_client.set(self._find_client(scope))
         except ApiError as error:
-            current_record().error = reason = str(error.code)
-            self._metrics.requests.labels("none", str(error.status)).inc()
-            self._metrics.refusals.labels(reason).inc()
-            response = error_response(error, Headers(scope=scope))
+            response = error_response(error, Headers(scope=scope), self._metrics)
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)

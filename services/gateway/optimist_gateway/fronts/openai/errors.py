@@ -31,10 +31,6 @@ MAX_ERRORS = 64
 _CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
 
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
-_HTTP_MESSAGES = {
-    404: ("no such endpoint: {method} {path}{hint}", "unknown_url"),
-    405: ("{path} takes {hint}, not {method}", "method_not_allowed"),
-}
 UNSUPPORTED_CODING = "unsupported_content_encoding"
 # A path without /v1 is so like the right one, or with something else before it; the path of another
 # endpoint of OpenAI's is not. Of a long path the end is looked at.
@@ -91,11 +87,19 @@ def error_body(error: ApiError) -> ErrorAnswer:
     }
 
 
-def error_response(error: ApiError, request_headers: Mapping[str, str]) -> Response:
+def error_response(
+    error: ApiError,
+    request_headers: Mapping[str, str],
+    metrics: GatewayMetrics,
+    endpoint: str = "none",
+) -> Response:
     """Returns the HTTP response to a request with these headers, whose body may not be read.
 
-    An overloaded or unreachable server says when to come back.
+    The error is counted. An overloaded or unreachable server says when to come back.
     """
+    metrics.requests.labels(endpoint, str(error.status)).inc()
+    current_record().error = reason = error.code or str(error.status)
+    metrics.refusals.labels(reason).inc()
     headers = {}
     if error.status in (429, 503):
         seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
@@ -126,13 +130,10 @@ def add_error_handlers(
     """
 
     def answer(request: Request, error: ApiError) -> Response:
-        route = request.scope.get("route")
-        metrics.requests.labels(getattr(route, "path", "none"), str(error.status)).inc()
-        current_record().error = reason = error.code or str(error.status)
-        metrics.refusals.labels(reason).inc()
         if error.status == 429 and error.retry_seconds is None:
             error.retry_seconds = retry_seconds()
-        response = error_response(error, request.headers)
+        endpoint = getattr(request.scope.get("route"), "path", "none")
+        response = error_response(error, request.headers, metrics, endpoint)
         if request_id := request.scope.get("state", {}).get("request_id"):
             response.headers["x-request-id"] = request_id
         return response
@@ -146,19 +147,22 @@ def add_error_handlers(
         # Only parameters of queries are left to FastAPI.
         return answer(request, _first_error(error.errors(), {}))
 
-    @app.exception_handler(HTTPException)
-    async def on_http_error(request: Request, error: HTTPException) -> Response:
-        message, code = _HTTP_MESSAGES.get(error.status_code, (str(error.detail), None))
-        path, allowed = request.url.path, dict(error.headers or {})
-        if "Allow" in allowed:
-            allowed["Allow"] = hint = allowed["Allow"].replace("GET", "GET, HEAD")
-        else:
-            tail = path.rstrip("/")[-_NUM_COMPARED:]
-            similar = get_close_matches(tail, endpoints, 1, _SIMILARITY)
-            hint = "".join(f" (did you mean {endpoints[one]} {one}?)" for one in similar)
-        message = message.format(method=request.method, path=path, hint=hint)
-        response = answer(request, ApiError(error.status_code, message, code=code))
-        response.headers.update(allowed)
+    @app.exception_handler(404)
+    async def on_unknown_path(request: Request, _error: HTTPException) -> Response:
+        path = request.url.path
+        similar = get_close_matches(
+            path.rstrip("/")[-_NUM_COMPARED:], endpoints, n=1, cutoff=_SIMILARITY
+        )
+        hint = "".join(f" (did you mean {endpoints[one]} {one}?)" for one in similar)
+        message = f"no such endpoint: {request.method} {path}{hint}"
+        return answer(request, ApiError(404, message, code="unknown_url"))
+
+    @app.exception_handler(405)
+    async def on_wrong_method(request: Request, error: HTTPException) -> Response:
+        allowed = (error.headers or {})["Allow"].replace("GET", "GET, HEAD")
+        message = f"{request.url.path} takes {allowed}, not {request.method}"
+        response = answer(request, ApiError(405, message, code="method_not_allowed"))
+        response.headers["allow"] = allowed
         return response
 
     @app.exception_handler(Exception)
