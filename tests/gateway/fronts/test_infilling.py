@@ -189,7 +189,7 @@ async def test_a_prediction_has_the_line_ends_around_the_answer(gateway: Gateway
 async def test_what_is_refused(
     gateway: Gateway, fields: Fields, param: str | None, code: str
 ) -> None:
-    error = await gateway.refused(COMPLETIONS, **{"prompt": PREFIX} | fields)
+    error = await gateway.refused(COMPLETIONS, **{"prompt": PREFIX, **fields})
     assert error["code"] == code, error
     assert error["param"] == param or (param is None and error["param"] in ("suffix", "prompt"))
 

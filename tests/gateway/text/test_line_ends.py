@@ -30,7 +30,7 @@ def predict(*texts: str) -> Fields:
 
 
 async def predicted(gateway: Gateway, path: str, fields: Fields) -> str:
-    """Returns the text that the scheduler is told to expect."""
+    """Returns the text of the prediction that the scheduler gets."""
     gateway.say("x")
     await gateway.answer(path, **fields)
     return gateway.backend.decode(tokens(gateway.adds[-1].predicted_token_ids))

@@ -295,10 +295,11 @@ class Generation:
     def _echo(self, prompt: Prompt) -> Echo:
         tokenizer, text = self.model.tokenizer, prompt.text
         if text is None:
-            detokenizer = tokenizer.prompt_detokenizer()
+            detokenizer = tokenizer.detokenizer(tokenizer.special_ids)
             text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
         with_segments = self.request.include_provenance
-        return Echo(prompt, text, tokenizer.prompt_detokenizer(), self._describe, with_segments)
+        shown = tokenizer.detokenizer(tokenizer.special_ids)
+        return Echo(prompt, text, shown, self._describe, with_segments)
 
     def _shown_ids(self) -> Collection[int]:
         """Returns special tokens that are text: those with which tool calls begin, or all."""

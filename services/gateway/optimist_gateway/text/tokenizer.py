@@ -247,10 +247,6 @@ class Tokenizer:
             shared = self._shared[key] = skipped, texts
         return Detokenizer(self._decode, *shared)
 
-    def prompt_detokenizer(self) -> Detokenizer:
-        """Returns the state that turns the tokens of a prompt into text, special ones included."""
-        return Detokenizer(self._decode, ())
-
     def _decode(self, token_ids: Sequence[int]) -> str:
         if self._texts is not None:
             text = "".join(map(self._texts.__getitem__, token_ids))

@@ -52,25 +52,9 @@ class ErrorAnswer(TypedDict):
     error: ErrorDetails
 
 
-_REASONS = {
-    400: "The request is wrong; `param` names the field.",
-    401: "There is no key, or a wrong one.",
-    403: "The key does not allow this.",
-    404: "There is no such model.",
-    405: "The path does not take this method.",
-    408: "The body came too slowly.",
-    413: "The body is too long.",
-    415: "The body is not JSON, or compressed in a way that is not read.",
-    421: "The header Host does not name this server.",
-    429: "There are too many requests.",
-    431: "The headers are too long.",
-    500: "The server failed.",
-    503: "The scheduler is not reached, overloaded, or the server is about to end.",
-}
-
-
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"description": reason, "model": ErrorAnswer} for status, reason in _REASONS.items()
+    "4XX": {"description": "The request is wrong; `param` names the field.", "model": ErrorAnswer},
+    "5XX": {"description": "It cannot be answered, or not now.", "model": ErrorAnswer},
 }
 """What any endpoint may answer beside 200."""
 
