@@ -262,7 +262,7 @@ class Prediction(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """Text; CR LF and CR count as LF."""
+    """Text; its line ends become those of the prompt, if most of them differ."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
         """Tokens."""
