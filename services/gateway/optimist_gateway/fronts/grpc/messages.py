@@ -25,7 +25,7 @@ from optimist_gateway.core.request import (
 from optimist_gateway.core.wire_weight import is_heavier_message
 from optimist_gateway.fronts.openai.answer_parts import speculation_answer
 from optimist_gateway.fronts.openai.bodies.base import Body, invalid
-from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
+from optimist_gateway.fronts.openai.bodies.conversation import MAX_MESSAGES
 from optimist_gateway.fronts.openai.bodies.generation import (
     MAX_PREDICTIONS,
     AnswerFields,

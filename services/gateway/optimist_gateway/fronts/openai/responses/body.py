@@ -8,6 +8,7 @@ from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import ApiError, Path
 from optimist_gateway.core.request import (
     Content,
+    Conversation,
     JsonContent,
     Message,
     Request,
@@ -22,12 +23,7 @@ from optimist_gateway.fronts.openai.bodies.base import (
     invalid,
     only,
 )
-from optimist_gateway.fronts.openai.bodies.chat import (
-    MAX_TOOL_CALLS,
-    Arguments,
-    CallId,
-    require_bounded,
-)
+from optimist_gateway.fronts.openai.bodies.conversation import MAX_TOOL_CALLS, Arguments
 from optimist_gateway.fronts.openai.bodies.generation import AnswerBody, MaxTokens
 from optimist_gateway.fronts.openai.bodies.structure import (
     ANY_OBJECT,
@@ -80,7 +76,7 @@ class FunctionCallItem(Body):
     """A call that an earlier answer made."""
 
     type: Literal["function_call"]
-    call_id: CallId
+    call_id: str
     name: FunctionName
     arguments: Arguments
     id: str | None = None
@@ -93,7 +89,7 @@ class FunctionCallOutputItem(Body):
     """What a call brought."""
 
     type: Literal["function_call_output"]
-    call_id: CallId
+    call_id: str
     output: str | _InputParts
     id: str | None = None
     status: Status | None = None
@@ -244,8 +240,10 @@ class ResponsesBody(AnswerBody):
     def request(self) -> Request:
         """Returns the request; raises ApiError if its fields do not fit together."""
         return self.conversation_request(
-            self._messages(),
-            [tool.function_at(index) for index, tool in enumerate(self.tools or ())],
+            Conversation(
+                self._messages(),
+                [tool.function_at(index) for index, tool in enumerate(self.tools or ())],
+            ),
             self._choice()[0],
             self._content(),
             is_parallel=self.parallel_tool_calls is not False,
@@ -294,13 +292,6 @@ class ResponsesBody(AnswerBody):
             where = [f"tool_choice.tools[{index}].name" for index in range(len(choice.tools))]
             return ToolChoice(choice.mode, tuple(tool.name for tool in choice.tools)), where
         return ToolChoice(choice) if choice else None, []
-
-    @model_validator(mode="after")
-    def _has_bounded_calls(self) -> Self:
-        items = self.input if isinstance(self.input, list) else ()
-        calls = (item for item in items if isinstance(item, FunctionCallItem))
-        require_bounded("input", (call.arguments for call in calls))
-        return self
 
     @model_validator(mode="after")
     def _includes_what_it_counts(self) -> Self:

@@ -1,0 +1,273 @@
+"""Messages as chat templates take them, and in other forms for templates that refuse these."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
+from optimist_gateway.core.request import Function, Message, ToolCall
+from optimist_gateway.structure.schema import MAX_VALUES, check_json
+from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
+
+MAX_CALL_VALUES = 100_000
+"""JSON values in the arguments of all calls of a conversation that are read as such."""
+# Templates know `system`; `developer` is the newer name of the same role in the API.
+_TEMPLATE_ROLES = {"developer": "system"}
+_MISTRAL_ID_CHARACTERS = 9
+_INSTRUCTION = """You may call functions. To call some, answer with nothing but
+{"tool_calls": [{"name": "...", "arguments": {...}}]}
+where the arguments follow the function's JSON schema. Their results come in the next message. \
+The functions are:
+"""
+
+TemplateMessage = dict[str, Any]
+
+
+def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
+    """Returns the messages as dictionaries with the roles that templates know.
+
+    Calls have OpenAI's shape, but their arguments are objects, as templates expect, or a text where
+    it has no object. Results name the call, by their order if they do not say, and the function.
+    """
+    shown: list[TemplateMessage] = []
+    arguments = _Arguments()
+    numbers = count()
+    names: dict[str, str] = {}
+    unanswered: list[str] = []
+    for message in messages:
+        name, role = message.name, _TEMPLATE_ROLES.get(message.role, message.role)
+        one: TemplateMessage = {"role": role, "content": message.content}
+        if message.reasoning:
+            one["reasoning_content"] = message.reasoning
+        if message.tool_calls:
+            calls = [_call(call, next(numbers), arguments) for call in message.tool_calls]
+            unanswered = [call["id"] for call in calls]
+            names |= {call["id"]: call["function"]["name"] for call in calls}
+            one["tool_calls"] = calls
+        if role == "tool":
+            call_id = message.tool_call_id or next(iter(unanswered), "")
+            if call_id in unanswered:
+                unanswered.remove(call_id)
+            one["tool_call_id"] = call_id
+            name = name or names.get(call_id)
+        shown.append(one | ({"name": name} if name else {}))
+    return shown
+
+
+def _call(call: ToolCall, number: int, arguments: "_Arguments") -> dict[str, Any]:
+    function = {"name": call.name, "arguments": arguments.read(call.arguments)}
+    return {"id": call.id or f"call_{number}", "type": "function", "function": function}
+
+
+class _Arguments:
+    """Reads the arguments of calls, until they have as many values as may be."""
+
+    def __init__(self) -> None:
+        self._num_values = 0
+
+    def read(self, given: Mapping[str, Any] | str) -> dict[str, Any] | str:
+        """Returns the object that is given, or that a text has; another text as it is."""
+        value: Any = given or {}
+        try:
+            # Some clients write JSON texts of JSON texts.
+            for _ in range(2):
+                if isinstance(value, str):
+                    value = self._parsed(value)
+        except (ValueError, RecursionError):
+            return str(given)
+        if value is None or value == []:
+            return {}
+        return value if isinstance(value, dict) else str(given)
+
+    def _parsed(self, text: str) -> Any:
+        """Returns a value; raises ValueError or RecursionError if it is none, or too much."""
+        most = min(MAX_VALUES, MAX_CALL_VALUES - self._num_values)
+        # No value of so many others weighs more, if all are texts with names.
+        if is_heavier(text.encode(), 2 * HEAVY * most):
+            raise ValueError("too many values")
+        value = parse_json(text)
+        self._num_values += check_json(value)
+        return value
+
+
+def with_tools(
+    messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]], form: ToolFormat
+) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
+    """Returns what a chat template is given for messages and for tools, all in OpenAI's shape.
+
+    The tools are None if there are none, or if the messages describe them.
+    """
+    if form.in_template:
+        if form in (MISTRAL, MISTRAL_ARGS):
+            messages = [_with_short_ids(message) for message in messages]
+        return list(messages), list(tools) or None
+    shown = _without_calls(messages)
+    return (_with_instruction(shown, tools) if tools else shown), None
+
+
+def template_tool(tool: Function) -> dict[str, Any]:
+    """Returns a function in OpenAI's shape."""
+    described = {} if tool.description is None else {"description": tool.description}
+    function = {"name": tool.name, **described, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def _with_short_ids(message: TemplateMessage) -> TemplateMessage:
+    """Returns a message with ids of nine letters and digits; such templates take no others."""
+    shown = dict(message)
+    if "tool_call_id" in message:
+        shown["tool_call_id"] = _short_id(message["tool_call_id"])
+    if "tool_calls" in message:
+        calls = message["tool_calls"]
+        shown["tool_calls"] = [call | {"id": _short_id(call["id"])} for call in calls]
+    return shown
+
+
+def _short_id(call_id: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9]", "", call_id)
+    return plain[-_MISTRAL_ID_CHARACTERS:].rjust(_MISTRAL_ID_CHARACTERS, "0")
+
+
+def _with_instruction(
+    messages: list[TemplateMessage], tools: Sequence[Mapping[str, Any]]
+) -> list[TemplateMessage]:
+    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
+    instruction = {"role": "system", "content": _INSTRUCTION + "\n".join(functions)}
+    if messages and messages[0]["role"] == "system":
+        return [_joined(messages[0], instruction), *messages[1:]]
+    return [instruction, *messages]
+
+
+def _without_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Returns messages with calls and results as text; results that follow each other are one."""
+    shown: list[TemplateMessage] = []
+    previous = ""
+    for message in messages:
+        if message["role"] == "tool":
+            named = {"name": message["name"]} if "name" in message else {}
+            text = json.dumps(named | {"result": message["content"]}, ensure_ascii=False)
+            if previous == "tool":
+                shown[-1]["content"] += f"\n{text}"
+            else:
+                shown.append({"role": "user", "content": text})
+        elif "tool_calls" in message:
+            calls = [call["function"] for call in message["tool_calls"]]
+            text = json.dumps({"tool_calls": calls}, ensure_ascii=False)
+            content = "\n".join(part for part in (message["content"], text) if part)
+            kept = {name: value for name, value in message.items() if name != "tool_calls"}
+            shown.append(kept | {"content": content})
+        else:
+            shown.append(message)
+        previous = message["role"]
+    return shown
+
+
+def forms(
+    messages: Sequence[TemplateMessage], *, is_continued: bool
+) -> Iterator[list[TemplateMessage]]:
+    """Yields messages as they are, then in other forms for templates that refuse these.
+
+    In turn: each call in a message of its own; neighbours of one role as one, with a system message
+    at the beginning only; its text in the first message of the user; calls and results as text.
+    Each has the arguments of calls as objects first, then as texts. If the last message
+    `is_continued`, it stays the last one.
+    """
+    tried: list[list[TemplateMessage]] = []
+    for shape in _shapes(list(messages), is_continued=is_continued):
+        if shape in tried:
+            continue
+        tried.append(shape)
+        yield shape
+        with_texts = [_with_texts(message) for message in shape]
+        if with_texts != shape:
+            yield with_texts
+
+
+def _shapes(
+    messages: list[TemplateMessage], *, is_continued: bool
+) -> Iterator[list[TemplateMessage]]:
+    yield messages
+    yield _with_single_calls(messages)
+    for one in (messages, _without_calls(messages)):
+        alternating = _alternating(one)
+        yield alternating
+        plain = _without_system(alternating)
+        yield plain
+    if not is_continued and plain[-1]["role"] == "assistant":
+        yield [*plain, {"role": "user", "content": ""}]
+
+
+def _with_texts(message: TemplateMessage) -> TemplateMessage:
+    """Returns a message with the arguments of calls as texts: some templates add them to text."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = call["function"]["arguments"]
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        calls.append(call | {"function": call["function"] | {"arguments": arguments}})
+    return message | {"tool_calls": calls}
+
+
+def _with_single_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Returns messages with one call each, and the results of each right behind it."""
+    groups: list[list[TemplateMessage]] = []
+    for message in messages:
+        if message["role"] == "tool" and groups:
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    shown: list[TemplateMessage] = []
+    for first, *results in groups:
+        calls = first.get("tool_calls", ())
+        if len(calls) < 2:
+            shown += [first, *results]
+            continue
+        by_call: dict[str, list[TemplateMessage]] = {}
+        for result in results:
+            by_call.setdefault(result["tool_call_id"], []).append(result)
+        shown += [first | {"tool_calls": calls[:1]}, *by_call.pop(calls[0]["id"], [])]
+        for call in calls[1:]:
+            shown.append({"role": first["role"], "content": "", "tool_calls": [call]})
+            shown += by_call.pop(call["id"], [])
+        shown += [result for rest in by_call.values() for result in rest]
+    return shown
+
+
+def _alternating(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """Returns messages of the user and of the assistant in turn, the user's first.
+
+    One system message may be before them; the text of later ones is the user's.
+    """
+    shown: list[TemplateMessage] = []
+    for message in messages:
+        if message["role"] == "system" and any(one["role"] != "system" for one in shown[:2]):
+            message = message | {"role": "user"}
+        last = shown[-1] if shown else {"role": ""}
+        if last["role"] == message["role"] != "tool" and "tool_calls" not in last:
+            shown[-1] = _joined(last, message)
+        else:
+            shown.append(message)
+    start = int(bool(shown) and shown[0]["role"] == "system")
+    if len(shown) == start or shown[start]["role"] != "user":
+        shown.insert(start, {"role": "user", "content": ""})
+    return shown
+
+
+def _without_system(messages: list[TemplateMessage]) -> list[TemplateMessage]:
+    """Returns alternating messages with the system message in the first one of the user."""
+    if messages[0]["role"] != "system":
+        return messages
+    return [_joined(messages[0], messages[1]) | {"role": "user"}, *messages[2:]]
+
+
+def _joined(first: TemplateMessage, second: TemplateMessage) -> TemplateMessage:
+    texts = {}
+    for name in ("content", "reasoning_content"):
+        parts = [one[name] for one in (first, second) if one.get(name)]
+        if parts or name == "content":
+            texts[name] = "\n\n".join(parts)
+    return first | second | texts
