@@ -78,7 +78,6 @@ async def test_the_template_is_shown_if_the_setting_says(
         ("/tokenize", {"prompt": "a\ud800"}, "prompt"),
         ("/tokenize", {"prompt": "a" * 150_000}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
         ("/tokenize", {"prompt": "a", "chat_template": "{{ x }}"}, "chat_template"),
         ("/tokenize", {"prompt": "a", "model": "other"}, "model"),
         ("/detokenize", {}, "tokens"),

@@ -15,7 +15,7 @@ from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
 from optimist_gateway.text.chat_template import render
-from optimist_gateway.text.encode import template_messages, with_tools
+from optimist_gateway.text.template_messages import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
 from tests.gateway.fake_scheduler import EOS

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from itertools import groupby
 from typing import Any
 
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
@@ -12,7 +12,7 @@ from optimist_gateway.structure.schema import MAX_VALUES, check_json
 from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
 
 MAX_CALL_VALUES = 100_000
-"""JSON values in the arguments of all calls of a conversation that are read as such."""
+"""JSON values in the arguments of all calls of a conversation, each of which may have its share."""
 # Templates know `system`; `developer` is the newer name of the same role in the API.
 _TEMPLATE_ROLES = {"developer": "system"}
 _MISTRAL_ID_CHARACTERS = 9
@@ -32,20 +32,21 @@ def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
     it has no object. Results name the call, by their order if they do not say, and the function.
     """
     shown: list[TemplateMessage] = []
-    arguments = _Arguments()
-    numbers = count()
     names: dict[str, str] = {}
     unanswered: list[str] = []
+    num_values = MAX_CALL_VALUES // max(1, sum(len(message.tool_calls) for message in messages))
     for message in messages:
-        name, role = message.name, _TEMPLATE_ROLES.get(message.role, message.role)
+        role, name = _TEMPLATE_ROLES.get(message.role, message.role), message.name
         one: TemplateMessage = {"role": role, "content": message.content}
         if message.reasoning:
             one["reasoning_content"] = message.reasoning
         if message.tool_calls:
-            calls = [_call(call, next(numbers), arguments) for call in message.tool_calls]
-            unanswered = [call["id"] for call in calls]
-            names |= {call["id"]: call["function"]["name"] for call in calls}
-            one["tool_calls"] = calls
+            one["tool_calls"] = [
+                _call(call, f"call_{number}", min(num_values, MAX_VALUES))
+                for number, call in enumerate(message.tool_calls, len(names))
+            ]
+            unanswered = [call["id"] for call in one["tool_calls"]]
+            names |= {call["id"]: call["function"]["name"] for call in one["tool_calls"]}
         if role == "tool":
             call_id = message.tool_call_id or next(iter(unanswered), "")
             if call_id in unanswered:
@@ -56,40 +57,29 @@ def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
     return shown
 
 
-def _call(call: ToolCall, number: int, arguments: "_Arguments") -> dict[str, Any]:
-    function = {"name": call.name, "arguments": arguments.read(call.arguments)}
-    return {"id": call.id or f"call_{number}", "type": "function", "function": function}
+def _call(call: ToolCall, other_id: str, most: int) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _arguments(call.arguments, most)}
+    return {"id": call.id or other_id, "type": "function", "function": function}
 
 
-class _Arguments:
-    """Reads the arguments of calls, until they have as many values as may be."""
+def _arguments(given: Mapping[str, Any] | str, most: int) -> dict[str, Any] | str:
+    """Returns an object that is given, or that a text has; the text if it has none.
 
-    def __init__(self) -> None:
-        self._num_values = 0
-
-    def read(self, given: Mapping[str, Any] | str) -> dict[str, Any] | str:
-        """Returns the object that is given, or that a text has; another text as it is."""
-        value: Any = given or {}
-        try:
-            # Some clients write JSON texts of JSON texts.
-            for _ in range(2):
-                if isinstance(value, str):
-                    value = self._parsed(value)
-        except (ValueError, RecursionError):
-            return str(given)
-        if value is None or value == []:
-            return {}
-        return value if isinstance(value, dict) else str(given)
-
-    def _parsed(self, text: str) -> Any:
-        """Returns a value; raises ValueError or RecursionError if it is none, or too much."""
-        most = min(MAX_VALUES, MAX_CALL_VALUES - self._num_values)
-        # No value of so many others weighs more, if all are texts with names.
-        if is_heavier(text.encode(), 2 * HEAVY * most):
-            raise ValueError("too many values")
-        value = parse_json(text)
-        self._num_values += check_json(value)
-        return value
+    Texts that may have more than so many values are not read.
+    """
+    value: Any = given or {}
+    try:
+        # Some clients write JSON texts of JSON texts.
+        for _ in range(2):
+            # No value of so many others weighs more, if all are texts with names.
+            if isinstance(value, str) and not is_heavier(value.encode(), 2 * HEAVY * most):
+                value = parse_json(value)
+                check_json(value)
+    except (ValueError, RecursionError):
+        return str(given)
+    if value is None or value == []:
+        return {}
+    return value if isinstance(value, dict) else str(given)
 
 
 def with_tools(
@@ -143,24 +133,25 @@ def _with_instruction(
 def _without_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
     """Returns messages with calls and results as text; results that follow each other are one."""
     shown: list[TemplateMessage] = []
-    previous = ""
-    for message in messages:
-        if message["role"] == "tool":
-            named = {"name": message["name"]} if "name" in message else {}
-            text = json.dumps(named | {"result": message["content"]}, ensure_ascii=False)
-            if previous == "tool":
-                shown[-1]["content"] += f"\n{text}"
-            else:
-                shown.append({"role": "user", "content": text})
-        elif "tool_calls" in message:
-            calls = [call["function"] for call in message["tool_calls"]]
-            text = json.dumps({"tool_calls": calls}, ensure_ascii=False)
-            content = "\n".join(part for part in (message["content"], text) if part)
-            kept = {name: value for name, value in message.items() if name != "tool_calls"}
-            shown.append(kept | {"content": content})
+    for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
+        if is_result:
+            shown.append({"role": "user", "content": "\n".join(map(_result_text, group))})
         else:
-            shown.append(message)
-        previous = message["role"]
+            shown += map(_without_call, group)
+    return shown
+
+
+def _result_text(message: TemplateMessage) -> str:
+    named = {"name": message["name"]} if "name" in message else {}
+    return json.dumps(named | {"result": message["content"]}, ensure_ascii=False)
+
+
+def _without_call(message: TemplateMessage) -> TemplateMessage:
+    shown = dict(message)
+    if calls := shown.pop("tool_calls", None):
+        functions = [call["function"] for call in calls]
+        text = json.dumps({"tool_calls": functions}, ensure_ascii=False)
+        shown["content"] = "\n".join(part for part in (message["content"], text) if part)
     return shown
 
 
@@ -176,13 +167,11 @@ def forms(
     """
     tried: list[list[TemplateMessage]] = []
     for shape in _shapes(list(messages), is_continued=is_continued):
-        if shape in tried:
-            continue
-        tried.append(shape)
-        yield shape
-        with_texts = [_with_texts(message) for message in shape]
-        if with_texts != shape:
-            yield with_texts
+        for change in (dict, _with_texts):
+            form = [change(message) for message in shape]
+            if form not in tried:
+                tried.append(form)
+                yield form
 
 
 def _shapes(
@@ -242,15 +231,16 @@ def _alternating(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
 
     One system message may be before them; the text of later ones is the user's.
     """
-    shown: list[TemplateMessage] = []
+    groups: list[list[TemplateMessage]] = []
     for message in messages:
-        if message["role"] == "system" and any(one["role"] != "system" for one in shown[:2]):
+        last = groups[-1][-1] if groups else message | {"role": ""}
+        if message["role"] == "system" and last["role"] not in ("", "system"):
             message = message | {"role": "user"}
-        last = shown[-1] if shown else {"role": ""}
         if last["role"] == message["role"] != "tool" and "tool_calls" not in last:
-            shown[-1] = _joined(last, message)
+            groups[-1].append(message)
         else:
-            shown.append(message)
+            groups.append([message])
+    shown = [_joined(*group) for group in groups]
     start = int(bool(shown) and shown[0]["role"] == "system")
     if len(shown) == start or shown[start]["role"] != "user":
         shown.insert(start, {"role": "user", "content": ""})
@@ -261,13 +251,13 @@ def _without_system(messages: list[TemplateMessage]) -> list[TemplateMessage]:
     """Returns alternating messages with the system message in the first one of the user."""
     if messages[0]["role"] != "system":
         return messages
-    return [_joined(messages[0], messages[1]) | {"role": "user"}, *messages[2:]]
+    return [_joined(*messages[:2]), *messages[2:]]
 
 
-def _joined(first: TemplateMessage, second: TemplateMessage) -> TemplateMessage:
-    texts = {}
+def _joined(*messages: TemplateMessage) -> TemplateMessage:
+    """Returns messages as one of the last one's role."""
+    joined = {name: value for message in messages for name, value in message.items()}
     for name in ("content", "reasoning_content"):
-        parts = [one[name] for one in (first, second) if one.get(name)]
-        if parts or name == "content":
-            texts[name] = "\n\n".join(parts)
-    return first | second | texts
+        if name in joined:
+            joined[name] = "\n\n".join(one[name] for one in messages if one.get(name))
+    return joined

@@ -47,7 +47,7 @@ TOOL = {"type": "function", "name": "look", "parameters": {"properties": {}}, "s
 
 
 def test_items_are_messages() -> None:
-    calls = (ToolCall("a", "look", {}), ToolCall("b", "look", {"x": 1}))
+    calls = (ToolCall("a", "look", ""), ToolCall("b", "look", '{"x":1}'))
     assert conversation(input=ITEMS).messages == [
         Message("user", "Weather"),
         Message("assistant", "I look.", tool_calls=calls),
@@ -55,7 +55,7 @@ def test_items_are_messages() -> None:
         Message("tool", "rain", tool_call_id="b"),
     ]
     messages = conversation(input=[{"role": "user", "content": "x"}, CALL]).messages
-    assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", {}),))
+    assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", ""),))
 
 
 def structure_of(**fields: Any) -> tuple[Structure, ToolUse]:
