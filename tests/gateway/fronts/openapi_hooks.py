@@ -43,6 +43,17 @@ _ANSWER = {
     # Two tools of one name, or arguments that no grammar follows.
     (r"tools(\[\d+\](\.function)?\.(name|parameters.*))?", "invalid_value"),
 }
+_MESSAGES = {
+    # Only answers and results may have none; only answers have calls.
+    (r"messages\[\d+\]\.content", "missing_required_parameter"),
+    (r"messages\[\d+\]\.(tool_calls|function_call)", "invalid_value"),
+    # The last message is no answer.
+    ("continue_final_message", "invalid_value"),
+    # Names that are the server's.
+    ("chat_template_kwargs", "invalid_value"),
+    # What the chat template refuses.
+    ("messages", "invalid_value"),
+}
 _CHOICES = {
     # Only when `stream` is true.
     ("stream_options", "invalid_value")
@@ -54,8 +65,7 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
     "/v1/chat/completions": {
         *_ANSWER,
         *(*_CHOICES, *_ENGINE),
-        # What the chat template refuses.
-        ("messages", "invalid_value"),
+        *_MESSAGES,
         # Only one of it and `max_completion_tokens`.
         ("max_tokens", "invalid_value"),
         # No grammar is made of it.
@@ -78,7 +88,13 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
         # No grammar is made of it.
         (r"text\.format(\.schema.*)?", "invalid_value"),
     },
-    "/tokenize": {("prompt|messages", "context_length_exceeded"), ("messages", "invalid_value")},
+    "/tokenize": {
+        *_MESSAGES,
+        ("prompt|messages|tools", "context_length_exceeded"),
+        # One of them, and not both.
+        ("prompt", "invalid_value"),
+        (r"tools.*", "invalid_value"),
+    },
 }
 """Of each path the regular expression of `param`, and `code`."""
 

@@ -288,7 +288,7 @@ async def told(
 SWITCHES: list[tuple[Fields, str]] = [
     ({}, "- - - -"),
     ({"chat_template_kwargs": None, "reasoning_effort": None, "thinking": None}, "- - - -"),
-    ({"chat_template_kwargs": {}}, "- - - -"),
+    ({"chat_template_kwargs": {}, "reasoning_effort": ""}, "- - - -"),
     ({"chat_template_kwargs": {"enable_thinking": False}}, "False - - -"),
     ({"chat_template_kwargs": {"thinking": True, "style": "terse", "more": [1]}}, "- True - terse"),
     ({"enable_thinking": False}, "False False - -"),

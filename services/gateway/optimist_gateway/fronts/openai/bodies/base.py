@@ -136,5 +136,5 @@ def content_text(content: str | list[Any] | None, *, of_thoughts: bool = False) 
     """Returns the text of a content: its parts joined, without thoughts or of thoughts alone."""
     if not isinstance(content, list):
         return "" if of_thoughts else content or ""
-    parts = (Part(text=part) if isinstance(part, str) else part for part in content)
-    return "".join(part.text or "" for part in parts if (part.type in _THOUGHTS) is of_thoughts)
+    parts = [("text", one) if isinstance(one, str) else (one.type, one.text) for one in content]
+    return "".join(text for kind, text in parts if (kind in _THOUGHTS) is of_thoughts)

@@ -20,11 +20,12 @@ from optimist_gateway.fronts.openai.bodies.structure import MAX_TOOLS, Json, Sch
 MAX_MESSAGES = 4096
 MAX_TOOL_CALLS = 4096
 
+_Nothing = Annotated[list[Any], Field(max_length=0)]
 Arguments = Annotated[
     Schema | str,
     BeforeValidator(
         lambda value: "" if value in (None, []) else value,
-        json_schema_input_type=dict[str, Any] | str | None,
+        json_schema_input_type=dict[str, Any] | str | _Nothing | None,
     ),
 ]
 """A JSON object, mostly as text; what is none, as it was cut off, is shown as it is."""
@@ -130,7 +131,7 @@ def thinking_kwargs(effort: str | None, is_on: bool | None = None) -> dict[str, 
 
     An effort of `none` is the same as False; without either they think as they do.
     """
-    if is_on is None and effort is not None:
+    if is_on is None and effort:
         is_on = effort != "none"
     switches = {} if is_on is None else {"enable_thinking": is_on, "thinking": is_on}
     return switches | ({"reasoning_effort": effort} if effort and is_on else {})
