@@ -296,6 +296,7 @@ SWITCHES: list[tuple[Fields, str]] = [
     ({"thinking": {"type": "disabled"}}, "False False - -"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "True True - -"),
     ({"thinking": {"type": "adaptive"}}, "- - - -"),
+    ({"thinking": {"type": ["enabled"], "budget_tokens": None}}, "- - - -"),
     ({"reasoning_effort": "none"}, "False False - -"),
     *(
         ({"reasoning_effort": effort}, f"True True {effort} -")
@@ -338,7 +339,7 @@ async def test_the_template_reads_earlier_thoughts(told: Gateway, fields: Fields
         ({"chat_template_kwargs": {"a": [0] * 20_001}}, "chat_template_kwargs"),
         ({"reasoning_effort": 5}, "reasoning_effort"),
         ({"enable_thinking": "yes"}, "enable_thinking"),
-        ({"thinking": {}}, "thinking.type"),
+        ({"thinking": "enabled"}, "thinking"),
         ({"add_generation_prompt": "x"}, "add_generation_prompt"),
     ],
     ids=lambda one: str(one)[:60],

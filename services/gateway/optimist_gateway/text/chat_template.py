@@ -1,6 +1,6 @@
 """Renders the model's own chat template."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformers.utils.chat_template_utils import (
@@ -64,10 +64,13 @@ def render(
         texts, _ = rendered
         return str(texts[0])
 
+    given = template_kwargs or {}
+    without_effort = {name: one for name, one in given.items() if name != "reasoning_effort"}
     system = [one["content"].strip() for one in messages if one["role"] == "system"]
     texts: list[str] = []
     errors: list[Exception] = []
-    for values in _kwargs(template_kwargs or {}):
+    # There are templates that know some efforts only.
+    for values in (given, without_effort):
         for form in forms([dict(one) for one in messages], is_continued=continue_final_message):
             try:
                 texts.append(render_as(form, values))
@@ -81,10 +84,3 @@ def render(
             # It writes what the system says in words of its own.
             return texts[0]
     raise errors[0]
-
-
-def _kwargs(given: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yields values for a template, then without an effort that it may not know."""
-    yield given
-    if "reasoning_effort" in given:
-        yield {name: value for name, value in given.items() if name != "reasoning_effort"}

@@ -1,6 +1,6 @@
 """From the prompts and predictions of a request to their tokens."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,10 +13,9 @@ from optimist_gateway.core.answer.spans import (
     joined_spans,
 )
 from optimist_gateway.core.error import FieldError, Path
-from optimist_gateway.core.request import Conversation, Function, Message, Request, TextOrTokens
+from optimist_gateway.core.request import Conversation, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.tool_format import ToolFormat
 from optimist_gateway.text.template_messages import (
     TemplateMessage,
     template_messages,
@@ -101,13 +100,17 @@ async def render_chat(
     # The schemas are in the text too, in whatever form the template has them.
     described = sum(len(tool.description or "") for tool in tools)
     require_tokenizable(described, ("tools",), tokenizer, model)
-    # Calls, tools and what the template is told besides have values of their own.
-    has_values = (
-        tools or conversation.template_kwargs or any(message.tool_calls for message in messages)
-    )
-    size = length + described + _MESSAGE_SIZE * len(messages) + (LONG if has_values else 0)
+    # Calls, thoughts, tools and what the template is told besides have values of their own.
+    has_values = any(message.tool_calls or message.reasoning for message in messages)
+    is_long = has_values or tools or conversation.template_kwargs
+    size = length + described + _MESSAGE_SIZE * len(messages) + (LONG if is_long else 0)
+
+    def shown() -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
+        functions = [template_tool(tool) for tool in tools]
+        return with_tools(template_messages(messages), functions, tokenizer.tool_format)
+
     text = await tokenizer.render_messages(
-        *await beside(partial(_for_template, messages, tools, tokenizer.tool_format), size),
+        *await beside(shown, size),
         size=size,
         template_kwargs=conversation.template_kwargs,
         add_generation_prompt=conversation.add_generation_prompt,
@@ -115,12 +118,6 @@ async def render_chat(
     )
     require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text
-
-
-def _for_template(
-    messages: Sequence[Message], tools: Sequence[Function], form: ToolFormat
-) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
-    return with_tools(template_messages(messages), [template_tool(one) for one in tools], form)
 
 
 async def _encode(

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
@@ -203,27 +204,19 @@ def _with_texts(message: TemplateMessage) -> TemplateMessage:
 
 def _with_single_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
     """Returns messages with one call each, and the results of each right behind it."""
-    groups: list[list[TemplateMessage]] = []
+    placed: list[tuple[int, TemplateMessage]] = []
+    places: dict[str, int] = {}
     for message in messages:
-        if message["role"] == "tool" and groups:
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    shown: list[TemplateMessage] = []
-    for first, *results in groups:
-        calls = first.get("tool_calls", ())
+        calls = message.get("tool_calls", ())
+        if message["role"] != "tool":
+            places = {call["id"]: len(placed) + number for number, call in enumerate(calls)}
         if len(calls) < 2:
-            shown += [first, *results]
+            placed.append((places.get(message.get("tool_call_id", ""), len(placed)), message))
             continue
-        by_call: dict[str, list[TemplateMessage]] = {}
-        for result in results:
-            by_call.setdefault(result["tool_call_id"], []).append(result)
-        shown += [first | {"tool_calls": calls[:1]}, *by_call.pop(calls[0]["id"], [])]
-        for call in calls[1:]:
-            shown.append({"role": first["role"], "content": "", "tool_calls": [call]})
-            shown += by_call.pop(call["id"], [])
-        shown += [result for rest in by_call.values() for result in rest]
-    return shown
+        for number, call in enumerate(calls):
+            content = "" if number else message["content"]
+            placed.append((len(placed), message | {"content": content, "tool_calls": [call]}))
+    return [message for _, message in sorted(placed, key=itemgetter(0))]
 
 
 def _alternating(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:

@@ -137,13 +137,6 @@ def thinking_kwargs(effort: str | None, is_on: bool | None = None) -> dict[str, 
     return switches | ({"reasoning_effort": effort} if effort and is_on else {})
 
 
-class ThinkingBody(Body):
-    """Whether the model thinks before it answers."""
-
-    type: str
-    without_effect: ClassVar[frozenset[str]] = frozenset({"budget_tokens"})
-
-
 class ConversationFields(Body):
     """Fields beside the messages that the prompt of a chat depends on."""
 
@@ -159,8 +152,8 @@ class ConversationFields(Body):
     """Given to chat templates; `none` tells them not to think."""
     enable_thinking: bool | None = None
     """Extension: the same as in `chat_template_kwargs`."""
-    thinking: ThinkingBody | None = None
-    """Extension: the same, `enabled` or `disabled`."""
+    thinking: dict[str, Any] | None = None
+    """Extension: the same, by the `type` `enabled` or `disabled`."""
 
     def continues(self, last: MessageBody) -> bool:
         """Returns whether the answer continues the last message.
@@ -182,8 +175,9 @@ class ConversationFields(Body):
         """Returns messages, of which the last one is known to be good, with these fields."""
         is_continued = self.continues(messages[-1])
         is_on = self.enable_thinking
-        if is_on is None and self.thinking is not None:
-            is_on = {"enabled": True, "disabled": False}.get(self.thinking.type)
+        if is_on is None:
+            kind = str((self.thinking or {}).get("type"))
+            is_on = {"enabled": True, "disabled": False}.get(kind)
         return Conversation(
             [message.message() for message in messages],
             [tool.function.function_at(index) for index, tool in enumerate(self.tools or ())],
