@@ -209,8 +209,8 @@ async def test_a_call_that_was_cut_off_here_goes_back(gateway: Gateway) -> None:
     message = (await gateway.chat(tools=tools)).choices[0].message
     assert message.tool_calls[0].function.arguments == "{"
     gateway.say("fine")
-    told = result("cut off", tool_call_id=message.tool_calls[0].id)
-    await gateway.chat(tools=tools, messages=[*USER, message, told])
+    failure = result("cut off", tool_call_id=message.tool_calls[0].id)
+    await gateway.chat(tools=tools, messages=[*USER, message, failure])
     assert '"arguments": "{"}]}\n<|user|>{"name": "f", "result": "cut off"}' in prompt_of(gateway)
 
 
@@ -262,8 +262,8 @@ async def test_calls_without_arguments_of_other_servers_go_back_as_items(gateway
     assert '"arguments": "{\\"a\\": "}]}\n<|user|>{"name": "f"' in prompt_of(gateway)
 
 
-# What templates of other families read; the first line is what they are told.
-TOLD = (
+# What templates of other families read; the first line has the values for it.
+VALUES = (
     "{{ [enable_thinking, thinking, reasoning_effort, style] | map('default', '-') | join(' ') }}\n"
     "{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
@@ -273,12 +273,12 @@ TOLD = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def told(
+async def shows(
     tmp_path_factory: pytest.TempPathFactory, backend: Backend
 ) -> AsyncIterator[Gateway]:
-    """A gateway whose chat template tells what it was told."""
-    directory: Path = tmp_path_factory.mktemp("told") / "tiny"
-    save_model(directory, 512, TOLD)
+    """A gateway whose chat template shows the values that it is given."""
+    directory: Path = tmp_path_factory.mktemp("shows") / "tiny"
+    save_model(directory, 512, VALUES)
     async with starting(directory, load_tokenizer(str(directory)), backend) as gateway:
         gateway.say("fine")
         yield gateway
@@ -312,22 +312,22 @@ SWITCHES: list[tuple[Fields, str]] = [
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(("extra", "shown"), SWITCHES, ids=lambda one: str(one)[:70])
-async def test_what_the_template_is_told(told: Gateway, extra: Fields, shown: str) -> None:
-    await told.answer(CHAT, **extra)
-    assert prompt_of(told).splitlines()[0] == shown
-    tokenized = await told.answer("/tokenize", messages=USER, **extra)
-    assert tokenized["tokens"] == tokens(told.adds[-1].prompt_token_ids)
+async def test_values_for_the_template(shows: Gateway, extra: Fields, shown: str) -> None:
+    await shows.answer(CHAT, **extra)
+    assert prompt_of(shows).splitlines()[0] == shown
+    tokenized = await shows.answer("/tokenize", messages=USER, **extra)
+    assert tokenized["tokens"] == tokens(shows.adds[-1].prompt_token_ids)
 
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     "fields", [{"reasoning_content": "Well."}, {"reasoning": "Well."}, {"content": [THOUGHT]}]
 )
-async def test_the_template_reads_earlier_thoughts(told: Gateway, fields: Fields) -> None:
+async def test_the_template_reads_earlier_thoughts(shows: Gateway, fields: Fields) -> None:
     message = answer() | fields
-    await told.answer(CHAT, messages=[*USER, message, *USER])
+    await shows.answer(CHAT, messages=[*USER, message, *USER])
     shown = "" if "content" in fields else "Hi"
-    assert f"<|assistant|><think>Well.</think>{shown}\n" in prompt_of(told)
+    assert f"<|assistant|><think>Well.</think>{shown}\n" in prompt_of(shows)
 
 
 @pytest.mark.parametrize(

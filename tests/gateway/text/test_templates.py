@@ -243,7 +243,7 @@ def test_templates_show_arguments_that_are_no_object(text: str) -> None:
         assert "cut" in shown
 
 
-def test_the_first_error_is_told_if_every_form_is_refused() -> None:
+def test_the_first_error_is_reported_if_every_form_is_refused() -> None:
     refuses = "{{ raise_exception(messages | length | string + ' messages') }}"
     with pytest.raises(Exception, match=r"^3 messages$"):
         prompt(refuses, [SYSTEM, ASK, SAY])

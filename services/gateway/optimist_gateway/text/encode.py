@@ -100,7 +100,7 @@ async def render_chat(
     # The schemas are in the text too, in whatever form the template has them.
     described = sum(len(tool.description or "") for tool in tools)
     require_tokenizable(described, ("tools",), tokenizer, model)
-    # Calls, thoughts, tools and what the template is told besides have values of their own.
+    # Calls, thoughts, tools and further values for the template have values of their own.
     has_values = any(message.tool_calls or message.reasoning for message in messages)
     is_long = has_values or tools or conversation.template_kwargs
     size = length + described + _MESSAGE_SIZE * len(messages) + (LONG if is_long else 0)

@@ -1,4 +1,4 @@
-"""The messages of a chat in the body of a request, and what its template is told besides."""
+"""The messages of a chat in the body of a request, and further values for its template."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -127,7 +127,7 @@ def _leaves_the_prompt(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def thinking_kwargs(effort: str | None, is_on: bool | None = None) -> dict[str, Any]:
-    """Returns what templates are told of how much to think, by the names that they have for it.
+    """Returns values for templates that say how much to think, by the names that they have.
 
     An effort of `none` is the same as False; without either they think as they do.
     """
