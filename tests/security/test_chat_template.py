@@ -53,7 +53,7 @@ def test_texts_of_messages_are_no_templates() -> None:
 
 async def test_requests_bring_no_template(gateway: Gateway) -> None:
     gateway.say("x")
-    values = {"chat_template": WRITTEN, "documents": [WRITTEN]}
+    values: dict[str, Any] = {"chat_template": WRITTEN, "documents": [WRITTEN]}
     values["chat_template_kwargs"] = {"documents": [{"text": WRITTEN}], "name": WRITTEN}
     for name, value in values.items():
         fields: dict[str, Any] = {"messages": MESSAGES, name: value}

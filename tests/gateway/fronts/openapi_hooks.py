@@ -24,6 +24,8 @@ MAX_LENGTH = 1024
 _ANSWER = {
     # The prompt with the answer is longer than the model's longest sequence.
     (r"prompt(\[\d+\])?|messages|input|tools", "context_length_exceeded"),
+    # A part without a text.
+    (r"(messages\[\d+\]|prediction(\[\d+\])?)\.content\[\d+\]", "invalid_value"),
     # More tokens than the answer may have.
     ("min_tokens", "invalid_value"),
     # Bytes, where a schema counts characters.
@@ -44,6 +46,8 @@ _ANSWER = {
     (r"tools(\[\d+\](\.function)?\.(name|parameters.*))?", "invalid_value"),
 }
 _MESSAGES = {
+    # A part without a text.
+    (r"messages\[\d+\]\.content\[\d+\]", "invalid_value"),
     # Only answers and results may have none; only answers have calls.
     (r"messages\[\d+\]\.content", "missing_required_parameter"),
     (r"messages\[\d+\]\.(tool_calls|function_call)", "invalid_value"),

@@ -98,7 +98,7 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"stream": True, "stream_options": {"include": True}}, "stream_options.include"),
     (CHAT, {"prediction": "text"}, "prediction"),
     (CHAT, {"prediction": {"type": "tokens", "content": "a"}}, "prediction.type"),
-    (CHAT, {"prediction": predicted([IMAGE])["prediction"][0]}, "prediction.content[0]"),
+    (CHAT, {"prediction": predicted([{"type": "text"}])["prediction"][0]}, "prediction.content[0]"),
     (CHAT, predicted("a", "a", [5]), "prediction[2].content[0]"),
     (CHAT, predicted("a", weight=1), "prediction[0].weight"),
     (CHAT, predicted(*"a" * 17), "prediction"),

@@ -195,9 +195,10 @@ async def test_what_the_official_client_parsed_goes_back(gateway: Gateway) -> No
     options["tools"] = [{"type": "function", "function": tool}]
     gateway.say('{"tool_calls": [{"name": "f", "arguments": {"city": "Rome"}}]}')
     message = (await parse(**options)).choices[0].message
-    assert message.tool_calls[0].function.parsed_arguments == {"city": "Rome"}
+    (parsed,) = message.tool_calls or []
+    assert parsed.function.parsed_arguments == {"city": "Rome"}
     gateway.say('{"city": "Rome"}')
-    answered = result(tool_call_id=message.tool_calls[0].id)
+    answered = result(tool_call_id=parsed.id)
     await parse(**options | {"messages": [*USER, message, answered]})
     assert '"arguments": {"city": "Rome"}}]}\n<|user|>{"name": "f"' in prompt_of(gateway)
 
@@ -233,6 +234,10 @@ WRONG: list[tuple[list[Fields], str, str]] = [
         for role in ("ipython", "critic", "model", "", None, 5)
     ),
     ([{"content": "x"}], "messages[0].role", "required"),
+    ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]", "have a text"),
+    ([{"role": "user", "content": [{"sun": 5}]}], "messages[0].content[0]", "have a text"),
+    ([{"role": "user", "content": {"sun": 5}}], "messages[0].content", "string"),
+    ([{"role": "user", "content": [5]}], "messages[0].content[0]", "dictionary"),
     *(
         ([{"role": role, "content": None}], "messages[0].content", "required")
         for role in ("user", "system", "developer")

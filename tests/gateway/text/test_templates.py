@@ -160,7 +160,7 @@ def test_our_own_description_of_tools_needs_no_system_role() -> None:
         assert rest == f"{CALL_TEXT}<user>{RESULT_TEXT}\n\nMore<assistant>"
 
 
-def called(*arguments: Any, ids: str = "abcd") -> Message:
+def called(*arguments: Any, ids: Sequence[str] = "abcd") -> Message:
     calls = [ToolCall(one, "f", text) for one, text in zip(ids, arguments, strict=False)]
     return Message("assistant", "", tool_calls=tuple(calls))
 
@@ -272,7 +272,7 @@ def test_values_for_templates() -> None:
 def test_prompts_end_with_what_is_to_be_continued(template: str, content: str) -> None:
     for before in ([], [SYSTEM], [SYSTEM, DEVELOPER, ASK], [SAY, ASK]):
         messages = [*before, Message("assistant", content)]
-        options = {"add_generation_prompt": False, "continue_final_message": True}
+        options: Any = {"add_generation_prompt": False, "continue_final_message": True}
         text = prompt(template, messages, **options)
         assert text.endswith(content)
         assert text.count("<assistant>") == 1 + (SAY in before)

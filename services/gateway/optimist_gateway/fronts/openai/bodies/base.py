@@ -125,11 +125,13 @@ class Part(Body):
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
+        if not self.model_fields_set.intersection(("text", "refusal", "thinking", "data")):
+            raise ValueError("must have a text")
         self.text = self.text or self.refusal or self.thinking or ""
         return self
 
 
-Content = str | Annotated[list[str | Part], Field(fail_fast=True, max_length=MAX_PARTS)]
+Content = str | Annotated[list[Part | str], Field(fail_fast=True, max_length=MAX_PARTS)]
 
 
 def content_text(content: str | list[Any] | None, *, of_thoughts: bool = False) -> str:
