@@ -125,9 +125,12 @@ class Part(Body):
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:
-        if not self.model_fields_set.intersection(("text", "refusal", "thinking", "data")):
-            raise ValueError("must have a text")
-        self.text = self.text or self.refusal or self.thinking or ""
+        if self.type in _THOUGHTS:
+            self.thinking, self.text = self.thinking or self.text or "", ""
+        elif self.text is None:
+            if not self.model_fields_set.intersection(("text", "refusal")):
+                raise ValueError("must have a text")
+            self.text = self.refusal or ""
         return self
 
 
@@ -135,8 +138,9 @@ Content = str | Annotated[list[Part | str], Field(fail_fast=True, max_length=MAX
 
 
 def content_text(content: str | list[Any] | None, *, of_thoughts: bool = False) -> str:
-    """Returns the text of a content: its parts joined, without thoughts or of thoughts alone."""
+    """Returns the text of a content, without thoughts or of thoughts alone: its parts, joined."""
     if not isinstance(content, list):
         return "" if of_thoughts else content or ""
-    parts = [("text", one) if isinstance(one, str) else (one.type, one.text) for one in content]
-    return "".join(text for kind, text in parts if (kind in _THOUGHTS) is of_thoughts)
+    if of_thoughts:
+        return "".join(part.thinking or "" for part in content if isinstance(part, Part))
+    return "".join(part if isinstance(part, str) else part.text for part in content)

@@ -95,18 +95,21 @@ class MessageBody(Body):
 
     def message(self) -> Message:
         """Returns the message as a plain value."""
+        text = content_text(self.content)
+        if self.role != "assistant":
+            role = "tool" if self.role == "function" else self.role
+            return Message(role, text, tool_call_id=self.tool_call_id or None, name=self.name)
         calls = [(call.id, call.function) for call in self.tool_calls or ()]
         if self.function_call is not None:
             calls.append((None, self.function_call))
-        thought = content_text(self.content, of_thoughts=True)
-        texts = (self.reasoning_content, self.reasoning, thought)
+        thoughts = (self.reasoning_content, self.reasoning)
         return Message(
-            "tool" if self.role == "function" else self.role,
-            content_text(self.content) or self.refusal or "",
+            self.role,
+            text or self.refusal or "",
             tuple(ToolCall(name or "", called.name, called.arguments) for name, called in calls),
-            self.tool_call_id or None,
-            self.name,
-            next((text for text in texts if text and isinstance(text, str)), ""),
+            name=self.name,
+            reasoning=next((one for one in thoughts if one and isinstance(one, str)), "")
+            or content_text(self.content, of_thoughts=True),
         )
 
 
