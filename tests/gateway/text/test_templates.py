@@ -46,7 +46,13 @@ QWEN35 = SYSTEM_FIRST + SHOWS
 USER_LAST = (
     "{% if messages[-1].role == 'assistant' %}{{ raise_exception('no question') }}{% endif %}"
 )
-# Only the last message of the user has what the system says.
+# As of Ministral and Devstral.
+SAYS_SOMETHING = (
+    "{% for message in messages if message.role == 'assistant' %}"
+    "{% if not message.content and not message.tool_calls %}"
+    "{{ raise_exception('Assistant message must have a string') }}{% endif %}{% endfor %}"
+)
+# It leaves out what the system says.
 SILENT = """
 {%- for message in messages if message.role != 'system' %}
 {{- '<' + message.role + '>' + message.content }}{% endfor %}<assistant>"""
@@ -132,6 +138,10 @@ REFUSED: list[tuple[str, list[Message], str]] = [
     (GEMMA2, [SYSTEM, SAY, ASK], "<user>Be brief.<assistant>Say<user>Ask"),
     (LLAMA2, [SAY], "<user><assistant>Say"),
     (USER_LAST + SHOWS, [ASK, SAY], "<user>Ask<assistant>Say<user>"),
+    # an answer that says nothing
+    (SAYS_SOMETHING + SHOWS, [ASK, Message("assistant", ""), MORE], "<user>Ask\n\nMore"),
+    (SAYS_SOMETHING + SHOWS, [ASK, Message("assistant", "")], "<user>Ask"),
+    (SAYS_SOMETHING + SHOWS, [Message("assistant", "")], "<user>"),
     # calls and results, which are text here
     (GEMMA2, [ASK, CALLED, RESULT], f"<user>Ask<assistant>{CALL_TEXT}<user>{RESULT_TEXT}"),
     (
@@ -294,3 +304,19 @@ def test_every_conversation_makes_a_prompt_with_all_that_was_said(
     places = [prompt(template, messages).find(text) for text in texts]
     assert -1 not in places
     assert places == sorted(places)
+
+
+@given(st.lists(ROLES, min_size=1, max_size=12), st.sampled_from([MISTRAL3, ONE_CALL]))
+def test_templates_that_know_calls_get_every_conversation_too(
+    roles: list[str], template: str
+) -> None:
+    texts = [f"({index})" for index in range(len(roles))]
+    calls = (CALL, ToolCall("second", "g", '{"a": '))
+    messages = [
+        Message("assistant", "", tool_calls=calls[: 1 + index % 2])
+        if role == "call"
+        else Message(role, text, tool_call_id="second" if index % 3 else None)
+        for index, (role, text) in enumerate(zip(roles, texts, strict=True))
+    ]
+    shown = prompt(template, messages, MISTRAL if template == MISTRAL3 else LLAMA3)
+    assert all(text in shown for role, text in zip(roles, texts, strict=True) if role != "call")

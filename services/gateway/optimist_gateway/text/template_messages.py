@@ -162,7 +162,8 @@ def forms(
     """Yields messages as they are, then in other forms for templates that refuse these.
 
     In turn: each call in a message of its own; neighbours of one role as one, with a system message
-    at the beginning only; its text in the first message of the user; calls and results as text.
+    at the beginning only, and no empty answers; its text in the first message of the user; calls
+    and results as text.
     Each has the arguments of calls as objects first, then as texts. If the last message
     `is_continued`, it stays the last one.
     """
@@ -180,13 +181,19 @@ def _shapes(
 ) -> Iterator[list[TemplateMessage]]:
     yield messages
     yield _with_single_calls(messages)
-    for one in (messages, _without_calls(messages)):
+    kept = len(messages) - 1 if is_continued else None
+    said = [one for number, one in enumerate(messages) if number == kept or not _is_empty(one)]
+    for one in (said, _without_calls(said)):
         alternating = _alternating(one)
         yield alternating
         plain = _without_system(alternating)
         yield plain
     if not is_continued and plain[-1]["role"] == "assistant":
         yield [*plain, {"role": "user", "content": ""}]
+
+
+def _is_empty(message: TemplateMessage) -> bool:
+    return message["role"] == "assistant" and not (message["content"] or "tool_calls" in message)
 
 
 def _with_texts(message: TemplateMessage) -> TemplateMessage:
@@ -229,7 +236,9 @@ def _alternating(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
         last = groups[-1][-1] if groups else message | {"role": ""}
         if message["role"] == "system" and last["role"] not in ("", "system"):
             message = message | {"role": "user"}
-        if last["role"] == message["role"] != "tool" and "tool_calls" not in last:
+        # Beside calls, some templates leave text out.
+        has_calls = "tool_calls" in last or "tool_calls" in message
+        if last["role"] == message["role"] != "tool" and not has_calls:
             groups[-1].append(message)
         else:
             groups.append([message])
