@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimist_gateway.core.answer.spans import find_contents
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import JSON, LLAMA3, MISTRAL, ToolFormat
 from optimist_gateway.text.chat_template import render
@@ -301,9 +302,12 @@ def test_every_conversation_makes_a_prompt_with_all_that_was_said(
         Message("assistant", text, tool_calls=(CALL,)) if role == "call" else Message(role, text)
         for role, text in zip(roles, texts, strict=True)
     ]
-    places = [prompt(template, messages).find(text) for text in texts]
+    shown = prompt(template, messages)
+    places = [shown.find(text) for text in texts]
     assert -1 not in places
     assert places == sorted(places)
+    # What was read of the prompt is found in the messages.
+    assert [one.message for one in find_contents(shown, texts)] == list(range(len(texts)))
 
 
 @given(st.lists(ROLES, min_size=1, max_size=12), st.sampled_from([MISTRAL3, ONE_CALL]))
