@@ -24,8 +24,6 @@ MAX_LENGTH = 1024
 _ANSWER = {
     # The prompt with the answer is longer than the model's longest sequence.
     (r"prompt(\[\d+\])?|messages|input|tools", "context_length_exceeded"),
-    # A part without a text.
-    (r"(messages\[\d+\]|prediction(\[\d+\])?)\.content\[\d+\]", "invalid_value"),
     # More tokens than the answer may have.
     ("min_tokens", "invalid_value"),
     # Bytes, where a schema counts characters.
@@ -45,19 +43,6 @@ _ANSWER = {
     # Two tools of one name, or arguments that no grammar follows.
     (r"tools(\[\d+\](\.function)?\.(name|parameters.*))?", "invalid_value"),
 }
-_MESSAGES = {
-    # A part without a text.
-    (r"messages\[\d+\]\.content\[\d+\]", "invalid_value"),
-    # Only answers and results may have none; only answers have calls.
-    (r"messages\[\d+\]\.content", "missing_required_parameter"),
-    (r"messages\[\d+\]\.(tool_calls|function_call)", "invalid_value"),
-    # The last message is no answer.
-    ("continue_final_message", "invalid_value"),
-    # Names that are the server's.
-    ("chat_template_kwargs", "invalid_value"),
-    # What the chat template refuses.
-    ("messages", "invalid_value"),
-}
 _CHOICES = {
     # Only when `stream` is true.
     ("stream_options", "invalid_value")
@@ -69,7 +54,8 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
     "/v1/chat/completions": {
         *_ANSWER,
         *(*_CHOICES, *_ENGINE),
-        *_MESSAGES,
+        # What the chat template refuses.
+        ("messages", "invalid_value"),
         # Only one of it and `max_completion_tokens`.
         ("max_tokens", "invalid_value"),
         # No grammar is made of it.
@@ -92,13 +78,7 @@ REFUSALS: dict[str, set[tuple[str, str]]] = {
         # No grammar is made of it.
         (r"text\.format(\.schema.*)?", "invalid_value"),
     },
-    "/tokenize": {
-        *_MESSAGES,
-        ("prompt|messages|tools", "context_length_exceeded"),
-        # One of them, and not both.
-        ("prompt", "invalid_value"),
-        (r"tools.*", "invalid_value"),
-    },
+    "/tokenize": {("prompt|messages", "context_length_exceeded"), ("messages", "invalid_value")},
 }
 """Of each path the regular expression of `param`, and `code`."""
 
