@@ -36,7 +36,6 @@ class CalledFunction(Body):
 
     name: str
     arguments: Arguments = Field("", validation_alias=AliasChoices("arguments", "input"))
-    without_effect: ClassVar[frozenset[str]] = frozenset({"parsed_arguments"})
 
 
 class ToolCallBody(Body):
@@ -44,7 +43,7 @@ class ToolCallBody(Body):
 
     id: str | None = None
     function: CalledFunction = Field(validation_alias=AliasChoices("function", "custom"))
-    without_effect: ClassVar[frozenset[str]] = frozenset({"index", "type"})
+    without_effect: ClassVar[frozenset[str]] = frozenset({"type"})
 
 
 class MessageBody(Body):
