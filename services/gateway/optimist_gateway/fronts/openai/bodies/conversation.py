@@ -139,7 +139,26 @@ def thinking_kwargs(effort: str | None, is_on: bool | None = None) -> dict[str, 
     return switches | ({"reasoning_effort": effort} if effort and is_on else {})
 
 
-class ConversationFields(Body):
+class TemplateFields(Body):
+    """What a chat template is told beside the messages and the tools."""
+
+    chat_template_kwargs: Annotated[Json, AfterValidator(_leaves_the_prompt)] | None = None
+    """Extension: values for the chat template by name, such as `enable_thinking`."""
+    enable_thinking: bool | None = None
+    """Extension: the same as in `chat_template_kwargs`."""
+    thinking: dict[str, Any] | None = None
+    """Extension: the same, by the `type` `enabled` or `disabled`."""
+
+    def template_kwargs(self, effort: str | None) -> dict[str, Any]:
+        """Returns values for the template by name; `effort` is how much to think."""
+        is_on = self.enable_thinking
+        if is_on is None:
+            kind = str((self.thinking or {}).get("type"))
+            is_on = {"enabled": True, "disabled": False}.get(kind)
+        return thinking_kwargs(effort, is_on) | (self.chat_template_kwargs or {})
+
+
+class ConversationFields(TemplateFields):
     """Fields beside the messages that the prompt of a chat depends on."""
 
     tools: list[ToolBody] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
@@ -148,14 +167,8 @@ class ConversationFields(Body):
     """Extension: whether the prompt goes up to where an answer begins; null is true."""
     continue_final_message: bool | None = None
     """Extension: whether the answer continues the last message, which is the assistant's."""
-    chat_template_kwargs: Annotated[Json, AfterValidator(_leaves_the_prompt)] | None = None
-    """Extension: values for the chat template by name, such as `enable_thinking`."""
     reasoning_effort: str | None = None
     """Given to chat templates; `none` tells them not to think."""
-    enable_thinking: bool | None = None
-    """Extension: the same as in `chat_template_kwargs`."""
-    thinking: dict[str, Any] | None = None
-    """Extension: the same, by the `type` `enabled` or `disabled`."""
 
     def continues(self, last: MessageBody) -> bool:
         """Returns whether the answer continues the last message.
@@ -176,14 +189,10 @@ class ConversationFields(Body):
     def conversation(self, messages: Sequence[MessageBody]) -> Conversation:
         """Returns messages, of which the last one is known to be good, with these fields."""
         is_continued = self.continues(messages[-1])
-        is_on = self.enable_thinking
-        if is_on is None:
-            kind = str((self.thinking or {}).get("type"))
-            is_on = {"enabled": True, "disabled": False}.get(kind)
         return Conversation(
             [message.message() for message in messages],
             [tool.function.function_at(index) for index, tool in enumerate(self.tools or ())],
-            thinking_kwargs(self.reasoning_effort, is_on) | (self.chat_template_kwargs or {}),
+            self.template_kwargs(self.reasoning_effort),
             add_generation_prompt=not is_continued and self.add_generation_prompt is not False,
             continue_final_message=is_continued,
         )
