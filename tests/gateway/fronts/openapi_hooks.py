@@ -41,7 +41,7 @@ _ANSWER = {
     # It names no tool, or there are none.
     (r"tool_choice(\..*)?", "invalid_value"),
     # Two tools of one name, or arguments that no grammar follows.
-    (r"tools(\[\d+\](\.function)?\.(name|parameters.*))?", "invalid_value"),
+    (r"tools(\[\d+\])*(\.(function|tools\[\d+\]))?(\.(name|parameters.*))?", "invalid_value"),
 }
 _CHOICES = {
     # Only when `stream` is true.

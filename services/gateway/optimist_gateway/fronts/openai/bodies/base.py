@@ -100,7 +100,7 @@ class Body(BaseModel):
         return unknown
 
 
-_THOUGHTS = ("reasoning", "redacted_thinking", "thinking")
+_THOUGHTS = ("reasoning", "reasoning_text", "redacted_thinking", "summary_text", "thinking")
 _PARTS = ("text", "input_text", "output_text", "refusal", *_THOUGHTS)
 
 

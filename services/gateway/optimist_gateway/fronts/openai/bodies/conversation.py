@@ -140,22 +140,26 @@ def thinking_kwargs(effort: str | None, is_on: bool | None = None) -> dict[str, 
 
 
 class TemplateFields(Body):
-    """What a chat template is told beside the messages and the tools."""
+    """What a chat template gets beside the messages and the tools."""
 
     chat_template_kwargs: Annotated[Json, AfterValidator(_leaves_the_prompt)] | None = None
     """Extension: values for the chat template by name, such as `enable_thinking`."""
+    reasoning_effort: str | None = None
+    """Given to chat templates; `none` tells them not to think."""
     enable_thinking: bool | None = None
     """Extension: the same as in `chat_template_kwargs`."""
     thinking: dict[str, Any] | None = None
     """Extension: the same, by the `type` `enabled` or `disabled`."""
 
-    def template_kwargs(self, effort: str | None) -> dict[str, Any]:
-        """Returns values for the template by name; `effort` is how much to think."""
+    def template_kwargs(self, effort: str | None = None) -> dict[str, Any]:
+        """Returns values for the template by name; `effort` goes before `reasoning_effort`."""
         is_on = self.enable_thinking
         if is_on is None:
             kind = str((self.thinking or {}).get("type"))
             is_on = {"enabled": True, "disabled": False}.get(kind)
-        return thinking_kwargs(effort, is_on) | (self.chat_template_kwargs or {})
+        return thinking_kwargs(effort or self.reasoning_effort, is_on) | (
+            self.chat_template_kwargs or {}
+        )
 
 
 class ConversationFields(TemplateFields):
@@ -167,8 +171,6 @@ class ConversationFields(TemplateFields):
     """Extension: whether the prompt goes up to where an answer begins; null is true."""
     continue_final_message: bool | None = None
     """Extension: whether the answer continues the last message, which is the assistant's."""
-    reasoning_effort: str | None = None
-    """Given to chat templates; `none` tells them not to think."""
 
     def continues(self, last: MessageBody) -> bool:
         """Returns whether the answer continues the last message.
@@ -192,7 +194,7 @@ class ConversationFields(TemplateFields):
         return Conversation(
             [message.message() for message in messages],
             [tool.function.function_at(index) for index, tool in enumerate(self.tools or ())],
-            self.template_kwargs(self.reasoning_effort),
+            self.template_kwargs(),
             add_generation_prompt=not is_continued and self.add_generation_prompt is not False,
             continue_final_message=is_continued,
         )
