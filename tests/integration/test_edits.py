@@ -53,6 +53,21 @@ def test_a_prediction_that_is_useless_or_goes_wrong_changes_nothing(client: Open
     assert wrong.rejected > 0
 
 
+def test_an_answer_goes_on_where_the_last_message_ends(client: OpenAI) -> None:
+    edit = edits(1)[0]
+    plain = ask(client, edit, None)
+    length = plain.text.index("\n", len(plain.text) // 2) + 1
+    begun, rest = plain.text[:length], plain.text[length:]
+    messages = [*edit.messages(), {"role": "assistant", "content": begun}]
+    for prediction in (None, rest, edit.before):
+        body = predict(prediction) if prediction is not None else {}
+        body["continue_final_message"] = True
+        answer = complete(client, messages, extra_body=body)
+        assert answer.choices[0].message.content == rest
+        accepted = answer.usage.completion_tokens_details.accepted_prediction_tokens
+        assert (accepted > 0) is (prediction is not None)
+
+
 @our_engine(reason="vLLM keeps the distribution, not the sample")
 def test_sampled_text_does_not_depend_on_the_prediction(client: OpenAI) -> None:
     edit = edits(1)[0]

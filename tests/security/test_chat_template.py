@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from optimist_gateway.text.chat_template import render
+from tests.gateway.fake_scheduler import tokens
 from tests.gateway.harness import CHAT, Gateway
 
 WRITTEN = "{{ 7 * 7 }}{% raw %}"
@@ -50,10 +51,23 @@ def test_texts_of_messages_are_no_templates() -> None:
     assert render("{{ messages[0].content }}", MESSAGES, None, {}) == WRITTEN
 
 
+async def test_requests_bring_no_template(gateway: Gateway) -> None:
+    gateway.say("x")
+    values: dict[str, Any] = {"chat_template": WRITTEN, "documents": [WRITTEN]}
+    values["chat_template_kwargs"] = {"documents": [{"text": WRITTEN}], "name": WRITTEN}
+    for name, value in values.items():
+        fields: dict[str, Any] = {"messages": MESSAGES, name: value}
+        await gateway.answer(CHAT, **fields)
+        prompt = gateway.backend.decode(tokens(gateway.adds[-1].prompt_token_ids))
+        assert prompt == f"<|user|>{WRITTEN}\n<|assistant|>"
+
+
 @pytest.mark.parametrize(
-    "field", ["chat_template", "chat_template_kwargs", "documents", "add_generation_prompt"]
+    "name", ["messages", "tools", "chat_template", "add_generation_prompt", "bos_token"]
 )
-async def test_requests_bring_no_template(gateway: Gateway, field: str) -> None:
-    fields: dict[str, Any] = {"messages": MESSAGES, field: "{{ 7 * 7 }}"}
-    error = await gateway.refused(CHAT, **fields)
-    assert error["param"] == field
+async def test_values_for_a_template_leave_the_rest_of_the_prompt_alone(
+    gateway: Gateway, name: str
+) -> None:
+    error = await gateway.refused(CHAT, messages=MESSAGES, chat_template_kwargs={name: "x"})
+    assert error["param"] == "chat_template_kwargs"
+    assert error["message"] == f"chat_template_kwargs: {name} must not be among them"

@@ -210,6 +210,7 @@ PLACE, FUNCTION = "response_format.json_schema.schema", "tools[0].function"
 REFUSED: list[tuple[Fields, str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
+    ({"tools": function(name="a" * 129)}, f"{FUNCTION}.name"),
     ({"tools": function(parameters={"type": "array"})}, f"{FUNCTION}.parameters"),
     ({"tools": function(parameters={"not": {}}, strict=True)}, f"{FUNCTION}.parameters.not"),
     ({"tools": function() * 2}, "tools[1].function.name"),
@@ -238,16 +239,11 @@ REFUSED: list[tuple[Fields, str]] = [
     (structured(regex="a") | JSON_OBJECT, "structured_outputs.regex"),
     (structured(grammar='start: "a"') | {"tools": TOOLS}, "structured_outputs.grammar"),
 ]
-OF_CALL = "tool_calls[0].function"
 MESSAGES: list[tuple[Fields, str]] = [
-    ({"role": "assistant", "content": None}, ""),
-    (assistant(call(id="")), ".tool_calls[0].id"),
-    (assistant(call(function={"name": "a b"})), f".{OF_CALL}.name"),
-    (assistant(*[call()] * 129), ".tool_calls"),
-    ({"role": "tool", "content": "x"}, ".tool_call_id"),
-    ({"role": "tool", "tool_call_id": "a"}, ".content"),
+    (assistant(call(function={"arguments": 5})), ".tool_calls[0].function.arguments"),
+    (assistant({"id": "a", "type": "function"}), ".tool_calls[0].function"),
     ({"role": "user", "content": "x", "tool_calls": [call()]}, ".tool_calls"),
-    ({"role": "function", "name": "f", "content": "x"}, ".role"),
+    ({"role": "user", "content": "x", "function_call": {"name": "f"}}, ".function_call"),
 ]
 REFUSED += [({"messages": [message]}, f"messages[0]{param}") for message, param in MESSAGES]
 

@@ -75,7 +75,6 @@ WRONG: list[tuple[str, Fields, str]] = [
     (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
     (CHAT, said([IMAGE]), "messages[0].content[0]"),
     (CHAT, said("a", "assistant", tool_calls=[{}]), "messages[0]"),
-    (CHAT, said("a", "assistant"), "messages"),
     (CHAT, {"model": None}, "model"),
     (CHAT, {"temperature": "0"}, "temperature"),
     (CHAT, {"logit_bias": {"7": 101}}, "logit_bias.7"),

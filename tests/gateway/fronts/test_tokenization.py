@@ -77,7 +77,6 @@ async def test_the_template_is_shown_if_the_setting_says(
         ("/tokenize", {"prompt": "a", "messages": USER}, "prompt"),
         ("/tokenize", {"prompt": "a" * 150_000}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
-        ("/tokenize", {"messages": [{"role": "assistant", "content": "a"}]}, "messages"),
         ("/tokenize", {"prompt": "a", "model": "other"}, "model"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [100_000]}, "tokens"),

@@ -15,7 +15,7 @@ from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
 from optimist_gateway.text.chat_template import render
-from optimist_gateway.text.encode import template_messages, with_tools
+from optimist_gateway.text.template_messages import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
 from tests.gateway.fake_scheduler import EOS
@@ -192,6 +192,7 @@ async def test_templates_that_refuse_or_are_slow(model_directory: Path, tmp_path
         "{% if messages[0].content == 'slow' %}"
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
         "{% elif messages[0].content == 'bad' %}{{ raise_exception('begin with a user') }}"
+        "{% elif messages[0].role == 'system' %}{{ raise_exception('no system') }}"
         "{% endif %}{{ messages[0].content }}"
     )
     directory = directory_with(slow, model_directory, tmp_path)
@@ -200,7 +201,10 @@ async def test_templates_that_refuse_or_are_slow(model_directory: Path, tmp_path
         for content, error in (("bad", "begin with a user"), ("slow", "longer than 1 seconds")):
             with pytest.raises(FieldError, match=error):
                 await limited.render_messages([{"role": "user", "content": content}])
-        assert await limited.render_messages([{"role": "user", "content": "quick"}]) == "quick"
+        question = {"role": "user", "content": "quick"}
+        assert await limited.render_messages([question]) == "quick"
+        system = {"role": "system", "content": "Be"}
+        assert await limited.render_messages([system, question]) == "Be\n\nquick"
     finally:
         await limited.stop()
 

@@ -8,6 +8,8 @@ import json
 import re
 from typing import Any
 
+from pydantic_core import from_json
+
 MAX_WEIGHT = 2**19
 """Of a body: twice as many numbers as a request may have tokens."""
 HEAVY = 8
@@ -21,15 +23,16 @@ _ESCAPE = re.compile(
 )
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, *, may_break_off: bool = False) -> Any:
     """Returns the value of a JSON text; halves of surrogate pairs are U+FFFD.
 
     They come from clients that cut a text between the halves of a character; no tokenizer takes
-    them. Raises ValueError or RecursionError, as `json.loads` does.
+    them. Of a text that `may_break_off`, the value is what there is of it. Raises ValueError or
+    RecursionError, as `json.loads` does.
     """
     if _SURROGATE.search(text) is not None:
         text = _ESCAPE.sub(lambda match: match[1] or r"\ufffd", text)
-    return json.loads(text)
+    return from_json(text, allow_partial="trailing-strings") if may_break_off else json.loads(text)
 
 
 def is_heavier(text: bytes, most: int) -> bool:

@@ -51,7 +51,7 @@ class Function:
     """A function that the model may call."""
 
     name: str
-    """Letters, digits, `_` and `-`."""
+    """Letters, digits, `_`, `-`, `.`, `:` and `/`."""
     parameters: Mapping[str, Any]
     """JSON schema of its arguments."""
     is_strict: bool
@@ -105,9 +105,10 @@ class ToolCall:
     """A call that the assistant made earlier."""
 
     id: str
+    """May be empty, where a client gives none."""
     name: str
     arguments: Mapping[str, Any] | str
-    """Text if it was no JSON object, as that of a call that was cut off."""
+    """An object, or the text of one; a text that is none if the call was cut off."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,9 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     """Calls of an assistant's message."""
     tool_call_id: str | None = None
-    """Of a tool's message: the call whose result it is."""
+    """Of a tool's message: the call whose result it is; None for the next without one."""
     name: str | None = None
-    """Of a tool's message: the function, if the client says."""
+    """Of its author, if the client says; of a tool's message, the function."""
     reasoning: str = ""
     """Of an assistant's message: what the model thought before it."""
 
@@ -174,6 +175,12 @@ class Conversation:
     messages: Sequence[Message]
     tools: Sequence[Function] = ()
     """Functions that the prompt describes."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further values for the template by name, such as `enable_thinking`."""
+    add_generation_prompt: bool = True
+    """Whether the prompt goes up to where an answer begins."""
+    continue_final_message: bool = False
+    """Whether the answer continues the last message, which is the assistant's."""
 
 
 TextOrTokens = str | Sequence[int]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from optimist_gateway.structure.grammars import MAX_PART_SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
 
-MAX_NAME_CHARACTERS = 64
+MAX_NAME_CHARACTERS = 258
+"""A name, of at most 128, behind that of a namespace."""
 _SPACE = rf"[ \n\r\t]{{0,{MAX_PART_SPACE}}}"
-_NAME = rf"([A-Za-z0-9_-]{{1,{MAX_NAME_CHARACTERS}}})"
+_NAME = rf"([A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARACTERS}}})"
 _SPACES = " \n\r\t"
 
 

@@ -1,8 +1,6 @@
 """From the prompts of a request to their tokens."""
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,124 +12,19 @@ from optimist_gateway.core.answer.spans import (
     joined_spans,
 )
 from optimist_gateway.core.error import FieldError, Path
-from optimist_gateway.core.request import Conversation, Function, Message, Request, TextOrTokens
+from optimist_gateway.core.request import Conversation, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.tool_format import MISTRAL, MISTRAL_ARGS, ToolFormat
+from optimist_gateway.text.template_messages import (
+    TemplateMessage,
+    template_messages,
+    template_tool,
+    with_tools,
+)
 from optimist_gateway.text.tokenizer import Encoding, Tokenizer
 
-# Templates know `system`; `developer` is the newer name of the same role in the API.
-_TEMPLATE_ROLES = {"developer": "system"}
-_MISTRAL_ID_CHARACTERS = 9
-_INSTRUCTION = """You may call functions. To call some, answer with nothing but
-{"tool_calls": [{"name": "...", "arguments": {...}}]}
-where the arguments follow the function's JSON schema. Their results come in the next message. \
-The functions are:
-"""
-
-TemplateMessage = dict[str, Any]
 _MESSAGE_SIZE = 64
 """To turn a message into another form takes as long as to write so many characters."""
-
-
-def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
-    """Returns the messages as dictionaries with the roles that templates know.
-
-    Calls have OpenAI's shape, but their arguments are objects, as templates expect. Results name
-    the function that was called, if it is known.
-    """
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
-    return [_template_message(message, names) for message in messages]
-
-
-def _template_message(message: Message, names: Mapping[str, str]) -> TemplateMessage:
-    role = _TEMPLATE_ROLES.get(message.role, message.role)
-    shown: TemplateMessage = {"role": role, "content": message.content}
-    if message.tool_calls:
-        shown["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        shown["tool_call_id"] = message.tool_call_id
-        name = message.name or names.get(message.tool_call_id)
-        if name is not None:
-            shown["name"] = name
-    return shown
-
-
-def with_tools(
-    messages: Sequence[TemplateMessage], tools: Sequence[Mapping[str, Any]], form: ToolFormat
-) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
-    """Returns what a chat template is given for messages and for tools, all in OpenAI's shape.
-
-    The arguments of calls are objects. The tools are None if there are none, or if the messages
-    describe them.
-    """
-    if form.in_template:
-        if form in (MISTRAL, MISTRAL_ARGS):
-            messages = [_with_short_ids(message) for message in messages]
-        return list(messages), list(tools) or None
-    shown = _without_calls(messages)
-    return (_with_instruction(shown, tools) if tools else shown), None
-
-
-def _with_short_ids(message: TemplateMessage) -> TemplateMessage:
-    """Returns a message with ids of nine letters and digits; such templates take no others."""
-    shown = dict(message)
-    if "tool_call_id" in message:
-        shown["tool_call_id"] = _short_id(message["tool_call_id"])
-    if "tool_calls" in message:
-        calls = message["tool_calls"]
-        shown["tool_calls"] = [call | {"id": _short_id(call["id"])} for call in calls]
-    return shown
-
-
-def _short_id(call_id: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9]", "", call_id)
-    return plain[-_MISTRAL_ID_CHARACTERS:].rjust(_MISTRAL_ID_CHARACTERS, "0")
-
-
-def _with_instruction(
-    messages: list[TemplateMessage], tools: Sequence[Mapping[str, Any]]
-) -> list[TemplateMessage]:
-    functions = [json.dumps(tool["function"], ensure_ascii=False) for tool in tools]
-    instruction = _INSTRUCTION + "\n".join(functions)
-    if messages and messages[0]["role"] == "system":
-        first = messages[0]
-        content = f"{first['content']}\n\n{instruction}"
-        return [first | {"content": content}, *messages[1:]]
-    return [{"role": "system", "content": instruction}, *messages]
-
-
-def _without_calls(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Returns messages with calls and results as text; results that follow each other are one."""
-    shown: list[TemplateMessage] = []
-    previous = ""
-    for message in messages:
-        if message["role"] == "tool":
-            result = {"name": message.get("name"), "result": message["content"]}
-            text = json.dumps(result, ensure_ascii=False)
-            if previous == "tool":
-                shown[-1]["content"] += f"\n{text}"
-            else:
-                shown.append({"role": "user", "content": text})
-        elif "tool_calls" in message:
-            shown.append({"role": message["role"], "content": _with_calls(message)})
-        else:
-            shown.append(message)
-        previous = message["role"]
-    return shown
-
-
-def _with_calls(message: TemplateMessage) -> str:
-    calls = [call["function"] for call in message["tool_calls"]]
-    text = json.dumps({"tool_calls": calls}, ensure_ascii=False)
-    return "\n".join(part for part in (message["content"], text) if part)
 
 
 async def encode_prompts(
@@ -154,7 +47,7 @@ async def encode_prompts(
 async def _encode_conversation(
     conversation: Conversation, request: Request, tokenizer: Tokenizer, model: ModelDescription
 ) -> Prompt:
-    text = await render_chat(conversation.messages, tokenizer, model, conversation.tools)
+    text = await render_chat(conversation, tokenizer, model)
     encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
     if encoding.offsets is None:
         return Prompt(encoding.token_ids)
@@ -192,12 +85,7 @@ async def _prompt_tokens(
 
 
 async def render_chat(
-    messages: Sequence[Message],
-    tokenizer: Tokenizer,
-    model: ModelDescription,
-    tools: Sequence[Function] = (),
-    *,
-    add_generation_prompt: bool = True,
+    conversation: Conversation, tokenizer: Tokenizer, model: ModelDescription
 ) -> str:
     """Returns the text that the model reads of a conversation, up to where the answer begins.
 
@@ -205,27 +93,30 @@ async def render_chat(
         FieldError: The messages do not make a prompt, or are too long for the model.
         ApiError: Chat templates cannot be rendered now.
     """
+    messages, tools = conversation.messages, conversation.tools
     length = sum(len(message.content) for message in messages)
     require_tokenizable(length, ("prompts",), tokenizer, model)
     # The schemas are in the text too, in whatever form the template has them.
     described = sum(len(tool.description or "") for tool in tools)
     require_tokenizable(described, ("tools",), tokenizer, model)
-    # Calls and tools have values of their own.
-    has_values = tools or any(message.tool_calls for message in messages)
-    size = length + described + _MESSAGE_SIZE * len(messages) + (LONG if has_values else 0)
+    # Calls, thoughts, tools and further values for the template have values of their own.
+    has_values = any(message.tool_calls or message.reasoning for message in messages)
+    is_long = has_values or tools or conversation.template_kwargs
+    size = length + described + _MESSAGE_SIZE * len(messages) + (LONG if is_long else 0)
+
+    def shown() -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
+        functions = [template_tool(tool) for tool in tools]
+        return with_tools(template_messages(messages), functions, tokenizer.tool_format)
+
     text = await tokenizer.render_messages(
-        *await beside(partial(_for_template, messages, tools, tokenizer.tool_format), size),
-        add_generation_prompt=add_generation_prompt,
+        *await beside(shown, size),
         size=size,
+        template_kwargs=conversation.template_kwargs,
+        add_generation_prompt=conversation.add_generation_prompt,
+        continue_final_message=conversation.continue_final_message,
     )
     require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text
-
-
-def _for_template(
-    messages: Sequence[Message], tools: Sequence[Function], form: ToolFormat
-) -> tuple[list[TemplateMessage], list[Mapping[str, Any]] | None]:
-    return with_tools(template_messages(messages), [_template_tool(one) for one in tools], form)
 
 
 async def _encode(
@@ -285,9 +176,3 @@ def require_tokenizable(
     """Raises FieldError for a text that is too long for the model however it is tokenized."""
     if num_characters > model.max_model_len * tokenizer.longest_token:
         raise model.too_long(path, f"{num_characters} characters")
-
-
-def _template_tool(tool: Function) -> dict[str, Any]:
-    described = {} if tool.description is None else {"description": tool.description}
-    function = {"name": tool.name, **described, "parameters": tool.parameters}
-    return {"type": "function", "function": function}

@@ -163,12 +163,12 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
-        add_generation_prompt: bool = True,
         size: int = 0,
+        **options: Any,
     ) -> str:
         """Returns the text that the chat template makes of what `with_tools` returns.
 
-        `size` is about how many characters that has.
+        `size` is about how many characters that has; the options are those of `render`.
 
         Raises:
             FieldError: The model has no chat template, or it rejects the messages.
@@ -181,7 +181,7 @@ class Tokenizer:
             "messages": messages,
             "tools": tools,
             "special_tokens": self._special_tokens,
-            "add_generation_prompt": add_generation_prompt,
+            **options,
         }
         try:
             return await self._render(value, size)
@@ -190,7 +190,8 @@ class Tokenizer:
         except ChildTimeoutError as error:
             raise _no_prompt(str(error)) from error
         except ChildError as error:
-            raise _no_prompt(f"the chat template refuses the messages: {error}") from error
+            reason = str(error).partition("\n")[0]
+            raise _no_prompt(f"the chat template refuses the messages: {reason}") from error
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special ones included."""

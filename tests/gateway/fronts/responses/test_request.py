@@ -3,6 +3,7 @@
 from copy import deepcopy
 from typing import Any, Literal
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from optimist_gateway.core.request import (
 from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import ResponseOutput
+from optimist_gateway.fronts.openai.responses.tools import CustomTool, FunctionTool, Tool
 
 
 def request(**fields: Any) -> Request:
@@ -47,7 +49,7 @@ TOOL = {"type": "function", "name": "look", "parameters": {"properties": {}}, "s
 
 
 def test_items_are_messages() -> None:
-    calls = (ToolCall("a", "look", {}), ToolCall("b", "look", {"x": 1}))
+    calls = (ToolCall("a", "look", ""), ToolCall("b", "look", '{"x":1}'))
     assert conversation(input=ITEMS).messages == [
         Message("user", "Weather"),
         Message("assistant", "I look.", tool_calls=calls),
@@ -55,7 +57,29 @@ def test_items_are_messages() -> None:
         Message("tool", "rain", tool_call_id="b"),
     ]
     messages = conversation(input=[{"role": "user", "content": "x"}, CALL]).messages
-    assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", {}),))
+    assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", ""),))
+
+
+ON = {"enable_thinking": True, "thinking": True}
+OFF = dict.fromkeys(ON, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "values"),
+    [
+        # BerriAI/litellm's and the AI SDK's efforts.
+        ({"reasoning": {"effort": "low"}}, ON | {"reasoning_effort": "low"}),
+        ({"reasoning": {"effort": "xhigh", "summary": None}}, ON | {"reasoning_effort": "xhigh"}),
+        ({"reasoning": {"effort": "none", "summary": "detailed"}}, OFF),
+        ({"reasoning": {"effort": None}}, {}),
+        ({"reasoning": None}, {}),
+        ({"reasoning": {"summary": "auto"}, "chat_template_kwargs": {"a": 1}}, {"a": 1}),
+        ({"enable_thinking": False}, OFF),
+        ({"reasoning_effort": "low"}, ON | {"reasoning_effort": "low"}),
+    ],
+)
+def test_how_much_to_think(fields: Any, values: Any) -> None:
+    assert conversation(input="x", **fields).template_kwargs == values
 
 
 def structure_of(**fields: Any) -> tuple[Structure, ToolUse]:
@@ -84,12 +108,16 @@ def test_tools_and_form() -> None:
 LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 TEXT_END = ["output_text.done", "content_part.done", "output_item.done"]
 CALL_END = ["function_call_arguments.done", "output_item.done"]
+CUSTOM_END = ["custom_tool_call_input.done", "output_item.done"]
 KINDS = {
     "message": (["output_item.added", "content_part.added"], "output_text.delta", TEXT_END),
     "function_call": (["output_item.added"], "function_call_arguments.delta", CALL_END),
+    "custom_tool_call": (["output_item.added"], "custom_tool_call_input.delta", CUSTOM_END),
 }
 """Of each type of item: the first events, those between, and the last ones."""
-STEPS = st.tuples(st.sampled_from(["text", "call", "more of a call"]), st.text(min_size=1))
+STEPS = st.tuples(
+    st.sampled_from(["text", "call", "custom", "more of a call"]), st.text(min_size=1)
+)
 
 
 @given(st.lists(STEPS), st.sampled_from(["completed", "incomplete"]))
@@ -97,19 +125,25 @@ STEPS = st.tuples(st.sampled_from(["text", "call", "more of a call"]), st.text(m
 def test_events_build_up_the_items(
     steps: list[tuple[str, str]], status: Literal["completed", "incomplete"]
 ) -> None:
-    output = ResponseOutput("resp_7")
+    bodies: Any = {
+        "f": FunctionTool(name="f", type="function"),
+        "c": CustomTool(name="c", type="custom"),
+    }
+    tools = {name: Tool((), "n", body, body.function_at(0)) for name, body in bodies.items()}
+    output = ResponseOutput("resp_7", tools)
     events: list[Any] = []
     sent: list[Any] = []
-    kind, num_items = "", 0
+    kind, num_items = "message", 0
     for step, text in steps:
         if step == "text":
+            num_items += not output.has_open_message
             new = output.add_text(text, [LOGPROB])
-            num_items += kind != "message"
         else:
-            is_new = step == "call" or kind != "function_call"
-            new = output.add_call("f" if is_new else None, text)
+            is_new = step != "more of a call" or kind == "message"
+            name = "c" if step == "custom" else "f"
+            new = output.add_call(name if is_new else None, text)
             num_items += is_new
-        kind = "message" if step == "text" else "function_call"
+        kind = "message" if step == "text" else "call"
         events += new
         sent += deepcopy(new)
     events += output.finish(status)
@@ -143,6 +177,7 @@ def require_item(item: Any, events: list[Any]) -> None:
         assert item["content"][0]["text"] == done["text"] == whole
         assert done["logprobs"] == [LOGPROB] * len(between)
     else:
-        assert begun["arguments"] == ""
-        assert item["arguments"] == done["arguments"] == whole
+        given = "arguments" if item["type"] == "function_call" else "input"
+        assert begun[given] == ""
+        assert item[given] == done[given] == whole
     assert events[-1]["item"] == item

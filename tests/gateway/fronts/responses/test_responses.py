@@ -194,8 +194,8 @@ async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
     assert (await gateway.respond()).output[0].content[0].logprobs == []
 
 
-def schema(value: Any) -> Fields:
-    return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value}}}
+def schema(value: Any, **parts: Any) -> Fields:
+    return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value, **parts}}}
 
 
 def function(**fields: Any) -> Fields:
@@ -204,40 +204,47 @@ def function(**fields: Any) -> Fields:
 
 IMAGE = {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}
 OTHER_FUNCTION = function() | {"tool_choice": {"type": "function", "name": "g"}}
-UNSUPPORTED = [
-    ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_value"),
-    ({"conversation": "conv_1"}, "conversation", "unsupported_value"),
-    ({"prompt": {"id": "p"}}, "prompt", "unsupported_value"),
-    ({"background": True}, "background", "unsupported_value"),
-    ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
-    ({"input": "fox " * MAX_MODEL_LEN}, "input", "context_length_exceeded"),
+SEARCH: Any = [{"type": "web_search"}]
+UNSUPPORTED: list[tuple[Any, str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"conversation": {"id": "conv_1"}}, "conversation"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"background": True}, "background"),
 ]
 INVALID: list[tuple[Any, str]] = [
     ({"temperature": 3}, "temperature"),
-    ({"top_logprobs": 2}, "top_logprobs"),
-    ({"include": ["file_search_call.results"]}, "include[0]"),
-    ({"input": []}, "input"),
-    ({"input": [{"type": "reasoning", "summary": []}]}, "input[0]"),
-    ({"input": [IMAGE]}, "input[0].content[0]"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"input": [IMAGE]}, "input[0].content[0].type"),
+    ({"truncation": "middle"}, "truncation"),
     (function(parameters={"maximum": 2**64}), "tools[0].parameters"),
     (OTHER_FUNCTION, "tool_choice.name"),
     ({"tool_choice": "required"}, "tool_choice"),
     (schema({"const": -(2**63)}), "text.format.schema"),
-    (schema({"$ref": "https://example.com"}), "text.format.schema.$ref"),
+    (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema.$ref"),
     ({"text": {"format": {"type": "grammar"}}}, "text.format"),
-    ({"text": {"verbosity": "high"}}, "text.verbosity"),
-    ({"max_output_tokens": 0}, "max_output_tokens"),
+    ({"text": {"verbosity": "loud"}}, "text.verbosity"),
     ({"logit_bias": {"100000": 1}}, "logit_bias"),
+]
+WRONG: list[tuple[Any, str, str]] = [
+    *((*one, "unsupported_value") for one in UNSUPPORTED),
+    *((*one, "invalid_value") for one in INVALID),
+    ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+    ({"input": "fox " * MAX_MODEL_LEN}, "input", "context_length_exceeded"),
+    ({"include": "all"}, "include", "invalid_type"),
+    ({"input": []}, "input", "invalid_value"),
+    ({"input": None, "instructions": "Be brief."}, "input", "invalid_type"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param", "code"), UNSUPPORTED + [(*one, "invalid_value") for one in INVALID]
-)
+@pytest.mark.parametrize(("fields", "param", "code"), WRONG)
 async def test_wrong_values(gateway: Gateway, fields: Fields, param: str, code: str) -> None:
     error = await gateway.refused(RESPONSES, **fields)
     assert (error["param"], error["code"]) == (param, code), error
+
+
+INCLUDED = ["reasoning.encrypted_content", "web_search_call.action.sources"]
+KEY = "01a21ed3-3087-7933-a408-950deb9d0ae7"
+CACHING = {"prompt_cache_key": KEY, "prompt_cache_options": {"mode": "implicit", "ttl": "12h"}}
 
 
 @pytest.mark.parametrize(
@@ -245,11 +252,48 @@ async def test_wrong_values(gateway: Gateway, fields: Fields, param: str, code: 
     [
         {"store": True, "background": False, "truncation": "disabled", "reasoning": None},
         {"previous_response_id": None, "conversation": None, "tool_choice": "auto"},
-        {"service_tier": "auto", "prompt_cache_key": "k", "max_tool_calls": 3, "tools": []},
-        {"text": {"format": {"type": "text"}, "verbosity": "medium"}, "include": []},
-        {"stream_options": {"include_obfuscation": False}, "top_logprobs": 0},
+        {"service_tier": "on_demand", "max_tool_calls": 3, "tools": []},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}, "include": []},
+        {"text": {"format": None, "verbosity": None}, "tools": None, "instructions": None},
+        {"text": None, "include": None, "tool_choice": None, "parallel_tool_calls": None},
+        {"stream_options": {"include_obfuscation": False}, "top_logprobs": 5},
+        # openai/openai-node#1791, webai-at-home/webai-at-home#214 and their neighbours.
+        {"reasoning": {"summary": "auto"}, "include": INCLUDED},
+        {"reasoning": {"effort": "minimal", "generate_summary": "concise", "context": "auto"}},
+        CACHING,
+        {"truncation": "auto", "prompt": None, "user": "me", "store": None},
+        {"tool_choice": "none", "max_output_tokens": 1_000_000, "safety_identifier": "s"},
     ],
 )
-async def test_what_asks_for_the_default_is_taken(gateway: Gateway, fields: Fields) -> None:
+async def test_what_changes_nothing_is_taken(gateway: Gateway, fields: Fields) -> None:
     gateway.say("Hi")
-    assert (await gateway.answer(RESPONSES, **fields))["store"] is False
+    response = await gateway.post(RESPONSES, **fields)
+    assert response.status_code == 200, response.text
+    assert response.json()["store"] is False
+    assert "x-ignored-fields" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "ignored"),
+    [
+        ({"n": 2, "messages": []}, "n, messages"),
+        ({"moderation": {"model": "m"}, "context_management": [{}]}, "moderation, context_"),
+        ({"tools": SEARCH, "client_metadata": {}}, "client_metadata, tools[].type=web_search"),
+    ],
+)
+async def test_what_is_not_known_is_named(gateway: Gateway, fields: Fields, ignored: str) -> None:
+    gateway.say("Hi")
+    response = await gateway.post(RESPONSES, **fields)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-ignored-fields"].startswith(ignored)
+
+
+async def test_settings_come_back(gateway: Gateway) -> None:
+    gateway.say("Hi")
+    instructions = [{"role": "developer", "content": "Be brief."}]
+    options: Any = {"reasoning": {"effort": "high", "summary": "auto"}, "input": []}
+    extra = {"instructions": instructions}
+    response = await gateway.respond(extra, text={"verbosity": "high"}, **options)
+    assert (response.reasoning.effort, response.reasoning.summary) == ("high", "auto")
+    assert response.text.verbosity == "high"
+    assert response.instructions[0].role == "developer"

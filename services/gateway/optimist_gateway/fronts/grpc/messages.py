@@ -1,7 +1,7 @@
 """From the message of a request to the request of all fronts, and from pieces to messages."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from google.protobuf.message import DecodeError
 from pydantic import Field, ValidationError, model_validator
@@ -18,14 +18,13 @@ from optimist_gateway.core.request import (
     Conversation,
     JsonContent,
     LarkContent,
-    Message,
     Request,
     Structure,
 )
 from optimist_gateway.core.wire_weight import is_heavier_message
 from optimist_gateway.fronts.openai.answer_parts import speculation_answer
 from optimist_gateway.fronts.openai.bodies.base import Body, invalid
-from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES
+from optimist_gateway.fronts.openai.bodies.conversation import Messages
 from optimist_gateway.fronts.openai.bodies.generation import (
     MAX_PREDICTIONS,
     AnswerFields,
@@ -41,17 +40,10 @@ from optimist_gateway.fronts.openai.body_route import too_many_values
 from optimist_gateway.fronts.openai.errors import validation_error
 
 
-class MessageBody(Body):
-    """A message of a conversation; calls are for the REST API."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str
-
-
 class ChatBody(Body):
     """A conversation."""
 
-    messages: list[MessageBody] = Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+    messages: Messages
 
 
 class TokenIdsBody(Body):
@@ -139,7 +131,7 @@ class GenerateBody(AnswerFields):
 
     def _prompt(self) -> Conversation | str | Sequence[int]:
         if self.chat is not None:
-            return Conversation([Message(one.role, one.content) for one in self.chat.messages])
+            return Conversation([message.message() for message in self.chat.messages])
         return self.token_ids.ids if self.token_ids is not None else self.text or ""
 
     def _content(self) -> Content | None:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from optimist_gateway.core.error import FieldError, naming
 from optimist_gateway.fronts.openai.bodies.base import Body, TokenId, invalid
-from optimist_gateway.fronts.openai.bodies.chat import MAX_MESSAGES, MessageBody
+from optimist_gateway.fronts.openai.bodies.conversation import ConversationFields, Messages
 from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.generation.generation import Service
@@ -22,26 +22,23 @@ from optimist_gateway.text.encode import render_chat, require_tokenizable
 MAX_TOKENS = 2**19
 
 
-class TokenizeBody(Body):
+class TokenizeBody(ConversationFields):
     """A text or a conversation."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: (
-        Annotated[list[MessageBody], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
-        | None
-    ) = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     """Whether to add the tokens that a prompt begins with; null is true for `prompt`, and false for
     `messages`, whose chat template has them."""
-    add_generation_prompt: bool | None = None
-    """For `messages`: whether to go up to where the answer begins; null is true."""
     return_token_strs: bool | None = None
 
     @model_validator(mode="after")
     def _has_one_text(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise invalid("prompt", "prompt: either prompt or messages must be set, and not both")
+        if self.messages is not None:
+            self.continues(self.messages[-1])
         return self
 
 
@@ -107,12 +104,9 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
                 require_tokenizable(len(text), ("prompt",), tokenizer, description)
             adds_special = adds_special is not False
         else:
-            messages = [message.message() for message in body.messages or ()]
-            goes_on = body.add_generation_prompt is not False
             with naming(lambda: {("prompts",): "messages"}):
-                text = await render_chat(
-                    messages, tokenizer, description, add_generation_prompt=goes_on
-                )
+                conversation = body.conversation(body.messages or ())
+                text = await render_chat(conversation, tokenizer, description)
         encoding = await tokenizer.encode(
             text, add_special_tokens=bool(adds_special), most=MAX_TOKENS
         )

@@ -1,7 +1,7 @@
 """What the objects in the bodies of requests are made of."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -98,16 +98,47 @@ class Body(BaseModel):
         return unknown
 
 
-class TextPart(Body):
-    """A piece of text in a content array."""
-
-    type: Literal["text"]
-    text: str
+_THOUGHTS = ("reasoning", "reasoning_text", "redacted_thinking", "summary_text", "thinking")
+_PARTS = ("text", "input_text", "output_text", "refusal", *_THOUGHTS)
 
 
-Content = str | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)]
+def _is_read(kind: object) -> object:
+    if kind not in _PARTS:
+        raise ValueError(f"{kind!r:.40} is not read; this model reads text only")
+    return kind
 
 
-def content_text(content: str | list[Any]) -> str:
-    """Returns the text of a content, whose parts, each with a `text`, join to it."""
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+class Part(Body):
+    """A piece of a content array; of an earlier answer also a refusal, or what was thought."""
+
+    type: Annotated[str, BeforeValidator(_is_read), Field(json_schema_extra={"enum": _PARTS})] = (
+        "text"
+    )
+    text: str | None = None
+    refusal: str | None = None
+    thinking: str | None = None
+    without_effect: ClassVar[frozenset[str]] = frozenset(
+        {"annotations", "data", "logprobs", "parsed", "signature"}
+    )
+
+    @model_validator(mode="after")
+    def _has_text(self) -> Self:
+        if self.type in _THOUGHTS:
+            self.thinking, self.text = self.thinking or self.text or "", ""
+        elif self.text is None:
+            if not self.model_fields_set.intersection(("text", "refusal")):
+                raise ValueError("must have a text")
+            self.text = self.refusal or ""
+        return self
+
+
+Content = str | Annotated[list[Part | str], Field(fail_fast=True, max_length=MAX_PARTS)]
+
+
+def content_text(content: str | list[Any] | None, *, of_thoughts: bool = False) -> str:
+    """Returns the text of a content, without thoughts or of thoughts alone: its parts, joined."""
+    if not isinstance(content, list):
+        return "" if of_thoughts else content or ""
+    if of_thoughts:
+        return "".join(part.thinking or "" for part in content if isinstance(part, Part))
+    return "".join(part if isinstance(part, str) else part.text for part in content)

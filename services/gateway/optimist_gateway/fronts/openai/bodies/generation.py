@@ -1,6 +1,6 @@
 """What the bodies of all generation requests have in common."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -17,8 +17,6 @@ from optimist_gateway.core.error import Path, naming
 from optimist_gateway.core.request import (
     MAX_PRIORITY,
     Conversation,
-    Function,
-    Message,
     Request,
     Sampling,
     Structure,
@@ -262,8 +260,7 @@ class AnswerBody(SamplingFields, AnswerFields):
 
     def conversation_request(
         self,
-        messages: Sequence[Message],
-        functions: Sequence[Function],
+        conversation: Conversation,
         choice: ToolChoice | None,
         content: StructuredContent | None,
         *,
@@ -276,11 +273,12 @@ class AnswerBody(SamplingFields, AnswerFields):
         an answer may have several calls. Raises ApiError if the tools do not fit together.
         """
         with naming(self.field_names):
-            tools = tool_use(functions, choice, is_parallel=is_parallel)
+            tools = tool_use(conversation.tools, choice, is_parallel=is_parallel)
         content = next(iter(self.structures().values()), content)
-        shown = functions if choice is None or choice.mode != "none" else ()
+        if choice is not None and choice.mode == "none":
+            conversation = replace(conversation, tools=())
         return self.as_request(
-            prompts=(Conversation(messages, shown),),
+            prompts=(conversation,),
             structure=Structure(content, tools) if content or tools else None,
             **fields,
         )

@@ -62,7 +62,7 @@ def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+FunctionName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 Schema = Annotated[dict[str, Any], AfterValidator(_bounded)]
 """A JSON object of bounded size and depth."""
 Json = Annotated[Schema, BeforeValidator(_from_text)]

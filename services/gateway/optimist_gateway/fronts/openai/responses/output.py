@@ -1,45 +1,38 @@
 """The output of a response of `/v1/responses`: its items, and the events that build them up."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Required
 
 from typing_extensions import TypedDict
 
+from optimist_gateway.core.json_text import parse_json
 from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
 from optimist_gateway.fronts.openai.chat import new_call_id
+from optimist_gateway.fronts.openai.responses.tools import INPUT, Tool
 
 Event = dict[str, Any]
 ItemStatus = Literal["completed", "incomplete"]
+_CALLS = {
+    "function": ("function_call", "fc", "arguments"),
+    "custom": ("custom_tool_call", "ctc", "input"),
+}
+"""Of each type of tool: the type of a call, the beginning of its id, and what it is given as."""
 
 
-class OutputText(TypedDict):
-    """The text of a message."""
+class OutputItem(TypedDict, total=False):
+    """A message, or a call of a function, which has arguments, or of a custom tool."""
 
-    type: Literal["output_text"]
-    annotations: list[Any]
-    logprobs: list[TokenLogprobAnswer]
-    text: str
-
-
-class OutputMessage(TypedDict):
-    """A message in a response."""
-
-    type: Literal["message"]
-    id: str
-    status: ItemStatus
+    type: Required[Literal["message", "function_call", "custom_tool_call"]]
+    id: Required[str]
+    status: Required[ItemStatus]
     role: Literal["assistant"]
-    content: list[OutputText]
-
-
-class OutputCall(TypedDict):
-    """A call in a response."""
-
-    type: Literal["function_call"]
-    id: str
-    status: ItemStatus
+    content: list[dict[str, Any]]
+    """One part, with a `text`."""
     call_id: str
     name: str
+    namespace: str
     arguments: str
+    input: str
 
 
 class ResponseOutput:
@@ -49,8 +42,12 @@ class ResponseOutput:
     before. Events are those of OpenAI's API without their sequence numbers.
     """
 
-    def __init__(self, response_id: str) -> None:
+    def __init__(self, response_id: str, tools: Mapping[str, Tool]) -> None:
+        """Starts before the first item; `tools` are by the names that the model calls."""
         self.items: list[dict[str, Any]] = []
+        self._tools = tools
+        self._arguments = ""
+        """Of the open call."""
         self._suffix = response_id.removeprefix("resp_")
         self._is_open = False
 
@@ -77,10 +74,10 @@ class ResponseOutput:
         events = []
         if name is not None:
             events += [*self.close(), self._open_call(name)]
-        if arguments:
-            self._item["arguments"] += arguments
-            kind = "response.function_call_arguments.delta"
-            events.append(self._event(kind, item_id=self._item["id"], delta=arguments))
+        self._arguments += arguments
+        # The input of a custom tool is a text within the arguments: it comes as a whole.
+        if arguments and self._item["type"] == "function_call":
+            events.append(self._call_event("function_call_arguments.delta", delta=arguments))
         return events
 
     def finish(self, status: ItemStatus) -> list[Event]:
@@ -103,10 +100,15 @@ class ResponseOutput:
                 ),
                 self._part_event("response.content_part.done", part=dict(part)),
             ]
+        elif item["type"] == "function_call":
+            item["arguments"] = self._arguments
+            done = {"name": item["name"], "arguments": self._arguments}
+            events = [self._call_event("function_call_arguments.done", **done)]
         else:
-            kind = "response.function_call_arguments.done"
-            names = {"item_id": item["id"], "name": item["name"]}
-            events = [self._event(kind, arguments=item["arguments"], **names)]
+            item["input"] = text = _input(self._arguments)
+            kind = "custom_tool_call_input"
+            events = [self._call_event(f"{kind}.delta", delta=text)] if text else []
+            events.append(self._call_event(f"{kind}.done", input=text))
         return [*events, self._event("response.output_item.done", item=item)]
 
     @property
@@ -128,15 +130,18 @@ class ResponseOutput:
         return events
 
     def _open_call(self, name: str) -> Event:
+        tool = self._tools[name]
+        kind, prefix, argument = _CALLS[tool.body.type]
+        self._arguments = ""
         item = {
-            "type": "function_call",
-            "id": f"fc_{self._suffix}_{len(self.items)}",
+            "type": kind,
+            "id": f"{prefix}_{self._suffix}_{len(self.items)}",
             "status": "in_progress",
             "call_id": new_call_id(),
-            "name": name,
-            "arguments": "",
+            "name": tool.body.name,
+            argument: "",
         }
-        return self._add(item)
+        return self._add(item | ({"namespace": tool.namespace} if tool.namespace else {}))
 
     def _add(self, item: dict[str, Any]) -> Event:
         self.items.append(item)
@@ -147,6 +152,9 @@ class ResponseOutput:
     def _event(self, kind: str, **fields: Any) -> Event:
         return {"type": kind, "output_index": len(self.items) - 1, **fields}
 
+    def _call_event(self, kind: str, **fields: Any) -> Event:
+        return self._event(f"response.{kind}", item_id=self._item["id"], **fields)
+
     def _part_event(self, kind: str, **fields: Any) -> Event:
         return self._event(kind, item_id=self._item["id"], content_index=0, **fields)
 
@@ -154,3 +162,13 @@ class ResponseOutput:
 def _copy(value: dict[str, Any]) -> dict[str, Any]:
     """Returns a copy whose lists do not grow with those of the original."""
     return {key: list(one) if isinstance(one, list) else one for key, one in value.items()}
+
+
+def _input(arguments: str) -> str:
+    """Returns the text in the arguments for a custom tool, which may break off anywhere."""
+    try:
+        given = parse_json(arguments or "{}", may_break_off=True)
+    except ValueError:
+        given = None
+    # A model that no grammar holds may leave out what is around the text.
+    return str(given.get(INPUT, "")) if isinstance(given, dict) else arguments

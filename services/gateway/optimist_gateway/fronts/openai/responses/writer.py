@@ -23,29 +23,32 @@ from optimist_gateway.fronts.openai.answer_parts import (
     token_logprobs,
 )
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering, event
+from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chat import read_deltas, tool_call_reader
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
-from optimist_gateway.fronts.openai.responses.body import ResponsesBody
+from optimist_gateway.fronts.openai.responses.body import (
+    ReasoningOptions,
+    ResponsesBody,
+    TextOptions,
+)
 from optimist_gateway.fronts.openai.responses.output import (
     Event,
     ItemStatus,
-    OutputCall,
-    OutputMessage,
+    OutputItem,
     ResponseOutput,
 )
+from optimist_gateway.fronts.openai.responses.tools import OtherTool
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.structure.tool_calls import CallDelta, ToolCallReader
 
 PATH = "/v1/responses"
+_REPEATED = (
+    *("instructions", "max_output_tokens", "max_tool_calls"),
+    *("user", "safety_identifier", "prompt_cache_key"),
+)
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-
-
-class IncompleteDetails(TypedDict):
-    """Why a response is incomplete."""
-
-    reason: Literal["max_output_tokens"]
 
 
 class ResponseAnswer(TypedDict):
@@ -57,32 +60,12 @@ class ResponseAnswer(TypedDict):
     completed_at: int | None
     status: Literal["completed", "incomplete"]
     error: None
-    incomplete_details: IncompleteDetails | None
+    incomplete_details: dict[str, str] | None
     model: str
     system_fingerprint: NotRequired[str]
-    output: Annotated[list[OutputMessage | OutputCall], Field(min_length=1)]
+    output: Annotated[list[OutputItem], Field(min_length=1)]
     usage: ResponseUsage
     provenance: NotRequired[list[SegmentAnswer]]
-    background: Literal[False]
-    instructions: str | None
-    max_output_tokens: int | None
-    max_tool_calls: int | None
-    metadata: dict[str, str]
-    parallel_tool_calls: bool
-    previous_response_id: None
-    reasoning: dict[str, None]
-    service_tier: Literal["default"]
-    store: Literal[False]
-    temperature: float
-    text: dict[str, Any]
-    tool_choice: str | dict[str, Any]
-    tools: list[dict[str, Any]]
-    top_logprobs: int
-    top_p: float
-    truncation: Literal["disabled"]
-    user: str | None
-    safety_identifier: str | None
-    prompt_cache_key: str | None
 
 
 class ResponseWriter:
@@ -93,7 +76,8 @@ class ResponseWriter:
     ) -> None:
         """Begins a response; without a reader there are no tool calls."""
         self._generation, self._reader = generation, reader
-        self._output = ResponseOutput(generation.request_id)
+        tools = {tool.function.name: tool for tool in body.called}
+        self._output = ResponseOutput(generation.request_id, tools)
         self._num_events = 0
         self._is_cut_off = False
         self._segments: list[SegmentAnswer] = []
@@ -214,33 +198,35 @@ class ResponseWriter:
 
 def _settings(body: ResponsesBody) -> dict[str, Any]:
     """Returns the settings that a response repeats."""
-    form = body.text.format if body.text is not None else None
-    choice = "auto" if body.tool_choice is None else body.tool_choice
+    text = body.text or TextOptions()
+    reasoning = body.reasoning or ReasoningOptions()
     return {
+        **{name: _echo(getattr(body, name)) for name in _REPEATED},
         "background": False,
-        "instructions": body.instructions,
-        "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": None,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
         "service_tier": "default",
         "store": False,
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "text": {
-            "format": {"type": "text"} if form is None else form.model_dump(by_alias=True),
-            "verbosity": "medium",
+            "format": _echo(text.format) or {"type": "text"},
+            "verbosity": text.verbosity or "medium",
         },
-        "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-        "tools": [tool.model_dump() for tool in body.tools or []],
+        "tool_choice": _echo(body.tool_choice) or "auto",
+        "tools": [_echo(tool) for tool in body.tools or () if not isinstance(tool, OtherTool)],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": 1.0 if body.top_p is None else body.top_p,
         "truncation": "disabled",
-        "user": body.user,
-        "safety_identifier": body.safety_identifier,
-        "prompt_cache_key": body.prompt_cache_key,
     }
+
+
+def _echo(setting: Any) -> Any:
+    """Returns a setting as a response repeats it."""
+    if isinstance(setting, list):
+        return [_echo(one) for one in setting]
+    return setting.model_dump(by_alias=True) if isinstance(setting, Body) else setting
 
 
 def responses_router(service: Service) -> APIRouter:
