@@ -141,6 +141,8 @@ class Limits:
     """All predictions of a request together, in bytes of UTF-8 text."""
     keep_alive_seconds: float = 15.0
     """Silence after which a stream gets a comment."""
+    splits_reasoning: bool = True
+    """Whether what a model thinks is told apart from what it answers."""
     refuses_unknown_fields: bool = False
     """Whether fields of bodies that are not known are errors; else they are ignored."""
 
@@ -211,6 +213,8 @@ class Request:
     include_provenance: bool = False
     include_speculation: bool = False
     return_token_ids: bool = False
+    splits_reasoning: bool = False
+    """Whether what the model thinks is told apart from what it answers."""
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with the usage."""

@@ -115,7 +115,9 @@ def _served_models(
         one.served_name: ServedModel(
             name=one.served_name,
             tokenizer=tokenizer,
-            grammars=Grammars(one.model, tokenizer.tool_format, tokenizer.special_id),
+            grammars=Grammars(
+                one.model, tokenizer.tool_format, tokenizer.marker_id, tokenizer.thinking_format
+            ),
             schedulers=SchedulerPool(
                 one.schedulers, settings.max_num_requests, settings.resume_seconds, tls
             ),
@@ -151,6 +153,7 @@ def _service(
             max_choices=most,
             max_prediction_bytes=settings.max_prediction_bytes,
             keep_alive_seconds=settings.keep_alive_seconds,
+            splits_reasoning=settings.split_reasoning,
             refuses_unknown_fields=settings.unknown_fields == "refuse",
         ),
         observer=observer,

@@ -10,6 +10,7 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from optimist_gateway.core.answer.thinking import ThinkingFormat, ThinkingReader
 from optimist_gateway.core.error import ApiError, FieldError, Path
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -41,6 +42,7 @@ MAX_PART_SPACE = 8
 _SPACE = r"[ \n\r\t]"
 _OPTION = "whitespace_pattern"
 _TEXT = r"(.|\n)*"
+_TEXT_RULE = f"TEXT: /{_TEXT}/"
 _CHOICE = "CHOICE"
 
 
@@ -73,7 +75,7 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
 
 def _lark(rules: Mapping[str, str]) -> str:
     lines = [f"{name}: {expression}" for name, expression in rules.items()]
-    lines += [f"TEXT: /{_TEXT}/", f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
+    lines += [_TEXT_RULE, f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
     return "\n".join(lines) + "\n"
 
 
@@ -105,6 +107,35 @@ def allow_white_space(grammar: str) -> str:
         for number in (f"{{1,{MAX_WHITE_SPACE}}}", "+")
     )
     return grammar.replace(bounded, free)
+
+
+def after_thinking(source: str, thinking: ThinkingReader, token_ids: Mapping[str, int]) -> str:
+    """Returns a grammar of thoughts, if the model has any, and an answer of another grammar.
+
+    Tags that are special tokens, whose ids are given, are these tokens. Others are text: then
+    thoughts are one lexeme, which ends with the first closing tag.
+    """
+    form, is_inside = thinking.form, thinking.is_inside
+    closing = _literal_regex(form.closing)
+    opening = f"{_SPACE}{{0,{MAX_PART_SPACE}}}{_literal_regex(form.opening)}"
+    if form.opening in token_ids and form.closing in token_ids:
+        begin = f"(SPACE? <[{token_ids[form.opening]}]>)" + ("?" if is_inside else "")
+        thoughts = f"thoughts: {begin} THOUGHT <[{token_ids[form.closing]}]>"
+    else:
+        begin = "" if is_inside else opening
+        thoughts = f"thoughts[lazy]: /{begin}{_TEXT}/ {json.dumps(form.closing)}"
+        if not is_inside:
+            # Or they could be the text in which a call begins.
+            source = source.replace(_TEXT_RULE, f"{_TEXT_RULE} & ~/{opening}{_TEXT}/")
+    return "\n".join(
+        [
+            "start: thoughts SPACE? answer" if is_inside else "start: (thoughts SPACE?)? answer",
+            thoughts,
+            f"THOUGHT: /{_TEXT}/ & ~/{_TEXT}{closing}{_TEXT}/",
+            f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/",
+            f"answer: %lark {{\n{source}\n}}\n",
+        ]
+    )
 
 
 def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> dict[str, str]:
@@ -215,27 +246,36 @@ class _Verdict(NamedTuple):
 class Grammars:
     """Makes grammars and has them compiled in a process that may be ended."""
 
-    def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
+    def __init__(
+        self,
+        model: str,
+        form: ToolFormat,
+        token_id: Callable[[str], int | None],
+        thinking: ThinkingFormat | None = None,
+    ) -> None:
         """Sets up without the process; the first grammar starts it.
 
         The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
         special token by its text.
         """
         self.form = form
-        ids = {part: token_id(part) for part in form.parts}
+        tags = (thinking.opening, thinking.closing) if thinking is not None else ()
+        ids = {part: token_id(part) for part in (*form.parts, *tags)}
         self._markers = {part: number for part, number in ids.items() if number is not None}
         self._model = model
         self._tokens: _Tokens | None = None
         self._process: ChildProcess | None = None
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
 
-    @property
-    def marker_ids(self) -> Sequence[int]:
-        """Special tokens that are parts of calls."""
-        return list(self._markers.values())
-
-    async def grammar(self, structure: Structure, model: ModelDescription) -> str:
+    async def grammar(
+        self,
+        structure: Structure,
+        model: ModelDescription,
+        thinking: ThinkingReader | None = None,
+    ) -> str:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
+
+        If the model thinks, it does so before.
 
         Raises:
             FieldError: There is none, or it is too complex.
@@ -243,6 +283,8 @@ class Grammars:
         """
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
+        if thinking is not None:
+            source = after_thinking(source, thinking, self._markers)
         tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
         if tokens != self._tokens:
             # They may mean something else now.

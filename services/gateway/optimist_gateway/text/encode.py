@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,11 @@ from optimist_gateway.core.answer.spans import (
     SentText,
     find_contents,
     joined_spans,
+)
+from optimist_gateway.core.answer.thinking import (
+    ThinkingFormat,
+    ThinkingReader,
+    begin_thinking,
 )
 from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import Conversation, Function, Message, Request, TextOrTokens
@@ -157,8 +163,9 @@ async def _encode_conversation(
 ) -> Prompt:
     text = await render_chat(conversation.messages, tokenizer, model, conversation.tools)
     encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
+    thinking = _thinking(text, conversation, tokenizer)
     if encoding.offsets is None:
-        return Prompt(encoding.token_ids)
+        return Prompt(encoding.token_ids, thinking=thinking)
     offsets = encoding.offsets
     contents = [message.content for message in conversation.messages]
 
@@ -166,7 +173,21 @@ async def _encode_conversation(
         spans = joined_spans(offsets)
         return PromptSpans(len(spans), spans, find_contents(text, contents))
 
-    return Prompt(encoding.token_ids, spans=await beside(locate, len(text)))
+    spans = await beside(locate, len(text))
+    return Prompt(encoding.token_ids, spans=spans, thinking=thinking)
+
+
+def _thinking(
+    text: str, conversation: Conversation, tokenizer: Tokenizer
+) -> ThinkingReader | None:
+    """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
+    if tokenizer.thinking_format is None:
+        return None
+    last = conversation.messages[-1]
+    content = last.content.strip() if last.role == "assistant" else ""
+    goes_on = content and text.rstrip().endswith(content)
+    prefill = text[text.rindex(content) :] if goes_on else ""
+    return begin_thinking(tokenizer.thinking_format, text, prefill)
 
 
 async def _prompt_tokens(
@@ -314,6 +335,29 @@ async def predicted_tokens(
     )
     _require_at_most(counts, most, "tokens")
     return [one for one in encoded if one.token_ids]
+
+
+async def after_thinking(
+    predictions: Sequence[SentPrediction], form: ThinkingFormat, tokenizer: Tokenizer
+) -> list[SentPrediction]:
+    """Returns predictions that begin with the end of thoughts.
+
+    Then whatever follows them finds its beginning where the answer proper begins, and not before.
+    """
+    encoding = await tokenizer.encode(form.closing + form.between, add_special_tokens=False)
+    end = encoding.token_ids
+    num_tokens = sum(len(one.token_ids) + len(end) for one in predictions)
+    if num_tokens > MAX_TOKENS:
+        return list(predictions)
+    return [
+        replace(
+            one,
+            token_ids=[*end, *one.token_ids],
+            spans=None if one.spans is None else [(0, 0)] * len(end) + one.spans,
+            num_added=len(end),
+        )
+        for one in predictions
+    ]
 
 
 def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:

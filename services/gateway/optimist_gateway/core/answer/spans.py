@@ -7,6 +7,8 @@ from itertools import accumulate, pairwise
 from math import inf
 from operator import attrgetter
 
+from optimist_gateway.core.answer.thinking import ThinkingReader
+
 NOT_PREDICTED = -1
 """Position of a draft that is in no prediction."""
 
@@ -36,6 +38,8 @@ class SentPrediction:
     spans: list[tuple[int, int]] | None = None
     """The characters of its text, with line endings LF, of each token,
     `[num_tokens]`; None if it was given as tokens, or if nobody asks."""
+    num_added: int = 0
+    """How many of its tokens, from the front, are not the client's: with these thoughts end."""
 
 
 def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -78,6 +82,7 @@ class PredictionSpans:
         start = first - self._starts[number]
         end = min(start + num_tokens, len(prediction.token_ids))
         if prediction.spans is None:
+            start, end = (max(place - prediction.num_added, 0) for place in (start, end))
             return SourceSpan(prediction.index, start, end, is_in_tokens=True)
         return SourceSpan(
             prediction.index, prediction.spans[start][0], prediction.spans[end - 1][1]
@@ -195,3 +200,5 @@ class Prompt:
     """What the client sent, if it sent text and may ask for it back."""
     spans: PromptSpans | None = None
     """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""
+    thinking: ThinkingReader | None = None
+    """Reads what the model thinks before it answers, from where the prompt ends; None: nothing."""

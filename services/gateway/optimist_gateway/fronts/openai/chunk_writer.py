@@ -54,7 +54,7 @@ class ChoiceWriter(Protocol):
 
     @property
     def is_stateless(self) -> bool:
-        """Whether a chunk depends on its piece alone."""
+        """Whether a chunk depends on its piece alone, from now on."""
         ...
 
     def first(self) -> dict[str, Any] | None:
@@ -159,8 +159,9 @@ class ChoicesWriter:
             first = writer.first()
             if first is not None:
                 choices.append({"index": index, **first})
-            if writer.is_stateless and not (request.continuous_usage or with_tokens):
-                self._around_text[index] = self._around(index, writer.chunk)
+        is_plain = writer.is_stateless and not (request.continuous_usage or with_tokens)
+        if is_plain and self._around_text[index] is None:
+            self._around_text[index] = self._around(index, writer.chunk)
         has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:

@@ -283,6 +283,7 @@ class AnswerBody(SamplingFields, AnswerFields):
         return self.as_request(
             prompts=(Conversation(messages, shown),),
             structure=Structure(content, tools) if content or tools else None,
+            splits_reasoning=True,
             **fields,
         )
 
