@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pathlib
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -116,8 +117,8 @@ def after_thinking(source: str, thinking: ThinkingReader, token_ids: Mapping[str
     thoughts are one lexeme, which ends with the first closing tag.
     """
     form, is_inside = thinking.form, thinking.is_inside
-    closing = _literal_regex(form.closing)
-    opening = f"{_SPACE}{{0,{MAX_PART_SPACE}}}{_literal_regex(form.opening)}"
+    opening, closing = (_escaped_regex(re.escape(one)) for one in (form.opening, form.closing))
+    opening = f"{_SPACE}{{0,{MAX_PART_SPACE}}}{opening}"
     if form.opening in token_ids and form.closing in token_ids:
         begin = f"(SPACE? <[{token_ids[form.opening]}]>)" + ("?" if is_inside else "")
         thoughts = f"thoughts: {begin} THOUGHT <[{token_ids[form.closing]}]>"

@@ -96,10 +96,8 @@ class ThinkingReader:
         too, if no more text will come.
         """
         self._buffer += text
-        if self._place is _Place.BEFORE:
+        if self._place in (_Place.BEFORE, _Place.OPENED):
             self._begin()
-        if self._place is _Place.OPENED:
-            self._open()
         thought = self._think() if self._place is _Place.WITHIN else ""
         content = self._rest() if self.has_ended else ""
         if not is_last:
@@ -110,21 +108,22 @@ class ThinkingReader:
         return (thought + held, content) if self.is_inside else (thought, content + held)
 
     def _begin(self) -> None:
-        if not self._skip_opening() and not self._may_open():
-            self._place = _Place.CONTENT
-
-    def _open(self) -> None:
-        """Drops white space, and the tag that some models repeat."""
-        if not self._skip_opening() and not self._may_open():
+        """Drops the opening tag, also if some models repeat it, and white space."""
+        while self._skip_opening():
+            self._place = _Place.OPENED
+        if self._may_open():
+            return
+        if self._place is _Place.OPENED:
             self._buffer = self._buffer.lstrip(SPACES)
             self._place = _Place.WITHIN
+        else:
+            self._place = _Place.CONTENT
 
     def _skip_opening(self) -> bool:
         shown = self._buffer.lstrip(SPACES)
         if not shown.startswith(self.form.opening):
             return False
         self._buffer = shown.removeprefix(self.form.opening)
-        self._place = _Place.OPENED
         return True
 
     def _may_open(self) -> bool:
