@@ -131,7 +131,9 @@ def test_an_answer_goes_on_thoughts_as_they_are() -> None:
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.opening)
 def test_tags_of_every_family(form: ThinkingFormat) -> None:
-    template = f"{{% if thinks %}}{form.opening}{{% endif %}}{{{{ x.split('{form.closing}')[-1] }}}}"
+    template = (
+        f"{{% if thinks %}}{form.opening}{{% endif %}}{{{{ x.split('{form.closing}')[-1] }}}}"
+    )
     assert thinking_format(template, []) is form
     assert thinking_format("{{ x }}", ["<s>", form.opening, form.closing]) is form
     assert thinking_format("{{ x }}", [form.opening]) is None

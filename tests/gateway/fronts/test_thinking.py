@@ -167,10 +167,10 @@ async def test_events_of_thoughts(thinking: Thinking) -> None:
     assert "".join(event.delta for event in thoughts[:-1]) == thoughts[-1].text == "So: a fox."
     assert {(event.output_index, event.content_index) for event in thoughts} == {(0, 0)}
     assert len({event.item_id for event in thoughts}) == 1
-    final = events[-1].response
-    assert [item.type for item in final.output] == ["reasoning", "message"]
+    items = events[-1].response.output
+    assert [item.type for item in items] == ["reasoning", "message"]
     async with gateway.client.responses.stream(model="tiny", input="Hi") as stream:
-        final = await stream.get_final_response()
+        final: Any = await stream.get_final_response()
     assert final.output[0].content[0].text == "So: a fox."
     assert final.output_text == "The fox."
 
@@ -249,7 +249,7 @@ async def test_a_grammar_begins_after_thoughts(thinking: Thinking) -> None:
     assert starts["/open"] == "start: thoughts SPACE? answer"
     assert starts["/no_think"].startswith("start: %json")
     # Choices that are all shorter say nothing of how long the model thinks.
-    choices = {"structured_outputs": {"choice": ["a", "b"]}, "min_tokens": 9}
+    choices: Fields = {"structured_outputs": {"choice": ["a", "b"]}, "min_tokens": 9}
     await gateway.answer(CHAT, **asked("/open"), **choices)
     await gateway.refused(CHAT, **asked("/no_think"), **choices)
 
@@ -318,7 +318,9 @@ async def test_spans_of_predictions_are_of_what_the_client_sent(thinking: Thinki
     places = list(range(num_added + len(own)))
     script = gateway.scheduler.script
     script.steps = [
-        type(step)(step.token_ids, len(places), positions=places, prompt_positions=[0] * len(places))
+        type(step)(
+            step.token_ids, len(places), positions=places, prompt_positions=[0] * len(places)
+        )
     ]
     for sent, span in (
         ({"prediction": {"type": "content", "content": expected}}, {"start": 0, "end": 19}),
@@ -326,7 +328,10 @@ async def test_spans_of_predictions_are_of_what_the_client_sent(thinking: Thinki
     ):
         answer = await gateway.answer(CHAT, **asked("/open"), **sent, include_provenance=True)
         segments = answer["choices"][0]["provenance"]
-        assert segments[0]["prediction"] == {"index": 0, **span}
+        assert [segment.get("prediction") for segment in segments] == [
+            *(None, {"index": 0, **span}, None),
+        ]
+        assert segments[1]["text"] == expected
 
 
 async def test_a_setting_leaves_the_text_as_it_is(

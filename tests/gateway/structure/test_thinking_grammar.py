@@ -1,7 +1,5 @@
 """Grammars of answers after thoughts, followed by llguidance."""
 
-from collections.abc import Mapping
-
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken
@@ -32,15 +30,15 @@ class Follows:
 
     def __init__(self, plain: Backend, form: ThinkingFormat, kind: str) -> None:
         self._backend = Backend.from_str(plain.to_str())
-        tags = [AddedToken(tag, normalized=False) for tag in (form.opening, form.closing)]
+        tags = [AddedToken(tag, normalized=False) for tag in form.tags]
         if kind != "plain":
             add = self._backend.add_special_tokens
             (add if kind == "special" else self._backend.add_tokens)(tags)
         size = self._backend.get_vocab_size()
         self._tokenizer = LLTokenizer(self._backend.to_str(), n_vocab=size, eos_token=[EOS])
         is_token = kind == "special" or (kind == "added" and form.opening.startswith("<"))
-        names = (form.opening, form.closing) if is_token else ()
-        self.ids: Mapping[str, int] = {name: self._backend.token_to_id(name) for name in names}
+        ids = {tag: self._backend.token_to_id(tag) for tag in form.tags if is_token}
+        self.ids = {tag: token_id for tag, token_id in ids.items() if token_id is not None}
         self.form = form
 
     def __call__(self, source: str, text: str, prompt: str = "") -> bool:

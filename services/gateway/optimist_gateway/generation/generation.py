@@ -341,9 +341,9 @@ class Generation:
 
     def _shown_ids(self) -> Sequence[int]:
         """Returns special tokens that are text: parts of tool calls, and tags around thoughts."""
-        tokenizer, form = self.model.tokenizer, self.thinking and self.thinking.form
+        tokenizer = self.model.tokenizer
         parts = tokenizer.tool_format.parts if self._tools is not None else ()
-        tags = (form.opening, form.closing) if form is not None else ()
+        tags = self.thinking.form.tags if self.thinking is not None else ()
         ids = map(tokenizer.marker_id, (*parts, *tags))
         return [token_id for token_id in ids if token_id is not None]
 

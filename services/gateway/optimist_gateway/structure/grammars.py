@@ -6,7 +6,7 @@ import pathlib
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -117,9 +117,9 @@ def after_thinking(source: str, thinking: ThinkingReader, token_ids: Mapping[str
     thoughts are one lexeme, which ends with the first closing tag.
     """
     form, is_inside = thinking.form, thinking.is_inside
-    opening, closing = (_escaped_regex(re.escape(one)) for one in (form.opening, form.closing))
+    opening, closing = (_escaped_regex(re.escape(tag)) for tag in form.tags)
     opening = f"{_SPACE}{{0,{MAX_PART_SPACE}}}{opening}"
-    if form.opening in token_ids and form.closing in token_ids:
+    if all(tag in token_ids for tag in form.tags):
         begin = f"(SPACE? <[{token_ids[form.opening]}]>)" + ("?" if is_inside else "")
         thoughts = f"thoughts: {begin} THOUGHT <[{token_ids[form.closing]}]>"
     else:
@@ -260,7 +260,7 @@ class Grammars:
         special token by its text.
         """
         self.form = form
-        tags = (thinking.opening, thinking.closing) if thinking is not None else ()
+        tags = thinking.tags if thinking is not None else ()
         ids = {part: token_id(part) for part in (*form.parts, *tags)}
         self._markers = {part: number for part, number in ids.items() if number is not None}
         self._model = model

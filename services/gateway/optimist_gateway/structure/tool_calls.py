@@ -40,7 +40,8 @@ class CallDelta:
     """More of the text of its arguments, which are a JSON object."""
 
 
-Delta = ReasoningDelta | ContentDelta | CallDelta
+Delta = ContentDelta | CallDelta
+AnyDelta = ReasoningDelta | Delta
 
 
 class MessageReader:
@@ -60,16 +61,16 @@ class MessageReader:
         """Whether all text that comes now is content."""
         return self._calls is None and (self._thinking is None or self._thinking.is_content)
 
-    def push(self, text: str, *, is_last: bool) -> list[Delta]:
+    def push(self, text: str, *, is_last: bool) -> list[AnyDelta]:
         """Adds a piece of text; returns what is certain now, or all that is left with the last."""
-        deltas: list[Delta] = []
+        deltas: list[AnyDelta] = []
         if self._thinking is not None:
             thought, text = self._thinking.push(text, is_last=is_last)
             deltas += [ReasoningDelta(thought)] if thought else []
         if self._calls is None:
-            return deltas + ([ContentDelta(text)] if text else [])
+            return [*deltas, *([ContentDelta(text)] if text else [])]
         deltas += self._calls.push(text)
-        return deltas + (self._calls.finish() if is_last else [])
+        return [*deltas, *(self._calls.finish() if is_last else [])]
 
 
 class ToolCallReader:

@@ -177,9 +177,7 @@ async def _encode_conversation(
     return Prompt(encoding.token_ids, spans=spans, thinking=thinking)
 
 
-def _thinking(
-    text: str, conversation: Conversation, tokenizer: Tokenizer
-) -> ThinkingReader | None:
+def _thinking(text: str, conversation: Conversation, tokenizer: Tokenizer) -> ThinkingReader | None:
     """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
     if tokenizer.thinking_format is None:
         return None
@@ -350,13 +348,7 @@ async def after_thinking(
     if num_tokens > MAX_TOKENS:
         return list(predictions)
     return [
-        replace(
-            one,
-            token_ids=[*end, *one.token_ids],
-            spans=None if one.spans is None else [(0, 0)] * len(end) + one.spans,
-            num_added=len(end),
-        )
-        for one in predictions
+        replace(one, token_ids=[*end, *one.token_ids], num_added=len(end)) for one in predictions
     ]
 
 

@@ -132,7 +132,7 @@ class StopStrings:
 
 
 def overlap(text: str, marker: str) -> int:
-    """Returns the length of the longest end of a text that begins a marker, but is not all of it."""
+    """Returns the length of the longest end of a text that begins a marker and is shorter."""
     start = text.find(marker[0], max(0, len(text) - len(marker) + 1))
     while start >= 0 and not marker.startswith(text[start:]):
         start = text.find(marker[0], start + 1)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import inf
-from operator import attrgetter
+from operator import add, attrgetter
 
 from optimist_gateway.core.answer.thinking import ThinkingReader
 
@@ -36,8 +36,8 @@ class SentPrediction:
     """Which one of the request's list it is."""
     token_ids: list[int]
     spans: list[tuple[int, int]] | None = None
-    """The characters of its text, with line endings LF, of each token,
-    `[num_tokens]`; None if it was given as tokens, or if nobody asks."""
+    """The characters of its text, with line endings LF, of each token that is the client's; None if
+    it was given as tokens, or if nobody asks."""
     num_added: int = 0
     """How many of its tokens, from the front, are not the client's: with these thoughts end."""
 
@@ -68,10 +68,12 @@ class PredictionSpans:
         self._predictions = predictions
         lengths = (len(prediction.token_ids) for prediction in predictions)
         self._starts = list(accumulate(lengths, initial=0))
+        added = (one.num_added for one in predictions)
+        self._begins = {*self._starts, *map(add, self._starts, added)}
 
     def is_next(self, position: int, following: int) -> bool:
         """Returns whether one position follows another in the same prediction."""
-        return position >= 0 and following == position + 1 and following not in self._starts
+        return position >= 0 and following == position + 1 and following not in self._begins
 
     def find_span(self, first: int, num_tokens: int) -> SourceSpan | None:
         """Returns where tokens from a position on stand; None if they stand in no prediction."""
@@ -79,10 +81,11 @@ class PredictionSpans:
         if first < 0 or number >= len(self._predictions):
             return None
         prediction = self._predictions[number]
-        start = first - self._starts[number]
-        end = min(start + num_tokens, len(prediction.token_ids))
+        start = first - self._starts[number] - prediction.num_added
+        end = min(start + num_tokens, len(prediction.token_ids) - prediction.num_added)
+        if start < 0:
+            return None
         if prediction.spans is None:
-            start, end = (max(place - prediction.num_added, 0) for place in (start, end))
             return SourceSpan(prediction.index, start, end, is_in_tokens=True)
         return SourceSpan(
             prediction.index, prediction.spans[start][0], prediction.spans[end - 1][1]

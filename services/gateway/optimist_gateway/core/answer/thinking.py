@@ -19,6 +19,11 @@ class ThinkingFormat:
     between: str = "\n\n"
     """What usually follows before the answer proper."""
 
+    @property
+    def tags(self) -> tuple[str, str]:
+        """Both of them."""
+        return self.opening, self.closing
+
 
 FORMATS = (
     ThinkingFormat("<think>", "</think>"),
@@ -39,7 +44,7 @@ def thinking_format(chat_template: str, added_tokens: Collection[str]) -> Thinki
     None if there is none: the model does not think, or what it thinks is told apart in another way.
     """
     in_template = (one for one in FORMATS if one.closing in chat_template)
-    in_tokens = (one for one in FORMATS if {one.opening, one.closing} <= {*added_tokens})
+    in_tokens = (one for one in FORMATS if {*one.tags} <= {*added_tokens})
     return next(in_template, None) or next(in_tokens, None)
 
 

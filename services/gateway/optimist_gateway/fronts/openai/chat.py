@@ -23,8 +23,8 @@ from optimist_gateway.fronts.openai.chunk_writer import (
 )
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.structure.tool_calls import (
+    AnyDelta,
     ContentDelta,
-    Delta,
     MessageReader,
     ReasoningDelta,
 )
@@ -65,7 +65,7 @@ def new_call_id() -> str:
 class MessageDelta:
     """Thoughts, text and tool calls, together; a call that begins gets its id here."""
 
-    def __init__(self, deltas: Sequence[Delta]) -> None:
+    def __init__(self, deltas: Sequence[AnyDelta]) -> None:
         """Joins what belongs together."""
         self._reasoning = self._content = ""
         self._calls: dict[int, Any] = {}
@@ -149,7 +149,7 @@ class ChatWriter:
         logprobs, reason = chat_logprobs(join_logprobs(pieces)), self._reason(pieces[-1])
         return {"message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    def _read(self, text: str, piece: Piece) -> list[Delta]:
+    def _read(self, text: str, piece: Piece) -> list[AnyDelta]:
         return self.reader.push(text, is_last=piece.finish_reason is not None)
 
     def _reason(self, piece: Piece) -> str | None:
