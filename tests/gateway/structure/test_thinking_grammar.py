@@ -84,6 +84,8 @@ def test_a_form_begins_after_thoughts(
     assert follows(source, good)
     assert not follows(source, good, "(\n")
     assert not follows(source, "(" + good)
+    # A model that begins with white space would have to think then.
+    assert not follows(source, "\n(a)" + good)
     assert not follows(source, f"(a) X{good}")
 
 

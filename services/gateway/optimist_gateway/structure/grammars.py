@@ -118,9 +118,8 @@ def after_thinking(source: str, thinking: ThinkingReader, token_ids: Mapping[str
     """
     form, is_inside = thinking.form, thinking.is_inside
     opening, closing = (_escaped_regex(re.escape(tag)) for tag in form.tags)
-    opening = f"{_SPACE}{{0,{MAX_PART_SPACE}}}{opening}"
     if all(tag in token_ids for tag in form.tags):
-        begin = f"(SPACE? <[{token_ids[form.opening]}]>)" + ("?" if is_inside else "")
+        begin = f"<[{token_ids[form.opening]}]>" + ("?" if is_inside else "")
         thoughts = f"thoughts: {begin} THOUGHT <[{token_ids[form.closing]}]>"
     else:
         begin = "" if is_inside else opening

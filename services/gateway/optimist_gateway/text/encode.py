@@ -181,8 +181,8 @@ def _thinking(text: str, conversation: Conversation, tokenizer: Tokenizer) -> Th
     """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
     if tokenizer.thinking_format is None:
         return None
-    last = conversation.messages[-1]
-    content = last.content.strip() if last.role == "assistant" else ""
+    last = conversation.messages[-1:]
+    content = "".join(one.content.strip() for one in last if one.role == "assistant")
     goes_on = content and text.rstrip().endswith(content)
     prefill = text[text.rindex(content) :] if goes_on else ""
     return begin_thinking(tokenizer.thinking_format, text, prefill)

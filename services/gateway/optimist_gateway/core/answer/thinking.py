@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from optimist_gateway.core.answer.detokenize import overlap
@@ -18,6 +18,8 @@ class ThinkingFormat:
     closing: str
     between: str = "\n\n"
     """What usually follows before the answer proper."""
+    is_usual: bool = True
+    """Whether a model that may think does."""
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -39,13 +41,14 @@ FORMATS = (
 
 
 def thinking_format(chat_template: str, added_tokens: Collection[str]) -> ThinkingFormat | None:
-    """Returns the first of `FORMATS` that a chat template ends, or has tokens for in a vocabulary.
+    """Returns the first of `FORMATS` whose closing tag a chat template has; None: no thoughts.
 
-    None if there is none: the model does not think, or what it thinks is told apart in another way.
+    Of others, it is the first one that a vocabulary has tokens for, which not all such models use.
     """
     in_template = (one for one in FORMATS if one.closing in chat_template)
     in_tokens = (one for one in FORMATS if {*one.tags} <= {*added_tokens})
-    return next(in_template, None) or next(in_tokens, None)
+    found = (replace(one, is_usual=False) for one in in_tokens)
+    return next(in_template, None) or next(found, None)
 
 
 class _Place(Enum):
