@@ -1,4 +1,4 @@
-"""What a model thinks before it answers is told apart, however the text is cut."""
+"""What a model thinks before it answers is separated, however the text is cut."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -14,6 +14,10 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_client import AsyncClient
+from optimist_client import Message as ChatMessage
+from optimist_gateway.core.request import Conversation, Message
+from optimist_gateway.text.encode import find_thinking
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import tokens
@@ -262,6 +266,9 @@ async def test_what_is_not_a_chat_is_as_the_model_writes_it(thinking: Thinking) 
     answer = await gateway.answer(COMPLETIONS)
     assert answer["choices"][0]["text"] == shown
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
+    async with AsyncClient(gateway.grpc_address, timeout=20) as client:
+        result = await client.generate([ChatMessage("user", "/open")], model="tiny").result()
+    assert result.text == shown
 
 
 async def test_log_probabilities_and_sources_are_of_all_tokens(thinking: Thinking) -> None:
@@ -304,6 +311,42 @@ async def test_predictions_begin_after_thoughts(thinking: Thinking) -> None:
     assert tokens(gateway.adds[-1].predicted_token_ids) == own
     await gateway.answer(COMPLETIONS, **prediction)
     assert tokens(gateway.adds[-1].predicted_token_ids) == own
+
+
+async def test_an_answer_may_go_on_thoughts_that_a_client_sends(thinking: Thinking) -> None:
+    """Of a template that goes on the last message, as some do without being asked."""
+    gateway = thinking[0]
+    tokenizer = next(iter(gateway.app.state.service.models.values())).tokenizer
+    for content, place in (("(So the ", True), ("(A)The ", None), ("The ", None)):
+        content = written(thinking, content)
+        conversation = Conversation([Message("user", "Hi"), Message("assistant", content)])
+        begun = find_thinking(f"<|user|>Hi\n<|assistant|>{content}", conversation, tokenizer)
+        assert (None if begun is None else begun.is_inside) is place
+        text = f"<|user|>Hi\n<|assistant|>{content}<|end|><|assistant|>"
+        begun = find_thinking(text, conversation, tokenizer)
+        assert begun is not None
+        assert not begun.is_inside
+
+
+async def test_tags_of_a_vocabulary_alone_move_no_prediction(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Models that do not think have them too, as those of Qwen's coders."""
+    directory = tmp_path_factory.mktemp("coder") / "tiny"
+    save_model(directory, 512, "{{ messages[0].content }}\n")
+    backend = Backend.from_file(str(directory / "tokenizer.json"))
+    backend.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS[ADDED]])
+    backend.save(str(directory / "tokenizer.json"))
+    prediction = {"prediction": {"type": "content", "content": "The quick"}}
+    async with starting(directory, load_tokenizer(str(directory)), backend) as gateway:
+        gateway.say("<think>A</think>\n\nB")
+        message = (await gateway.answer(CHAT, **prediction))["choices"][0]["message"]
+        assert (message["reasoning_content"], message["content"]) == ("A", "B")
+        own = backend.encode("The quick").ids
+        assert tokens(gateway.adds[-1].predicted_token_ids) == own
+        await gateway.answer(CHAT, **asked("Hi<think>"), **prediction)
+        sent = tokens(gateway.adds[-1].predicted_token_ids)
+        assert (sent[0], sent[-len(own) :]) == (backend.token_to_id("</think>"), own)
 
 
 async def test_spans_of_predictions_are_of_what_the_client_sent(thinking: Thinking) -> None:

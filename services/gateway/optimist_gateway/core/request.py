@@ -142,7 +142,7 @@ class Limits:
     keep_alive_seconds: float = 15.0
     """Silence after which a stream gets a comment."""
     splits_reasoning: bool = True
-    """Whether what a model thinks is told apart from what it answers."""
+    """Whether what a model thinks comes apart from what it answers."""
     refuses_unknown_fields: bool = False
     """Whether fields of bodies that are not known are errors; else they are ignored."""
 
@@ -214,7 +214,7 @@ class Request:
     include_speculation: bool = False
     return_token_ids: bool = False
     splits_reasoning: bool = False
-    """Whether what the model thinks is told apart from what it answers."""
+    """Whether what the model thinks comes apart from what it answers."""
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with the usage."""

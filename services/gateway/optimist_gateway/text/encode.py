@@ -163,7 +163,7 @@ async def _encode_conversation(
 ) -> Prompt:
     text = await render_chat(conversation.messages, tokenizer, model, conversation.tools)
     encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
-    thinking = _thinking(text, conversation, tokenizer)
+    thinking = find_thinking(text, conversation, tokenizer)
     if encoding.offsets is None:
         return Prompt(encoding.token_ids, thinking=thinking)
     offsets = encoding.offsets
@@ -177,7 +177,9 @@ async def _encode_conversation(
     return Prompt(encoding.token_ids, spans=spans, thinking=thinking)
 
 
-def _thinking(text: str, conversation: Conversation, tokenizer: Tokenizer) -> ThinkingReader | None:
+def find_thinking(
+    text: str, conversation: Conversation, tokenizer: Tokenizer
+) -> ThinkingReader | None:
     """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
     if tokenizer.thinking_format is None:
         return None
