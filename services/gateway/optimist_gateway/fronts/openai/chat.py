@@ -84,11 +84,8 @@ class MessageDelta:
 
     def to_api(self) -> dict[str, Any]:
         """Returns the delta of a chunk; empty if there is nothing to say."""
-        delta: dict[str, Any] = {}
-        if self._reasoning:
-            delta["reasoning_content"] = self._reasoning
-        if self._content:
-            delta["content"] = self._content
+        texts = {"reasoning_content": self._reasoning, "content": self._content}
+        delta: dict[str, Any] = {name: text for name, text in texts.items() if text}
         if self._calls:
             delta["tool_calls"] = [{"index": index, **call} for index, call in self._calls.items()]
         return delta
