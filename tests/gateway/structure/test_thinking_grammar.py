@@ -16,7 +16,8 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.structure.check_child import check_grammar
-from optimist_gateway.structure.grammars import after_thinking, grammar
+from optimist_gateway.structure.grammars import grammar
+from optimist_gateway.structure.thinking_grammar import after_thinking
 from optimist_gateway.structure.tool_format import HERMES, ToolFormat
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_grammar import FUNCTIONS, GOOD, NUMBER
@@ -44,7 +45,7 @@ class Follows:
     def __call__(self, source: str, text: str, prompt: str = "") -> bool:
         begun = begin_thinking(self.form, prompt.replace("(", self.form.opening))
         assert begun is not None
-        source = after_thinking(source, begun, self.ids)
+        source = after_thinking(source, begun, self.ids.get)
         assert check_grammar(source, self._tokenizer) == ""
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(source), log_level=0)
         text = text.replace("(", self.form.opening).replace(")", self.form.closing)
@@ -121,7 +122,7 @@ def test_a_tag_that_is_a_token_is_not_spelled(backend: Backend) -> None:
     source = grammar(Structure(RegexContent("[a-c]+")), HERMES, {})
     begun = begin_thinking(FORMATS[0], "<think>\n")
     assert begun is not None
-    source = after_thinking(source, begun, follows.ids)
+    source = after_thinking(source, begun, follows.ids.get)
     matcher = LLMatcher(follows._tokenizer, LLMatcher.grammar_from_lark(source), log_level=0)
     spelled = backend.encode("So</think> Hello").ids
     assert len(spelled) > matcher.try_consume_tokens(spelled) > 0

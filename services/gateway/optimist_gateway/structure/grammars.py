@@ -3,7 +3,6 @@
 import hashlib
 import json
 import pathlib
-import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from optimist_gateway.core.answer.thinking import ThinkingFormat, ThinkingReader
+from optimist_gateway.core.answer.thinking import ThinkingReader
 from optimist_gateway.core.error import ApiError, FieldError, Path
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -34,6 +33,7 @@ from optimist_gateway.security.child_process import (
 )
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
 from optimist_gateway.structure.schema import SchemaError, plain_schema
+from optimist_gateway.structure.thinking_grammar import TEXT_RULE, after_thinking
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_WHITE_SPACE = 64
@@ -43,7 +43,6 @@ MAX_PART_SPACE = 8
 _SPACE = r"[ \n\r\t]"
 _OPTION = "whitespace_pattern"
 _TEXT = r"(.|\n)*"
-_TEXT_RULE = f"TEXT: /{_TEXT}/"
 _CHOICE = "CHOICE"
 
 
@@ -76,7 +75,7 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
 
 def _lark(rules: Mapping[str, str]) -> str:
     lines = [f"{name}: {expression}" for name, expression in rules.items()]
-    lines += [_TEXT_RULE, f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
+    lines += [TEXT_RULE, f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
     return "\n".join(lines) + "\n"
 
 
@@ -108,34 +107,6 @@ def allow_white_space(grammar: str) -> str:
         for number in (f"{{1,{MAX_WHITE_SPACE}}}", "+")
     )
     return grammar.replace(bounded, free)
-
-
-def after_thinking(source: str, thinking: ThinkingReader, token_ids: Mapping[str, int]) -> str:
-    """Returns a grammar of thoughts, if the model has any, and an answer of another grammar.
-
-    Tags that are special tokens, whose ids are given, are these tokens. Others are text: then
-    thoughts are one lexeme, which ends with the first closing tag.
-    """
-    form, is_inside = thinking.form, thinking.is_inside
-    opening, closing = (_escaped_regex(re.escape(tag)) for tag in form.tags)
-    if all(tag in token_ids for tag in form.tags):
-        begin = f"<[{token_ids[form.opening]}]>" + ("?" if is_inside else "")
-        thoughts = f"thoughts: {begin} THOUGHT <[{token_ids[form.closing]}]>"
-    else:
-        begin = "" if is_inside else opening
-        thoughts = f"thoughts[lazy]: /{begin}{_TEXT}/ {json.dumps(form.closing)}"
-        if not is_inside:
-            # Or they could be the text in which a call begins.
-            source = source.replace(_TEXT_RULE, f"{_TEXT_RULE} & ~/{opening}{_TEXT}/")
-    return "\n".join(
-        [
-            "start: thoughts SPACE? answer" if is_inside else "start: (thoughts SPACE?)? answer",
-            thoughts,
-            f"THOUGHT: /{_TEXT}/ & ~/{_TEXT}{closing}{_TEXT}/",
-            f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/",
-            f"answer: %lark {{\n{source}\n}}\n",
-        ]
-    )
 
 
 def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> dict[str, str]:
@@ -246,21 +217,14 @@ class _Verdict(NamedTuple):
 class Grammars:
     """Makes grammars and has them compiled in a process that may be ended."""
 
-    def __init__(
-        self,
-        model: str,
-        form: ToolFormat,
-        token_id: Callable[[str], int | None],
-        thinking: ThinkingFormat | None = None,
-    ) -> None:
+    def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
         """Sets up without the process; the first grammar starts it.
 
         The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
         special token by its text.
         """
-        self.form = form
-        tags = thinking.tags if thinking is not None else ()
-        ids = {part: token_id(part) for part in (*form.parts, *tags)}
+        self.form, self._token_id = form, token_id
+        ids = {part: token_id(part) for part in form.parts}
         self._markers = {part: number for part, number in ids.items() if number is not None}
         self._model = model
         self._tokens: _Tokens | None = None
@@ -284,7 +248,7 @@ class Grammars:
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
         if thinking is not None:
-            source = after_thinking(source, thinking, self._markers)
+            source = after_thinking(source, thinking, self._token_id)
         tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
         if tokens != self._tokens:
             # They may mean something else now.
