@@ -98,6 +98,8 @@ async def streamed(gateway: Gateway, **fields: Any) -> tuple[str | None, str, li
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
     thoughts = [delta["reasoning_content"] for delta in deltas if "reasoning_content" in delta]
     assert all(thoughts)
+    # As DeepSeek's clients read them, who look at one field of a chunk.
+    assert all(len(delta) == 1 for delta in deltas[1:] if "reasoning_content" in delta)
     content = "".join(delta.get("content") or "" for delta in deltas)
     return "".join(thoughts) or None, content, chunks
 

@@ -166,11 +166,12 @@ class ChoicesWriter:
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
             return choices
+        first, *others = _separated(chunk)
         if with_tokens:
-            chunk |= _token_fields([piece])
+            first |= _token_fields([piece])
         if piece.segments is not None:
-            chunk["provenance"] = provenance(piece.segments)
-        return [*choices, {"index": index, **chunk}]
+            first["provenance"] = provenance(piece.segments)
+        return [*choices, *({"index": index, **one} for one in (first, *others))]
 
     def _around(
         self, index: int, write: Callable[..., dict[str, Any] | None]
@@ -199,6 +200,20 @@ class ChoicesWriter:
         if self.generation.request.include_speculation:
             usage["speculation"] = speculation_answer(self.generation.speculation())
         return usage
+
+
+def _separated(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a chunk, or two if it would have thoughts and something else.
+
+    Some clients read nothing else from a chunk that has thoughts.
+    """
+    thoughts = "reasoning_content"
+    delta = chunk.get("delta", {})
+    if len(delta) < 2 or thoughts not in delta:
+        return [chunk]
+    rest = {name: said for name, said in delta.items() if name != thoughts}
+    first = {"delta": {thoughts: delta[thoughts]}, "finish_reason": None}
+    return [chunk | first, chunk | {"delta": rest, "logprobs": None}]
 
 
 def fingerprint(generation: Generation) -> dict[str, str]:
