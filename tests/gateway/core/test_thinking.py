@@ -192,7 +192,7 @@ def test_each_answer_counts_its_own() -> None:
     prototype = reader("<think>\n")
     usages = []
     for text in ("a</think>b", "abc"):
-        thinking = prototype.copy()
+        thinking = replace(prototype)
         state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=thinking)  # type: ignore[arg-type]
         play(state, text, 4, FinishReason.LENGTH)
         usages.append(state.usage())
@@ -203,6 +203,6 @@ def test_each_answer_counts_its_own() -> None:
 
 def test_after_thoughts_steps_are_read_at_once_again() -> None:
     state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=reader("<think>\n"))  # type: ignore[arg-type]
-    play(state, "a</think>", 2, FinishReason.LENGTH)
+    play(state, "a</think>b", 2, FinishReason.LENGTH)
     assert state.thinking is None
     assert state._reads_at_once

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -197,7 +197,7 @@ class Generation:
         if tools is not None:
             names = [function.name for function in tools.functions]
             calls = ToolCallReader(self.model.tokenizer.tool_format, names)
-        return MessageReader(self.thinking and self.thinking.copy(), calls)
+        return MessageReader(self.thinking and replace(self.thinking), calls)
 
     @property
     def size(self) -> int:
@@ -308,7 +308,7 @@ class Generation:
             logprobs=self._describe and LogprobReader(self._describe, offset),
             provenance=provenance,
             has_prediction=bool(add.predicted_token_ids),
-            thinking=self.thinking and self.thinking.copy(),
+            thinking=self.thinking and replace(self.thinking),
         )
         return Choice(
             stream=self.model.schedulers.add(add),

@@ -59,7 +59,7 @@ class MessageReader:
     @property
     def is_plain(self) -> bool:
         """Whether all text that comes now is content."""
-        return self._calls is None and (self._thinking is None or self._thinking.is_content)
+        return self._calls is None and (self._thinking is None or self._thinking.has_ended)
 
     def push(self, text: str, *, is_last: bool) -> list[AnyDelta]:
         """Adds a piece of text; returns what is certain now, or all that is left with the last."""

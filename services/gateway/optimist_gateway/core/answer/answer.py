@@ -269,8 +269,9 @@ class Answer:
         """Takes the text of a token, with which the answer has so many."""
         was_inside = thinking.is_inside
         thinking.push(text)
+        if was_inside or thinking.is_inside:
+            self._num_thinking_tokens = num_tokens
         if thinking.has_ended:
-            self._num_thinking_tokens = num_tokens if was_inside or not thinking.is_content else 0
             self.thinking, self._reads_at_once = None, not self._reads_singly
 
 

@@ -1,7 +1,6 @@
 """What a model thinks before it answers: how that is marked, and where it ends."""
 
 from collections.abc import Collection
-from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -85,17 +84,8 @@ class ThinkingReader:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no more thoughts can come."""
-        return self._place in (_Place.CLOSED, _Place.CONTENT)
-
-    @property
-    def is_content(self) -> bool:
         """Whether any text that comes now is of the answer proper."""
         return self._place is _Place.CONTENT
-
-    def copy(self) -> "ThinkingReader":
-        """Returns a reader that goes on from here."""
-        return copy(self)
 
     def push(self, text: str, *, is_last: bool = False) -> tuple[str, str]:
         """Adds a piece of text.
@@ -107,7 +97,7 @@ class ThinkingReader:
         if self._place in (_Place.BEFORE, _Place.OPENED):
             self._begin()
         thought = self._think() if self._place is _Place.WITHIN else ""
-        content = self._rest() if self.has_ended else ""
+        content = self._rest() if self._place in (_Place.CLOSED, _Place.CONTENT) else ""
         if not is_last:
             return thought, content
         held, self._spaces, self._buffer = self._spaces + self._buffer, "", ""
@@ -176,5 +166,6 @@ def begin_thinking(form: ThinkingFormat, prompt: str, prefill: str = "") -> Thin
     is_open = before.endswith(form.opening)
     reader = ThinkingReader(form, _Place.OPENED if is_open else _Place.BEFORE)
     reader.push(prefill)
+    is_open = reader.is_inside or reader._place is _Place.BEFORE
     # What was held back of the prefill is not said again.
-    return None if reader.has_ended else ThinkingReader(form, reader._place)
+    return ThinkingReader(form, reader._place) if is_open else None
