@@ -21,7 +21,7 @@ from optimist_gateway.text.encode import find_thinking
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import tokens
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway, starting
+from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, RESPONSES, Fields, Gateway, starting
 from tests.stack import free_port
 
 # As Qwen 3 has it: the model begins to think unless the prompt says that it did not.
@@ -137,6 +137,16 @@ def count_through(gateway: Gateway, token_ids: Sequence[int], text: str, closing
         for length in lengths
         if len(decode(list(token_ids[:length]), skip_special_tokens=False)) >= end
     )
+
+
+async def test_the_clients_own_stream(thinking: Thinking) -> None:
+    gateway = thinking[0]
+    gateway.say(written(thinking, "(So: a fox.)\n\nThe fox."), width=4)
+    stream = gateway.client.chat.completions.stream
+    async with stream(model="tiny", messages=BODIES[CHAT]["messages"]) as events:
+        final: Any = await events.get_final_completion()
+    message = final.choices[0].message
+    assert (message.reasoning_content, message.content) == ("So: a fox.", "The fox.")
 
 
 async def test_thoughts_of_a_response(thinking: Thinking) -> None:
