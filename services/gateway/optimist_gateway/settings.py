@@ -125,6 +125,11 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         description="how the model writes tool calls: hermes, llama3, mistral, mistral_args, json "
         "(for models that know no tools) or auto, which goes by the chat template",
     )
+    split_reasoning: bool = Field(
+        True,
+        description="whether what a model thinks before it answers comes apart from the answer, as "
+        "reasoning_content: true or false",
+    )
     template_seconds: float = Field(
         10.0, gt=0, description="how long the chat template may take for one prompt"
     )

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from transformers import PreTrainedTokenizerFast
 
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -23,6 +25,7 @@ from optimist_gateway.core.request import (
 from optimist_gateway.structure.check_child import check_grammar
 from optimist_gateway.structure.grammars import MAX_WHITE_SPACE, allow_white_space, grammar
 from optimist_gateway.structure.tool_format import HERMES, LLAMA3, ToolFormat
+from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS
 from tests.gateway.structure.test_tool_calls import every_form, written
 
@@ -200,6 +203,22 @@ def test_markers_that_are_special_tokens(follows: Follows) -> None:
     assert '"<tool_call>"' not in source
     assert follows(source, "<tool_call> is text here")
     assert follows(of_tools(LLAMA3), "<tool_call> is text here")
+
+
+def test_markers_that_were_added_to_a_vocabulary(backend: Backend) -> None:
+    """Those of Qwen are no special tokens, but for llguidance no text either."""
+    added = Backend.from_str(backend.to_str())
+    added.add_tokens(
+        [AddedToken(part, normalized=False) for part in ("<tool_call>", "</tool_call>")]
+    )
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=added))  # type: ignore[no-untyped-call]
+    ids = {part: tokenizer.marker_id(part) for part in HERMES.parts}
+    markers = {part: token_id for part, token_id in ids.items() if token_id is not None}
+    assert list(markers) == ["<tool_call>", "</tool_call>"]
+    follows = Follows(added)
+    for text in (written(HERMES, GOOD), "Well: " + written(HERMES, GOOD)):
+        assert follows(of_tools(HERMES, markers=markers), text)
+        assert not follows(of_tools(HERMES), text)
 
 
 BAD_GRAMMARS = [

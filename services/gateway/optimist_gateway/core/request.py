@@ -146,6 +146,8 @@ class Limits:
     """How long it may take to arrive."""
     keep_alive_seconds: float
     """Silence after which a stream gets a comment."""
+    splits_reasoning: bool = True
+    """Whether what a model thinks comes apart from what it answers."""
     refuses_unknown_fields: bool = False
     """Whether fields of bodies that are not known are errors; else they are ignored."""
 
@@ -224,6 +226,8 @@ class Request:
     include_provenance: bool = False
     include_speculation: bool = False
     return_token_ids: bool = False
+    splits_reasoning: bool = False
+    """Whether what the model thinks comes apart from what it answers."""
     stream: bool = False
     include_usage: bool = False
     """Whether a stream ends with the usage."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
@@ -20,8 +20,9 @@ from optimist_gateway.core.answer.output import (
 )
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
+from optimist_gateway.core.answer.thinking import ThinkingReader
 from optimist_gateway.core.error import ApiError, naming, shutting_down
-from optimist_gateway.core.request import Limits, Request
+from optimist_gateway.core.request import Limits, Request, ToolUse
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
@@ -30,8 +31,9 @@ from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
+from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
 from optimist_gateway.text.encode import encode_prompts
-from optimist_gateway.text.prediction import predicted_tokens
+from optimist_gateway.text.prediction import after_thinking, predicted_tokens
 
 _MESSAGES = {
     Limit.CHOICES: "{running} requests are in progress; try again later",
@@ -167,6 +169,9 @@ class Generation:
         self._has_failed = False
         self.is_synthetic = False
         """Whether drafts are accepted by chance; known with the first piece."""
+        self.thinking: ThinkingReader | None = None
+        """What thoughts are read with, from where an answer begins; known with the first piece.
+        None if there are none to tell apart."""
         self.choices = Choices(request.num_choices)
         self._service = service
         self._started = time.perf_counter()
@@ -186,6 +191,14 @@ class Generation:
         size = self.request.n
         starts = range(0, len(usages), size)
         return add_usages([merge_usages(usages[start : start + size]) for start in starts])
+
+    def message_reader(self) -> MessageReader:
+        """Returns what reads the message that an answer is; not before the first piece."""
+        tools, calls = self._tools, None
+        if tools is not None:
+            names = [function.name for function in tools.functions]
+            calls = ToolCallReader(self.model.tokenizer.tool_format, names)
+        return MessageReader(self.thinking and replace(self.thinking), calls)
 
     @property
     def size(self) -> int:
@@ -232,6 +245,12 @@ class Generation:
         predictions = await predicted_tokens(
             request, model.tokenizer, description, self._service.limits.max_prediction_bytes
         )
+        # Only a conversation has thoughts, and it is the only prompt.
+        thinking = prompts[0].thinking
+        if thinking is not None and (thinking.is_inside or thinking.form.is_usual):
+            predictions = await after_thinking(predictions, thinking.form, model.tokenizer)
+        if request.splits_reasoning and self._service.limits.splits_reasoning:
+            self.thinking = thinking
         num_tokens = sum(len(one.token_ids) for one in prompts)
         num_tokens += sum(len(one.token_ids) for one in predictions)
         adds = await beside(
@@ -239,7 +258,7 @@ class Generation:
             num_tokens,
         )
         if request.structure is not None:
-            grammar = await model.grammars.grammar(request.structure, description)
+            grammar = await model.grammars.grammar(request.structure, description, self.thinking)
             for add in adds:
                 add.sampling.grammar = grammar
         for index, add in enumerate(adds):
@@ -274,6 +293,7 @@ class Generation:
             logprobs=self._describe and LogprobReader(self._describe, offset),
             provenance=provenance,
             has_prediction=bool(add.predicted_token_ids),
+            thinking=self.thinking and replace(self.thinking),
         )
         return Choice(
             stream=self.model.schedulers.add(add),
@@ -301,14 +321,18 @@ class Generation:
         shown = tokenizer.detokenizer(tokenizer.special_ids)
         return Echo(prompt, text, shown, self._describe, with_segments)
 
+    @property
+    def _tools(self) -> ToolUse | None:
+        return self.request.structure.tools if self.request.structure is not None else None
+
     def _shown_ids(self) -> Collection[int]:
-        """Returns special tokens that are text: those with which tool calls begin, or all."""
-        if not self.request.skip_special_tokens:
-            return self.model.tokenizer.special_ids
-        structure = self.request.structure
-        if structure is None or structure.tools is None:
-            return ()
-        return self.model.grammars.marker_ids
+        """Returns special tokens that are text: parts of calls, tags around thoughts, or all."""
+        tokenizer = self.model.tokenizer
+        parts = tokenizer.tool_format.parts if self._tools is not None else ()
+        tags = self.thinking.form.tags if self.thinking is not None else ()
+        ids = map(tokenizer.marker_id, (*parts, *tags))
+        shown = {token_id for token_id in ids if token_id is not None}
+        return shown if self.request.skip_special_tokens else shown | tokenizer.special_ids
 
     def _end(self) -> None:
         self.choices.close()

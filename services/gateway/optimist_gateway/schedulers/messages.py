@@ -47,8 +47,10 @@ def prepare(
     max_tokens = [_max_tokens(request, len(prompt.token_ids), model) for prompt in prompts]
     common = _common(request, prompts, predictions, model)
     most = min(max_tokens)
-    if request.structure is not None and request.structure.max_tokens is not None:
-        most = min(most, request.structure.max_tokens)
+    structure = request.structure
+    # What the model thinks before has any length.
+    if structure is not None and structure.max_tokens is not None and not prompts[0].thinking:
+        most = min(most, structure.max_tokens)
     if common.min_tokens > most:
         raise FieldError(
             ("min_tokens",),

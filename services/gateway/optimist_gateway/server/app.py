@@ -118,7 +118,7 @@ def _served_models(
         one.served_name: ServedModel(
             name=one.served_name,
             tokenizer=tokenizer,
-            grammars=Grammars(one.model, tokenizer.tool_format, tokenizer.special_id),
+            grammars=Grammars(one.model, tokenizer.tool_format, tokenizer.marker_id),
             schedulers=SchedulerPool(
                 one.schedulers, settings.max_num_requests, settings.resume_seconds, tls
             ),
@@ -156,6 +156,7 @@ def _service(
             max_body_bytes=settings.max_body_bytes,
             read_seconds=settings.read_seconds,
             keep_alive_seconds=settings.keep_alive_seconds,
+            splits_reasoning=settings.split_reasoning,
             refuses_unknown_fields=settings.unknown_fields == "refuse",
         ),
         observer=observer,

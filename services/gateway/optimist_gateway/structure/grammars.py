@@ -5,11 +5,12 @@ import json
 import pathlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from optimist_gateway.core.answer.thinking import ThinkingReader
 from optimist_gateway.core.error import ApiError, FieldError, Path
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -32,6 +33,7 @@ from optimist_gateway.security.child_process import (
 )
 from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
 from optimist_gateway.structure.schema import SchemaError, plain_schema
+from optimist_gateway.structure.thinking_grammar import TEXT_RULE, after_thinking
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_WHITE_SPACE = 64
@@ -73,7 +75,7 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
 
 def _lark(rules: Mapping[str, str]) -> str:
     lines = [f"{name}: {expression}" for name, expression in rules.items()]
-    lines += [f"TEXT: /{_TEXT}/", f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
+    lines += [TEXT_RULE, f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
     return "\n".join(lines) + "\n"
 
 
@@ -221,7 +223,7 @@ class Grammars:
         The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
         special token by its text.
         """
-        self.form = form
+        self.form, self._token_id = form, token_id
         ids = {part: token_id(part) for part in form.parts}
         self._markers = {part: number for part, number in ids.items() if number is not None}
         self._model = model
@@ -229,13 +231,15 @@ class Grammars:
         self._process: ChildProcess | None = None
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
 
-    @property
-    def marker_ids(self) -> Sequence[int]:
-        """Special tokens that are parts of calls."""
-        return list(self._markers.values())
-
-    async def grammar(self, structure: Structure, model: ModelDescription) -> str:
+    async def grammar(
+        self,
+        structure: Structure,
+        model: ModelDescription,
+        thinking: ThinkingReader | None = None,
+    ) -> str:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
+
+        If the model thinks, it does so before.
 
         Raises:
             FieldError: There is none, or it is too complex.
@@ -243,6 +247,8 @@ class Grammars:
         """
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
+        if thinking is not None:
+            source = after_thinking(source, thinking, self._token_id)
         tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
         if tokens != self._tokens:
             # They may mean something else now.

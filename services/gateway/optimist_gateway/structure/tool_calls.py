@@ -1,9 +1,11 @@
-"""Reads tool calls out of an answer's text as it arrives."""
+"""Reads what a message is made of out of an answer's text as it arrives."""
 
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from optimist_gateway.core.answer.detokenize import overlap
+from optimist_gateway.core.answer.thinking import SPACES, ThinkingReader
 from optimist_gateway.structure.grammars import MAX_PART_SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
 
@@ -11,7 +13,13 @@ MAX_NAME_CHARACTERS = 258
 """A name, of at most 128, behind that of a namespace."""
 _SPACE = rf"[ \n\r\t]{{0,{MAX_PART_SPACE}}}"
 _NAME = rf"([A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARACTERS}}})"
-_SPACES = " \n\r\t"
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    """More of what the model thinks before it answers."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,36 @@ class CallDelta:
 
 
 Delta = ContentDelta | CallDelta
+AnyDelta = ReasoningDelta | Delta
+
+
+class MessageReader:
+    """Separates thoughts, text and calls; calls come after thoughts."""
+
+    def __init__(self, thinking: ThinkingReader | None, calls: "ToolCallReader | None") -> None:
+        """Starts before the first piece; None for what there is not."""
+        self._thinking, self._calls = thinking, calls
+
+    @property
+    def num_calls(self) -> int:
+        """Calls begun so far."""
+        return self._calls.num_calls if self._calls is not None else 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all text that comes now is content."""
+        return self._calls is None and (self._thinking is None or self._thinking.has_ended)
+
+    def push(self, text: str, *, is_last: bool) -> list[AnyDelta]:
+        """Adds a piece of text; returns what is certain now, or all that is left with the last."""
+        deltas: list[AnyDelta] = []
+        if self._thinking is not None:
+            thought, text = self._thinking.push(text, is_last=is_last)
+            deltas += [ReasoningDelta(thought)] if thought else []
+        if self._calls is None:
+            return [*deltas, *([ContentDelta(text)] if text else [])]
+        deltas += self._calls.push(text)
+        return [*deltas, *(self._calls.finish() if is_last else [])]
 
 
 class ToolCallReader:
@@ -90,7 +128,7 @@ class ToolCallReader:
         start = self._buffer.find(marker)
         is_found = start >= 0
         if not is_found:
-            start = len(self._buffer) - _overlap(self._buffer, marker)
+            start = len(self._buffer) - overlap(self._buffer, marker)
         self._add_content(self._buffer[:start])
         self._buffer = self._buffer[start:]
         if is_found:
@@ -139,7 +177,7 @@ class ToolCallReader:
 
     def _arguments(self) -> bool:
         if not self._scan.has_begun:
-            self._buffer = self._buffer.lstrip(_SPACES)
+            self._buffer = self._buffer.lstrip(SPACES)
         if not self._buffer:
             return False
         end = self._scan.push(self._buffer)
@@ -168,7 +206,7 @@ class ToolCallReader:
         return False
 
     def _add_content(self, text: str) -> None:
-        shown = text.rstrip(_SPACES)
+        shown = text.rstrip(SPACES)
         if shown:
             self._deltas.append(ContentDelta(self._spaces + shown))
             self._spaces = ""
@@ -261,11 +299,3 @@ def _behind(parts: tuple[str, ...], text: str) -> str | None:
             return "" if part.startswith(text) else None
         text = text.removeprefix(part)
     return text
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Returns the length of the longest end of a text that begins a marker."""
-    start = text.find(marker[0], max(0, len(text) - len(marker) + 1))
-    while start >= 0 and not marker.startswith(text[start:]):
-        start = text.find(marker[0], start + 1)
-    return len(text) - start if start >= 0 else 0

@@ -11,6 +11,10 @@ from optimist_gateway.core.answer.spans import (
     find_contents,
     joined_spans,
 )
+from optimist_gateway.core.answer.thinking import (
+    ThinkingReader,
+    begin_thinking,
+)
 from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import Conversation, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
@@ -49,8 +53,9 @@ async def _encode_conversation(
 ) -> Prompt:
     text = await render_chat(conversation, tokenizer, model)
     encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
+    thinking = find_thinking(text, conversation, tokenizer)
     if encoding.offsets is None:
-        return Prompt(encoding.token_ids)
+        return Prompt(encoding.token_ids, thinking=thinking)
     offsets = encoding.offsets
     contents = [message.content for message in conversation.messages]
 
@@ -58,7 +63,21 @@ async def _encode_conversation(
         spans = joined_spans(offsets)
         return PromptSpans(len(spans), spans, find_contents(text, contents))
 
-    return Prompt(encoding.token_ids, spans=await beside(locate, len(text)))
+    spans = await beside(locate, len(text))
+    return Prompt(encoding.token_ids, spans=spans, thinking=thinking)
+
+
+def find_thinking(
+    text: str, conversation: Conversation, tokenizer: Tokenizer
+) -> ThinkingReader | None:
+    """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
+    if tokenizer.thinking_format is None:
+        return None
+    last = conversation.messages[-1:]
+    content = "".join(one.content.strip() for one in last if one.role == "assistant")
+    goes_on = content and text.rstrip().endswith(content)
+    prefill = text[text.rindex(content) :] if goes_on else ""
+    return begin_thinking(tokenizer.thinking_format, text, prefill)
 
 
 async def _prompt_tokens(

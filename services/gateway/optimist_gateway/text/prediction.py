@@ -1,9 +1,11 @@
 """From the predictions of a request to their tokens."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from optimist_gateway.core.answer.spans import SentPrediction, joined_spans
+from optimist_gateway.core.answer.thinking import ThinkingFormat
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Conversation, Request
 from optimist_gateway.core.schedulers import ModelDescription
@@ -96,3 +98,20 @@ def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:
                 f"up to here the predictions have {total} {unit}; all together may have {limit}",
                 code="prediction_too_long",
             )
+
+
+async def after_thinking(
+    predictions: Sequence[SentPrediction], form: ThinkingFormat, tokenizer: Tokenizer
+) -> list[SentPrediction]:
+    """Returns predictions that begin with the end of thoughts.
+
+    Then whatever follows them finds its beginning where the answer proper begins, and not before.
+    """
+    encoding = await tokenizer.encode(form.closing + form.between, add_special_tokens=False)
+    end = encoding.token_ids
+    num_tokens = sum(len(one.token_ids) + len(end) for one in predictions)
+    if num_tokens > MAX_TOKENS:
+        return list(predictions)
+    return [
+        replace(one, token_ids=[*end, *one.token_ids], num_added=len(end)) for one in predictions
+    ]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,6 +12,7 @@ from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
 from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.answer.thinking import thinking_format
 from optimist_gateway.core.error import ApiError, FieldError
 from optimist_gateway.security.child_process import (
     ChildError,
@@ -83,16 +85,22 @@ class Tokenizer:
         """Tokens that are no text, unless a request wants to see them."""
         self.infilling = find_infilling(backend.token_to_id)
         """How the model is asked to fill in the middle; None if it cannot be."""
+        self._marker_ids = {
+            token.content: token_id
+            for token_id, token in added
+            if token.special or re.fullmatch("<.*>", token.content)
+        }
         self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
         """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
         has_template = tokenizer.chat_template is not None
-        self.tool_format = tool_format(
-            tool_call_format, self._template(with_tools=True) if has_template else ""
-        )
+        template = self._template(with_tools=True) if has_template else ""
+        self.tool_format = tool_format(tool_call_format, template)
         """How the model writes tool calls."""
+        self.thinking_format = thinking_format(template, [token.content for _, token in added])
+        """What is around what the model thinks before it answers; None if nothing is known."""
         self.longest_token = max(len(token) for token in backend.get_vocab())
         """Characters of the longest token: a text of n characters has at least n over this many."""
 
@@ -234,10 +242,12 @@ class Tokenizer:
         if self._process is not None:
             await self._process.stop()
 
-    def special_id(self, text: str) -> int | None:
-        """Returns the id of a special token, by its text; None for other texts."""
-        token_id = self._backend.token_to_id(text)
-        return token_id if token_id in self.special_ids else None
+    def marker_id(self, text: str) -> int | None:
+        """Returns the id of a token that is no text in grammars, by its text; None for others.
+
+        For llguidance, tokens that were added and are named like tags are special ones.
+        """
+        return self._marker_ids.get(text)
 
     def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
         """Returns what turns the tokens of one answer into text, with these special tokens only."""

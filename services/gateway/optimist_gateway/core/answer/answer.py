@@ -22,6 +22,7 @@ from optimist_gateway.core.answer.output import (
 )
 from optimist_gateway.core.answer.provenance import PROMPT_RUN, Provenance, Segment
 from optimist_gateway.core.answer.spans import NOT_PREDICTED, Prompt
+from optimist_gateway.core.answer.thinking import ThinkingReader
 
 
 @dataclass(slots=True)
@@ -40,6 +41,8 @@ class Piece:
     the end of a stop string); with the piece of an echoed prompt, for each token of the prompt."""
     segments: list[Segment] | None = None
     """If they are wanted: where the tokens and the text came from."""
+    num_thinking_tokens: int = 0
+    """How many of the tokens, from the front, are what the model thinks before it answers."""
     num_drafts: int = 0
     """How many of the tokens, from the front, were drafts, predicted or not."""
     draft_source: DraftSource = DraftSource.TARGET
@@ -66,7 +69,12 @@ class Answer:
     """Splits text by its source; None if it is not wanted."""
     has_prediction: bool = True
     """Whether the request has one; without, proposers draft from its own text."""
+    thinking: ThinkingReader | None = None
+    """Finds where the model ends to think; None once it has, or if nobody asks."""
+    _num_thinking_tokens: int = field(init=False, default=0)
     _stop: StopStrings = field(init=False)
+    _reads_singly: bool = field(init=False)
+    """Whether it matters which text is of which token."""
     _reads_at_once: bool = field(init=False)
     _num_tokens: int = field(init=False, default=0)
     _num_plain_steps: int = field(init=False, default=0)
@@ -80,7 +88,8 @@ class Answer:
 
     def __post_init__(self, stop: Sequence[str]) -> None:
         self._stop = StopStrings(stop)
-        self._reads_at_once = not stop and self.logprobs is None and self.provenance is None
+        self._reads_singly = bool(stop) or self.logprobs is not None or self.provenance is not None
+        self._reads_at_once = not self._reads_singly and self.thinking is None
         self._num_passes_by_length = [0] * (MAX_COUNTED + 1)
         # Indexed by the number of a source: members of an enumeration take long to hash.
         self._num_accepted_by_source = [0] * len(DraftSource)
@@ -109,6 +118,7 @@ class Answer:
         shown = token_ids
         if reason is FinishReason.STOP:
             shown = shown[:-1]
+        num_thinking = self.num_thinking_tokens
         is_predicted = output.draft_source is DraftSource.PREDICTION
         num_predicted = output.num_accepted_tokens if is_predicted else 0
         predicted, rest, lengths = self._text(shown, num_predicted)
@@ -122,6 +132,8 @@ class Answer:
         self._count(output, len(token_ids))
         num_predicted = min(num_predicted, len(token_ids))
         piece = Piece(predicted + rest, token_ids, num_predicted, len(predicted), reason)
+        num_thinking = self.num_thinking_tokens - num_thinking
+        piece.num_thinking_tokens = min(num_thinking, len(token_ids))
         piece.num_drafts = min(output.num_accepted_tokens, len(token_ids))
         if piece.num_drafts:
             piece.draft_source = self._source(output)
@@ -143,6 +155,12 @@ class Answer:
     def num_tokens(self) -> int:
         """Its tokens so far."""
         return self._num_tokens + self._num_plain_steps
+
+    @property
+    def num_thinking_tokens(self) -> int:
+        """Its tokens up to the one with which the model has ended to think, so far."""
+        is_inside = self.thinking is not None and self.thinking.is_inside
+        return self.num_tokens if is_inside else self._num_thinking_tokens
 
     def speculation(self) -> Speculation:
         """Returns what drafts were worth so far."""
@@ -173,6 +191,7 @@ class Answer:
             rejected_prediction_tokens=account.rejected_prediction_tokens if account else None,
             cached_prompt_tokens=min(num_cached, self.num_prompt_tokens),
             num_passes=num_passes,
+            reasoning_tokens=self.num_thinking_tokens,
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
@@ -227,6 +246,8 @@ class Answer:
         for index, token in enumerate(token_ids):
             text = self.detokenizer.push([token])
             lengths.append(len(text))
+            if self.thinking is not None:
+                self._think(self.thinking, text, self.num_tokens + index + 1)
             if self._num_tokens + index >= self.min_tokens:
                 text = self._stop.push(text)
             if index < num_predicted:
@@ -236,6 +257,15 @@ class Answer:
             if self._stop.found:
                 break
         return predicted, rest, lengths
+
+    def _think(self, thinking: ThinkingReader, text: str, num_tokens: int) -> None:
+        """Takes the text of a token, with which the answer has so many."""
+        was_inside = thinking.is_inside
+        thinking.push(text)
+        if was_inside or thinking.is_inside:
+            self._num_thinking_tokens = num_tokens
+        if thinking.has_ended:
+            self.thinking, self._reads_at_once = None, not self._reads_singly
 
 
 _ECHOED_TOKENS = 1024

@@ -121,7 +121,7 @@ class StopStrings:
             self.found = True
             self._held = ""
             return held[: min(positions)]
-        cut = len(held) - self._beginning_length(held)
+        cut = len(held) - max((overlap(held, stop) for stop in self._stop), default=0)
         self._held = held[cut:]
         return held[:cut]
 
@@ -130,14 +130,13 @@ class StopStrings:
         held, self._held = self._held, ""
         return held
 
-    def _beginning_length(self, text: str) -> int:
-        """Returns the length of the longest end of `text` that begins a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            end = text[-length:]
-            if any(len(stop) > length and stop.startswith(end) for stop in self._stop):
-                return length
-        return 0
+
+def overlap(text: str, marker: str) -> int:
+    """Returns the length of the longest end of a text that begins a marker and is shorter."""
+    start = text.find(marker[0], max(0, len(text) - len(marker) + 1))
+    while start >= 0 and not marker.startswith(text[start:]):
+        start = text.find(marker[0], start + 1)
+    return len(text) - start if start >= 0 else 0
 
 
 _HEX_LENGTH = len("<0x00>")

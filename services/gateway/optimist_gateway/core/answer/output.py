@@ -125,6 +125,8 @@ class Usage:
     """Tokens of the answer by where they came from, without zeros."""
     cached_prompt_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
+    reasoning_tokens: int = 0
+    """Tokens of the answer up to where the model has ended to think."""
 
 
 def merge_usages(usages: Sequence[Usage]) -> Usage:
@@ -152,6 +154,7 @@ def add_usages(usages: Sequence[Usage]) -> Usage:
         num_passes=sum(usage.num_passes for usage in usages),
         num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
         cached_prompt_tokens=sum(usage.cached_prompt_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
     )
 
 

@@ -5,7 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import inf
-from operator import attrgetter
+from operator import add, attrgetter
+
+from optimist_gateway.core.answer.thinking import ThinkingReader
 
 NOT_PREDICTED = -1
 """Position of a draft that is in no prediction."""
@@ -34,8 +36,10 @@ class SentPrediction:
     """Which one of the request's list it is."""
     token_ids: list[int]
     spans: list[tuple[int, int]] | None = None
-    """The characters of its text, as the client sent it, of each token,
+    """The characters of its text, as the client sent it, of each token that is the client's,
     `[num_tokens]`; None if it was given as tokens, or if nobody asks."""
+    num_added: int = 0
+    """How many of its tokens, from the front, are not the client's: with these thoughts end."""
 
 
 def joined_spans(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -64,10 +68,12 @@ class PredictionSpans:
         self._predictions = predictions
         lengths = (len(prediction.token_ids) for prediction in predictions)
         self._starts = list(accumulate(lengths, initial=0))
+        added = (one.num_added for one in predictions)
+        self._begins = {*self._starts, *map(add, self._starts, added)}
 
     def is_next(self, position: int, following: int) -> bool:
         """Returns whether one position follows another in the same prediction."""
-        return position >= 0 and following == position + 1 and following not in self._starts
+        return position >= 0 and following == position + 1 and following not in self._begins
 
     def find_span(self, first: int, num_tokens: int) -> SourceSpan | None:
         """Returns where tokens from a position on stand; None if they stand in no prediction."""
@@ -75,8 +81,10 @@ class PredictionSpans:
         if first < 0 or number >= len(self._predictions):
             return None
         prediction = self._predictions[number]
-        start = first - self._starts[number]
-        end = min(start + num_tokens, len(prediction.token_ids))
+        start = first - self._starts[number] - prediction.num_added
+        end = min(start + num_tokens, len(prediction.token_ids) - prediction.num_added)
+        if start < 0:
+            return None
         if prediction.spans is None:
             return SourceSpan(prediction.index, start, end, is_in_tokens=True)
         return SourceSpan(
@@ -197,3 +205,5 @@ class Prompt:
     """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""
     end_ids: Collection[int] = ()
     """Tokens that end an answer to it, beside the model's own."""
+    thinking: ThinkingReader | None = None
+    """Reads what the model thinks before it answers, from where the prompt ends; None: nothing."""

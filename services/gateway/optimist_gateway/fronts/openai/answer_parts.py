@@ -74,7 +74,7 @@ def usage_answer(usage: Usage, *, with_num_passes: bool = False) -> UsageAnswer:
         "completion_tokens_details": {
             "accepted_prediction_tokens": usage.accepted_prediction_tokens,
             "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.reasoning_tokens,
             "audio_tokens": 0,
             "tokens_by_source": _by_label(usage),
         },
@@ -96,7 +96,7 @@ def response_usage(usage: Usage) -> ResponseUsage:
         "output_tokens_details": {
             "accepted_prediction_tokens": usage.accepted_prediction_tokens,
             "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-            "reasoning_tokens": 0,
+            "reasoning_tokens": usage.reasoning_tokens,
             "tokens_by_source": _by_label(usage),
         },
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,

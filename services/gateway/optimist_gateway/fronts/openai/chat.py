@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
-from optimist_gateway.core.request import Request as GenerationRequest
 from optimist_gateway.fronts.openai.answer_parts import ChatLogprobs, chat_logprobs, join_logprobs
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
@@ -23,8 +22,12 @@ from optimist_gateway.fronts.openai.chunk_writer import (
     reason_name,
 )
 from optimist_gateway.generation.generation import Generation, Service
-from optimist_gateway.structure.tool_calls import ContentDelta, Delta, ToolCallReader
-from optimist_gateway.structure.tool_format import ToolFormat
+from optimist_gateway.structure.tool_calls import (
+    AnyDelta,
+    ContentDelta,
+    MessageReader,
+    ReasoningDelta,
+)
 
 PATH = "/v1/chat/completions"
 
@@ -50,6 +53,7 @@ class MessageAnswer(TypedDict):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCallAnswer]]
 
 
@@ -58,26 +62,17 @@ def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-def read_deltas(reader: ToolCallReader | None, pieces: Sequence[Piece]) -> list[Delta]:
-    """Returns what the next pieces of a choice add to its message."""
-    text = "".join(piece.text for piece in pieces)
-    if reader is None:
-        return [ContentDelta(text)] if text else []
-    deltas = reader.push(text)
-    if pieces[-1].finish_reason is not None:
-        deltas += reader.finish()
-    return deltas
-
-
 class MessageDelta:
-    """Text and tool calls, together; a call that begins gets its id here."""
+    """Thoughts, text and tool calls, together; a call that begins gets its id here."""
 
-    def __init__(self, deltas: Sequence[Delta]) -> None:
+    def __init__(self, deltas: Sequence[AnyDelta]) -> None:
         """Joins what belongs together."""
-        self._content = ""
+        self._reasoning = self._content = ""
         self._calls: dict[int, Any] = {}
         for delta in deltas:
-            if isinstance(delta, ContentDelta):
+            if isinstance(delta, ReasoningDelta):
+                self._reasoning += delta.text
+            elif isinstance(delta, ContentDelta):
                 self._content += delta.text
             elif delta.name is not None:
                 function = {"name": delta.name, "arguments": delta.arguments}
@@ -89,7 +84,8 @@ class MessageDelta:
 
     def to_api(self) -> dict[str, Any]:
         """Returns the delta of a chunk; empty if there is nothing to say."""
-        delta: dict[str, Any] = {"content": self._content} if self._content else {}
+        texts = {"reasoning_content": self._reasoning, "content": self._content}
+        delta: dict[str, Any] = {name: text for name, text in texts.items() if text}
         if self._calls:
             delta["tool_calls"] = [{"index": index, **call} for index, call in self._calls.items()]
         return delta
@@ -97,6 +93,8 @@ class MessageDelta:
     def to_message(self) -> MessageAnswer:
         """Returns the message of a whole answer."""
         message: MessageAnswer = {"role": "assistant", "content": self._content, "refusal": None}
+        if self._reasoning:
+            message["reasoning_content"] = self._reasoning
         if self._calls:
             message["content"] = self._content or None
             message["tool_calls"] = list(self._calls.values())
@@ -121,14 +119,13 @@ class ChatCompletion(ChoicesAnswer):
 class ChatWriter:
     """Writes messages; the first chunk names the role."""
 
-    reader: ToolCallReader | None
-    """Separates tool calls from text; None if there are none."""
+    reader: MessageReader
     content = "delta"
 
     @property
     def is_stateless(self) -> bool:
         """See `ChoiceWriter.is_stateless`."""
-        return self.reader is None
+        return self.reader.is_plain
 
     def first(self) -> dict[str, Any]:
         """See `ChoiceWriter.first`."""
@@ -137,35 +134,26 @@ class ChatWriter:
 
     def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
         """See `ChoiceWriter.chunk`."""
-        delta, reason = self._delta(piece), self._reason(piece)
+        delta = MessageDelta(self._read(piece.text, piece)).to_api()
+        reason = self._reason(piece)
         if not (delta or reason or even_if_empty or piece.logprobs):
             return None
         return {"delta": delta, "logprobs": chat_logprobs(piece.logprobs), "finish_reason": reason}
 
     def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """See `ChoiceWriter.whole`."""
-        message = MessageDelta(read_deltas(self.reader, pieces)).to_message()
+        text = "".join(piece.text for piece in pieces)
+        message = MessageDelta(self._read(text, pieces[-1])).to_message()
         logprobs, reason = chat_logprobs(join_logprobs(pieces)), self._reason(pieces[-1])
         return {"message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    def _delta(self, piece: Piece) -> dict[str, Any]:
-        if self.reader is None:
-            return {"content": piece.text} if piece.text else {}
-        return MessageDelta(read_deltas(self.reader, [piece])).to_api()
+    def _read(self, text: str, piece: Piece) -> list[AnyDelta]:
+        return self.reader.push(text, is_last=piece.finish_reason is not None)
 
     def _reason(self, piece: Piece) -> str | None:
-        has_calls = self.reader is not None and self.reader.num_calls > 0
-        if has_calls and piece.finish_reason is FinishReason.STOP:
+        if self.reader.num_calls and piece.finish_reason is FinishReason.STOP:
             return "tool_calls"
         return reason_name(piece)
-
-
-def tool_call_reader(request: GenerationRequest, form: ToolFormat) -> ToolCallReader | None:
-    """Returns what reads the tool calls of one choice; None if there are none."""
-    tools = request.structure.tools if request.structure is not None else None
-    if tools is None:
-        return None
-    return ToolCallReader(form, [function.name for function in tools.functions])
 
 
 def chat_router(service: Service) -> APIRouter:
@@ -175,8 +163,7 @@ def chat_router(service: Service) -> APIRouter:
     kinds = ("chat.completion", "chat.completion.chunk")
 
     def write(generation: Generation) -> ChoicesWriter:
-        request, form = generation.request, generation.model.tokenizer.tool_format
-        return ChoicesWriter(generation, kinds, lambda: ChatWriter(tool_call_reader(request, form)))
+        return ChoicesWriter(generation, kinds, lambda: ChatWriter(generation.message_reader()))
 
     @router.post(PATH, response_model=ChatCompletion, responses=STREAMED)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:

@@ -24,6 +24,7 @@ from optimist_gateway.generation.generation import Generation
 
 SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 """Says that drafts were accepted by chance, so that the text is meaningless."""
+_THOUGHTS = "reasoning_content"
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 """In place of the text in a chunk that is written ahead; it is in no other part of it."""
 
@@ -54,7 +55,7 @@ class ChoiceWriter(Protocol):
 
     @property
     def is_stateless(self) -> bool:
-        """Whether a chunk depends on its piece alone."""
+        """Whether a chunk depends on its piece alone, from now on."""
         ...
 
     @property
@@ -163,19 +164,19 @@ class ChoicesWriter:
             first = writer.first()
             if first is not None:
                 choices.append({"index": index, **first})
-            if writer.is_stateless and not (request.continuous_usage or with_tokens):
-                self._around_text[index] = self._around(index, writer.chunk)
+        is_plain = writer.is_stateless and not (request.continuous_usage or with_tokens)
+        if is_plain and self._around_text[index] is None:
+            self._around_text[index] = self._around(index, writer.chunk)
         has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
             return choices
-        reason, content = chunk["finish_reason"], chunk[writer.content]
-        if reason is None or not content:
-            return [*choices, {"index": index, **chunk, **self._details([piece])}]
-        # Some clients read nothing but the reason from the chunk that has it.
-        said = {"index": index, **chunk, "finish_reason": None, **self._details([piece])}
-        end = {writer.content: type(content)(), "logprobs": None, "finish_reason": reason}
-        return [*choices, said, {"index": index, **end, **self._details([])}]
+        said = _separated(chunk, writer.content)
+        details = [self._details([piece]), *[self._details([])] * (len(said) - 1)]
+        return [
+            *choices,
+            *({"index": index, **one, **more} for one, more in zip(said, details, strict=True)),
+        ]
 
     def _around(
         self, index: int, write: Callable[..., dict[str, Any] | None]
@@ -211,6 +212,23 @@ class ChoicesWriter:
         if self.generation.request.include_speculation:
             usage["speculation"] = speculation_answer(self.generation.speculation())
         return usage
+
+
+def _separated(chunk: dict[str, Any], content: str) -> list[dict[str, Any]]:
+    """Returns a chunk, or several: what is thought, what is said, and why it ended.
+
+    Some clients read nothing else from a chunk that has thoughts, or the reason.
+    """
+    said, reason = chunk[content], chunk["finish_reason"]
+    parts = [said] if said else []
+    if _THOUGHTS in said and len(said) > 1 and isinstance(said, dict):
+        rest = {name: value for name, value in said.items() if name != _THOUGHTS}
+        parts = [{_THOUGHTS: said[_THOUGHTS]}, rest]
+    if reason is not None or not parts:
+        parts.append(type(said)())
+    chunks = [chunk | {content: one, "logprobs": None, "finish_reason": None} for one in parts]
+    chunks[0]["logprobs"], chunks[-1]["finish_reason"] = chunk["logprobs"], reason
+    return chunks
 
 
 def fingerprint(generation: Generation) -> dict[str, str]:

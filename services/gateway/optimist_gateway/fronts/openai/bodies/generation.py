@@ -280,6 +280,7 @@ class AnswerBody(SamplingFields, AnswerFields):
         return self.as_request(
             prompts=(conversation,),
             structure=Structure(content, tools) if content or tools else None,
+            splits_reasoning=True,
             **fields,
         )
 

@@ -20,11 +20,12 @@ _CALLS = {
 
 
 class OutputItem(TypedDict, total=False):
-    """A message, or a call of a function, which has arguments, or of a custom tool."""
+    """Thoughts, a message, or a call of a function, with arguments, or of a custom tool."""
 
-    type: Required[Literal["message", "function_call", "custom_tool_call"]]
+    type: Required[Literal["reasoning", "message", "function_call", "custom_tool_call"]]
     id: Required[str]
     status: Required[ItemStatus]
+    summary: list[Any]
     role: Literal["assistant"]
     content: list[dict[str, Any]]
     """One part, with a `text`."""
@@ -36,7 +37,7 @@ class OutputItem(TypedDict, total=False):
 
 
 class ResponseOutput:
-    """Puts text and tool calls together to items, one open at a time.
+    """Puts thoughts, text and tool calls together to items, one open at a time.
 
     Text makes messages, and each tool call is an item of its own; what begins one ends the one
     before. Events are those of OpenAI's API without their sequence numbers.
@@ -54,26 +55,32 @@ class ResponseOutput:
     @property
     def has_open_message(self) -> bool:
         """Whether more text would go on a message."""
-        return self._is_open and bool(self._item["type"] == "message")
+        return self._has_open("message")
 
     def add_text(self, text: str, logprobs: Sequence[TokenLogprobAnswer] = ()) -> list[Event]:
         """Adds text of the answer, with the log-probabilities of its tokens if they are wanted."""
-        events = []
-        if not self.has_open_message:
-            events += self.close() + self._open_message()
-        part = self._item["content"][0]
-        part["text"] += text
-        part["logprobs"] += logprobs
-        return [
-            *events,
-            self._part_event("response.output_text.delta", delta=text, logprobs=list(logprobs)),
-        ]
+        events = [] if self.has_open_message else self._open_message()
+        self._part["logprobs"] += logprobs
+        return events + self._add_to_part(text, logprobs=list(logprobs))
+
+    def add_reasoning(self, text: str) -> list[Event]:
+        """Adds text of what the model thinks."""
+        events: list[Event] = []
+        if not self._has_open("reasoning"):
+            part = {"type": "reasoning_text", "text": ""}
+            events = self._open_part(part, type="reasoning", id=self._new_id("rs"), summary=[])
+        return events + self._add_to_part(text)
 
     def add_call(self, name: str | None, arguments: str) -> list[Event]:
         """Begins a call of a function with a name, or adds to the arguments of the open one."""
-        events = []
+        events: list[Event] = []
         if name is not None:
-            events += [*self.close(), self._open_call(name)]
+            tool = self._tools[name]
+            kind, prefix, field = _CALLS[tool.body.type]
+            call = {"call_id": new_call_id(), "name": tool.body.name, field: ""}
+            call |= {"namespace": tool.namespace} if tool.namespace else {}
+            events = self._open(type=kind, id=self._new_id(prefix), **call)
+            self._arguments = ""
         self._arguments += arguments
         # The input of a custom tool is a text within the arguments: it comes as a whole.
         if arguments and self._item["type"] == "function_call":
@@ -92,13 +99,12 @@ class ResponseOutput:
         self._is_open = False
         item = self._item
         item["status"] = status
-        if item["type"] == "message":
-            part = item["content"][0]
+        if "content" in item:
+            part = dict(self._part)
+            said = {name: part[name] for name in ("text", "logprobs") if name in part}
             events = [
-                self._part_event(
-                    "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
-                ),
-                self._part_event("response.content_part.done", part=dict(part)),
+                self._part_event(f"response.{part['type']}.done", **said),
+                self._part_event("response.content_part.done", part=part),
             ]
         elif item["type"] == "function_call":
             item["arguments"] = self._arguments
@@ -115,39 +121,40 @@ class ResponseOutput:
     def _item(self) -> dict[str, Any]:
         return self.items[-1]
 
+    @property
+    def _part(self) -> dict[str, Any]:
+        """The only part of a message, or of thoughts."""
+        part: dict[str, Any] = self._item["content"][0]
+        return part
+
+    def _has_open(self, kind: str) -> bool:
+        return self._is_open and bool(self._item["type"] == kind)
+
+    def _new_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._suffix}_{len(self.items)}"
+
     def _open_message(self) -> list[Event]:
-        item: dict[str, Any] = {
-            "type": "message",
-            "id": f"msg_{self._suffix}_{len(self.items)}",
-            "status": "in_progress",
-            "role": "assistant",
-            "content": [],
-        }
-        events = [self._add(item)]
         part = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
-        item["content"].append(part)
-        events.append(self._part_event("response.content_part.added", part=_copy(part)))
-        return events
+        return self._open_part(part, type="message", id=self._new_id("msg"), role="assistant")
 
-    def _open_call(self, name: str) -> Event:
-        tool = self._tools[name]
-        kind, prefix, argument = _CALLS[tool.body.type]
-        self._arguments = ""
-        item = {
-            "type": kind,
-            "id": f"{prefix}_{self._suffix}_{len(self.items)}",
-            "status": "in_progress",
-            "call_id": new_call_id(),
-            "name": tool.body.name,
-            argument: "",
-        }
-        return self._add(item | ({"namespace": tool.namespace} if tool.namespace else {}))
+    def _open_part(self, part: dict[str, Any], **fields: Any) -> list[Event]:
+        """Begins an item with one part."""
+        events = self._open(**fields, content=[])
+        self._item["content"].append(part)
+        return [*events, self._part_event("response.content_part.added", part=_copy(part))]
 
-    def _add(self, item: dict[str, Any]) -> Event:
-        self.items.append(item)
+    def _open(self, **fields: Any) -> list[Event]:
+        """Begins an item, and ends the one before."""
+        events = self.close()
+        self.items.append({**fields, "status": "in_progress"})
         self._is_open = True
         # The item changes while it is open.
-        return self._event("response.output_item.added", item=_copy(item))
+        return [*events, self._event("response.output_item.added", item=_copy(self._item))]
+
+    def _add_to_part(self, text: str, **fields: Any) -> list[Event]:
+        part = self._part
+        part["text"] += text
+        return [self._part_event(f"response.{part['type']}.delta", delta=text, **fields)]
 
     def _event(self, kind: str, **fields: Any) -> Event:
         return {"type": kind, "output_index": len(self.items) - 1, **fields}

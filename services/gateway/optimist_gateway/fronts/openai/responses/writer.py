@@ -25,7 +25,6 @@ from optimist_gateway.fronts.openai.answer_parts import (
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering, event
 from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.body_route import body_route
-from optimist_gateway.fronts.openai.chat import read_deltas, tool_call_reader
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.fronts.openai.responses.body import (
@@ -41,7 +40,7 @@ from optimist_gateway.fronts.openai.responses.output import (
 )
 from optimist_gateway.fronts.openai.responses.tools import OtherTool
 from optimist_gateway.generation.generation import Generation, Service
-from optimist_gateway.structure.tool_calls import CallDelta, ToolCallReader
+from optimist_gateway.structure.tool_calls import CallDelta, MessageReader, ReasoningDelta
 
 PATH = "/v1/responses"
 _REPEATED = (
@@ -71,11 +70,10 @@ class ResponseAnswer(TypedDict):
 class ResponseWriter:
     """An `AnswerWriter` for one response."""
 
-    def __init__(
-        self, generation: Generation, body: ResponsesBody, reader: ToolCallReader | None
-    ) -> None:
-        """Begins a response; without a reader there are no tool calls."""
-        self._generation, self._reader = generation, reader
+    def __init__(self, generation: Generation, body: ResponsesBody) -> None:
+        """Begins a response."""
+        self._generation = generation
+        self._reader: MessageReader | None = None
         tools = {tool.function.name: tool for tool in body.called}
         self._output = ResponseOutput(generation.request_id, tools)
         self._num_events = 0
@@ -137,13 +135,18 @@ class ResponseWriter:
 
     def _add(self, piece: Piece) -> list[Event]:
         """Adds a step; returns its events."""
-        self._logprobs += token_logprobs(piece.logprobs or ())
+        if piece.num_thinking_tokens:
+            self._logprobs = []
+        self._logprobs += token_logprobs((piece.logprobs or [])[piece.num_thinking_tokens :])
         self._new_segments += provenance(piece.segments or ())
         self._is_cut_off = piece.finish_reason is FinishReason.LENGTH
         events: list[Event] = []
-        for delta in read_deltas(self._reader, [piece]):
+        self._reader = self._reader or self._generation.message_reader()
+        for delta in self._reader.push(piece.text, is_last=piece.finish_reason is not None):
             if isinstance(delta, CallDelta):
                 events += self._output.add_call(delta.name, delta.arguments)
+            elif isinstance(delta, ReasoningDelta):
+                events += self._output.add_reasoning(delta.text)
             else:
                 events += self._add_text(delta.text)
         if self._logprobs and self._output.has_open_message:
@@ -239,9 +242,7 @@ def responses_router(service: Service) -> APIRouter:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
 
         def write(generation: Generation) -> ResponseWriter:
-            form = generation.model.tokenizer.tool_format
-            reader = tool_call_reader(generation.request, form)
-            return ResponseWriter(generation, body, reader)
+            return ResponseWriter(generation, body)
 
         return await answering.answer(request, body.request(), write)
 

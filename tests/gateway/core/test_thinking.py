@@ -1,0 +1,208 @@
+"""What a model thinks before it answers is separated, however the text is cut."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from optimist_gateway.core.answer.answer import Answer
+from optimist_gateway.core.answer.detokenize import Detokenizer
+from optimist_gateway.core.answer.output import FinishReason, Usage, merge_usages
+from optimist_gateway.core.answer.thinking import (
+    FORMATS,
+    ThinkingFormat,
+    ThinkingReader,
+    begin_thinking,
+    thinking_format,
+)
+from tests.gateway.core.test_answer import END, decode, play
+
+THINK = FORMATS[0]
+TEXTS = st.lists(
+    st.sampled_from([*"ab \n<", "<think>", "</think>", "<thi", "nk>", "</th", "<tool_call>", "東"]),
+    max_size=12,
+).map("".join)
+
+
+def reader(prompt: str = "", form: ThinkingFormat = THINK) -> ThinkingReader:
+    begun = begin_thinking(form, prompt)
+    assert begun is not None
+    return begun
+
+
+def read(begun: ThinkingReader, *pieces: str) -> tuple[str, str]:
+    """Returns thoughts and content."""
+    *others, last = pieces or ("",)
+    parts = [*map(begun.push, others), begun.push(last, is_last=True)]
+    return "".join(thought for thought, _ in parts), "".join(content for _, content in parts)
+
+
+READ = [
+    # prompt, what the model writes, thoughts, content
+    ("", "<think>\nSo: a.\n</think>\n\nb", "So: a.", "b"),
+    ("", " \n<think>a</think>b", "a", "b"),
+    ("", "<think></think>b", "", "b"),
+    ("", "<think>\n\n</think>\n\nb", "", "b"),
+    ("", "Hello <think>a</think>", "", "Hello <think>a</think>"),
+    ("", "a</think>b", "", "a</think>b"),
+    ("", "  a", "", "  a"),
+    ("", "\n", "", "\n"),
+    ("", "<thin", "", "<thin"),
+    ("", "<think>a", "a", ""),
+    ("", "<think>a </thi", "a </thi", ""),
+    ("", "<think>\n", "", ""),
+    ("", "<think>a\n\nb</think> c <think>d</think>", "a\n\nb", "c <think>d</think>"),
+    ("", "<think>a</think></think>b", "a", "</think>b"),
+    ("", "", "", ""),
+    ("<think>\n", "\nSo: a.\n</think>\n\nb", "So: a.", "b"),
+    ("<think>", "a", "a", ""),
+    ("<think>\n", "<think>\na</think>b", "a", "b"),
+    ("<think>\n", "a <think> b</think>c", "a <think> b", "c"),
+    ("<think>\n", "</think>b", "", "b"),
+    ("<think>\n", "", "", ""),
+]
+
+
+@pytest.mark.parametrize(("prompt", "text", "thoughts", "content"), READ)
+def test_where_thoughts_begin_and_end(prompt: str, text: str, thoughts: str, content: str) -> None:
+    assert read(reader(prompt), text) == (thoughts, content)
+    assert read(reader(prompt), *text) == (thoughts, content)
+
+
+@given(st.sampled_from(["", "<think>\n"]), TEXTS, st.lists(st.integers(0, 99), max_size=8))
+@example("", "<think>a </think>\n\nb", [9, 12, 18])
+@example("", "<think><think> <think>a</think>b", [7, 14])
+@example("<think>\n", "<think>a</think>b", [7])
+def test_cuts_change_nothing(prompt: str, text: str, places: list[int]) -> None:
+    ends = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    pieces = [text[start:end] for start, end in pairwise(ends)]
+    whole = read(reader(prompt), text)
+    assert read(reader(prompt), *pieces) == read(reader(prompt), *text) == whole
+    # Nothing is lost but the tags and white space around thoughts.
+    kept = whole[0] + whole[1]
+    assert not {*text} - {*kept} - {*"<think>/ \n"}
+    if not whole[0] and not prompt and "<think>" not in text:
+        assert kept == text
+
+
+@given(TEXTS)
+def test_thoughts_come_at_once_unless_they_may_end(text: str) -> None:
+    """What is held back is at most white space and the beginning of a tag."""
+    begun = reader("<think>\n")
+    begun.push("x")
+    said = "x"
+    for char in text:
+        said += begun.push(char)[0]
+        if begun.has_ended:
+            return
+    assert len(("x" + text).rstrip(" \n")) - len(said.rstrip(" \n")) < len("</think>") + 12
+
+
+BEGINNINGS = [
+    ("<|user|>Hello<|assistant|>", "", "before"),
+    ("<|assistant|><think>\n", "", "inside"),
+    ("<|assistant|><think>", "", "inside"),
+    ("<|assistant|>\n<think>\n\n</think>\n\n", "", None),
+    ("<|Assistant|></think>", "", None),
+    ("<|user|>What is <think>?<|assistant|>", "", "before"),
+    ("<|user|>/no_think<|assistant|>\n<think></think>", "", None),
+    # The answer goes on what the client sent.
+    ("<|assistant|><think>\nSo", "<think>\nSo", "inside"),
+    ("<|assistant|><think>\nSo", "So", "inside"),
+    ("<|assistant|>Sure: ", "Sure: ", None),
+    ("<|assistant|><think>a</think>b", "<think>a</think>b", None),
+    ("<|assistant|>a <think> b", "a <think> b", None),
+]
+
+
+@pytest.mark.parametrize(("prompt", "prefill", "place"), BEGINNINGS)
+def test_where_an_answer_begins(prompt: str, prefill: str, place: str | None) -> None:
+    begun = begin_thinking(THINK, prompt, prefill)
+    found = None if begun is None else "inside" if begun.is_inside else "before"
+    assert found == place
+
+
+def test_an_answer_goes_on_thoughts_as_they_are() -> None:
+    begun = begin_thinking(THINK, "<|assistant|><think>\nSo the ", "<think>\nSo the ")
+    assert begun is not None
+    assert read(begun, " fox\n", "</think>", "\n\nRuns.") == (" fox", "Runs.")
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.opening)
+def test_tags_of_every_family(form: ThinkingFormat) -> None:
+    template = (
+        f"{{% if thinks %}}{form.opening}{{% endif %}}{{{{ x.split('{form.closing}')[-1] }}}}"
+    )
+    assert thinking_format(template, []) is form
+    found = thinking_format("{{ x }}", ["<s>", form.opening, form.closing])
+    # Vocabularies have tags also of models that do not think.
+    assert found == replace(form, is_usual=False)
+    assert thinking_format("{{ x }}", [form.opening]) is None
+    text = f"{form.opening}a{form.closing}{form.between}b"
+    between = form.between.strip()
+    assert read(reader("", form), *text) == ("a", between + "b")
+    assert read(reader(form.opening, form), *text) == ("a", between + "b")
+
+
+def test_a_template_tells_before_a_vocabulary() -> None:
+    assert thinking_format("{{ '[/THINK]' }}", ["<think>", "</think>"]) is FORMATS[2]
+    assert thinking_format("{{ message }}", ["<s>", "</s>"]) is None
+
+
+def usage_of(prompt: str, text: str, width: int, stop: tuple[str, ...] = ()) -> Usage:
+    begun = begin_thinking(THINK, prompt)
+    state = Answer(5, Detokenizer(decode, {END}), stop, 0, thinking=begun)  # type: ignore[arg-type]
+    pieces = play(state, text, width)
+    usage = state.usage()
+    assert sum(len(piece.token_ids) for piece in pieces) == usage.completion_tokens
+    counted = sum(piece.num_thinking_tokens for piece in pieces)
+    # Of an opening tag, which the model writes, those before its last token are in earlier pieces.
+    least = usage.reasoning_tokens - (0 if prompt else max(text.find(">"), 0))
+    assert least <= counted <= usage.reasoning_tokens
+    return usage
+
+
+@given(st.sampled_from(["", "<think>\n"]), TEXTS, st.integers(1, 20), st.booleans())
+def test_tokens_are_counted_up_to_the_closing_tag(
+    prompt: str, text: str, width: int, has_stop: bool
+) -> None:
+    usage = usage_of(prompt, text, width, ("zzz",) if has_stop else ())
+    shown = text.lstrip(" \n")
+    is_opened = shown.startswith("<think>")
+    if not is_opened and not prompt:
+        assert usage.reasoning_tokens == 0
+    elif "</think>" not in text:
+        # All of it, and the token that ends it.
+        assert usage.reasoning_tokens == len(text) + 1 == usage.completion_tokens
+    else:
+        assert usage.reasoning_tokens == text.index("</think>") + len("</think>")
+
+
+@pytest.mark.parametrize("width", [1, 3, 50])
+def test_a_stop_string_within_thoughts_ends_the_answer(width: int) -> None:
+    usage = usage_of("<think>\n", "abc stop def</think>g", width, (" stop",))
+    assert usage.reasoning_tokens == usage.completion_tokens == len("abc stop")
+    usage = usage_of("<think>\n", "ab</think>g stop", width, (" stop",))
+    assert (usage.reasoning_tokens, usage.completion_tokens) == (10, 16)
+
+
+def test_each_answer_counts_its_own() -> None:
+    prototype = reader("<think>\n")
+    usages = []
+    for text in ("a</think>b", "abc"):
+        thinking = replace(prototype)
+        state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=thinking)  # type: ignore[arg-type]
+        play(state, text, 4, FinishReason.LENGTH)
+        usages.append(state.usage())
+    assert [one.reasoning_tokens for one in usages] == [9, 3]
+    assert merge_usages(usages).reasoning_tokens == 12
+    assert prototype.is_inside
+
+
+def test_after_thoughts_steps_are_read_at_once_again() -> None:
+    state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=reader("<think>\n"))  # type: ignore[arg-type]
+    play(state, "a</think>b", 2, FinishReason.LENGTH)
+    assert state.thinking is None
+    assert state._reads_at_once
