@@ -11,7 +11,8 @@ MAX_LOGPROBS = 20
 _ABOVE_ZERO = math.ulp(0.0)
 _IN_LOGPROBS = f"in 0 to {MAX_LOGPROBS}"
 
-MAX_GRAMMAR_BYTES: Final = 64 * 1024
+MAX_GRAMMAR_BYTES: Final = 1024 * 1024
+"""Bounds what is sent and kept; the time to compile it is the narrower bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    ValidationInfo,
     model_validator,
 )
 
@@ -56,8 +57,8 @@ def _from_text(value: object) -> object:
         raise ValueError("must be JSON") from None
 
 
-def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
-    if schema.get("type", "object") != "object":
+def _of_an_object(schema: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    if info.data["strict"] and schema.get("type", "object") != "object":
         raise ValueError("must describe an object")
     return schema
 
@@ -67,7 +68,6 @@ Schema = Annotated[dict[str, Any], AfterValidator(_bounded)]
 """A JSON object of bounded size and depth."""
 Json = Annotated[Schema, BeforeValidator(_from_text)]
 """The same, or the text of it."""
-Parameters = Annotated[Schema, AfterValidator(_of_an_object)]
 
 
 class FunctionBody(Body):
@@ -75,19 +75,18 @@ class FunctionBody(Body):
 
     name: FunctionName
     description: str | None = None
-    parameters: Parameters | None = None
-    """JSON schema of the arguments."""
     strict: bool | None = None
     """Rejects parameters that calls cannot be held to wholly."""
+    parameters: Annotated[Schema, AfterValidator(_of_an_object)] | None = None
+    """JSON schema of the arguments."""
 
     def function_at(self, index: int) -> Function:
         """Returns the function, which is at this index of the tools."""
+        # They are an object, whatever is said.
+        kind = {"type": "object"}
         return Function(
             name=self.name,
-            # They are an object, said or not.
-            parameters=(
-                _NO_PARAMETERS if self.parameters is None else {"type": "object", **self.parameters}
-            ),
+            parameters=_NO_PARAMETERS if self.parameters is None else kind | self.parameters | kind,
             is_strict=bool(self.strict),
             index=index,
             description=self.description,
@@ -165,19 +164,13 @@ def tool_use(
     """Returns which calls an answer may have; None for none.
 
     Raises:
-        FieldError: Two functions have one name, the schemas are too large together, or the choice
-            names an unknown function.
+        FieldError: Two functions have one name, or the choice names an unknown function.
     """
     names: set[str] = set()
-    num_values = 0
     for function in functions:
-        num_values += check_json(function.parameters)
-        if num_values > MAX_VALUES:
-            raise FieldError(
-                ("tools",), f"their parameters have more than {MAX_VALUES} values in all"
-            )
         if function.name in names:
-            raise FieldError(("tools", function.index, "name"), "another tool has this name")
+            problem = f"another tool is called {function.name}, too"
+            raise FieldError(("tools", function.index, "name"), problem)
         names.add(function.name)
     mode = choice.mode if choice is not None else "auto"
     chosen = choice.names if choice is not None else ()
@@ -196,7 +189,6 @@ def tool_use(
     )
 
 
-# The worker takes grammars of 64 KiB.
 _MAX_GRAMMAR_CHARACTERS = 2**16
 _MAX_CHOICES = 4096
 ANY_OBJECT = JsonContent({"type": "object"}, is_lenient=False)
@@ -232,7 +224,7 @@ class JsonSchemaBody(Body):
     """Says what it is for; the model does not see it."""
     json_schema: Schema | None = Field(None, alias="schema")
     strict: bool | None = None
-    """False passes over keywords that no grammar can follow; else they are rejected."""
+    """Rejects keywords that no grammar can follow; else they are passed over."""
 
 
 class JsonSchemaFormat(Body):
@@ -274,5 +266,5 @@ def format_content(form: ResponseFormat | None) -> Content | None:
     if isinstance(form, JsonSchemaFormat):
         schema = form.json_schema
         if schema.json_schema is not None:
-            return JsonContent(schema.json_schema, is_lenient=schema.strict is False)
+            return JsonContent(schema.json_schema, is_lenient=not schema.strict)
     return None if form is None or isinstance(form, TextFormat) else ANY_OBJECT

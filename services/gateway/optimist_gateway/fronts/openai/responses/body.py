@@ -282,7 +282,7 @@ class ResponsesBody(AnswerBody):
     def _content(self) -> Content | None:
         form = self.form
         if isinstance(form, SchemaFormat):
-            return JsonContent(form.json_schema, is_lenient=form.strict is False)
+            return JsonContent(form.json_schema, is_lenient=not form.strict)
         return ANY_OBJECT if form is not None else None
 
     def _choice(self) -> tuple[ToolChoice | None, list[str]]:
