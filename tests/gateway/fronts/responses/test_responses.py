@@ -194,8 +194,8 @@ async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
     assert (await gateway.respond()).output[0].content[0].logprobs == []
 
 
-def schema(value: Any) -> Fields:
-    return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value}}}
+def schema(value: Any, **parts: Any) -> Fields:
+    return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value, **parts}}}
 
 
 def function(**fields: Any) -> Fields:
@@ -224,7 +224,7 @@ INVALID: list[tuple[Any, str]] = [
     (OTHER_FUNCTION, "tool_choice.name"),
     ({"tool_choice": "required"}, "tool_choice"),
     (schema({"const": -(2**63)}), "text.format.schema"),
-    (schema({"$ref": "https://example.com"}), "text.format.schema.$ref"),
+    (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema.$ref"),
     ({"text": {"format": {"type": "grammar"}}}, "text.format"),
     ({"text": {"verbosity": "high"}}, "text.verbosity"),
     ({"max_output_tokens": 0}, "max_output_tokens"),
