@@ -15,7 +15,7 @@ from llguidance import LLTokenizer
 from optimist_common.errors import one_line
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, load_tokenizer, make_matcher
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
-from optimist_gateway.structure.loosening import loosened
+from optimist_gateway.structure.json_rule import loosened
 
 MAX_COMPILE_SECONDS = 0.5
 """Processor time; the worker compiles a new grammar again, between the steps of all requests."""

@@ -20,8 +20,7 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.json_rule import ANY_OBJECT, SPACE, json_rule
-from optimist_gateway.structure.loosening import any_value
+from optimist_gateway.structure.json_rule import ANY_OBJECT, SPACE, any_value, json_rule
 from optimist_gateway.structure.schema import SchemaError, plain_schema
 from optimist_gateway.structure.tool_format import ToolFormat
 from optimist_gateway.structure.verdicts import Verdicts

@@ -1,11 +1,17 @@
-"""JSON that a schema describes, as an expression of llguidance's Lark dialect."""
+"""JSON that a schema describes, as an expression of llguidance's Lark dialect that compiles."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from optimist_gateway.structure.schema import Node, children, with_schemas
+from optimist_gateway.structure.schema import (
+    Node,
+    SchemaError,
+    children,
+    plain_schema,
+    with_schemas,
+)
 
 MAX_WHITE_SPACE = 64
 """Most characters between two values of JSON: a model that loves white space ends all the same."""
@@ -64,3 +70,71 @@ def _spelled_once(plain: Mapping[str, Any]) -> dict[str, Any] | None:
 
     schema: dict[str, Any] = spelled(Node((), plain))
     return None if is_unclear else schema
+
+
+def loosened(schema: Mapping[str, Any], is_good: Callable[[str], bool]) -> Mapping[str, Any]:
+    """Returns a schema without the keywords that keep it from being compiled.
+
+    `is_good` tells whether an expression of a grammar can be.
+    """
+    try:
+        plain = plain_schema(schema, is_lenient=True)
+    except SchemaError:
+        return any_value(schema)
+    loosening = _Loosening(plain, is_good)
+    for loose in (lambda: plain, loosening.without_keywords, loosening.without_siblings):
+        left = loose()
+        if is_good(json_rule(left, is_lenient=True)):
+            return left
+    return any_value(schema)
+
+
+def any_value(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what is left of a schema of which nothing can be followed."""
+    is_object = schema.get("type") == "object" or "properties" in schema
+    return ANY_OBJECT if is_object else {}
+
+
+class _Loosening:
+    """Takes away from one plain schema, more with each call."""
+
+    def __init__(self, plain: Mapping[str, Any], is_good: Callable[[str], bool]) -> None:
+        self._schema = plain
+        self._is_good = is_good
+        # What is referred to is looked at by itself.
+        self._named = dict.fromkeys(plain.get("$defs", ()), True)
+
+    def without_keywords(self) -> Mapping[str, Any]:
+        """Leaves out the keywords that cannot be compiled beside those before them."""
+        schemas = {"": {name: value for name, value in self._schema.items() if name != "$defs"}}
+        schemas |= self._schema.get("$defs", {})
+        root, *named = [self._loose(Node((), value)) for value in schemas.values()]
+        defs = {"$defs": dict(zip(self._named, named, strict=True))} if named else {}
+        self._schema = root | defs
+        return self._schema
+
+    def without_siblings(self) -> Mapping[str, Any]:
+        """Leaves out what is beside references: llguidance joins both, unless they recur."""
+        self._schema = _alone(Node((), self._schema))
+        return self._schema
+
+    def _loose(self, node: Node) -> Any:
+        if not isinstance(node.value, dict) or self._compiles(node.value):
+            return node.value if isinstance(node.value, dict | bool) else True
+        kept: dict[str, Any] = {}
+        for child in children(node):
+            part = {str(child.path[-1]): with_schemas(child, self._loose)}
+            if self._compiles(kept | part):
+                kept |= part
+        return kept
+
+    def _compiles(self, schema: dict[str, Any]) -> bool:
+        return self._is_good(json_rule({**schema, "$defs": self._named}, is_lenient=True))
+
+
+def _alone(node: Node) -> Any:
+    if not isinstance(node.value, dict):
+        return node.value
+    if node.path and "$ref" in node.value:
+        return {"$ref": node.value["$ref"]}
+    return {child.path[-1]: with_schemas(child, _alone) for child in children(node)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -15,8 +16,8 @@ MAX_VALUES = 20_000
 _ONE = frozenset({"additionalItems", "additionalProperties", "items"})
 _SEVERAL = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _NAMED = frozenset({"$defs", "patternProperties", "properties"})
-_NUMBERS_OF_PROPERTIES = frozenset({"maxProperties", "minProperties"})
-_BOUNDS = _NUMBERS_OF_PROPERTIES | {"maxItems", "maxLength", "minItems", "minLength"}
+_COUNTED = frozenset({"maxProperties", "minProperties"})
+_BOUNDS = _COUNTED | {"maxItems", "maxLength", "minItems", "minLength"}
 # All others say nothing about what is valid, or are not supported.
 _FOLLOWED = (
     (_ONE | _SEVERAL | _NAMED | _BOUNDS)
@@ -61,55 +62,31 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     return _Plain(schema, is_lenient=is_lenient).of_root()
 
 
-def check_json(value: Any, max_integer: float = float("inf")) -> int:
-    """Makes sure that a JSON value is of bounded size and depth and can be written as UTF-8.
+def check_json(value: Any, max_integer: float = inf) -> int:
+    """Makes sure that a JSON value is of bounded size and depth, and all its numbers are of JSON.
 
-    Returns how many values it is made of; raises SchemaError if it is not, or has an integer of a
+    Returns how many values it is made of; raises ValueError if it is not, or has an integer of a
     larger amount than `max_integer`.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
         num_values += len(level)
         if num_values > MAX_VALUES:
-            raise SchemaError((), f"has more than {MAX_VALUES} values")
+            raise ValueError(f"has more than {MAX_VALUES} values")
         below: list[Any] = []
         for one in level:
             if isinstance(one, dict):
                 below += one.values()
             elif isinstance(one, list):
                 below += one
-            if (problem := _problem_of(one, max_integer)) is not None:
-                raise SchemaError(_path_to(one, value), problem)
+            elif isinstance(one, float) and not isfinite(one):
+                raise ValueError(f"has {one}, which is not a number of JSON")
+            elif isinstance(one, int) and abs(one) > max_integer:
+                raise ValueError(f"has an integer of more than {max_integer}")
         if not below:
             return num_values
         level = below
-    raise SchemaError((), f"is nested more than {MAX_DEPTH} deep")
-
-
-def _problem_of(value: Any, max_integer: float) -> str | None:
-    """Returns what is wrong with one value, whatever is in it; None if nothing is."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return "is not a number of JSON"
-    if isinstance(value, int) and abs(value) > max_integer:
-        return f"must be at most {max_integer}"
-    text = "".join(value) if isinstance(value, dict) else value
-    try:
-        if isinstance(text, str):
-            text.encode()
-    except UnicodeEncodeError:
-        return "must be Unicode text without halves of surrogate pairs"
-    return None
-
-
-def _path_to(wanted: Any, value: Any) -> Path:
-    """Returns where in a value another one is."""
-    waiting = [Node((), value)]
-    while waiting:
-        node = waiting.pop()
-        if node.value is wanted:
-            return node.path
-        waiting += children(node)
-    raise AssertionError("it is not in there")
+    raise ValueError(f"is nested more than {MAX_DEPTH} deep")
 
 
 def children(node: Node) -> Iterator[Node]:
@@ -129,6 +106,9 @@ def with_schemas(node: Node, change: Callable[[Node], Any]) -> Any:
         return [change(child) for child in children(node)]
     if name in _NAMED and isinstance(node.value, dict):
         return {child.path[-1]: change(child) for child in children(node)}
+    if name in _BOUNDS and type(node.value) in (int, float) and node.value % 1 == 0:
+        # In JSON schemas 3.0 is a whole number, too.
+        return min(int(node.value), MAX_BOUND)
     return change(node) if name in _ONE else node.value
 
 
@@ -166,10 +146,11 @@ class _Plain:
                     raise SchemaError(child.path, problem)
             elif name == "$ref":
                 kept |= self._reference(child)
-            elif name in _BOUNDS:
-                kept |= self._bound(child, node.value)
             elif name in _FOLLOWED:
                 kept[name] = with_schemas(child, self._schema)
+        if self._is_lenient and "properties" in kept:
+            # llguidance would count the other properties alone.
+            kept = {name: value for name, value in kept.items() if name not in _COUNTED}
         return kept
 
     def _reference(self, node: Node) -> dict[str, str]:
@@ -185,21 +166,6 @@ class _Plain:
             name = self._names[place.path] = str(len(self._names))
             self._waiting.append((name, place))
         return {"$ref": f"#/$defs/{name}"}
-
-    def _bound(self, node: Node, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a keyword with a number of things; in JSON schemas 3.0 is one, too."""
-        name, value = str(node.path[-1]), node.value
-        if self._is_lenient and name in _NUMBERS_OF_PROPERTIES and "properties" in schema:
-            # llguidance would count the other properties alone.
-            return {}
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return {name: min(value, MAX_BOUND)}
-        if self._is_lenient:
-            return {}
-        problem = f"must be a whole number, at least 0, not {node.value!r:.60}"
-        raise SchemaError(node.path, problem)
 
 
 def _place(root: Mapping[str, Any], reference: Any) -> Node | None:

@@ -24,8 +24,8 @@ from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
 
 MAX_CHECKED = 1024
 """Grammars and schemas whose verdict is remembered."""
-MAX_CHARACTERS = 64 * 1024 * 1024
-"""Of the verdicts."""
+_MAX_CHARACTERS = 64 * 1024
+"""Of a verdict that is remembered."""
 _LOADER = "optimist_gateway.structure.check_child:load_checker"
 # Of wall-clock time, on a machine that may be busy.
 _SECONDS = 4 * MAX_COMPILE_SECONDS
@@ -64,7 +64,6 @@ class Verdicts:
         self._tokens = _Tokens(0, ())
         self._process: ChildProcess | None = None
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
-        self._num_characters = 0
 
     async def use(self, model: ModelDescription) -> None:
         """Checks from now on what a model can follow whose scheduler describes it so."""
@@ -72,7 +71,6 @@ class Verdicts:
         if tokens != self._tokens:
             # Verdicts may mean something else now.
             self._verdicts.clear()
-            self._num_characters = 0
             self._tokens = tokens
             await self.stop()
 
@@ -106,20 +104,13 @@ class Verdicts:
         if verdict is None or verdict.until < time.monotonic():
             tokens = self._tokens
             verdict = await self._ask(question, len(data))
-            if tokens == self._tokens:
-                self._forget(key)
+            if tokens == self._tokens and len(verdict.answer) < _MAX_CHARACTERS:
                 self._verdicts[key] = verdict
-                self._num_characters += len(verdict.answer)
-            while len(self._verdicts) > MAX_CHECKED or self._num_characters > MAX_CHARACTERS:
-                self._forget(next(iter(self._verdicts)))
+            if len(self._verdicts) > MAX_CHECKED:
+                self._verdicts.popitem(last=False)
         if key in self._verdicts:
             self._verdicts.move_to_end(key)
         return verdict
-
-    def _forget(self, key: bytes) -> None:
-        verdict = self._verdicts.pop(key, None)
-        if verdict is not None:
-            self._num_characters -= len(verdict.answer)
 
     async def _ask(self, question: Any, size: int) -> _Verdict:
         if self._process is None:

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from optimist_gateway.core.error import FieldError, path_text
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -27,7 +27,7 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.fronts.openai.bodies.base import Body
-from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
+from optimist_gateway.structure.schema import MAX_VALUES, check_json
 
 MAX_TOOLS = 512
 MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
@@ -39,10 +39,7 @@ _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": Fa
 
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        check_json(value, MAX_INTEGER)
-    except SchemaError as error:
-        raise ValueError(f"{path_text(error.path)}: {error.message}".removeprefix(": ")) from None
+    check_json(value, MAX_INTEGER)
     return value
 
 
