@@ -217,6 +217,18 @@ MORE: dict[str, tuple[dict[str, Any], str, str]] = {
         '{"n": 1}',
         '{"n": "x"}',
     ),
+    "zod's time": (
+        text(format="time", pattern=r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"),
+        '{"d": "12:30"}',
+        '{"d": "25:30"}',
+    ),
+    "pydantic's decimal": (
+        obj(
+            d={"anyOf": [NUMBERS, {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}]}
+        ),
+        '{"d": "1.5"}',
+        '{"d": null}',
+    ),
     "any constant": ({"enum": ["a", 1.5, None, True, [1], {"a": []}]}, '{"a": []}', '"b"'),
     "a union of types": (obj(a={"type": ["string", "null", "array"]}), '{"a": [1]}', '{"a": 1}'),
     "true": (obj(a=True, n=NUMBERS), '{"a": [1]}', '{"n": "x"}'),

@@ -6,6 +6,7 @@ compiler is given, so this is not done where requests are served.
 
 import json
 import resource
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,8 @@ from optimist_gateway.structure.json_rule import loosened
 
 MAX_COMPILE_SECONDS = 0.5
 """Processor time; the worker compiles a new grammar again, between the steps of all requests."""
+MAX_SECONDS = 2 * MAX_COMPILE_SECONDS
+"""Processor time of an answer, after which the process ends."""
 MAX_MEMORY_BYTES = 2**30
 
 
@@ -44,9 +47,14 @@ def load_checker(argument: str) -> Callable[[Any], str]:
         return not check_grammar(f"start: {rule}\n", tokenizer)
 
     def answer(question: Any) -> str:
-        if isinstance(question, str):
-            return check_grammar(question, tokenizer)
-        return json.dumps(loosened(question, is_good))
+        # By SIGPROF: no handler in Python would be called while a grammar is compiled.
+        signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+        try:
+            if isinstance(question, str):
+                return check_grammar(question, tokenizer)
+            return json.dumps(loosened(question, is_good))
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
     return answer
 

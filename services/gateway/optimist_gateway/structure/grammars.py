@@ -27,7 +27,7 @@ from optimist_gateway.structure.verdicts import Verdicts
 
 MAX_PART_SPACE = 8
 """Most white space between two parts of a tool call."""
-LOOSENING_SECONDS = 10.0
+LOOSENING_SECONDS = 30.0
 """How long the schemas of one request are looked at one by one."""
 C = TypeVar("C", bound=Content)
 _TEXT = r"(.|\n)*"

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from optimist_gateway.structure.schema import (
@@ -26,12 +27,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def json_rule(plain: Mapping[str, Any], *, is_lenient: bool) -> str:
     """Returns the expression of a plain schema.
 
-    Of overlapping members of `oneOf` and unknown formats a lenient one lets everything through.
+    Of overlapping members of `oneOf`, of unknown formats and of formats beside a pattern a lenient
+    one lets everything through.
     """
     options: dict[str, Any] = {_OPTION: f"{SPACE}{{1,{MAX_WHITE_SPACE}}}"}
     if is_lenient:
         options["lenient"] = True
-    schema = _spelled_once(plain)
+    schema = _spelled_once(plain, is_lenient=is_lenient)
     if schema is None:
         # No text has \u then, nor characters that are written in no other way.
         options["json_allowed_escapes"] = 'nrbtf\\"'
@@ -47,7 +49,7 @@ def allow_white_space(grammar: str) -> str:
     return grammar.replace(bounded, free)
 
 
-def _spelled_once(plain: Mapping[str, Any]) -> dict[str, Any] | None:
+def _spelled_once(plain: Mapping[str, Any], *, is_lenient: bool) -> dict[str, Any] | None:
     r"""Returns a schema in which no other key is a declared one, written with \u.
 
     llguidance tells keys apart by how they are written. None: that cannot be said in the schema,
@@ -60,6 +62,9 @@ def _spelled_once(plain: Mapping[str, Any]) -> dict[str, Any] | None:
         if not isinstance(node.value, dict):
             return node.value
         schema = {child.path[-1]: with_schemas(child, spelled) for child in children(node)}
+        if is_lenient and "pattern" in schema:
+            # No text may fit both: times of zod's patterns have no zone, and those of RFC 3339 do.
+            schema.pop("format", None)
         names = schema.get("properties", ())
         if "patternProperties" in schema or any(map(_CONTROL.search, names)):
             is_unclear = True
@@ -81,6 +86,8 @@ def loosened(schema: Mapping[str, Any], is_good: Callable[[str], bool]) -> Mappi
         plain = plain_schema(schema, is_lenient=True)
     except SchemaError:
         return any_value(schema)
+    # Many properties are alike.
+    is_good = cache(is_good)
     loosening = _Loosening(plain, is_good)
     for loose in (lambda: plain, loosening.without_keywords, loosening.without_siblings):
         left = loose()

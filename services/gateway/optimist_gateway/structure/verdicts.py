@@ -20,7 +20,7 @@ from optimist_gateway.security.child_process import (
     ChildTimeoutError,
     ChildUnavailableError,
 )
-from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
+from optimist_gateway.structure.check_child import MAX_SECONDS
 
 MAX_CHECKED = 1024
 """Grammars and schemas whose verdict is remembered."""
@@ -28,7 +28,7 @@ _MAX_CHARACTERS = 64 * 1024
 """Of a verdict that is remembered."""
 _LOADER = "optimist_gateway.structure.check_child:load_checker"
 # Of wall-clock time, on a machine that may be busy.
-_SECONDS = 4 * MAX_COMPILE_SECONDS
+_SECONDS = 8 * MAX_SECONDS
 _DOUBT_SECONDS = 60.0
 """How long it is remembered that a grammar took too long: the machine may only have been busy."""
 _TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
