@@ -78,6 +78,7 @@ def _expression(content: Content) -> str:
 
 
 def _json(content: JsonContent, path: Path, name: str = "") -> str:
+    plain: Mapping[str, object]
     try:
         plain = plain_schema(content.schema, is_lenient=content.is_lenient)
     except SchemaError as error:
