@@ -29,7 +29,7 @@ from optimist_worker.model.grammar import (
     load_grammar_set,
     unpack_bitmask,
 )
-from optimist_worker.model.matcher import GrammarRow
+from optimist_worker.model.matcher import GrammarRow, compile_grammar
 from optimist_worker.model.model import Model
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL as TINY_EDIT
@@ -156,7 +156,7 @@ def test_rows_of_a_pass_are_one_after_the_other() -> None:
 
 
 def test_a_grammar_is_compiled_once_for_choices_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = Mock(side_effect=grammar_module.compile_grammar)
+    compiled = Mock(side_effect=compile_grammar)
     monkeypatch.setattr(grammar_module, "compile_grammar", compiled)
     grammars = GrammarSet(TOKENIZER, VOCAB_SIZE, EOS)
     text = encode(TEXTS["regex"])
