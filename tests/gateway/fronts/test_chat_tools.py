@@ -209,6 +209,7 @@ REFUSED: list[tuple[Fields, str]] = [
     ({"tools": function(name="a b")}, f"{FUNCTION}.name"),
     ({"tools": function(parameters=["a"])}, f"{FUNCTION}.parameters"),
     ({"tools": function(parameters={"type": "array"}, strict=True)}, f"{FUNCTION}.parameters"),
+    ({"tools": function(parameters={}, strict="yes")}, f"{FUNCTION}.strict"),
     ({"tools": function(parameters={"not": {}}, strict=True)}, f"{FUNCTION}.parameters.not"),
     ({"tools": function(parameters={"required": 1}, strict=True)}, f"{FUNCTION}.parameters"),
     ({"tools": function() * 2}, "tools[1].function.name"),

@@ -55,8 +55,9 @@ def _from_text(value: object) -> object:
 
 
 def _of_an_object(schema: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    if info.data["strict"] and schema.get("type", "object") != "object":
-        raise ValueError("must describe an object")
+    # What is wrong itself is not in the data.
+    if info.data.get("strict") and schema.get("type", "object") != "object":
+        raise ValueError(f"must describe an object, as {info.data.get('name')} is strict")
     return schema
 
 
