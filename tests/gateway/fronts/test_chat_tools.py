@@ -214,7 +214,7 @@ REFUSED: list[tuple[Fields, str]] = [
     ({"tools": function(parameters={"required": 1}, strict=True)}, f"{FUNCTION}.parameters"),
     ({"tools": function() * 2}, "tools[1].function.name"),
     ({"tools": function() * 513}, "tools"),
-    ({"tools": function(parameters={"maximum": 2**63})}, f"{FUNCTION}.parameters"),
+    ({"tools": function(parameters={"maximum": 2**64})}, f"{FUNCTION}.parameters"),
     ({"messages": [with_arguments(LONG_TEXT)]}, "messages"),
     ({"tool_choice": "required"}, "tool_choice"),
     (with_tools(named("f")), "tool_choice.function.name"),

@@ -99,6 +99,14 @@ TEXTS: dict[str, dict[str, Any]] = {
     "required twice": {**text(), "required": ["n", "n"]},
     "required as a text": {**text(), "required": "n"},
     "required as an object": {**text(), "required": {}},
+    # schemars' u64 and i64
+    "bounds of 64 bits": anything(
+        anyOf=[
+            {"type": "string"},
+            {"type": "integer", "format": "uint64", "minimum": 0, "maximum": 2**64 - 1},
+            {"type": "integer", "format": "int64", "minimum": -(2**63)},
+        ]
+    ),
     "no list of anyOf": anything(anyOf={"type": "string"}),
     "an empty anyOf": anything(type="string", anyOf=None),
     "overlapping patterns": {**text(), "patternProperties": {"^x": {}, "^x_": {"type": "null"}}},

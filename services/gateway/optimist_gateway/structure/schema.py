@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -62,11 +62,10 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     return _Plain(schema, is_lenient=is_lenient).of_root()
 
 
-def check_json(value: Any, max_integer: float = inf) -> int:
+def check_json(value: Any, integers: range | None = None) -> int:
     """Makes sure that a JSON value is of bounded size and depth, and all its numbers are of JSON.
 
-    Returns how many values it is made of; raises ValueError if it is not, or has an integer of a
-    larger amount than `max_integer`.
+    Returns how many values it is made of; raises ValueError if it is not, or has other integers.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
@@ -81,8 +80,8 @@ def check_json(value: Any, max_integer: float = inf) -> int:
                 below += one
             elif isinstance(one, float) and not isfinite(one):
                 raise ValueError(f"has {one}, which is not a number of JSON")
-            elif isinstance(one, int) and abs(one) > max_integer:
-                raise ValueError(f"has an integer of more than {max_integer}")
+            elif isinstance(one, int) and integers is not None and one not in integers:
+                raise ValueError(f"has an integer not in {integers.start} to {integers.stop - 1}")
         if not below:
             return num_values
         level = below

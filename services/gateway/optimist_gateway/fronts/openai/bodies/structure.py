@@ -33,13 +33,13 @@ MAX_TOOLS = 512
 MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
 """Of JSON in a text: what passes `check_json` is no heavier, if all values are texts with names."""
 # What is written back, as POST /v1/responses does with schemas, has integers of 64 bits.
-MAX_INTEGER = 2**63 - 1
+_INTEGERS = range(-(2**63), 2**64)
 # Without `parameters`, a function has none.
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:
-    check_json(value, MAX_INTEGER)
+    check_json(value, _INTEGERS)
     return value
 
 
