@@ -64,8 +64,8 @@ async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDe
     assert await grammars.grammar(of_json({"type": "object", "title": "B"}), model) == first
 
 
-def of_tools(*functions: Function, is_lenient: bool = True) -> Structure:
-    return Structure(tools=ToolUse(functions, is_required=not is_lenient, is_parallel=True))
+def of_tools(*functions: Function, is_required: bool = False) -> Structure:
+    return Structure(tools=ToolUse(functions, is_required, is_parallel=True))
 
 
 def of_object(**properties: Any) -> dict[str, Any]:
@@ -178,11 +178,40 @@ def tool(index: int) -> dict[str, Any]:
     return of_object(**properties) | {"required": names[:3]}
 
 
+SMALL = of_object(
+    path={"type": "string", "description": "Where it is."},
+    options={"type": "object", "properties": {"depth": {"type": "integer"}}},
+    kinds={"type": "array", "items": {"enum": ["file", "folder"]}},
+)
+CLOSED = of_object(path={"type": "string"}) | {"additionalProperties": False, "required": ["path"]}
+
+
 # vllm-project/vllm#27921: many tools.
-async def test_many_tools(grammars: Grammars, model: ModelDescription) -> None:
-    functions = [Function(f"f{n}", tool(n), is_strict=False, index=n) for n in range(128)]
-    source = await grammars.grammar(of_tools(*functions, GOOD), model)
-    assert all(f'"\\"f{n}\\""' in source for n in range(128))
+@pytest.mark.parametrize(
+    ("number", "schema", "is_strict", "is_required"),
+    [
+        (20, SMALL, False, False),
+        (128, SMALL, False, True),
+        (128, CLOSED, True, False),
+        (128, LOOK_AHEAD, False, False),
+        (300, {"type": "object"}, False, False),
+        (128, None, False, False),
+    ],
+)
+async def test_many_tools(
+    grammars: Grammars,
+    model: ModelDescription,
+    number: int,
+    schema: dict[str, Any] | None,
+    is_strict: bool,
+    is_required: bool,
+) -> None:
+    functions = [
+        Function(f"f{index}", schema or tool(index), is_strict, index) for index in range(number)
+    ]
+    structure = of_tools(*functions, replace(GOOD, index=number), is_required=is_required)
+    source = await grammars.grammar(structure, model)
+    assert all(f'"\\"f{index}\\""' in source for index in range(number))
     assert '"a": {"type": "integer"}' in source
 
 
