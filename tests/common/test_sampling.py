@@ -7,7 +7,7 @@ import pytest
 
 from optimist.common.v1 import sampling_pb2
 from optimist_common.columns import floats_to_bytes, to_bytes
-from optimist_common.sampling import SamplingParams
+from optimist_common.sampling import MAX_GRAMMAR_BYTES, SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 
 FAULTS: dict[str, list[object]] = {
@@ -19,7 +19,7 @@ FAULTS: dict[str, list[object]] = {
     "presence_penalty": [math.nan],
     "frequency_penalty": [-math.inf],
     "logit_bias": [{-1: 1.0}, {50: 1.0}, {5: math.nan}, {5: math.inf}],
-    "grammar": ["x" * (64 * 1024 + 1), "ä" * (32 * 1024 + 1)],
+    "grammar": ["x" * (MAX_GRAMMAR_BYTES + 1), "ä" * (MAX_GRAMMAR_BYTES // 2 + 1)],
     "num_logprobs": [-1, 21],
     "num_prompt_logprobs": [-1, 21],
 }
@@ -40,7 +40,7 @@ def test_sound_parameters_have_no_fault() -> None:
     assert not params.takes_argmax
     assert SamplingParams().fault(50) is None
     assert SamplingParams(top_k=5, top_p=0.5).takes_argmax
-    assert SamplingParams(grammar="x" * 64 * 1024).fault(50) is None
+    assert SamplingParams(grammar="x" * MAX_GRAMMAR_BYTES).fault(50) is None
     assert not SamplingParams(grammar="start: /a/").takes_argmax
     shown = SamplingParams(num_logprobs=20, num_prompt_logprobs=0)
     assert shown.fault(50) is None

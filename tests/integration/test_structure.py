@@ -27,6 +27,14 @@ FORM = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
 END = 3
 LARK = 'start: WORD ("," WORD)+ "."\nWORD: /[a-z]{1,6}/'
 
+# Not strict: the pattern and what no grammar follows are left out, and there may be other keys.
+LOOSE: dict[str, Any] = {"type": "object", "uniqueItems": True, "required": ["name", "tags"]}
+LOOSE["properties"] = {
+    "name": {"type": "string", "pattern": "^(?!x).*$", "maxLength": 30},
+    "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 4},
+}
+LOOSE_FORM = {"type": "json_schema", "json_schema": {"name": "p", "schema": LOOSE}}
+
 LONG = {"type": "string", "minLength": 300, "maxLength": 50_000}
 LONG_FORM = {"type": "array", "items": LONG, "minItems": 2, "maxItems": 50_000}
 # The lexer needs a state for each set of places at which its first letter was.
@@ -34,6 +42,7 @@ LOOK_BACK = r"(.|\n)*e(.|\n){40}r"
 
 FORMS: dict[str, dict[str, Any]] = {
     "json_schema": {"response_format": FORM},
+    "a schema that is not strict": {"response_format": LOOSE_FORM},
     "json_schema with a stop string": {"response_format": FORM, "stop": ['"age"']},
     "regex": {"structured_outputs": {"regex": "[a-z_]{3,20}(, [a-z]{2,8}){2}"}},
     "choice": {"structured_outputs": {"choice": ["def main", "return total", "print"]}},

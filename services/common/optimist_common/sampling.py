@@ -11,7 +11,8 @@ MAX_LOGPROBS = 20
 _ABOVE_ZERO = math.ulp(0.0)
 _IN_LOGPROBS = f"in 0 to {MAX_LOGPROBS}"
 
-MAX_GRAMMAR_BYTES: Final = 64 * 1024
+MAX_GRAMMAR_BYTES: Final = 384 * 1024
+"""A plan, which may have 64 of them beside prompts, has to fit into a message."""
 
 
 @dataclass(frozen=True, slots=True)

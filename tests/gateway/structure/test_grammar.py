@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
+from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
@@ -23,7 +24,8 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.structure.check_child import check_grammar
-from optimist_gateway.structure.grammars import MAX_WHITE_SPACE, allow_white_space, grammar
+from optimist_gateway.structure.grammars import grammar
+from optimist_gateway.structure.json_rule import MAX_WHITE_SPACE, allow_white_space
 from optimist_gateway.structure.tool_format import HERMES, LLAMA3, ToolFormat
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.fake_scheduler import EOS
@@ -124,6 +126,50 @@ def test_json_by_a_schema(
         assert follows(source, json.dumps(value, ensure_ascii=False, indent=2))
     for value in bad:
         assert not follows(source, json.dumps(value, ensure_ascii=False))
+
+
+STRING = {"type": "string"}
+NAMES = OBJECT | {"properties": {"name": INTEGER, "a\nb": INTEGER}}
+OPEN: dict[str, dict[str, Any]] = {
+    "declared": OBJECT | {"properties": {"name": INTEGER}},
+    "required": OBJECT | {"properties": {"name": INTEGER}, "required": ["name"]},
+    "of a kind": OBJECT | {"properties": {"name": INTEGER}, "additionalProperties": STRING},
+    "of any type": {"properties": {"name": INTEGER}},
+    "of several types": {"type": ["object", "null"], "properties": {"name": INTEGER}},
+    "joined": {"allOf": [{"properties": {"name": INTEGER}}, OBJECT | {"required": ["x"]}]},
+    "joined beside": OBJECT | {"allOf": [{"required": ["x"]}], "properties": {"name": INTEGER}},
+    "one of": {"anyOf": [OBJECT | {"properties": {"name": INTEGER}}, {"type": "null"}]},
+    "referred to": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": OBJECT | {"properties": {"name": INTEGER}}},
+    },
+    "a pattern": OBJECT | {"properties": {"name": INTEGER}, "patternProperties": {"^n": INTEGER}},
+    "a pattern alone": OBJECT | {"patternProperties": {"^name$": INTEGER}},
+    "control characters": NAMES,
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_no_other_key_is_a_declared_one_by_escapes(follows: Follows, name: str) -> None:
+    schema = OPEN[name]
+    for is_lenient in (True, False):
+        source = of_content(JsonContent(schema, is_lenient=is_lenient))
+        for key in ("x", "na", "names", "Name", "ünï", "東京", "\N{ROCKET}", "", 'q"\\/', "t\ta"):
+            for value in ({"x": "a", key: "a"}, {"name": 5, "x": "a", key: "a"}):
+                is_good = jsonschema.Draft202012Validator(schema).is_valid(value)
+                assert is_good or name in ("a pattern", "required")
+                assert follows(source, json.dumps(value, ensure_ascii=False)) is is_good, value
+        in_two_ways = [r"a\u000ab", r"a\u000Ab"] if name == "control characters" else []
+        for escaped in (r"\u006eame", r"nam\u0065", r"\u006Eame", r"n\u0061me", *in_two_ways):
+            for start in ("", '"name": 5, '):
+                assert not follows(source, f'{{{start}"x": "a", "{escaped}": "a"}}'), escaped
+        assert not follows(source, '{"x": "a", "name": "a"}')
+
+
+def test_characters_that_are_written_with_escapes_alone(follows: Follows) -> None:
+    source = of_content(JsonContent(OPEN["declared"], is_lenient=False))
+    for text in (r"\u0003", r"\u001b[0m", r"\n\"\\", "é"):
+        assert follows(source, f'{{"name": 1, "keys{text}": "{text}"}}')
 
 
 def test_white_space_in_json_is_bounded(follows: Follows) -> None:
@@ -231,7 +277,7 @@ BAD_GRAMMARS = [
     ('start: %json {"$ref": "https://example.org/x"}', "not present"),
     ("start: /" + "(" * 3000 + "a" + ")" * 3000 + "/", "invalid regex"),
     ("start: " + "(" * 3000 + '"a"' + ")" * 3000, "nested"),
-    ('start: "' + "a" * 2**16 + '"', "65536"),
+    ('start: "' + "a" * MAX_GRAMMAR_BYTES + '"', str(MAX_GRAMMAR_BYTES)),
     ("start: /a/\ufffd\ufffd", ""),
 ]
 

@@ -21,9 +21,10 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.core.schedulers import ModelDescription
-from optimist_gateway.structure import grammars as grammars_module
+from optimist_gateway.structure import verdicts as verdicts_module
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_format import HERMES
+from optimist_gateway.structure.verdicts import Verdicts
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -63,11 +64,38 @@ async def test_a_good_grammar_is_checked_once(grammars: Grammars, model: ModelDe
     assert await grammars.grammar(of_json({"type": "object", "title": "B"}), model) == first
 
 
-async def test_functions_are_checked_too(grammars: Grammars, model: ModelDescription) -> None:
-    functions = [Function("f", {"type": "object", "properties": {"a": {"format": "x"}}}, True, 0)]
-    error = await refusal(grammars, Structure(tools=ToolUse(functions, False, True)), model)
+def of_tools(*functions: Function, is_required: bool = False) -> Structure:
+    return Structure(tools=ToolUse(functions, is_required, is_parallel=True))
+
+
+def of_object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+GOOD = Function("good", of_object(a={"type": "integer"}), is_strict=False, index=99)
+LOOK_AHEAD = of_object(a={"type": "string", "pattern": "^(?!a)b$", "maxLength": 7}, b={})
+
+
+async def test_a_strict_function_that_cannot_be_followed_is_named(
+    grammars: Grammars, model: ModelDescription
+) -> None:
     # A format counts for texts; of which kind `a` is, nothing says.
-    assert error.path == ("tools",)
+    unknown = of_object(a={"format": "x"})
+    for schema, reason in ((unknown, "format: x"), (LOOK_AHEAD, "look-around")):
+        structure = of_tools(GOOD, Function("f", schema, is_strict=True, index=7))
+        error = await refusal(grammars, structure, model)
+        assert error.path == ("tools", 7, "parameters")
+        assert error.message.startswith("f: ")
+        assert reason in error.message
+
+
+async def test_only_what_cannot_be_followed_is_left_out(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    source = await grammars.grammar(of_tools(GOOD, replace(GOOD, parameters=LOOK_AHEAD)), model)
+    assert "(?!" not in source
+    assert '"maxLength": 7' in source
+    assert '"a": {"type": "integer"}' in source
 
 
 def chain(number: int) -> str:
@@ -122,6 +150,92 @@ QUICK: dict[str, Structure] = {
 }
 
 
+async def test_a_lenient_schema_that_is_too_complex_is_any_object(
+    grammars: Grammars, model: ModelDescription
+) -> None:
+    schema = {"type": "object", "allOf": CHOICES}
+    bomb = Function("bomb", schema, is_strict=False, index=0)
+    source = await grammars.grammar(of_tools(bomb, GOOD), model)
+    assert '"a": {"type": "integer"}' in source
+    assert "a1_1" not in source
+    form = await grammars.grammar(Structure(JsonContent(schema, is_lenient=True)), model)
+    assert "a1_1" not in form
+    assert '"type": "object"' in form
+
+
+def tool(index: int) -> dict[str, Any]:
+    """Returns a schema of about 2 KiB."""
+    kinds: list[dict[str, Any]] = [
+        {"type": "string", "description": "What is looked for, in a few words."},
+        {"type": "integer", "minimum": 0, "maximum": 1000, "default": 10},
+        {"type": "array", "items": {"type": "string", "enum": ["alpha", "beta", f"x{index}"]}},
+        of_object(name={"type": "string"}, is_open={"type": "boolean"}),
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]},
+        {"type": "string", "pattern": "^[a-z]{1,20}$"},
+    ]
+    names = [f"field_{index}_{number}" for number in range(24)]
+    properties = {name: kinds[number % 6] for number, name in enumerate(names)}
+    return of_object(**properties) | {"required": names[:3]}
+
+
+SMALL = of_object(
+    path={"type": "string", "description": "Where it is."},
+    options={"type": "object", "properties": {"depth": {"type": "integer"}}},
+    kinds={"type": "array", "items": {"enum": ["file", "folder"]}},
+)
+CLOSED = of_object(path={"type": "string"}) | {"additionalProperties": False, "required": ["path"]}
+
+
+# vllm-project/vllm#27921: many tools.
+@pytest.mark.parametrize(
+    ("number", "schema", "is_strict", "is_required"),
+    [
+        (20, SMALL, False, False),
+        (128, SMALL, False, True),
+        (128, CLOSED, True, False),
+        (128, LOOK_AHEAD, False, False),
+        (300, {"type": "object"}, False, False),
+        (128, None, False, False),
+    ],
+)
+async def test_many_tools(
+    grammars: Grammars,
+    model: ModelDescription,
+    number: int,
+    schema: dict[str, Any] | None,
+    is_strict: bool,
+    is_required: bool,
+) -> None:
+    functions = [
+        Function(f"f{index}", schema or tool(index), is_strict, index) for index in range(number)
+    ]
+    structure = of_tools(*functions, replace(GOOD, index=number), is_required=is_required)
+    source = await grammars.grammar(structure, model)
+    assert all(f'"\\"f{index}\\""' in source for index in range(number))
+    assert '"a": {"type": "integer"}' in source
+
+
+async def test_of_tools_that_are_too_complex_together_the_largest_are_loosened(
+    grammars: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Verdicts.problem
+
+    async def problem(self: Verdicts, grammar: str) -> str:
+        # How long it takes depends on the machine.
+        return "is too complex" if len(grammar) > 20_000 else await found(self, grammar)
+
+    monkeypatch.setattr(Verdicts, "problem", problem)
+    strict = Function("strict", tool(9), is_strict=True, index=9)
+    functions = [replace(strict, parameters=tool(n), is_strict=False, index=n) for n in range(9)]
+    source = await grammars.grammar(of_tools(*functions, GOOD, strict), model)
+    assert '"a": {"type": "integer"}' in source
+    followed = [n for n in range(10) if f"field_{n}_" in source]
+    assert followed[-1] == 9
+    assert 2 < len(followed) < 10
+    many = [replace(strict, parameters=tool(n), index=n) for n in range(9)]
+    assert (await refusal(grammars, of_tools(*many, GOOD), model)).path == ("tools",)
+
+
 @pytest.mark.parametrize("name", QUICK)
 async def test_what_looks_hard_is_taken(
     grammars: Grammars, model: ModelDescription, name: str
@@ -158,18 +272,18 @@ async def own(model_directory: Path) -> AsyncIterator[Grammars]:
 async def test_verdicts_are_forgotten_in_the_end(
     own: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammars_module, "MAX_CHECKED", 20)
+    monkeypatch.setattr(verdicts_module, "MAX_CHECKED", 20)
     for index in range(30):
         await own.grammar(Structure(RegexContent(f"a{{{index}}}")), model)
-    assert len(own._verdicts) == 20
+    assert len(own._verdicts._verdicts) == 20
 
 
 async def test_a_slow_moment_is_not_held_against_a_grammar(
     own: Grammars, model: ModelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as slow:
-        slow.setattr(grammars_module, "_SECONDS", 1e-6)
-        slow.setattr(grammars_module, "_DOUBT_SECONDS", 0.0)
+        slow.setattr(verdicts_module, "_SECONDS", 1e-6)
+        slow.setattr(verdicts_module, "_DOUBT_SECONDS", 0.0)
         assert "too complex" in (await refusal(own, LETTERS, model)).message
     await own.stop()
     assert await own.grammar(LETTERS, model)
@@ -185,9 +299,9 @@ async def test_another_model_starts_another_process_and_a_longer_context_none(
     grammars: Grammars, model: ModelDescription
 ) -> None:
     await grammars.grammar(LETTERS, model)
-    process = grammars._process
+    process = grammars._verdicts._process
     await grammars.grammar(LETTERS, replace(model, max_model_len=2 * MAX_MODEL_LEN))
-    assert grammars._process is process
+    assert grammars._verdicts._process is process
     structure = Structure(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
     assert "large" in (await refusal(grammars, structure, model)).message
     assert await grammars.grammar(structure, replace(model, vocab_size=model.vocab_size + 32))

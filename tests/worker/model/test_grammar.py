@@ -20,15 +20,16 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_common.sampling import SamplingParams
+from optimist_common.sampling import MAX_GRAMMAR_BYTES, SamplingParams
 from optimist_worker.core.plan import PlannedRow
+from optimist_worker.model import grammar as grammar_module
 from optimist_worker.model.grammar import (
     GrammarSet,
     GrammarStep,
     load_grammar_set,
     unpack_bitmask,
 )
-from optimist_worker.model.matcher import GrammarRow
+from optimist_worker.model.matcher import GrammarRow, compile_grammar
 from optimist_worker.model.model import Model
 from optimist_worker.runner.runner import Runner
 from tests.stack import BUNDLED_MODEL as TINY_EDIT
@@ -154,6 +155,27 @@ def test_rows_of_a_pass_are_one_after_the_other() -> None:
     assert torch.equal(packed, torch.cat([GRAMMAR_SET.allowed([row]) for row in rows]))
 
 
+def test_a_grammar_is_compiled_once_for_choices_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = Mock(side_effect=compile_grammar)
+    monkeypatch.setattr(grammar_module, "compile_grammar", compiled)
+    grammars = GrammarSet(TOKENIZER, VOCAB_SIZE, EOS)
+    text = encode(TEXTS["regex"])
+    for slot in range(3):
+        grammars.open(slot, GRAMMARS["regex"])
+        grammars.commit(slot, text[: slot + 1])
+    grammars.close(0)
+    grammars.open(3, GRAMMARS["regex"], text[:2])
+    assert compiled.call_count == 1
+    masks = [grammars.allowed([GrammarRow(slot, [])]) for slot in (1, 2, 3)]
+    assert torch.equal(masks[0], masks[2])
+    assert not torch.equal(masks[0], masks[1])
+    # The one that was used last is kept in any case.
+    monkeypatch.setattr(grammar_module, "_MAX_KEPT", 1)
+    for kind in ("json", "json", "regex", "regex", "json"):
+        grammars.open(0, GRAMMARS[kind])
+    assert compiled.call_count == 4
+
+
 def test_token_that_breaks_the_grammar_leaves_nothing() -> None:
     GRAMMAR_SET.open(0, GRAMMARS["choice"])
     tokens = encode("maybe")
@@ -173,7 +195,7 @@ BAD = {
     "no text": ("start: start", "matches no text"),
     "empty": ("", "(?i)empty"),
     "not Lark": ('{"grammars": []}', "grammar: "),
-    "too large": ('start: "a"' + " " * 2**16, "at most 65536 bytes"),
+    "too large": ('start: "a"' + " " * MAX_GRAMMAR_BYTES, f"at most {MAX_GRAMMAR_BYTES} bytes"),
     "deep rule": ("start: " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested"),
     "deep regex": ("start: /" + "(" * 20_000 + "a" + ")" * 20_000 + "/", "invalid regex"),
     "deep schema": ("start: %json " + '{"not":' * 2500 + "{}" + "}" * 2500, "recursion limit"),

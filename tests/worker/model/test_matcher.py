@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
 from optimist_worker.model import matcher as matcher_module
-from optimist_worker.model.matcher import GrammarRow, Matcher
+from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
 from tests.chaos.load.grammar import COSTLY
 from tests.stack import BUNDLED_MODEL
 
@@ -59,7 +59,7 @@ COUNTED: dict[str, Callable[[int], tuple[str, str]]] = {
 
 
 def start(grammar: str, token_ids: list[int] | None = None) -> Matcher:
-    return Matcher(ORACLE, grammar, END_ONLY, token_ids or [])
+    return Matcher(ORACLE, grammar, compile_grammar(ORACLE, grammar), END_ONLY, token_ids or [])
 
 
 def allowed(

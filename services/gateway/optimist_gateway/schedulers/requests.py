@@ -19,7 +19,7 @@ from optimist_gateway.core.answer.output import (
 )
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
-from optimist_gateway.structure.grammars import allow_white_space
+from optimist_gateway.structure.json_rule import allow_white_space
 
 logger = logging.getLogger(__name__)
 

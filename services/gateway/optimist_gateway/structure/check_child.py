@@ -6,6 +6,7 @@ compiler is given, so this is not done where requests are served.
 
 import json
 import resource
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,16 +16,20 @@ from llguidance import LLTokenizer
 from optimist_common.errors import one_line
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, load_tokenizer, make_matcher
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
+from optimist_gateway.structure.json_rule import loosened
 
-MAX_COMPILE_SECONDS = 0.25
-"""Processor time; the worker compiles the grammar again, between the steps of all requests."""
+MAX_COMPILE_SECONDS = 0.5
+"""Processor time; the worker compiles a new grammar again, between the steps of all requests."""
+MAX_SECONDS = 2 * MAX_COMPILE_SECONDS
+"""Processor time of an answer, after which the process ends."""
 MAX_MEMORY_BYTES = 2**30
 
 
 def load_checker(argument: str) -> Callable[[Any], str]:
-    """Returns what checks a grammar: no text if it is good, else why it is not.
+    """Returns what checks a grammar, a text: no text if it is good, else why it is not.
 
-    The argument is JSON with `tokenizer` (path of a file), `vocab_size` and `eos_token_ids`.
+    Of a schema, an object, it returns what is left of it that compiles, as JSON. The argument is
+    JSON with `tokenizer` (path of a file), `vocab_size` and `eos_token_ids`.
     """
     description = json.loads(argument)
     with open(description["tokenizer"], encoding="utf-8") as file:  # noqa: PTH123 (no pathlib)
@@ -33,11 +38,25 @@ def load_checker(argument: str) -> Callable[[Any], str]:
         tokenizer = load_tokenizer(source, description["vocab_size"], description["eos_token_ids"])
     except ValueError as error:
         reason = f"this model's tokenizer cannot follow grammars: {one_line(error)}"
-        return lambda _grammar: reason
+        return lambda question: reason if isinstance(question, str) else "{}"
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     # What is loaded with the first grammar is not counted as its time.
     check_grammar("start: /a/", tokenizer)
-    return lambda grammar: check_grammar(grammar, tokenizer)
+
+    def is_good(rule: str) -> bool:
+        return not check_grammar(f"start: {rule}\n", tokenizer)
+
+    def answer(question: Any) -> str:
+        # By SIGPROF: no handler in Python would be called while a grammar is compiled.
+        signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
+        try:
+            if isinstance(question, str):
+                return check_grammar(question, tokenizer)
+            return json.dumps(loosened(question, is_good))
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+    return answer
 
 
 def check_grammar(grammar: str, tokenizer: LLTokenizer) -> str:

@@ -1,17 +1,14 @@
 """Grammars of requests in llguidance's Lark dialect, checked before anything is generated."""
 
-import hashlib
 import json
-import pathlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from math import inf
-from typing import NamedTuple
+from typing import TypeVar
 
 from optimist_gateway.core.answer.thinking import ThinkingReader
-from optimist_gateway.core.error import ApiError, FieldError, Path
+from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import (
     ChoiceContent,
     Content,
@@ -24,24 +21,17 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.security.child_process import (
-    ChildDiedError,
-    ChildError,
-    ChildProcess,
-    ChildTimeoutError,
-    ChildUnavailableError,
-)
-from optimist_gateway.structure.check_child import MAX_COMPILE_SECONDS
+from optimist_gateway.structure.json_rule import ANY_OBJECT, SPACE, any_value, json_rule
 from optimist_gateway.structure.schema import SchemaError, plain_schema
 from optimist_gateway.structure.thinking_grammar import TEXT_RULE, after_thinking
 from optimist_gateway.structure.tool_format import ToolFormat
+from optimist_gateway.structure.verdicts import Verdicts
 
-MAX_WHITE_SPACE = 64
-"""Most characters between two values of JSON: a model that loves white space ends all the same."""
 MAX_PART_SPACE = 8
 """Most white space between two parts of a tool call."""
-_SPACE = r"[ \n\r\t]"
-_OPTION = "whitespace_pattern"
+LOOSENING_SECONDS = 30.0
+"""How long the schemas of one request are looked at one by one."""
+C = TypeVar("C", bound=Content)
 _TEXT = r"(.|\n)*"
 _CHOICE = "CHOICE"
 
@@ -75,13 +65,13 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
 
 def _lark(rules: Mapping[str, str]) -> str:
     lines = [f"{name}: {expression}" for name, expression in rules.items()]
-    lines += [TEXT_RULE, f"SPACE: /{_SPACE}{{1,{MAX_PART_SPACE}}}/"]
+    lines += [TEXT_RULE, f"SPACE: /{SPACE}{{1,{MAX_PART_SPACE}}}/"]
     return "\n".join(lines) + "\n"
 
 
 def _expression(content: Content) -> str:
     if isinstance(content, JsonContent):
-        return _json(content.schema, ("structure",), is_lenient=content.is_lenient)
+        return _json(content, ("structure",))
     if isinstance(content, RegexContent):
         return f"/{_escaped_regex(content.pattern)}/"
     if isinstance(content, ChoiceContent):
@@ -89,24 +79,15 @@ def _expression(content: Content) -> str:
     raise FieldError(("structure",), "a grammar cannot be combined with tools")
 
 
-def _json(schema: Mapping[str, object], path: Path, *, is_lenient: bool) -> str:
+def _json(content: JsonContent, path: Path, name: str = "") -> str:
+    plain: Mapping[str, object]
     try:
-        plain = plain_schema(schema, is_lenient=is_lenient)
+        plain = plain_schema(content.schema, is_lenient=content.is_lenient)
     except SchemaError as error:
-        raise FieldError(path + error.path, error.message) from None
-    options: dict[str, object] = {_OPTION: f"{_SPACE}{{1,{MAX_WHITE_SPACE}}}"}
-    if is_lenient:
-        options |= {"lenient": True, "coerce_one_of": True}
-    return "%json " + json.dumps({"x-guidance": options, **plain})
-
-
-def allow_white_space(grammar: str) -> str:
-    """Returns a grammar of an answer with as much white space in its JSON as the model likes."""
-    bounded, free = (
-        json.dumps({_OPTION: f"{_SPACE}{number}"})[:-1]
-        for number in (f"{{1,{MAX_WHITE_SPACE}}}", "+")
-    )
-    return grammar.replace(bounded, free)
+        if not content.is_lenient:
+            raise FieldError(path + error.path, name + error.message) from None
+        plain = any_value(content.schema)
+    return json_rule(plain, is_lenient=content.is_lenient)
 
 
 def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> dict[str, str]:
@@ -129,7 +110,8 @@ def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) ->
 def _rest(function: Function, form: ToolFormat, markers: Mapping[str, int]) -> str:
     """Returns what follows the name of a call."""
     path = "tools", function.index, "parameters"
-    arguments = _json(function.parameters, path, is_lenient=not function.is_strict)
+    content = JsonContent(function.parameters, is_lenient=not function.is_strict)
+    arguments = _json(content, path, f"{function.name}: ")
     after_name = _parts(form.after_name, markers)
     return f"{after_name}SPACE? {arguments} {_parts(form.end, markers)}"
 
@@ -144,7 +126,7 @@ def _more(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> str:
 
 def _plain_or_calls(tools: ToolUse, form: ToolFormat) -> dict[str, str]:
     """Returns the rules of an answer that is either text or calls, which its beginning says."""
-    space = f"{_SPACE}{{0,{MAX_PART_SPACE}}}"
+    space = f"{SPACE}{{0,{MAX_PART_SPACE}}}"
     parts = (*form.opening, *form.before_name, form.quote)
     beginning = space + space.join(map(_literal_regex, parts))
     names = [_literal_regex(function.name) for function in tools.functions]
@@ -188,37 +170,11 @@ def _escaped_regex(pattern: str) -> str:
     return "".join(escaped)
 
 
-MAX_CHECKED = 1024
-"""Grammars whose verdict is remembered."""
-_LOADER = "optimist_gateway.structure.check_child:load_checker"
-# Of wall-clock time, on a machine that may be busy.
-_SECONDS = 8 * MAX_COMPILE_SECONDS
-_DOUBT_SECONDS = 60.0
-"""How long it is remembered that a grammar took too long: the machine may only have been busy."""
-_TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
-
-
-class _Tokens(NamedTuple):
-    """What a grammar is checked against, beside the tokenizer."""
-
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-
-
-class _Verdict(NamedTuple):
-    """What was found of a grammar."""
-
-    problem: str
-    """What is wrong with it; no text if nothing is."""
-    until: float = inf
-    """When it is to be checked again, in seconds of the monotonic clock."""
-
-
 class Grammars:
-    """Makes grammars and has them compiled in a process that may be ended."""
+    """Makes the grammars of answers, of what compiles."""
 
     def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
-        """Sets up without the process; the first grammar starts it.
+        """Sets up without the process that compiles; the first grammar starts it.
 
         The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
         special token by its text.
@@ -226,10 +182,11 @@ class Grammars:
         self.form, self._token_id = form, token_id
         ids = {part: token_id(part) for part in form.parts}
         self._markers = {part: number for part, number in ids.items() if number is not None}
-        self._model = model
-        self._tokens: _Tokens | None = None
-        self._process: ChildProcess | None = None
-        self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
+        self._verdicts = Verdicts(model)
+
+    async def stop(self) -> None:
+        """Ends the process."""
+        await self._verdicts.stop()
 
     async def grammar(
         self,
@@ -239,70 +196,82 @@ class Grammars:
     ) -> str:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
 
-        If the model thinks, it does so before.
+        If the model thinks, it does so before. Of schemas that need not be followed wholly, it has
+        what can be compiled.
 
         Raises:
             FieldError: There is none, or it is too complex.
             ApiError: It cannot be checked now.
         """
+        await self._verdicts.use(model)
+        source, problem = await self._checked(structure, thinking)
+        if problem:
+            structure = await self._loosened(structure)
+            source, problem = await self._checked(structure, thinking)
+        share = 0.0
+        while problem and (looser := _looser(structure, share)) is not None:
+            structure, share = looser, 0.5
+            source, problem = await self._checked(structure, thinking)
+        if problem:
+            raise FieldError(("tools" if structure.content is None else "structure",), problem)
+        return source
+
+    async def _checked(
+        self, structure: Structure, thinking: ThinkingReader | None = None
+    ) -> tuple[str, str]:
+        """Returns a grammar, and what is wrong with it."""
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
         if thinking is not None:
             source = after_thinking(source, thinking, self._token_id)
-        tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
-        if tokens != self._tokens:
-            # They may mean something else now.
-            self._verdicts.clear()
-            self._tokens = tokens
-            await self.stop()
-        verdict = await self._verdict(source, tokens)
-        if verdict.problem:
-            path = "tools" if structure.content is None else "structure"
-            raise FieldError((path,), verdict.problem)
-        return source
+        return source, await self._verdicts.problem(source)
 
-    async def stop(self) -> None:
-        """Ends the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop()
+    async def _loosened(self, structure: Structure) -> Structure:
+        """Returns a structure of schemas that compile, each alone.
 
-    async def _verdict(self, source: str, tokens: _Tokens) -> _Verdict:
-        key = hashlib.sha256(source.encode()).digest()
-        verdict = self._verdicts.get(key)
-        if verdict is None or verdict.until < time.monotonic():
-            verdict = await self._check(source, tokens)
-            if tokens == self._tokens:
-                self._verdicts[key] = verdict
-            if len(self._verdicts) > MAX_CHECKED:
-                self._verdicts.popitem(last=False)
-        if key in self._verdicts:
-            self._verdicts.move_to_end(key)
-        return verdict
+        What there is no time for is left as it is, or may be any value. Raises FieldError for what
+        has to be followed wholly and cannot.
+        """
+        deadline = time.monotonic() + LOOSENING_SECONDS
+        content, tools = structure.content, structure.tools
+        if content is not None:
+            content = await self._compiled(content, ("structure",), "", deadline)
+        if tools is not None:
+            functions = []
+            for one in tools.functions:
+                path = "tools", one.index, "parameters"
+                arguments = JsonContent(one.parameters, is_lenient=not one.is_strict)
+                arguments = await self._compiled(arguments, path, f"{one.name}: ", deadline)
+                functions.append(replace(one, parameters=arguments.schema))
+            tools = replace(tools, functions=functions)
+        return replace(structure, content=content, tools=tools)
 
-    async def _check(self, source: str, tokens: _Tokens) -> _Verdict:
-        if self._process is None:
-            description = {"tokenizer": str(self._tokenizer_file()), **tokens._asdict()}
-            self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
-        try:
-            return _Verdict(await self._process.ask(source, len(source)))
-        except (ChildTimeoutError, ChildDiedError):
-            return _Verdict(_TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
-        except ChildError as error:
-            return _Verdict(str(error))
-        except ChildUnavailableError as error:
-            reason = f"grammars cannot be checked now: {error}"
-            raise ApiError(503, reason, code="overloaded") from None
+    async def _compiled(self, content: C, path: Path, name: str, deadline: float) -> C:
+        has_time = time.monotonic() < deadline
+        if isinstance(content, JsonContent) and content.is_lenient:
+            schema = await self._verdicts.loosened(content.schema) if has_time else None
+            return replace(content, schema=any_value(content.schema) if schema is None else schema)
+        if has_time:
+            _, problem = await self._checked(Structure(content))
+            if problem:
+                raise FieldError(path, name + problem)
+        return content
 
-    def _tokenizer_file(self) -> pathlib.Path:
-        directory = pathlib.Path(self._model).expanduser()
-        if directory.is_dir():
-            path = directory / "tokenizer.json"
-        else:
-            from huggingface_hub import try_to_load_from_cache
 
-            path = pathlib.Path(str(try_to_load_from_cache(self._model, "tokenizer.json")))
-        if not path.is_file():
-            reason = "this model has no tokenizer.json, so its answers cannot be held to a form"
-            raise ApiError(400, reason, code="unsupported_parameter")
-        return path
+def _looser(structure: Structure, share: float) -> Structure | None:
+    """Returns a structure in which more functions take any object, those of the largest schemas.
+
+    At least one more, and so large a share of those that do not yet. None: all do that need not be
+    followed wholly.
+    """
+    tools = structure.tools
+    functions = [] if tools is None else [*tools.functions]
+    followed = [one for one in functions if not one.is_strict and one.parameters != ANY_OBJECT]
+    if tools is None or not followed:
+        return None
+    followed.sort(key=lambda one: len(json.dumps(one.parameters)), reverse=True)
+    loose = {one.index for one in followed[: max(1, int(share * len(followed)))]}
+    changed = [
+        replace(one, parameters=ANY_OBJECT) if one.index in loose else one for one in functions
+    ]
+    return replace(structure, tools=replace(tools, functions=changed))

@@ -1,8 +1,10 @@
 """JSON schemas as grammars take them: bounded, and without keywords that would be ignored."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from optimist_gateway.core.error import Path
 
@@ -10,26 +12,23 @@ from optimist_gateway.core.error import Path
 MAX_DEPTH = 100
 MAX_VALUES = 20_000
 
-_ONE = frozenset(
-    {"additionalItems", "additionalProperties", "contains", "else", "if", "items", "not", "then"}
-    | {"contentSchema", "propertyNames", "unevaluatedItems", "unevaluatedProperties"}
-)
+# Of which keywords the value is a schema, or has several.
+_ONE = frozenset({"additionalItems", "additionalProperties", "items"})
 _SEVERAL = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-# They say nothing about what is valid; without them more tools fit into one grammar.
-_ANNOTATIONS = frozenset(
-    {"$comment", "default", "deprecated", "description", "example", "examples", "readOnly"}
-    | {"title", "writeOnly"}
-)
-# Of these, llguidance refuses some and passes over the others.
+_NAMED = frozenset({"$defs", "patternProperties", "properties"})
+_COUNTED = frozenset({"maxProperties", "minProperties"})
+_BOUNDS = _COUNTED | {"maxItems", "maxLength", "minItems", "minLength"}
+# All others say nothing about what is valid, or are not supported.
+_FOLLOWED = (
+    (_ONE | _SEVERAL | _NAMED | _BOUNDS)
+    | {"const", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maximum", "minimum"}
+    | {"multipleOf", "pattern", "required", "type"}
+) - {"$defs"}
 _UNSUPPORTED = frozenset(
     {"$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef", "contains", "else"}
     | {"dependencies", "dependentRequired", "dependentSchemas", "disallow", "divisibleBy", "if"}
     | {"extends", "maxContains", "minContains", "not", "propertyNames", "then"}
     | {"unevaluatedItems", "unevaluatedProperties", "uniqueItems"}
-)
-_BOUNDS = frozenset(
-    {"maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"}
 )
 MAX_BOUND = 2**31 - 1
 """Counts go no further, nor does any answer; llguidance reads no larger ones."""
@@ -44,7 +43,7 @@ class SchemaError(ValueError):
     message: str
 
 
-class _Node(NamedTuple):
+class Node(NamedTuple):
     """A value in a schema."""
 
     path: Path
@@ -52,110 +51,139 @@ class _Node(NamedTuple):
 
 
 def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
-    """Returns a schema, which has passed `check_json`, without annotations.
+    """Returns a schema, which has passed `check_json`, of what a grammar can follow.
+
+    What it refers to is in `$defs`. A schema that is plain stays as it is.
 
     Raises:
-        SchemaError: It has a keyword that no grammar can follow, unless `is_lenient` leaves it out.
+        SchemaError: With what it refers to it is too large, or it has a keyword that no grammar can
+            follow, unless `is_lenient` leaves it out.
     """
-    plain: dict[str, Any] = _schema(_Node((), schema), is_lenient=is_lenient)
-    return plain
+    return _Plain(schema, is_lenient=is_lenient).of_root()
 
 
-def check_json(value: Any, max_integer: float = float("inf")) -> int:
-    """Makes sure that a JSON value is of bounded size and depth and can be written as UTF-8.
+def check_json(value: Any, integers: range | None = None) -> int:
+    """Makes sure that a JSON value is of bounded size and depth, and all its numbers are of JSON.
 
-    Returns how many values it is made of; raises SchemaError if it is not, or has an integer of a
-    larger amount than `max_integer`.
+    Returns how many values it is made of; raises ValueError if it is not, or has other integers.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
         num_values += len(level)
         if num_values > MAX_VALUES:
-            raise SchemaError((), f"has more than {MAX_VALUES} values")
+            raise ValueError(f"has more than {MAX_VALUES} values")
         below: list[Any] = []
         for one in level:
             if isinstance(one, dict):
                 below += one.values()
             elif isinstance(one, list):
                 below += one
-            if (problem := _problem_of(one, max_integer)) is not None:
-                raise SchemaError(_path_to(one, value), problem)
+            elif isinstance(one, float) and not isfinite(one):
+                raise ValueError(f"has {one}, which is not a number of JSON")
+            elif isinstance(one, int) and integers is not None and one not in integers:
+                raise ValueError(f"has an integer not in {integers.start} to {integers.stop - 1}")
         if not below:
             return num_values
         level = below
-    raise SchemaError((), f"is nested more than {MAX_DEPTH} deep")
+    raise ValueError(f"is nested more than {MAX_DEPTH} deep")
 
 
-def _problem_of(value: Any, max_integer: float) -> str | None:
-    """Returns what is wrong with one value, whatever is in it; None if nothing is."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return "is not a number of JSON"
-    if isinstance(value, int) and abs(value) > max_integer:
-        return f"must be at most {max_integer}"
-    text = "".join(value) if isinstance(value, dict) else value
-    try:
-        if isinstance(text, str):
-            text.encode()
-    except UnicodeEncodeError:
-        return "must be Unicode text without halves of surrogate pairs"
-    return None
-
-
-def _path_to(wanted: Any, value: Any) -> Path:
-    """Returns where in a value another one is."""
-    waiting = [_Node((), value)]
-    while waiting:
-        node = waiting.pop()
-        if node.value is wanted:
-            return node.path
-        waiting += _children(node)
-    raise AssertionError("it is not in there")
-
-
-def _children(node: _Node) -> Iterator[_Node]:
+def children(node: Node) -> Iterator[Node]:
+    """Yields the values in a value."""
     named: Iterable[tuple[str | int, Any]] = ()
     if isinstance(node.value, dict):
         named = node.value.items()
     elif isinstance(node.value, list):
         named = enumerate(node.value)
-    return (_Node((*node.path, name), value) for name, value in named)
+    return (Node((*node.path, name), value) for name, value in named)
 
 
-def _schema(node: _Node, *, is_lenient: bool) -> Any:
-    """Returns what stands where a schema may stand; what is none is left to the compiler."""
-    if not isinstance(node.value, dict):
-        return node.value
-    kept: dict[str, Any] = {}
-    for child in _children(node):
-        name = str(child.path[-1])
-        if (problem := _problem(name, child.value)) is not None:
-            if not is_lenient or name == "$ref":
-                raise SchemaError(child.path, problem)
-        elif name not in _ANNOTATIONS:
-            kept[name] = _value(name, child, is_lenient=is_lenient)
-    return kept
-
-
-def _value(name: str, node: _Node, *, is_lenient: bool) -> Any:
-    """Returns the value of a keyword, with the schemas in it."""
+def with_schemas(node: Node, change: Callable[[Node], Any]) -> Any:
+    """Returns the value of a keyword, the last name of the path, with the schemas in it changed."""
+    name = node.path[-1]
     if name in _SEVERAL and isinstance(node.value, list):
-        return [_schema(child, is_lenient=is_lenient) for child in _children(node)]
+        return [change(child) for child in children(node)]
     if name in _NAMED and isinstance(node.value, dict):
-        schemas = zip(node.value, _children(node), strict=True)
-        return {key: _schema(child, is_lenient=is_lenient) for key, child in schemas}
-    if name in _ONE:
-        return _schema(node, is_lenient=is_lenient)
-    return _bound(node) if name in _BOUNDS else node.value
+        return {child.path[-1]: change(child) for child in children(node)}
+    if name in _BOUNDS and type(node.value) in (int, float) and node.value % 1 == 0:
+        # In JSON schemas 3.0 is a whole number, too.
+        return min(int(node.value), MAX_BOUND)
+    return change(node) if name in _ONE else node.value
 
 
-def _bound(node: _Node) -> int:
-    """Returns a number of things; in JSON schemas 3.0 is one, too."""
-    value = node.value
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SchemaError(node.path, f"must be a whole number, at least 0, not {node.value!r:.60}")
-    return min(value, MAX_BOUND)
+class _Plain:
+    """Makes a schema plain, and what it refers to."""
+
+    def __init__(self, root: Mapping[str, Any], *, is_lenient: bool) -> None:
+        self._root, self._is_lenient = root, is_lenient
+        self._names: dict[Path, str] = {}
+        self._waiting: list[tuple[str, Node]] = []
+        self._num_keywords = 0
+
+    def of_root(self) -> dict[str, Any]:
+        plain: dict[str, Any] = self._schema(Node((), self._root))
+        named: dict[str, Any] = {}
+        while self._waiting:
+            name, node = self._waiting.pop()
+            named[name] = self._schema(node)
+        return {**plain, "$defs": named} if named else plain
+
+    def _schema(self, node: Node) -> Any:
+        """Returns what stands where a schema may stand; what is none is left to the compiler."""
+        if not isinstance(node.value, dict):
+            return node.value
+        if node.path and node.value.get("not") in ({}, True):
+            return False
+        self._num_keywords += len(node.value)
+        if self._num_keywords > MAX_VALUES:
+            raise SchemaError((), f"has more than {MAX_VALUES} values with what it refers to")
+        kept: dict[str, Any] = {}
+        for child in children(node):
+            name = str(child.path[-1])
+            if (problem := _problem(name, child.value)) is not None:
+                if not self._is_lenient:
+                    raise SchemaError(child.path, problem)
+            elif name == "$ref":
+                kept |= self._reference(child)
+            elif name in _FOLLOWED:
+                kept[name] = with_schemas(child, self._schema)
+        if self._is_lenient and "properties" in kept:
+            # llguidance would count the other properties alone.
+            kept = {name: value for name, value in kept.items() if name not in _COUNTED}
+        return kept
+
+    def _reference(self, node: Node) -> dict[str, str]:
+        """Returns a reference, or none if it is lenient and there is nothing it refers to."""
+        place = _place(self._root, node.value)
+        if place is None:
+            if self._is_lenient:
+                return {}
+            problem = "may only refer to places in the same schema (#/...), which have to be there"
+            raise SchemaError(node.path, problem)
+        name = self._names.get(place.path)
+        if name is None:
+            name = self._names[place.path] = str(len(self._names))
+            self._waiting.append((name, place))
+        return {"$ref": f"#/$defs/{name}"}
+
+
+def _place(root: Mapping[str, Any], reference: Any) -> Node | None:
+    """Returns what a reference refers to, None if it is not in the schema."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    pointer = unquote(reference[1:])
+    if pointer[:1] not in ("", "/"):
+        return None
+    node = Node((), root)
+    for part in pointer.split("/")[1:] if pointer != "/" else ():
+        name: str | int = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node.value, list) and part.isdecimal():
+            name = int(part)
+        try:
+            node = Node((*node.path, name), node.value[name])
+        except (LookupError, TypeError):
+            return None
+    return node
 
 
 def _problem(name: str, value: Any) -> str | None:
@@ -166,8 +194,8 @@ def _problem(name: str, value: Any) -> str | None:
         return "is reserved for the server"
     if name == "nullable" and value is True:
         return "the keyword nullable is not supported; allow the type null"
-    if name in ("exclusiveMaximum", "exclusiveMinimum") and isinstance(value, bool):
-        return "must be a number, as in drafts from 6 on"
-    if name == "$ref" and isinstance(value, str) and not value.startswith("#"):
-        return "may only refer to places in the same schema (#...)"
+    if name in _NAMED and not isinstance(value, dict):
+        return "must be an object"
+    if name in _SEVERAL - _ONE and not isinstance(value, list):
+        return "must be a list"
     return None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
 from optimist_common.errors import one_line
@@ -12,9 +13,13 @@ from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
-from optimist_worker.model.matcher import GrammarRow, Matcher
+from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
 from optimist_worker.model.model import Model
 from optimist_worker.model.tokenizer import find_tokenizer
+
+_MAX_KEPT = 2**20
+"""Characters of grammars that are kept compiled, as choices and the turns of a conversation have
+the same one; 350,000 take some 20 MB."""
 
 
 class GrammarSet:
@@ -44,6 +49,8 @@ class GrammarSet:
         for token_id in eos_token_ids:
             self._end_only[token_id // 8] |= 1 << token_id % 8
         self._matchers: dict[int, Matcher] = {}
+        self._compiled: dict[str, LLMatcher] = {}
+        """By their grammars, those used last at the end."""
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._matchers
@@ -65,11 +72,21 @@ class GrammarSet:
         if size > MAX_GRAMMAR_BYTES:
             raise ValueError(f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
         try:
-            self._matchers[slot] = Matcher(self._tokenizer, grammar, self._end_only, token_ids)
+            compiled = self._compile(grammar)
+            matcher = Matcher(self._tokenizer, grammar, compiled, self._end_only, token_ids)
         except UnicodeEncodeError:
             raise ValueError("grammar is not valid Unicode") from None
         except ValueError as error:
             raise ValueError(f"grammar: {error}") from None
+        self._matchers[slot] = matcher
+
+    def _compile(self, grammar: str) -> LLMatcher:
+        """Returns what was kept of a grammar, or compiles it."""
+        compiled = self._compiled.pop(grammar, None) or compile_grammar(self._tokenizer, grammar)
+        self._compiled[grammar] = compiled
+        while len(self._compiled) > 1 and sum(map(len, self._compiled)) > _MAX_KEPT:
+            del self._compiled[next(iter(self._compiled))]
+        return compiled
 
     def close(self, slot: int) -> None:
         """Forgets a slot's grammar, if it has one."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from optimist_common.grammar import MAX_LEXER_STATES, find_problem, find_reason, make_matcher
 
@@ -30,6 +30,15 @@ class GrammarRow(NamedTuple):
     """Index of each draft's parent, -1: the last known token; None: a chain."""
 
 
+def compile_grammar(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
+    """Returns what `Matcher` takes; raises ValueError if the grammar is wrong or too complex."""
+    compiled = make_matcher(tokenizer, grammar, MAX_LEXER_STATES)
+    problem = find_problem(compiled)
+    if problem:
+        raise ValueError(problem)
+    return compiled
+
+
 class Matcher:
     """Follows one output.
 
@@ -45,19 +54,21 @@ class Matcher:
         self,
         tokenizer: LLTokenizer,
         grammar: str,
+        compiled: LLMatcher,
         end_only: Bits,
         token_ids: Sequence[int] = (),
     ) -> None:
-        """Compiles a grammar.
+        """Starts a grammar.
 
         Args:
             tokenizer: Of the model.
             grammar: In llguidance's dialect of Lark.
+            compiled: What `compile_grammar` made of it, which is left as it is.
             end_only: Allows the end tokens, `[num_bytes]`.
             token_ids: Output so far.
 
         Raises:
-            ValueError: The grammar is wrong, too complex, or not what the output follows.
+            ValueError: The grammar is not what the output follows.
         """
         self.fault: str | None = None
         """Why the grammar can be followed no further, or None."""
@@ -67,10 +78,7 @@ class Matcher:
         self._token_ids: list[int] = []
         self._drafts_from = 0
         """Length of the output from which on drafts are looked at."""
-        self._matcher = make_matcher(tokenizer, grammar, MAX_LEXER_STATES)
-        problem = find_problem(self._matcher)
-        if problem:
-            raise ValueError(problem)
+        self._matcher = compiled.deep_copy()
         if token_ids:
             end = next((i for i, token in enumerate(token_ids) if self._is_end(token)), None)
             self._token_ids, self._has_ended = list(token_ids[:end]), end is not None

@@ -112,7 +112,7 @@ async def test_cancelling_or_a_deadline_ends_it(inference: AsyncClient, gateway:
 
 async def test_errors_name_the_field(inference: AsyncClient) -> None:
     # A name is printable.
-    schema: dict[str, Any] = {"properties": {"a\nä": {"not": {}}}}
+    schema: dict[str, Any] = {"properties": {"a\nä": {"not": {"type": "null"}}}}
     for prompt, options, field, code in [
         ("Hello", {"top_p": 3.0}, "sampling.top_p", "invalid_value"),
         ([], {}, "token_ids.ids", "invalid_value"),

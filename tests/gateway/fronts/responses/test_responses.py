@@ -219,7 +219,7 @@ INVALID: list[tuple[Any, str]] = [
     (function(parameters={"maximum": 2**64}), "tools[0].parameters"),
     (OTHER_FUNCTION, "tool_choice.name"),
     ({"tool_choice": "required"}, "tool_choice"),
-    (schema({"const": -(2**63)}), "text.format.schema"),
+    (schema({"const": -(2**63) - 1}), "text.format.schema"),
     (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema.$ref"),
     ({"text": {"format": {"type": "grammar"}}}, "text.format"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity"),

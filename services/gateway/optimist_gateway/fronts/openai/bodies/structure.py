@@ -10,10 +10,11 @@ from pydantic import (
     Field,
     StringConstraints,
     Tag,
+    ValidationInfo,
     model_validator,
 )
 
-from optimist_gateway.core.error import FieldError, path_text
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.json_text import HEAVY, is_heavier, parse_json
 from optimist_gateway.core.request import (
     ChoiceContent,
@@ -26,22 +27,19 @@ from optimist_gateway.core.request import (
     ToolUse,
 )
 from optimist_gateway.fronts.openai.bodies.base import Body
-from optimist_gateway.structure.schema import MAX_VALUES, SchemaError, check_json
+from optimist_gateway.structure.schema import MAX_VALUES, check_json
 
 MAX_TOOLS = 512
 MAX_TEXT_WEIGHT = 2 * HEAVY * MAX_VALUES
 """Of JSON in a text: what passes `check_json` is no heavier, if all values are texts with names."""
 # What is written back, as POST /v1/responses does with schemas, has integers of 64 bits.
-MAX_INTEGER = 2**63 - 1
+_INTEGERS = range(-(2**63), 2**64)
 # Without `parameters`, a function has none.
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def _bounded(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        check_json(value, MAX_INTEGER)
-    except SchemaError as error:
-        raise ValueError(f"{path_text(error.path)}: {error.message}".removeprefix(": ")) from None
+    check_json(value, _INTEGERS)
     return value
 
 
@@ -56,9 +54,10 @@ def _from_text(value: object) -> object:
         raise ValueError("must be JSON") from None
 
 
-def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
-    if schema.get("type", "object") != "object":
-        raise ValueError("must describe an object")
+def _of_an_object(schema: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    # What is wrong itself is not in the data.
+    if info.data.get("strict") and schema.get("type", "object") != "object":
+        raise ValueError(f"must describe an object, as {info.data.get('name')} is strict")
     return schema
 
 
@@ -67,7 +66,6 @@ Schema = Annotated[dict[str, Any], AfterValidator(_bounded)]
 """A JSON object of bounded size and depth."""
 Json = Annotated[Schema, BeforeValidator(_from_text)]
 """The same, or the text of it."""
-Parameters = Annotated[Schema, AfterValidator(_of_an_object)]
 
 
 class FunctionBody(Body):
@@ -75,19 +73,18 @@ class FunctionBody(Body):
 
     name: FunctionName
     description: str | None = None
-    parameters: Parameters | None = None
-    """JSON schema of the arguments."""
     strict: bool | None = None
     """Rejects parameters that calls cannot be held to wholly."""
+    parameters: Annotated[Schema, AfterValidator(_of_an_object)] | None = None
+    """JSON schema of the arguments."""
 
     def function_at(self, index: int) -> Function:
         """Returns the function, which is at this index of the tools."""
+        # They are an object, whatever is said.
+        kind = {"type": "object"}
         return Function(
             name=self.name,
-            # They are an object, said or not.
-            parameters=(
-                _NO_PARAMETERS if self.parameters is None else {"type": "object", **self.parameters}
-            ),
+            parameters=_NO_PARAMETERS if self.parameters is None else kind | self.parameters | kind,
             is_strict=bool(self.strict),
             index=index,
             description=self.description,
@@ -165,19 +162,13 @@ def tool_use(
     """Returns which calls an answer may have; None for none.
 
     Raises:
-        FieldError: Two functions have one name, the schemas are too large together, or the choice
-            names an unknown function.
+        FieldError: Two functions have one name, or the choice names an unknown function.
     """
     names: set[str] = set()
-    num_values = 0
     for function in functions:
-        num_values += check_json(function.parameters)
-        if num_values > MAX_VALUES:
-            raise FieldError(
-                ("tools",), f"their parameters have more than {MAX_VALUES} values in all"
-            )
         if function.name in names:
-            raise FieldError(("tools", function.index, "name"), "another tool has this name")
+            problem = f"another tool is called {function.name}, too"
+            raise FieldError(("tools", function.index, "name"), problem)
         names.add(function.name)
     mode = choice.mode if choice is not None else "auto"
     chosen = choice.names if choice is not None else ()
@@ -196,7 +187,6 @@ def tool_use(
     )
 
 
-# The worker takes grammars of 64 KiB.
 _MAX_GRAMMAR_CHARACTERS = 2**16
 _MAX_CHOICES = 4096
 ANY_OBJECT = JsonContent({"type": "object"}, is_lenient=False)
@@ -232,7 +222,7 @@ class JsonSchemaBody(Body):
     """Says what it is for; the model does not see it."""
     json_schema: Schema | None = Field(None, alias="schema")
     strict: bool | None = None
-    """False passes over keywords that no grammar can follow; else they are rejected."""
+    """Rejects keywords that no grammar can follow; else they are passed over."""
 
 
 class JsonSchemaFormat(Body):
@@ -274,5 +264,5 @@ def format_content(form: ResponseFormat | None) -> Content | None:
     if isinstance(form, JsonSchemaFormat):
         schema = form.json_schema
         if schema.json_schema is not None:
-            return JsonContent(schema.json_schema, is_lenient=schema.strict is False)
+            return JsonContent(schema.json_schema, is_lenient=not schema.strict)
     return None if form is None or isinstance(form, TextFormat) else ANY_OBJECT

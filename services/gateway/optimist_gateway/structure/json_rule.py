@@ -1,0 +1,147 @@
+"""JSON that a schema describes, as an expression of llguidance's Lark dialect that compiles."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from optimist_gateway.structure.schema import (
+    Node,
+    SchemaError,
+    children,
+    plain_schema,
+    with_schemas,
+)
+
+MAX_WHITE_SPACE = 64
+"""Most characters between two values of JSON: a model that loves white space ends all the same."""
+SPACE = r"[ \n\r\t]"
+_OPTION = "whitespace_pattern"
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+# A key that is not declared may be any text, in the one way to write it.
+_SPELLED_ONCE = {"patternProperties": {"": True}, "additionalProperties": False}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def json_rule(plain: Mapping[str, Any], *, is_lenient: bool) -> str:
+    """Returns the expression of a plain schema.
+
+    Of overlapping members of `oneOf`, of unknown formats and of formats beside a pattern a lenient
+    one lets everything through.
+    """
+    options: dict[str, Any] = {_OPTION: f"{SPACE}{{1,{MAX_WHITE_SPACE}}}"}
+    if is_lenient:
+        options["lenient"] = True
+    schema = _spelled_once(plain, is_lenient=is_lenient)
+    if schema is None:
+        # No text has \u then, nor characters that are written in no other way.
+        options["json_allowed_escapes"] = 'nrbtf\\"'
+    return "%json " + json.dumps({"x-guidance": options, **(schema or plain)})
+
+
+def allow_white_space(grammar: str) -> str:
+    """Returns a grammar of an answer with as much white space in its JSON as the model likes."""
+    bounded, free = (
+        json.dumps({_OPTION: f"{SPACE}{number}"})[:-1]
+        for number in (f"{{1,{MAX_WHITE_SPACE}}}", "+")
+    )
+    return grammar.replace(bounded, free)
+
+
+def _spelled_once(plain: Mapping[str, Any], *, is_lenient: bool) -> dict[str, Any] | None:
+    r"""Returns a schema in which no other key is a declared one, written with \u.
+
+    llguidance tells keys apart by how they are written. None: that cannot be said in the schema,
+    as patterns must not overlap, and control characters are written in several ways.
+    """
+    is_unclear = False
+
+    def spelled(node: Node) -> Any:
+        nonlocal is_unclear
+        if not isinstance(node.value, dict):
+            return node.value
+        schema = {child.path[-1]: with_schemas(child, spelled) for child in children(node)}
+        if is_lenient and "pattern" in schema:
+            # No text may fit both: times of zod's patterns have no zone, and those of RFC 3339 do.
+            schema.pop("format", None)
+        names = schema.get("properties", ())
+        if "patternProperties" in schema or any(map(_CONTROL.search, names)):
+            is_unclear = True
+        if names and schema.get("additionalProperties") is not False:
+            kind = ANY_OBJECT if schema.get("type") == "object" else {}
+            schema["allOf"] = [*schema.get("allOf", ()), {**kind, **_SPELLED_ONCE}]
+        return schema
+
+    schema: dict[str, Any] = spelled(Node((), plain))
+    return None if is_unclear else schema
+
+
+def loosened(schema: Mapping[str, Any], is_good: Callable[[str], bool]) -> Mapping[str, Any]:
+    """Returns a schema without the keywords that keep it from being compiled.
+
+    `is_good` tells whether an expression of a grammar can be.
+    """
+    try:
+        plain = plain_schema(schema, is_lenient=True)
+    except SchemaError:
+        return any_value(schema)
+    # Many properties are alike.
+    is_good = cache(is_good)
+    loosening = _Loosening(plain, is_good)
+    for loose in (lambda: plain, loosening.without_keywords, loosening.without_siblings):
+        left = loose()
+        if is_good(json_rule(left, is_lenient=True)):
+            return left
+    return any_value(schema)
+
+
+def any_value(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what is left of a schema of which nothing can be followed."""
+    is_object = schema.get("type") == "object" or "properties" in schema
+    return ANY_OBJECT if is_object else {}
+
+
+class _Loosening:
+    """Takes away from one plain schema, more with each call."""
+
+    def __init__(self, plain: Mapping[str, Any], is_good: Callable[[str], bool]) -> None:
+        self._schema = plain
+        self._is_good = is_good
+        # What is referred to is looked at by itself.
+        self._named = dict.fromkeys(plain.get("$defs", ()), True)
+
+    def without_keywords(self) -> Mapping[str, Any]:
+        """Leaves out the keywords that cannot be compiled beside those before them."""
+        schemas = {"": {name: value for name, value in self._schema.items() if name != "$defs"}}
+        schemas |= self._schema.get("$defs", {})
+        root, *named = [self._loose(Node((), value)) for value in schemas.values()]
+        defs = {"$defs": dict(zip(self._named, named, strict=True))} if named else {}
+        self._schema = root | defs
+        return self._schema
+
+    def without_siblings(self) -> Mapping[str, Any]:
+        """Leaves out what is beside references: llguidance joins both, unless they recur."""
+        self._schema = _alone(Node((), self._schema))
+        return self._schema
+
+    def _loose(self, node: Node) -> Any:
+        if not isinstance(node.value, dict) or self._compiles(node.value):
+            return node.value if isinstance(node.value, dict | bool) else True
+        kept: dict[str, Any] = {}
+        for child in children(node):
+            part = {str(child.path[-1]): with_schemas(child, self._loose)}
+            if self._compiles(kept | part):
+                kept |= part
+        return kept
+
+    def _compiles(self, schema: dict[str, Any]) -> bool:
+        return self._is_good(json_rule({**schema, "$defs": self._named}, is_lenient=True))
+
+
+def _alone(node: Node) -> Any:
+    if not isinstance(node.value, dict):
+        return node.value
+    if node.path and "$ref" in node.value:
+        return {"$ref": node.value["$ref"]}
+    return {child.path[-1]: with_schemas(child, _alone) for child in children(node)}

@@ -1,0 +1,140 @@
+"""What a process that may be ended says of grammars and schemas, remembered."""
+
+import hashlib
+import json
+import pathlib
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.security.beside import LONG, beside
+from optimist_gateway.security.child_process import (
+    ChildDiedError,
+    ChildError,
+    ChildProcess,
+    ChildTimeoutError,
+    ChildUnavailableError,
+)
+from optimist_gateway.structure.check_child import MAX_SECONDS
+
+MAX_CHECKED = 1024
+"""Grammars and schemas whose verdict is remembered."""
+_MAX_CHARACTERS = 64 * 1024
+"""Of a verdict that is remembered."""
+_LOADER = "optimist_gateway.structure.check_child:load_checker"
+# Of wall-clock time, on a machine that may be busy.
+_SECONDS = 8 * MAX_SECONDS
+_DOUBT_SECONDS = 60.0
+"""How long it is remembered that a grammar took too long: the machine may only have been busy."""
+_TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
+
+
+class _Tokens(NamedTuple):
+    """What a grammar is checked against, beside the tokenizer."""
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+
+
+class _Verdict(NamedTuple):
+    """What was found of a grammar or a schema."""
+
+    answer: str
+    """Of the process."""
+    failure: str = ""
+    """Why there is no answer."""
+    until: float = inf
+    """When to ask again, in seconds of the monotonic clock."""
+
+
+class Verdicts:
+    """Has grammars compiled in a process that may be ended."""
+
+    def __init__(self, model: str) -> None:
+        """Sets up without the process; the first grammar starts it.
+
+        The model, a directory or hub name, has a tokenizer.json.
+        """
+        self._model = model
+        self._tokens = _Tokens(0, ())
+        self._process: ChildProcess | None = None
+        self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
+
+    async def use(self, model: ModelDescription) -> None:
+        """Checks from now on what a model can follow whose scheduler describes it so."""
+        tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
+        if tokens != self._tokens:
+            # Verdicts may mean something else now.
+            self._verdicts.clear()
+            self._tokens = tokens
+            await self.stop()
+
+    async def problem(self, grammar: str) -> str:
+        """Returns what is wrong with a grammar in llguidance's Lark dialect; no text if nothing is.
+
+        Raises ApiError if it cannot be checked now.
+        """
+        verdict = await self._verdict(grammar, grammar.encode())
+        return verdict.failure or verdict.answer
+
+    async def loosened(self, schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Returns what is left of a schema that a grammar can follow; None if that takes too long.
+
+        Raises ApiError if it cannot be checked now.
+        """
+        text = await beside(partial(json.dumps, schema), LONG)
+        verdict = await self._verdict(schema, text.encode())
+        loose: Mapping[str, Any] | None = None if verdict.failure else json.loads(verdict.answer)
+        return loose
+
+    async def stop(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop()
+
+    async def _verdict(self, question: Any, data: bytes) -> _Verdict:
+        key = hashlib.sha256(data).digest()
+        verdict = self._verdicts.get(key)
+        if verdict is None or verdict.until < time.monotonic():
+            tokens = self._tokens
+            verdict = await self._ask(question, len(data))
+            if tokens == self._tokens and len(verdict.answer) < _MAX_CHARACTERS:
+                self._verdicts[key] = verdict
+            if len(self._verdicts) > MAX_CHECKED:
+                self._verdicts.popitem(last=False)
+        if key in self._verdicts:
+            self._verdicts.move_to_end(key)
+        return verdict
+
+    async def _ask(self, question: Any, size: int) -> _Verdict:
+        if self._process is None:
+            description = {"tokenizer": str(self._tokenizer_file()), **self._tokens._asdict()}
+            self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
+        try:
+            return _Verdict(await self._process.ask(question, size))
+        except (ChildTimeoutError, ChildDiedError):
+            return _Verdict("", _TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
+        except ChildError as error:
+            return _Verdict("", str(error))
+        except ChildUnavailableError as error:
+            reason = f"grammars cannot be checked now: {error}"
+            raise ApiError(503, reason, code="overloaded") from None
+
+    def _tokenizer_file(self) -> pathlib.Path:
+        directory = pathlib.Path(self._model).expanduser()
+        if directory.is_dir():
+            path = directory / "tokenizer.json"
+        else:
+            from huggingface_hub import try_to_load_from_cache
+
+            path = pathlib.Path(str(try_to_load_from_cache(self._model, "tokenizer.json")))
+        if not path.is_file():
+            reason = "this model has no tokenizer.json, so its answers cannot be held to a form"
+            raise ApiError(400, reason, code="unsupported_parameter")
+        return path
