@@ -279,7 +279,7 @@ class Grammars:
             description = {"tokenizer": str(self._tokenizer_file()), **tokens._asdict()}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
-            return _Verdict(await self._process.ask(source, len(source)))
+            return _Verdict(await self._process.ask(source))
         except (ChildTimeoutError, ChildDiedError):
             return _Verdict(_TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
         except ChildError as error:

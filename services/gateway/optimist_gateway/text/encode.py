@@ -216,7 +216,6 @@ async def render_chat(
     text = await tokenizer.render_messages(
         *await beside(partial(_for_template, messages, tools, tokenizer.tool_format), size),
         add_generation_prompt=add_generation_prompt,
-        size=size,
     )
     require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text

@@ -164,11 +164,8 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
         add_generation_prompt: bool = True,
-        size: int = 0,
     ) -> str:
         """Returns the text that the chat template makes of what `with_tools` returns.
-
-        `size` is about how many characters that has.
 
         Raises:
             FieldError: The model has no chat template, or it rejects the messages.
@@ -184,7 +181,7 @@ class Tokenizer:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return await self._render(value, size)
+            return await self._render(value)
         except ChildUnavailableError as error:
             raise ApiError(503, str(error), code="overloaded") from error
         except ChildTimeoutError as error:
@@ -261,14 +258,14 @@ class Tokenizer:
             return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
-    async def _render(self, value: dict[str, Any], size: int) -> str:
+    async def _render(self, value: dict[str, Any]) -> str:
         if self._process is None:
             try:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
                 raise ChildError(str(error) or type(error).__name__) from error
-        return await self._process.ask(value, size)
+        return await self._process.ask(value)
 
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""
