@@ -45,7 +45,7 @@ def test_every_option_arrives() -> None:
     fields |= {"num_speculative_tokens": 0, "num_logprobs": 20}
     asked = asked_by(sampling=sampling | {"logit_bias": {"3": -2.0}}, **fields)
     wanted = Sampling(**sampling, logit_bias={3: -2.0})
-    assert asked == expected(sampling=wanted, num_candidates=3, **fields)
+    assert asked == expected(sampling=wanted, **fields)
 
 
 def test_structures() -> None:
