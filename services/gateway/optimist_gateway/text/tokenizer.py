@@ -21,7 +21,7 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.infilling import find_infilling
-from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
+from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +83,6 @@ class Tokenizer:
         """Tokens that are no text, unless a request wants to see them."""
         self.infilling = find_infilling(backend.token_to_id)
         """How the model is asked to fill in the middle; None if it cannot be."""
-        self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
-        """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
@@ -237,12 +235,8 @@ class Tokenizer:
 
     def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
         """Returns what turns the tokens of one answer into text, with these special tokens only."""
-        key = tuple(shown_ids)
-        if (shared := self._shared.get(key)) is None:
-            skipped = self.special_ids.difference(shown_ids)
-            texts = WholeTexts(self._texts, skipped) if self._texts is not None else None
-            shared = self._shared[key] = skipped, texts
-        return Detokenizer(self._decode, *shared)
+        skipped = self.special_ids.difference(shown_ids) if shown_ids else self.special_ids
+        return Detokenizer(self._decode, skipped, self._texts)
 
     def prompt_detokenizer(self) -> Detokenizer:
         """Returns the state that turns the tokens of a prompt into text, special ones included."""

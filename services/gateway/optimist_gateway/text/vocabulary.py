@@ -1,13 +1,13 @@
 """What the tokens of a vocabulary are: their texts and bytes."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
 
-from optimist_gateway.core.answer.detokenize import REPLACEMENT, bytes_reader
+from optimist_gateway.core.answer.detokenize import bytes_reader
 
 
 class Vocabulary:
@@ -76,20 +76,3 @@ class TokenTexts(dict[int, str]):
         if text:
             self[token_id] = text
         return text
-
-
-class WholeTexts(dict[int, str]):
-    """The text of each token that has whole characters and is shown; empty for the others."""
-
-    def __init__(self, texts: TokenTexts, skipped_token_ids: Collection[int]) -> None:
-        """Takes all texts, and the tokens that are not shown."""
-        super().__init__()
-        self._texts, self._skipped = texts, skipped_token_ids
-
-    def __missing__(self, token_id: int) -> str:
-        text = self._texts[token_id]
-        if not text:
-            return ""
-        whole = "" if token_id in self._skipped or REPLACEMENT in text else text
-        self[token_id] = whole
-        return whole

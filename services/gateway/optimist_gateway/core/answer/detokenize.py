@@ -32,8 +32,8 @@ class Detokenizer:
     skipped_token_ids: Collection[int]
     """Special tokens, which have no text."""
     texts: Mapping[int, str] | None = None
-    """The text of each token that has whole characters and is not skipped, empty for the others,
-    for vocabularies where such texts join to that of the whole; None for other vocabularies."""
+    """The text of each token, for vocabularies where texts of whole characters join to that of the
+    whole; None for other vocabularies."""
     _context: Sequence[int] = field(init=False, default=())
     _context_length: int = field(init=False, default=0)
     """How many characters of the decoded context were returned."""
@@ -45,8 +45,9 @@ class Detokenizer:
         """Adds tokens and returns the new text, possibly none."""
         if self._is_whole and self.texts is not None and len(token_ids) == 1:
             # Most steps bring one token, whose text is known.
-            text = self.texts[token_ids[0]]
-            if text:
+            token = token_ids[0]
+            text = self.texts[token]
+            if text and REPLACEMENT not in text and token not in self.skipped_token_ids:
                 # Texts join, so that it needs no context either.
                 self._context, self._context_length = (), 0
                 return text
