@@ -21,7 +21,7 @@ from optimist_gateway.core.answer.output import (
     StepOutput,
     Usage,
     add_speculations,
-    merge_usages,
+    add_usages,
 )
 from optimist_gateway.fronts.openai.answer_parts import usage_answer
 from tests.gateway.core.test_detokenize import first_stop
@@ -170,7 +170,7 @@ SEVERAL = st.lists(usages(), min_size=1, max_size=6)
 
 @given(SEVERAL)
 def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usage]) -> None:
-    merged = merge_usages(several)
+    merged = add_usages(several, len(several))
     api = usage_answer(merged, with_num_passes=True)
     details = api["completion_tokens_details"]
     assert api["prompt_tokens"] == 11

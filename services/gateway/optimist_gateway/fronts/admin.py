@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import ApiError, FieldError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.core.schedulers import PRIORITY
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.pool import Replies, SchedulerPool, add_stats
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
@@ -126,9 +127,13 @@ def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
         SchedulerUnavailableError: None is reached.
     """
     reached = [pool.description for pool in pools if pool.connected] or [pools[0].description]
-    if all(one.is_fcfs for one in reached):
-        reached[0].require_priorities()
-    return [pool for pool in pools if not (pool.connected and pool.description.is_fcfs)]
+    if all(PRIORITY in one.unsupported_fields for one in reached):
+        reached[0].require_supported([PRIORITY])
+    return [
+        pool
+        for pool in pools
+        if not (pool.connected and PRIORITY in pool.description.unsupported_fields)
+    ]
 
 
 async def _ask_all(

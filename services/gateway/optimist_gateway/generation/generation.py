@@ -16,7 +16,6 @@ from optimist_gateway.core.answer.output import (
     Usage,
     add_speculations,
     add_usages,
-    merge_usages,
 )
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
@@ -158,13 +157,8 @@ class Generation:
         self.choices.close()
 
     def usage(self) -> Usage:
-        """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.answer.usage() for choice in self.choices.each]
-        if len(self.request.prompts) == 1:
-            return merge_usages(usages)
-        size = self.request.n
-        starts = range(0, len(usages), size)
-        return add_usages([merge_usages(usages[start : start + size]) for start in starts])
+        """Returns the account of all choices so far."""
+        return add_usages([choice.answer.usage() for choice in self.choices.each], self.request.n)
 
     @property
     def size(self) -> int:

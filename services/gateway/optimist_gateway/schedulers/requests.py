@@ -204,12 +204,11 @@ class TrackedRequest:
     """Schedulers that had no room for it."""
     _engine: str = field(init=False, default="")
     """What ran the model where it was sent last."""
+    waited_seconds: float = field(init=False, default=0.0)
+    """How long it has waited for a scheduler since its last token, see `forget_troubles`."""
     _num_losses: int = field(init=False, default=0)
     _num_output_at_begin: int = field(init=False, default=0)
-    _num_output_at_loss: int = field(init=False, default=0)
-    _num_output_at_wait: int = field(init=False, default=0)
-    _waited_seconds: float = field(init=False, default=0.0)
-    _waits_since: float = field(init=False, default=0.0)
+    _num_output_at_trouble: int = field(init=False, default=0)
 
     def __post_init__(self, abort: Callable[..., None]) -> None:
         self.name = self.add.request_id
@@ -260,23 +259,15 @@ class TrackedRequest:
 
     def may_go_on(self) -> bool:
         """Notes that its scheduler was lost; returns whether it may be tried at another one."""
-        if len(self.output) > self._num_output_at_loss:
-            self._num_losses = 0
-        self._num_output_at_loss = len(self.output)
+        self.forget_troubles()
         self._num_losses += 1
         return self._num_losses < MAX_LOSSES and not self.is_ending
 
-    def begin_wait(self, now: float) -> float:
-        """Notes that it waits for a scheduler; returns for how long it did since the last token."""
-        if len(self.output) > self._num_output_at_wait:
-            self._waited_seconds = 0.0
-        self._num_output_at_wait = len(self.output)
-        self._waits_since = now
-        return self._waited_seconds
-
-    def end_wait(self, now: float) -> None:
-        """Notes that it waits no more."""
-        self._waited_seconds += now - self._waits_since
+    def forget_troubles(self) -> None:
+        """Begins to count losses and waits anew if there was a token since the last of them."""
+        if len(self.output) > self._num_output_at_trouble:
+            self._num_losses, self.waited_seconds = 0, 0.0
+            self._num_output_at_trouble = len(self.output)
 
     def _new_logprobs(self, logprobs: StepLogprobs) -> StepLogprobs | None:
         """Returns those of a step without what an earlier run said of the prompt."""
@@ -309,8 +300,9 @@ class WaitingRoom:
     def enter(self, request: TrackedRequest) -> None:
         """Takes a request."""
         loop = asyncio.get_running_loop()
-        left = self._seconds - request.begin_wait(loop.time())
-        self._timers[request] = loop.call_later(max(left, 0), self._give_up, request)
+        request.forget_troubles()
+        left = max(self._seconds - request.waited_seconds, 0)
+        self._timers[request] = loop.call_later(left, self._give_up, request)
 
     def leave(self, request: TrackedRequest) -> bool:
         """Lets a request go; returns False if it is not here."""
@@ -318,7 +310,8 @@ class WaitingRoom:
         if timer is None:
             return False
         timer.cancel()
-        request.end_wait(asyncio.get_running_loop().time())
+        left = timer.when() - asyncio.get_running_loop().time()
+        request.waited_seconds = self._seconds - max(left, 0)
         return True
 
     def _give_up(self, request: TrackedRequest) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import zip_longest
 
@@ -127,31 +127,23 @@ class Usage:
     """Tokens of the prompt that were in the prefix cache."""
 
 
-def merge_usages(usages: Sequence[Usage]) -> Usage:
-    """Returns the account of answers to one prompt, counted once; ValueError if it is not one."""
-    if len({usage.prompt_tokens for usage in usages}) != 1:
-        raise ValueError("the account of answers to one prompt needs one prompt")
-    return replace(
-        add_usages(usages),
-        prompt_tokens=usages[0].prompt_tokens,
-        # What one of them computed the others may have found in the cache.
-        cached_prompt_tokens=min(usage.cached_prompt_tokens for usage in usages),
-    )
-
-
-def add_usages(usages: Sequence[Usage]) -> Usage:
-    """Returns the account of answers to different prompts."""
+def add_usages(usages: Sequence[Usage], num_answers: int) -> Usage:
+    """Returns the account of so many answers to each prompt; a prompt is counted once."""
     by_source: Counter[DraftSource] = Counter()
     for usage in usages:
         by_source.update(usage.num_tokens_by_source)
+    prompts = [usages[at : at + num_answers] for at in range(0, len(usages), num_answers)]
     return Usage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        prompt_tokens=sum(answers[0].prompt_tokens for answers in prompts),
         completion_tokens=sum(usage.completion_tokens for usage in usages),
         accepted_prediction_tokens=sum(usage.accepted_prediction_tokens for usage in usages),
         rejected_prediction_tokens=_sum([one.rejected_prediction_tokens for one in usages]),
         num_passes=sum(usage.num_passes for usage in usages),
         num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
-        cached_prompt_tokens=sum(usage.cached_prompt_tokens for usage in usages),
+        # What one of the answers computed the others may have found in the cache.
+        cached_prompt_tokens=sum(
+            min(usage.cached_prompt_tokens for usage in answers) for answers in prompts
+        ),
     )
 
 

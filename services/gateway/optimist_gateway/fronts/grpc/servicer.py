@@ -153,19 +153,13 @@ class InferenceServicer:
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
         observer = self._service.observer
-        message: inference_pb2.GenerateRequest | ApiError
+        record = observer.begin("text_completion", _RPC, trace_parent(context))
+        record.outcome = "disconnected"
         try:
             self._service.admission.require_room()
             message = await beside(partial(read_request, request), len(request))
-        except ApiError as error:
-            message = error
-        is_chat = not isinstance(message, ApiError) and message.HasField("chat")
-        operation = "chat" if is_chat else "text_completion"
-        record = observer.begin(operation, _RPC, trace_parent(context))
-        record.outcome = "disconnected"
-        try:
-            if isinstance(message, ApiError):
-                raise message
+            if message.HasField("chat"):
+                record.operation = "chat"
             name = self._service.default_model.name
             wanted = await beside(partial(generation_request, message, name), len(request))
             async with aclosing(self._events(wanted, context)) as events:
