@@ -6,8 +6,29 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from optimist_gateway.core.answer.detokenize import bytes_reader
+_BYTE_OF_LETTER = {
+    letter: byte
+    for byte, letter in bytes_to_unicode().items()  # type: ignore[no-untyped-call]
+}
+"""How byte-level vocabularies write each byte."""
+_HEX_LENGTH = len("<0x00>")
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF_LETTER[letter] for letter in token])
+    except KeyError:
+        # A token that was added as plain text.
+        return token.encode()
+
+
+def _byte_fallback_bytes(token: str) -> bytes:
+    """Returns the bytes of an entry of SentencePiece's; it has U+2581 for a space."""
+    if len(token) == _HEX_LENGTH and token.startswith("<0x") and token.endswith(">"):
+        return bytes.fromhex(token[3:5])
+    return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
 class Vocabulary:
@@ -16,7 +37,12 @@ class Vocabulary:
     def __init__(self, backend: Any) -> None:
         """Takes a tokenizer of the tokenizers library."""
         self._backend = backend
-        self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
+        decoders = set(_decoder_types(backend.decoder))
+        self._read_bytes = None
+        if "ByteLevel" in decoders:
+            self._read_bytes = _byte_level_bytes
+        elif decoders & {"ByteFallback", "Metaspace"}:
+            self._read_bytes = _byte_fallback_bytes
         added = backend.get_added_tokens_decoder().items()
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added}
         # No larger than the vocabulary.
