@@ -308,25 +308,13 @@ async def _ask(
             asyncio.timeout(seconds),
             open_channel(peer.target, tls, server_name=peer.server_name) as channel,
         ):
-            reply = await _exchange(channel, command)
+            call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
+            await call.write(command)
+            async for response in call:
+                for reply in response.replies:
+                    return CommandRefusedError(reply.error) if reply.error else reply
     except grpc.aio.AioRpcError as error:
         return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
-    except SchedulerUnavailableError as error:
-        return error
     except TimeoutError:
         return TimeoutError(f"{where} did not answer within {seconds:g} seconds")
-    return CommandRefusedError(reply.error) if reply.error else reply
-
-
-async def _exchange(
-    channel: grpc.aio.Channel, command: scheduler_pb2.ConnectRequest
-) -> scheduler_pb2.Reply:
-    call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
-    try:
-        await call.write(command)
-        async for response in call:
-            for reply in response.replies:
-                return reply
-    finally:
-        call.cancel()
-    raise SchedulerUnavailableError("the scheduler ended the stream without a reply")
+    return SchedulerUnavailableError(f"{where} ended the stream without a reply")

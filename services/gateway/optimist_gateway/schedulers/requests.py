@@ -83,17 +83,14 @@ class RequestStream:
         self.resume()
 
     def pause(self) -> None:
-        """Lets outputs wait."""
-        self._is_flowing = False
+        """Lets outputs wait, but not an account."""
+        self._is_flowing = self._account is not None
 
     def resume(self) -> None:
         """Hands over what waits, and then what arrives."""
-        reader = self._reader
-        if reader is None or self._account is not None:
-            return
-        self._is_flowing = True
-        while self._waiting and self._is_flowing:
-            reader(self._waiting.popleft())
+        self._is_flowing = self._reader is not None
+        while self._waiting and self._is_flowing and self._reader is not None:
+            self._reader(self._waiting.popleft())
 
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; the reader gets nothing more."""
@@ -114,14 +111,12 @@ class RequestStream:
         """
         loop = asyncio.get_running_loop()
         account = self._account = loop.create_future()
-        self._is_flowing = False
-        waiting, self._waiting = self._waiting, deque()
+        self._reader = self._settle
         if not self._ended:
             self.abort(wants_finished=True)
             timer = loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
             account.add_done_callback(lambda _: timer.cancel())
-        for item in waiting:
-            self._settle(item)
+        self.resume()
         if self._ended and not account.done():
             account.set_result(None)
         return account
@@ -153,8 +148,6 @@ class RequestStream:
     def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
             self._reader(item)
-        elif self._account is not None:
-            self._settle(item)
         else:
             self._waiting.append(item)
 
