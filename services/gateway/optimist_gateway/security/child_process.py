@@ -128,16 +128,13 @@ class ChildProcess:
                 pass_fds=[socket],
             )
         self._child = child = _Child(process, ours)
-        does_not_start = f"the process of {self.what} does not start"
         try:
             child.receive(START_SECONDS)
-        except TimeoutError:
-            child.end()
-            reason = f"{does_not_start} within {START_SECONDS:g} seconds"
-            raise ChildUnavailableError(reason) from None
         except (EOFError, OSError):
+            # A timeout is an OSError, too.
             child.end()
-            raise ChildUnavailableError(f"{does_not_start}; the log says why") from None
+            reason = f"the process of {self.what} does not start; the log says why"
+            raise ChildUnavailableError(reason) from None
         return child
 
 
