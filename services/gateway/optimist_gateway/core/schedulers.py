@@ -35,7 +35,8 @@ class ModelDescription:
     """Fields of commands that no scheduler supports, such as `sampling.min_p`; `priority` if all
     run requests first come, first served."""
     unsupported_after_output: frozenset[str] = frozenset()
-    """Fields that none supports in a request that goes on after some output."""
+    """Fields that it does not support in a request that goes on after some output: there it goes
+    to another scheduler."""
 
     def too_long(self, path: Path, size: str) -> FieldError:
         """Returns the error, which has the path, of a request of a size that does not fit."""
@@ -86,9 +87,6 @@ def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescrip
         max_draft_tokens=min(drafts, default=None),
         max_model_len=min(one.max_model_len for one in known),
         unsupported_fields=frozenset.intersection(*(one.unsupported_fields for one in known)),
-        unsupported_after_output=frozenset.intersection(
-            *(one.unsupported_after_output for one in known)
-        ),
     )
 
 

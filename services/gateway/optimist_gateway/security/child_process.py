@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -75,11 +76,10 @@ class ChildProcess:
     what: str
     """What errors say the process is for."""
     _child: _Child | None = field(init=False, default=None)
-    _thread: ThreadPoolExecutor = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Who leaves lets the exchange end: to start the process again would take everybody longer.
-        self._thread = ThreadPoolExecutor(1, "child")
+    _thread: ThreadPoolExecutor = field(
+        init=False, default_factory=partial(ThreadPoolExecutor, 1, "child")
+    )
+    """Who leaves lets an exchange end: to start the process again would take everybody longer."""
 
     async def ask(self, value: Any) -> str:
         """Returns the text for a JSON value.

@@ -1,7 +1,6 @@
 """What the tokens of a vocabulary are: their texts and bytes."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
@@ -37,7 +36,8 @@ class Vocabulary:
     def __init__(self, backend: Any) -> None:
         """Takes a tokenizer of the tokenizers library."""
         self._backend = backend
-        decoders = set(_decoder_types(backend.decoder))
+        decoder = {} if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+        decoders = {one.get("type") for one in decoder.get("decoders", [decoder])}
         self._read_bytes = None
         if "ByteLevel" in decoders:
             self._read_bytes = _byte_level_bytes
@@ -69,15 +69,6 @@ class Vocabulary:
         if self._read_bytes is None:
             return str(self._backend.decode([token_id], skip_special_tokens=False)).encode()
         return self._read_bytes(token)
-
-
-def _decoder_types(decoder: Any) -> Iterator[str]:
-    """Yields the types of a decoder and of those it consists of."""
-    waiting = [json.loads(decoder.__getstate__())] if decoder is not None else []
-    while waiting:
-        one = waiting.pop()
-        yield one["type"]
-        waiting += one.get("decoders", [])
 
 
 def is_byte_level(backend: Backend) -> bool:
