@@ -12,9 +12,7 @@ from optimist_gateway.core.answer.answer import Answer, Echo
 from optimist_gateway.core.answer.output import (
     Describe,
     LogprobReader,
-    Speculation,
     Usage,
-    add_speculations,
     add_usages,
 )
 from optimist_gateway.core.answer.provenance import Provenance
@@ -168,10 +166,6 @@ class Generation:
         if self.request.echo:
             num_tokens += sum(one.num_prompt_tokens for one in answers)
         return num_tokens * (1 + 4 * (1 + (self.request.num_logprobs or 0)))
-
-    def speculation(self) -> Speculation:
-        """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.answer.speculation() for choice in self.choices.each])
 
     @asynccontextmanager
     async def running(self, report: TakePiece) -> AsyncIterator[None]:

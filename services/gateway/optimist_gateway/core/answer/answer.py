@@ -12,7 +12,6 @@ from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,
     LogprobReader,
-    Speculation,
     StepLogprobs,
     StepOutput,
     TokenLogprob,
@@ -133,18 +132,6 @@ class Answer:
         if finished is not None and finished.is_whole:
             self._account = finished
 
-    def speculation(self) -> Speculation:
-        """Returns what drafts were worth so far."""
-        counts = self._num_passes_by_length
-        num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
-        return Speculation(
-            num_passes=sum(counts),
-            num_tokens=self.num_tokens,
-            num_accepted_tokens=sum(self._num_accepted_by_source),
-            num_drafted_tokens=self._account.num_drafted_tokens if self._account else None,
-            accepted_length_histogram=counts[:num_counts],
-        )
-
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
         account = self._account
@@ -156,6 +143,8 @@ class Answer:
             num_passes, by_source = sum(self._num_passes_by_length), self._num_by_source()
             num_accepted = by_source[DraftSource.PREDICTION]
         num_cached = account.num_cached_tokens if account else 0
+        counts = self._num_passes_by_length
+        num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
         return Usage(
             prompt_tokens=self.num_prompt_tokens,
             completion_tokens=self.num_tokens,
@@ -166,6 +155,8 @@ class Answer:
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
+            num_drafted_tokens=account.num_drafted_tokens if account else None,
+            accepted_length_histogram=counts[:num_counts],
         )
 
     def _num_by_source(self) -> dict[DraftSource, int]:

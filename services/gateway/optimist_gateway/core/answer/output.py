@@ -125,6 +125,26 @@ class Usage:
     """Tokens of the answer by where they came from, without zeros."""
     cached_prompt_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
+    num_drafted_tokens: int | None = None
+    """Drafts that were verified; None if the scheduler gave no account."""
+    accepted_length_histogram: Sequence[int] = ()
+    """How many passes had 0, 1, 2, ... accepted drafts; at most `MAX_COUNTED` + 1 counts."""
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """How many tokens of the answer were drafts."""
+        return self.completion_tokens - self.num_tokens_by_source.get(DraftSource.TARGET, 0)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Share of the drafts that was accepted; None if there were none or nobody knows."""
+        drafted = self.num_drafted_tokens
+        return self.num_accepted_tokens / drafted if drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens of a pass; None without any pass."""
+        return self.completion_tokens / self.num_passes if self.num_passes else None
 
 
 def add_usages(usages: Sequence[Usage], num_answers: int) -> Usage:
@@ -132,6 +152,7 @@ def add_usages(usages: Sequence[Usage], num_answers: int) -> Usage:
     by_source: Counter[DraftSource] = Counter()
     for usage in usages:
         by_source.update(usage.num_tokens_by_source)
+    histograms = (usage.accepted_length_histogram for usage in usages)
     prompts = [usages[at : at + num_answers] for at in range(0, len(usages), num_answers)]
     return Usage(
         prompt_tokens=sum(answers[0].prompt_tokens for answers in prompts),
@@ -144,44 +165,7 @@ def add_usages(usages: Sequence[Usage], num_answers: int) -> Usage:
         cached_prompt_tokens=sum(
             min(usage.cached_prompt_tokens for usage in answers) for answers in prompts
         ),
-    )
-
-
-@dataclass(frozen=True)
-class Speculation:
-    """The forward passes of one or several answers."""
-
-    num_passes: int = 0
-    """Those that emitted tokens."""
-    num_tokens: int = 0
-    """Tokens that they emitted."""
-    num_accepted_tokens: int = 0
-    """How many of these were drafts."""
-    num_drafted_tokens: int | None = 0
-    """Drafts that were verified; None if the scheduler gave no account."""
-    accepted_length_histogram: Sequence[int] = field(default_factory=list)
-    """How many passes had 0, 1, 2, ... accepted drafts; at most `MAX_COUNTED` + 1 counts."""
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Share of the drafts that was accepted; None if there were none or nobody knows."""
-        drafted = self.num_drafted_tokens
-        return self.num_accepted_tokens / drafted if drafted else None
-
-    @property
-    def mean_accepted_length(self) -> float | None:
-        """Tokens of a pass; None without any pass."""
-        return self.num_tokens / self.num_passes if self.num_passes else None
-
-
-def add_speculations(several: Sequence[Speculation]) -> Speculation:
-    """Returns the sum."""
-    histograms = (one.accepted_length_histogram for one in several)
-    return Speculation(
-        num_passes=sum(one.num_passes for one in several),
-        num_tokens=sum(one.num_tokens for one in several),
-        num_accepted_tokens=sum(one.num_accepted_tokens for one in several),
-        num_drafted_tokens=_sum([one.num_drafted_tokens for one in several]),
+        num_drafted_tokens=_sum([usage.num_drafted_tokens for usage in usages]),
         accepted_length_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
     )
 

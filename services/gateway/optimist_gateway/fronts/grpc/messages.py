@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.output import FinishReason, Speculation, TokenLogprob, Usage
+from optimist_gateway.core.answer.output import FinishReason, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import ApiError, Path
 from optimist_gateway.core.json_text import MAX_WEIGHT
@@ -202,9 +202,9 @@ def usage_message(usage: Usage) -> inference_pb2.Usage:
     )
 
 
-def speculation_message(speculation: Speculation) -> inference_pb2.Speculation:
+def speculation_message(usage: Usage) -> inference_pb2.Speculation:
     """Returns what speculation was worth."""
-    return inference_pb2.Speculation(**speculation_answer(speculation))
+    return inference_pb2.Speculation(**speculation_answer(usage))
 
 
 def _segment(segment: Segment) -> inference_pb2.Segment:

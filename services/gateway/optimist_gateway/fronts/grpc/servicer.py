@@ -201,7 +201,7 @@ class InferenceServicer:
             is_synthetic=generation.is_synthetic,
         )
         if generation.request.include_speculation:
-            summary.speculation.CopyFrom(speculation_message(generation.speculation()))
+            summary.speculation.CopyFrom(speculation_message(generation.usage()))
         return summary
 
     async def ListModels(  # noqa: N802 (the contract's name)
