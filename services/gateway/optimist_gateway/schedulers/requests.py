@@ -42,18 +42,11 @@ class SchedulerUnavailableError(ApiError):
         super().__init__(503, reason, code="scheduler_unavailable")
 
 
-class SlowReaderError(ApiError):
-    """The client reads its answer more slowly than it is written."""
-
-    def __init__(self) -> None:
-        super().__init__(500, "the answer was read too slowly", code="slow_reader")
-
-
 Take = Callable[[StepOutput | Exception], None]
 """Takes an output in the moment in which it arrives, or why no more come; raises nothing.
 
 No output follows the one with `finished`. The error is a SchedulerUnavailableError if the stream to
-the scheduler broke, a SlowReaderError if too many outputs waited.
+the scheduler broke, another ApiError if too many outputs waited.
 """
 
 
@@ -130,7 +123,7 @@ class RequestStream:
             self._end()
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
             self.abort()
-            self.fail(SlowReaderError())
+            self.fail(ApiError(500, "the answer was read too slowly", code="slow_reader"))
             return
         self._put(output)
 

@@ -194,15 +194,14 @@ class InferenceServicer:
         yield inference_pb2.GenerateResponse(summary=self._summary(generation))
 
     def _summary(self, generation: Generation) -> inference_pb2.Summary:
-        summary = inference_pb2.Summary(
+        usage, request = generation.usage(), generation.request
+        return inference_pb2.Summary(
             request_id=generation.request_id,
             model=generation.model.name,
-            usage=usage_message(generation.usage()),
+            usage=usage_message(usage),
+            speculation=speculation_message(usage) if request.include_speculation else None,
             is_synthetic=generation.is_synthetic,
         )
-        if generation.request.include_speculation:
-            summary.speculation.CopyFrom(speculation_message(generation.usage()))
-        return summary
 
     async def ListModels(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.ListModelsRequest, context: Context
