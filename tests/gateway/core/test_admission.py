@@ -10,10 +10,10 @@ from optimist_gateway.core.admission import (
     SHORTEST_SECONDS,
     AdmissionControl,
     AdmissionLimits,
-    Limit,
     ServiceRate,
     TokenBucket,
 )
+from optimist_gateway.core.error import ApiError
 
 
 def control(**limits: float) -> AdmissionControl:
@@ -22,23 +22,29 @@ def control(**limits: float) -> AdmissionControl:
 
 
 def admitted(admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0) -> bool:
-    return admits.admit(client, count, now) is None
+    try:
+        admits.admit(client, count, now)
+    except ApiError:
+        return False
+    return True
 
 
 def refused(
     admits: AdmissionControl, client: str, count: int = 1, now: float = 0.0
-) -> tuple[Limit, float]:
-    """Returns the limit and the seconds to wait."""
-    refusal = admits.admit(client, count, now)
-    assert refusal is not None
-    assert SHORTEST_SECONDS <= refusal.retry_seconds <= LONGEST_SECONDS
-    return refusal.limit, refusal.retry_seconds
+) -> tuple[str, float]:
+    """Returns the error's text and the seconds to wait."""
+    with pytest.raises(ApiError) as caught:
+        admits.admit(client, count, now)
+    seconds = caught.value.retry_seconds
+    assert seconds is not None
+    assert SHORTEST_SECONDS <= seconds <= LONGEST_SECONDS
+    return caught.value.message, seconds
 
 
 def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
     admits = control()
     assert admitted(admits, "b")
-    assert refused(admits, "a", 8)[0] is Limit.CHOICES
+    assert refused(admits, "a", 8)[0].startswith("1 requests are in progress")
     admits.release("b", 1, 0.0)
     assert admitted(admits, "a", 8)
 
@@ -46,7 +52,7 @@ def test_a_request_for_all_places_waits_for_an_empty_server() -> None:
 def test_concurrency_of_a_client_is_bounded() -> None:
     admits = control(max_num_requests_per_client=2)
     assert admitted(admits, "a", 2)
-    assert refused(admits, "a")[0] is Limit.CONCURRENCY
+    assert "as may be (2)" in refused(admits, "a")[0]
     assert admitted(admits, "b", 2)
     admits.release("a", 1, 0.5)
     assert admitted(admits, "a", now=0.5)
@@ -57,8 +63,8 @@ def test_requests_in_a_minute_are_bounded_and_come_again() -> None:
     for _ in range(3):
         assert admitted(admits, "a")
         admits.release("a", 1, 0.0)
-    limit, seconds = refused(admits, "a")
-    assert limit is Limit.REQUESTS
+    message, seconds = refused(admits, "a")
+    assert "3 requests in a minute" in message
     assert seconds == pytest.approx(20)
     assert admitted(admits, "b")
     assert admitted(admits, "a", now=20.0)

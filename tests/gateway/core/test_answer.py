@@ -17,11 +17,9 @@ from optimist_gateway.core.answer.output import (
     MAX_COUNTED,
     Finished,
     FinishReason,
-    Speculation,
     StepOutput,
     Usage,
-    add_speculations,
-    merge_usages,
+    add_usages,
 )
 from optimist_gateway.fronts.openai.answer_parts import usage_answer
 from tests.gateway.core.test_detokenize import first_stop
@@ -80,12 +78,12 @@ def test_a_stop_string_ends_the_account_at_its_last_token() -> None:
     (piece,) = play(state, "abcdefgh", 6)
     assert (piece.text, piece.finish_reason) == ("ab", FinishReason.STOP_STRING)
     assert (piece.token_ids, piece.num_accepted_tokens) == (letters("abcd"), 4)
-    assert state.usage() == Usage(5, 4, 4, None, 1, {PREDICTION: 4})
+    histogram = [0, 0, 0, 0, 1]
+    assert state.usage() == Usage(5, 4, 4, None, 1, {PREDICTION: 4}, 0, None, histogram)
     # What was refused only the scheduler knows; the rest ends at the stop string.
-    assert state.speculation() == Speculation(1, 4, 4, None, [0, 0, 0, 0, 1])
     state.settle(Finished(FinishReason.ABORTED, "", 9, 3, 2, num_drafted_tokens=9))
-    assert state.usage() == Usage(5, 4, 4, 3, 1, {PREDICTION: 4})
-    assert state.speculation() == Speculation(1, 4, 4, 9, [0, 0, 0, 0, 1])
+    assert state.usage() == Usage(5, 4, 4, 3, 1, {PREDICTION: 4}, 0, 9, histogram)
+    assert state.usage().num_accepted_tokens == 4
 
 
 def test_only_what_was_predicted_counts_as_such_and_every_source_is_counted() -> None:
@@ -142,7 +140,7 @@ def test_of_an_answer_that_another_scheduler_began_the_account_is_unknown() -> N
     state = answer()
     part = Finished(FinishReason.STOP, "", 9, 3, 2, num_drafted_tokens=4, num_cached_tokens=7)
     state.settle(replace(part, is_whole=False))
-    assert state.speculation().num_drafted_tokens is None
+    assert state.usage().num_drafted_tokens is None
     assert state.usage().rejected_prediction_tokens is None
     assert state.usage().cached_prompt_tokens == 0
 
@@ -170,7 +168,7 @@ SEVERAL = st.lists(usages(), min_size=1, max_size=6)
 
 @given(SEVERAL)
 def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usage]) -> None:
-    merged = merge_usages(several)
+    merged = add_usages(several, len(several))
     api = usage_answer(merged, with_num_passes=True)
     details = api["completion_tokens_details"]
     assert api["prompt_tokens"] == 11
@@ -195,39 +193,41 @@ def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usag
 LENGTHS = st.lists(st.integers(0, MAX_COUNTED + 9), max_size=8)
 
 
-def played(lengths: list[int]) -> Speculation:
-    """Returns what passes with as many accepted drafts were worth."""
+def played(lengths: list[int]) -> Usage:
+    """Returns the account of passes with as many accepted drafts."""
     state = answer()
     for accepted in lengths:
         state.push(StepOutput([97] * (accepted + 1), accepted, DraftSource.NGRAM))
-    finished = Finished(FinishReason.LENGTH, num_drafted_tokens=2 * sum(lengths))
+    by_source = {DraftSource.TARGET: len(lengths), DraftSource.NGRAM: sum(lengths)}
+    finished = Finished(FinishReason.LENGTH, "", 0, 0, len(lengths), by_source, 2 * sum(lengths))
     state.push(StepOutput([], finished=finished))
-    return state.speculation()
+    return state.usage()
 
 
 @given(LENGTHS)
 def test_every_pass_is_counted_once(lengths: list[int]) -> None:
-    speculation = played(lengths)
-    histogram = speculation.accepted_length_histogram
-    assert speculation.num_passes == len(lengths) == sum(histogram)
-    assert speculation.num_accepted_tokens == sum(lengths)
-    assert speculation.num_drafted_tokens == 2 * sum(lengths)
-    assert speculation.acceptance_rate == (0.5 if sum(lengths) else None)
+    usage = played(lengths)
+    histogram = usage.accepted_length_histogram
+    assert usage.num_passes == len(lengths) == sum(histogram)
+    assert usage.num_accepted_tokens == sum(lengths)
+    assert usage.num_drafted_tokens == 2 * sum(lengths)
+    assert usage.acceptance_rate == (0.5 if sum(lengths) else None)
     mean = (sum(lengths) + len(lengths)) / len(lengths) if lengths else None
-    assert speculation.mean_accepted_length == mean
+    assert usage.mean_accepted_length == mean
     assert len(histogram) <= MAX_COUNTED + 1
     for length, count in enumerate(histogram):
         assert count == sum(min(one, MAX_COUNTED) == length for one in lengths)
 
 
 @given(LENGTHS, LENGTHS)
-def test_speculations_are_added(left: list[int], right: list[int]) -> None:
-    assert add_speculations([played(left), played(right)]) == played([*left, *right])
+def test_passes_are_added(left: list[int], right: list[int]) -> None:
+    assert add_usages([played(left), played(right)], 2) == played([*left, *right])
 
 
 def test_without_an_account_the_rate_is_unknown() -> None:
-    unknown = Speculation(2, 5, 3, None, [0, 1, 1])
-    both = add_speculations([unknown, Speculation(1, 1, 0, 4, [1])])
+    unknown = Usage(1, 5, 3, None, 2, accepted_length_histogram=[0, 1, 1])
+    known = Usage(1, 1, 0, 4, 1, num_drafted_tokens=4, accepted_length_histogram=[1])
+    both = add_usages([unknown, known], 2)
     assert both.num_drafted_tokens is both.acceptance_rate is None
     assert both.accepted_length_histogram == [1, 1, 1]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.output import FinishReason, Usage, merge_usages
+from optimist_gateway.core.answer.output import FinishReason, Usage, add_usages
 from optimist_gateway.core.answer.thinking import (
     FORMATS,
     ThinkingFormat,
@@ -197,7 +197,7 @@ def test_each_answer_counts_its_own() -> None:
         play(state, text, 4, FinishReason.LENGTH)
         usages.append(state.usage())
     assert [one.reasoning_tokens for one in usages] == [9, 3]
-    assert merge_usages(usages).reasoning_tokens == 12
+    assert add_usages(usages, len(usages)).reasoning_tokens == 12
     assert prototype.is_inside
 
 

@@ -17,13 +17,13 @@ from optimist_gateway.core.answer.output import (
     StepOutput,
     TokenLogprobs,
 )
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.schedulers.messages import read_outputs
 from optimist_gateway.schedulers.requests import (
     MAX_WAITING_OUTPUTS,
     UNREACHED,
     RequestStream,
     SchedulerUnavailableError,
-    SlowReaderError,
 )
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, start_scheduler
 from tests.gateway.harness import CHAT, USER, Start, error_of, script_of
@@ -160,7 +160,7 @@ async def test_what_waits_is_bounded(paused: Reader, aborts: list[bool]) -> None
         paused.stream.deliver(StepOutput([number]))
     assert aborts == [False]
     paused.stream.resume()
-    assert paused.got == [*range(MAX_WAITING_OUTPUTS), SlowReaderError]
+    assert paused.got == [*range(MAX_WAITING_OUTPUTS), ApiError]
 
 
 async def test_nothing_comes_after_the_end(paused: Reader, aborts: list[bool]) -> None:

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from optimist_common.errors import SetupError
 from optimist_gateway.security import keys as keys_module
-from optimist_gateway.security.keys import MAX_KEYS, ApiKey, Keys, KeySource, find_key, parse_keys
+from optimist_gateway.security.keys import MAX_KEYS, Client, Keys, KeySource, parse_keys
 from optimist_gateway.server.app import create_app
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -185,12 +185,12 @@ LINES = [f"ann:{SECRET}", f"ann:{DIGEST}", f"  ann : {DIGEST.upper()} ", SECRET,
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_key_is_found_by_its_secret_alone(line: str) -> None:
-    keys = parse_keys(["# comment", "", "bob:other", line])
+    keys = keys_in("", "# comment", "", "bob:other", line)
     # Without a name it is called by its digest.
     name = "ann" if "ann" in line else f"key-{DIGEST[:8]}"
-    assert find_key(keys, SECRET.encode()) == ApiKey(name, sha256(SECRET.encode()).digest())
+    assert keys.find(SECRET.encode()) == Client(name)
     for wrong in ("", DIGEST, SECRET[:-1], SECRET + "4", SECRET.upper()):
-        assert find_key(keys, wrong.encode()) is None
+        assert keys.find(wrong.encode()) is None
 
 
 @pytest.mark.parametrize(

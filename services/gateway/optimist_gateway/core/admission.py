@@ -1,8 +1,9 @@
 """Who may begin a request now, and when the others should come back."""
 
 from dataclasses import dataclass
-from enum import Enum
 from math import exp
+
+from optimist_gateway.core.error import ApiError
 
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
@@ -10,24 +11,6 @@ MEMORY_SECONDS = 30.0
 """What happened longer ago than this counts for little."""
 SHORTEST_SECONDS, LONGEST_SECONDS = 1.0, 60.0
 """Between these a client is to come back."""
-
-
-class Limit(Enum):
-    """What keeps a request from beginning."""
-
-    CHOICES = "choices"
-    CONCURRENCY = "concurrency"
-    REQUESTS = "requests"
-    TOKENS = "tokens"
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a request may not begin now."""
-
-    limit: Limit
-    retry_seconds: float
-    """When it may be worth another try, by what was measured."""
 
 
 @dataclass(frozen=True)
@@ -135,29 +118,31 @@ class AdmissionControl:
         self.num_choices = 0
         """Choices in progress."""
 
-    def admit(self, client: str, num_choices: int, now: float) -> Refusal | None:
-        """Admits all choices of a client's request at a time, in seconds, or returns why not."""
-        refusal = self.find_refusal(client, num_choices, now)
-        if refusal is None:
-            account = self._account(client, now)
-            account.requests.take(1, now)
-            account.num_choices += num_choices
-            self.num_choices += num_choices
-        return refusal
+    def admit(self, client: str, num_choices: int, now: float) -> None:
+        """Admits all choices of a client's request at a time, in seconds; or see `require_room`."""
+        self.require_room(client, num_choices, now)
+        account = self._account(client, now)
+        account.requests.take(1, now)
+        account.num_choices += num_choices
+        self.num_choices += num_choices
 
-    def find_refusal(self, client: str, num_choices: int, now: float) -> Refusal | None:
-        """Returns why `admit` would refuse; admits nothing."""
+    def require_room(self, client: str, num_choices: int, now: float) -> None:
+        """Raises ApiError, status 429, if so many choices are not admitted; admits nothing."""
         account, limits = self._account(client, now), self._limits
         if wait := account.requests.seconds_until(1, now):
-            return Refusal(Limit.REQUESTS, bounded(wait))
+            often = f"you may send {limits.requests_per_minute:g} requests in a minute"
+            raise _refusal(f"{often}; try again later", bounded(wait))
         if wait := account.tokens.seconds_until(1, now):
-            return Refusal(Limit.TOKENS, bounded(wait))
+            much = f"you may use {limits.tokens_per_minute:g} tokens in a minute"
+            raise _refusal(f"{much}; try again later", bounded(wait))
         most = limits.max_num_requests_per_client
         if most and (excess := account.num_choices + num_choices - most) > 0:
-            return Refusal(Limit.CONCURRENCY, account.rate.seconds_until(excess, now))
+            many = f"as many of your requests are in progress as may be ({most})"
+            wait = account.rate.seconds_until(excess, now)
+            raise _refusal(f"{many}; try again when one has ended", wait)
         if (excess := self.num_choices + num_choices - limits.max_num_requests) > 0:
-            return Refusal(Limit.CHOICES, self._rate.seconds_until(excess, now))
-        return None
+            full = f"{self.num_choices} requests are in progress; try again later"
+            raise _refusal(full, self._rate.seconds_until(excess, now), "overloaded")
 
     def release(self, client: str, num_choices: int, now: float) -> None:
         """Notes the end of a request."""
@@ -184,3 +169,7 @@ class AdmissionControl:
                 }
             account = self._accounts[client] = _Account(self._limits, now)
         return account
+
+
+def _refusal(message: str, seconds: float, code: str = "rate_limit_exceeded") -> ApiError:
+    return ApiError(429, message, code=code, retry_seconds=seconds)

@@ -13,6 +13,9 @@ from hashlib import blake2b
 
 from optimist_gateway.core.error import FieldError, Path
 
+PRIORITY = "priority"
+"""The field of a command that schedulers with the policy fcfs do not support."""
+
 
 @dataclass(frozen=True)
 class ModelDescription:
@@ -24,17 +27,16 @@ class ModelDescription:
     eos_token_ids: tuple[int, ...]
     is_synthetic: bool
     """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
-    is_fcfs: bool = False
-    """Whether requests run first come, first served, so that none may have a priority; a scheduler
-    whose version does not say is taken to honour priorities."""
     max_draft_tokens: int | None = None
     """Most drafts of a request and pass; None if no scheduler says."""
     engine: str = ""
     """Name and version of the engine that runs the model; empty for workers of Optimist."""
     unsupported_fields: frozenset[str] = frozenset()
-    """Fields of commands that no scheduler supports, such as `sampling.min_p`."""
+    """Fields of commands that no scheduler supports, such as `sampling.min_p`; `priority` if all
+    run requests first come, first served."""
     unsupported_after_output: frozenset[str] = frozenset()
-    """Fields that none supports in a request that goes on after some output."""
+    """Fields that it does not support in a request that goes on after some output: there it goes
+    to another scheduler."""
 
     def too_long(self, path: Path, size: str) -> FieldError:
         """Returns the error, which has the path, of a request of a size that does not fit."""
@@ -49,21 +51,15 @@ class ModelDescription:
             unknown = next(token for token in token_ids if not 0 <= token < size)
             raise FieldError(path, f"{unknown} is not a token of this model (0 to {size - 1})")
 
-    def require_priorities(self) -> None:
-        """Raises FieldError if no scheduler honours priorities."""
-        if self.is_fcfs:
-            raise FieldError(
-                ("priority",),
-                "is not supported by the scheduler's policy fcfs; --policy priority honours it",
-                code="unsupported_value",
-            )
-
     def require_supported(self, fields: Iterable[str]) -> None:
         """Raises FieldError if no scheduler supports one of the fields that a command has."""
         for name in fields:
             if name in self.unsupported_fields:
                 path = ("sampling", "logit_bias") if "logit_bias" in name else name.split(".")
                 fault = f"is not supported by {self.engine}, which runs this model"
+                if name == PRIORITY:
+                    fault = "is not supported by the scheduler's policy fcfs; --policy priority "
+                    fault += "honours it"
                 raise FieldError(tuple(path), fault, code="unsupported_value")
 
 
@@ -79,8 +75,8 @@ def find_difference(one: ModelDescription, other: ModelDescription) -> str | Non
 def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescription | None:
     """Returns what a request may rely on with several schedulers of one model; None without any.
 
-    Its length and its drafts fit all of them. A priority needs one that honours it, and a field one
-    whose engine supports it: only there does the request run.
+    Its length and its drafts fit all of them. A field needs one that supports it: only there does
+    the request run.
     """
     known = list(descriptions)
     if not known:
@@ -90,11 +86,7 @@ def common_description(descriptions: Iterable[ModelDescription]) -> ModelDescrip
         known[0],
         max_draft_tokens=min(drafts, default=None),
         max_model_len=min(one.max_model_len for one in known),
-        is_fcfs=all(one.is_fcfs for one in known),
         unsupported_fields=frozenset.intersection(*(one.unsupported_fields for one in known)),
-        unsupported_after_output=frozenset.intersection(
-            *(one.unsupported_after_output for one in known)
-        ),
     )
 
 

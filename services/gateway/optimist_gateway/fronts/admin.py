@@ -5,18 +5,18 @@ POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /hea
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from google.protobuf.json_format import MessageToDict
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import JSONResponse, Response
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.error import ApiError, FieldError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.core.schedulers import PRIORITY
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.pool import Replies, SchedulerPool, add_stats
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
@@ -41,14 +41,14 @@ def admin_router(service: Service) -> APIRouter:
         """
         wanted = scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.upper()}")
         command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=wanted))
-        await _ask_all(service.pools, command, timeout_seconds)
+        await _obey_all(service.pools, command, timeout_seconds)
         return {"status": "paused", "mode": mode}
 
     @router.post("/resume")
     async def resume() -> dict[str, Any]:
         """Goes on after a pause, at all schedulers."""
         command = scheduler_pb2.ConnectRequest(resume=scheduler_pb2.Resume())
-        await _ask_all(service.pools, command, REPLY_SECONDS)
+        await _obey_all(service.pools, command, REPLY_SECONDS)
         return {"status": "running"}
 
     @router.post("/priority")
@@ -64,13 +64,15 @@ def admin_router(service: Service) -> APIRouter:
         Sums over all that answer, and below `schedulers` those of each, or why there are none.
         """
         command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
-        replies, errors = await _replies(service.pools, command, REPLY_SECONDS)
-        if not replies:
-            raise _failure(replies, errors)
-        total = add_stats([reply.stats for reply in replies.values()])
-        each = {target: _figures(reply.stats) for target, reply in replies.items()}
-        each |= {target: {"error": str(error)} for target, error in errors.items()}
-        return {**_figures(total), "schedulers": each}
+        replies = await _ask_all(service.pools, command, REPLY_SECONDS)
+        known = [one.stats for one in replies.values() if not isinstance(one, Exception)]
+        if not known:
+            raise _failure(replies)
+        each = {
+            target: {"error": str(one)} if isinstance(one, Exception) else _figures(one.stats)
+            for target, one in replies.items()
+        }
+        return {**_figures(add_stats(known)), "schedulers": each}
 
     return router
 
@@ -94,13 +96,14 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
         pools = _with_priorities(service.pools)
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
-    replies, errors = await _replies(pools, command, REPLY_SECONDS)
+    replies = await _ask_all(pools, command, REPLY_SECONDS)
+    errors = {target: one for target, one in replies.items() if isinstance(one, Exception)}
     number = sum(pool.set_waiting_priority(request_id, priority) for pool in pools)
-    number += sum(reply.num_requests for reply in replies.values())
+    number += sum(one.num_requests for one in replies.values() if not isinstance(one, Exception))
     if number:
         return number
     if errors:
-        raise _failure({}, errors)
+        raise _failure(errors)
     raise ApiError(
         404,
         f"request_id: no request {request_id} is in progress",
@@ -109,22 +112,11 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     )
 
 
-def _figures(stats: scheduler_pb2.Stats | None) -> dict[str, Any]:
-    figures = MessageToDict(
-        stats or scheduler_pb2.Stats(),
-        preserving_proto_field_name=True,
-        always_print_fields_with_no_presence=True,
-    )
-    return {name: _plain(value) for name, value in figures.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value with numbers for 64-bit integers, which protobuf's JSON has as strings."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return int(value) if isinstance(value, str) and value.lstrip("-").isdecimal() else value
+def _figures(stats: scheduler_pb2.Stats) -> dict[str, Any]:
+    figures = {name: getattr(stats, name) for name in stats.DESCRIPTOR.fields_by_name}
+    return {
+        name: value if isinstance(value, int) else list(value) for name, value in figures.items()
+    }
 
 
 def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
@@ -135,40 +127,43 @@ def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
         SchedulerUnavailableError: None is reached.
     """
     reached = [pool.description for pool in pools if pool.connected] or [pools[0].description]
-    if all(one.is_fcfs for one in reached):
-        reached[0].require_priorities()
-    return [pool for pool in pools if not (pool.connected and pool.description.is_fcfs)]
-
-
-async def _replies(
-    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
-) -> Replies:
-    """Sends a command to all schedulers of several pools at once."""
-    answers = await asyncio.gather(*(pool.ask(command, seconds) for pool in pools))
-    replies: Replies = {}, {}
-    for answer in answers:
-        replies[0].update(answer[0])
-        replies[1].update(answer[1])
-    return replies
+    if all(PRIORITY in one.unsupported_fields for one in reached):
+        reached[0].require_supported([PRIORITY])
+    return [
+        pool
+        for pool in pools
+        if not (pool.connected and PRIORITY in pool.description.unsupported_fields)
+    ]
 
 
 async def _ask_all(
     pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends a command to all schedulers of several pools at once."""
+    replies: Replies = {}
+    for of_pool in await asyncio.gather(*(pool.ask(command, seconds) for pool in pools)):
+        replies |= of_pool
+    return replies
+
+
+async def _obey_all(
+    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
 ) -> None:
     """Sends a command to all schedulers; raises ApiError that names those that failed."""
-    replies, errors = await _replies(pools, command, seconds)
-    if errors:
-        raise _failure(replies, errors)
+    replies = await _ask_all(pools, command, seconds)
+    if any(isinstance(one, Exception) for one in replies.values()):
+        raise _failure(replies)
 
 
-def _failure(done: Collection[str], errors: Mapping[str, Exception]) -> ApiError:
+def _failure(replies: Mapping[str, scheduler_pb2.Reply | Exception]) -> ApiError:
     """Returns the error of the schedulers that failed, which names the others too."""
-    text = "; ".join(str(error) for error in errors.values())
-    if done:
+    errors = [one for one in replies.values() if isinstance(one, Exception)]
+    text = "; ".join(map(str, errors))
+    if done := [target for target, one in replies.items() if not isinstance(one, Exception)]:
         text += f"; done at {', '.join(done)}"
-    if any(isinstance(error, SchedulerUnavailableError) for error in errors.values()):
+    if any(isinstance(error, SchedulerUnavailableError) for error in errors):
         return SchedulerUnavailableError(text)
-    if any(isinstance(error, TimeoutError) for error in errors.values()):
+    if any(isinstance(error, TimeoutError) for error in errors):
         return ApiError(504, text, code="timeout")
     return ApiError(409, text, code="conflict")
 

@@ -240,9 +240,8 @@ class Choices:
         """Returns when every choice is complete, or all are closed.
 
         Raises:
-            ApiError: A choice failed at the scheduler.
+            ApiError: A choice failed at the scheduler, or was paused for too long.
             SchedulerUnavailableError: The stream to the scheduler broke.
-            SlowReaderError: The choices were paused for too long.
         """
         await self.ended
         if self._error is not None:

@@ -7,16 +7,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits, Limit, Refusal
+from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits
 from optimist_gateway.core.answer.answer import Answer, Echo
 from optimist_gateway.core.answer.output import (
     Describe,
     LogprobReader,
-    Speculation,
     Usage,
-    add_speculations,
     add_usages,
-    merge_usages,
 )
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
@@ -35,14 +32,6 @@ from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
 from optimist_gateway.text.encode import encode_prompts
 from optimist_gateway.text.prediction import after_thinking, predicted_tokens
 
-_MESSAGES = {
-    Limit.CHOICES: "{running} requests are in progress; try again later",
-    Limit.CONCURRENCY: "as many of your requests are in progress as may be ({concurrency}); "
-    "try again when one has ended",
-    Limit.REQUESTS: "you may send {requests:g} requests in a minute; try again later",
-    Limit.TOKENS: "you may use {tokens:g} tokens in a minute; try again later",
-}
-
 
 class Admission:
     """Limits what is in progress at the scheduler.
@@ -52,7 +41,7 @@ class Admission:
     """
 
     def __init__(self, limits: AdmissionLimits, metrics: GatewayMetrics) -> None:
-        self._limits, self._metrics = limits, metrics
+        self._metrics = metrics
         self._control = AdmissionControl(limits, time.monotonic())
         self.is_closed = False
         """Whether no more requests are taken, because the gateway ends."""
@@ -64,7 +53,7 @@ class Admission:
 
     def require_room(self) -> None:
         """Raises ApiError, as `admit` does, if the client that asks would not be admitted now."""
-        self._require(self._control.find_refusal, 1)
+        self._ask(self._control.require_room, 1)
 
     @contextmanager
     def admit(self, num_requests: int) -> Iterator[None]:
@@ -74,7 +63,7 @@ class Admission:
             ApiError: There are not as many for the client that asks, or it asks too often, status
                 429; or the gateway ends, status 503.
         """
-        client = self._require(self._control.admit, num_requests)
+        client = self._ask(self._control.admit, num_requests)
         self._metrics.running.set(self.num_requests)
         try:
             yield
@@ -90,26 +79,13 @@ class Admission:
         """Returns when there will probably be room, in seconds from now."""
         return self._control.retry_seconds(time.monotonic())
 
-    def _require(self, ask: Callable[..., Refusal | None], num_requests: int) -> str:
-        """Returns the name of the client that asks; raises ApiError if it is not admitted."""
+    def _ask(self, admit: Callable[[str, int, float], None], num_requests: int) -> str:
+        """Returns the name of the client that asks, if it is admitted."""
         if self.is_closed:
             raise shutting_down()
-        client = current_client.get()
-        refusal = ask(client.name, num_requests, time.monotonic())
-        if refusal is not None:
-            raise self._error(refusal)
-        return client.name
-
-    def _error(self, refusal: Refusal) -> ApiError:
-        message = _MESSAGES[refusal.limit].format(
-            running=self.num_requests,
-            concurrency=self._limits.max_num_requests_per_client,
-            requests=self._limits.requests_per_minute,
-            tokens=self._limits.tokens_per_minute,
-        )
-        is_full = refusal.limit is Limit.CHOICES
-        code = "overloaded" if is_full else "rate_limit_exceeded"
-        return ApiError(429, message, code=code, retry_seconds=refusal.retry_seconds)
+        client = current_client.get().name
+        admit(client, num_requests, time.monotonic())
+        return client
 
 
 @dataclass(frozen=True)
@@ -184,13 +160,8 @@ class Generation:
         self.choices.close()
 
     def usage(self) -> Usage:
-        """Returns the account of all choices so far; ValueError before the first piece."""
-        usages = [choice.answer.usage() for choice in self.choices.each]
-        if len(self.request.prompts) == 1:
-            return merge_usages(usages)
-        size = self.request.n
-        starts = range(0, len(usages), size)
-        return add_usages([merge_usages(usages[start : start + size]) for start in starts])
+        """Returns the account of all choices so far."""
+        return add_usages([choice.answer.usage() for choice in self.choices.each], self.request.n)
 
     def message_reader(self) -> MessageReader:
         """Returns what reads the message that an answer is; not before the first piece."""
@@ -208,10 +179,6 @@ class Generation:
         if self.request.echo:
             num_tokens += sum(one.num_prompt_tokens for one in answers)
         return num_tokens * (1 + 4 * (1 + (self.request.num_logprobs or 0)))
-
-    def speculation(self) -> Speculation:
-        """Returns what drafts were worth so far, all choices together."""
-        return add_speculations([choice.answer.speculation() for choice in self.choices.each])
 
     @asynccontextmanager
     async def running(self, report: TakePiece) -> AsyncIterator[None]:

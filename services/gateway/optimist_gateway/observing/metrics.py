@@ -92,10 +92,6 @@ class GatewayMetrics:
         self.waiting = self._gauge(
             "requests_waiting", "Choices among those without their first token yet"
         )
-        self._count_tokens()
-        self._time_requests()
-
-    def _count_tokens(self) -> None:
         self.prompt_tokens = self._model_counter("prompt_tokens", "Tokens of prompts")
         self.completion_tokens = self._model_counter("completion_tokens", "Tokens of answers")
         self.accepted_prediction_tokens = self._model_counter(
@@ -110,8 +106,6 @@ class GatewayMetrics:
         self.request_completion_tokens = self._model_histogram(
             "request_completion_tokens", "Tokens of a request's answers together", _TOKENS
         )
-
-    def _time_requests(self) -> None:
         self.queue = self._model_histogram(
             "queue_seconds", "Time for which a choice waited for a slot at the scheduler", _SECONDS
         )

@@ -55,6 +55,7 @@ class RequestRecord:
             fields["trace_id"] = self.span.trace_id
             self.span.rename(f"{self.operation} {request.model}")
             self.span.set(_request_attributes(request_id, request))
+            self.span.set({"gen_ai.operation.name": self.operation})
         log_context.set(fields)
 
     def note_first_token(self) -> None:

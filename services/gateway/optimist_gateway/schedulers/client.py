@@ -119,9 +119,7 @@ class SchedulerClient:
     def takes(self, request: TrackedRequest) -> bool:
         """Returns whether it is connected, reads commands, and supports what the request has."""
         model = self.description
-        if self._is_full or model is None or (request.add.priority and model.is_fcfs):
-            return False
-        if request.length > model.max_model_len:
+        if self._is_full or model is None or request.length > model.max_model_len:
             return False
         unsupported = model.unsupported_fields
         if request.output:

@@ -23,7 +23,7 @@ from optimist_gateway.core.answer.output import (
 from optimist_gateway.core.answer.spans import Prompt, SentPrediction
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Request, cache_salt, choice_seed
-from optimist_gateway.core.schedulers import ModelDescription
+from optimist_gateway.core.schedulers import PRIORITY, ModelDescription
 from optimist_gateway.security.keys import current_client
 
 # The contract reads 0 as 1; this keeps the most likely token alone, as 0 does in OpenAI's API.
@@ -77,8 +77,6 @@ def _common(
     model: ModelDescription,
 ) -> scheduler_pb2.Add:
     """Returns what the commands of all choices have in common."""
-    if request.priority:
-        model.require_priorities()
     asked, most = request.num_speculative_tokens, model.max_draft_tokens
     if asked is not None and most is not None and asked > most:
         raise FieldError(("num_speculative_tokens",), f"must be at most {most} on this server")
@@ -158,6 +156,10 @@ def _sampling(request: Request) -> sampling_pb2.SamplingParams:
 def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescription:
     """Reads one scheduler's description; raises ValueError if it is none."""
     lengths = [response.max_model_len, response.kv_capacity_tokens]
+    unsupported = frozenset(response.unsupported_fields)
+    # A scheduler whose version has no policies is taken to honour priorities.
+    if response.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS:
+        unsupported |= {PRIORITY}
     return ModelDescription(
         vocab_size=response.vocab_size,
         max_model_len=min(length for length in lengths if length > 0),
@@ -166,9 +168,8 @@ def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescripti
         max_draft_tokens=(
             response.max_draft_tokens if response.HasField("max_draft_tokens") else None
         ),
-        is_fcfs=response.policy == scheduler_pb2.SCHEDULING_POLICY_FCFS,
         engine=response.engine,
-        unsupported_fields=frozenset(response.unsupported_fields),
+        unsupported_fields=unsupported,
         unsupported_after_output=frozenset(response.unsupported_after_output),
     )
 

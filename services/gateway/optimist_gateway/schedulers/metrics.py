@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -83,35 +84,23 @@ class VllmCollector(Collector):
         """Yields the metrics."""
         metrics = self._metrics
         for name, source in (
-            ("vllm:prompt_tokens", metrics.prompt_tokens),
-            ("vllm:generation_tokens", metrics.completion_tokens),
-            ("vllm:time_to_first_token_seconds", metrics.time_to_first_token),
-            ("vllm:inter_token_latency_seconds", metrics.inter_token_latency),
-            ("vllm:request_time_per_output_token_seconds", metrics.time_per_output_token),
-            ("vllm:e2e_request_latency_seconds", metrics.end_to_end),
-            ("vllm:request_queue_time_seconds", metrics.queue),
-            ("vllm:request_prompt_tokens", metrics.request_prompt_tokens),
-            ("vllm:request_generation_tokens", metrics.request_completion_tokens),
+            ("prompt_tokens", metrics.prompt_tokens),
+            ("generation_tokens", metrics.completion_tokens),
+            ("time_to_first_token_seconds", metrics.time_to_first_token),
+            ("inter_token_latency_seconds", metrics.inter_token_latency),
+            ("request_time_per_output_token_seconds", metrics.time_per_output_token),
+            ("e2e_request_latency_seconds", metrics.end_to_end),
+            ("request_queue_time_seconds", metrics.queue),
+            ("request_prompt_tokens", metrics.request_prompt_tokens),
+            ("request_generation_tokens", metrics.request_completion_tokens),
         ):
-            yield from self._renamed(name, source.collect())
-        yield self._successes()
+            for metric in source.collect():
+                yield _as_of_vllm(name, metric)
+        families = [self._successes()]
         if stats := {model: one for model, one in self._stats().items() if one is not None}:
-            yield from self._of_schedulers(stats)
-
-    def _renamed(self, name: str, metrics: Iterable[Metric]) -> Iterable[Metric]:
-        for metric in metrics:
-            renamed = Metric(name, metric.documentation, metric.type)
-            renamed.samples = [
-                Sample(
-                    name + sample.name.removeprefix(metric.name),
-                    {_NAMES.get(label, label): value for label, value in sample.labels.items()}
-                    | _ENGINE,
-                    sample.value,
-                )
-                for sample in metric.samples
-                if not sample.name.endswith("_created")
-            ]
-            yield renamed
+            families += self._of_schedulers(stats)
+        for family in families:
+            yield _as_of_vllm(family.name, family)
 
     def _successes(self) -> Metric:
         counts: defaultdict[tuple[str, ...], float] = defaultdict(float)
@@ -121,37 +110,40 @@ class VllmCollector(Collector):
                     reason = sample.labels["reason"]
                     reason = _FINISHED_REASONS.get(reason, reason)
                     counts[sample.labels[MODEL], reason] += sample.value
-        return self._counter("request_success", "Choices that ended", counts, "finished_reason")
+        labels = [MODEL, "finished_reason"]
+        family = CounterMetricFamily("request_success", "Choices that ended", labels=labels)
+        for names, count in counts.items():
+            family.add_metric(names, count)
+        return family
 
     def _of_schedulers(self, stats: Mapping[str, Stats]) -> Iterable[Metric]:
-        for name, text, value in _GAUGES:
-            labels = [_NAMES[MODEL], *_ENGINE]
-            family = GaugeMetricFamily(f"vllm:{name}", text, labels=labels)
-            for model, one in stats.items():
-                family.add_metric([model, *_ENGINE.values()], value(one))
-            yield family
-        for name, text, field in _COUNTERS:
-            yield self._counter(
-                name, text, {(model,): getattr(one, field) for model, one in stats.items()}
-            )
-        positions: dict[tuple[str, ...], float] = {
-            (model, str(index)): count
-            for model, one in stats.items()
-            for index, count in enumerate(one.num_accepted_at_positions)
-        }
-        text = "Drafts accepted, by their position"
-        name = "spec_decode_num_accepted_tokens_per_pos"
-        yield self._counter(name, text, positions, "position")
+        for kind, figures in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, text, value in figures:
+                family = kind(name, text, labels=[MODEL])
+                for model, one in stats.items():
+                    family.add_metric([model], value(one))
+                yield family
+        name, text = "spec_decode_num_accepted_tokens_per_pos", "Drafts accepted, by their position"
+        positions = CounterMetricFamily(name, text, labels=[MODEL, "position"])
+        for model, one in stats.items():
+            for index, count in enumerate(one.num_accepted_at_positions):
+                positions.add_metric([model, str(index)], count)
+        yield positions
 
-    def _counter(
-        self, name: str, text: str, values: Mapping[tuple[str, ...], float], *label: str
-    ) -> Metric:
-        """Returns a counter with a value for each model, and each of a further label if any."""
-        labels = [_NAMES[MODEL], *_ENGINE, *label]
-        family = CounterMetricFamily(f"vllm:{name}", text, labels=labels)
-        for (model, *rest), value in values.items():
-            family.add_metric([model, *_ENGINE.values(), *rest], value)
-        return family
+
+def _as_of_vllm(name: str, metric: Metric) -> Metric:
+    """Returns a metric by the name and with the labels that vLLM gives it."""
+    renamed = Metric(f"vllm:{name}", metric.documentation, metric.type)
+    renamed.samples = [
+        Sample(
+            renamed.name + sample.name.removeprefix(metric.name),
+            {_NAMES.get(label, label): value for label, value in sample.labels.items()} | _ENGINE,
+            sample.value,
+        )
+        for sample in metric.samples
+        if not sample.name.endswith("_created")
+    ]
+    return renamed
 
 
 def _used_share(stats: Stats) -> float:
@@ -159,15 +151,15 @@ def _used_share(stats: Stats) -> float:
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
-    ("num_requests_running", "Requests with a slot", lambda stats: stats.num_running),
-    ("num_requests_waiting", "Requests without a slot", lambda stats: stats.num_waiting),
+    ("num_requests_running", "Requests with a slot", attrgetter("num_running")),
+    ("num_requests_waiting", "Requests without a slot", attrgetter("num_waiting")),
     ("kv_cache_usage_perc", "Share of KV blocks that requests hold", _used_share),
 )
-_COUNTERS = (
-    ("num_preemptions", "Requests that lost their blocks", "num_preemptions"),
-    ("prefix_cache_queries", "Tokens looked up in the cache", "num_prefix_queries"),
-    ("prefix_cache_hits", "Tokens that the cache held", "num_prefix_hits"),
-    ("spec_decode_num_drafts", "Rows with drafts", "num_drafts"),
-    ("spec_decode_num_draft_tokens", "Drafts verified", "num_drafted_tokens"),
-    ("spec_decode_num_accepted_tokens", "Drafts accepted", "num_accepted_tokens"),
+_COUNTERS: tuple[tuple[str, str, Callable[[Stats], float]], ...] = (
+    ("num_preemptions", "Requests that lost their blocks", attrgetter("num_preemptions")),
+    ("prefix_cache_queries", "Tokens looked up in the cache", attrgetter("num_prefix_queries")),
+    ("prefix_cache_hits", "Tokens that the cache held", attrgetter("num_prefix_hits")),
+    ("spec_decode_num_drafts", "Rows with drafts", attrgetter("num_drafts")),
+    ("spec_decode_num_draft_tokens", "Drafts verified", attrgetter("num_drafted_tokens")),
+    ("spec_decode_num_accepted_tokens", "Drafts accepted", attrgetter("num_accepted_tokens")),
 )

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_SECONDS = 1.0
 
-Replies = tuple[dict[str, scheduler_pb2.Reply], dict[str, Exception]]
-"""Of schedulers by their addresses, and why others did not carry a command out."""
+Replies = dict[str, scheduler_pb2.Reply | Exception]
+"""Of schedulers by their addresses, or why they did not carry a command out."""
 
 
 class CommandRefusedError(Exception):
@@ -92,7 +92,8 @@ class SchedulerPool:
     @property
     def stats(self) -> scheduler_pb2.Stats | None:
         """The figures of all schedulers together; None if none is known."""
-        return add_stats([client.stats for client in self.clients if client.stats is not None])
+        known = [client.stats for client in self.clients if client.stats is not None]
+        return add_stats(known) if known else None
 
     def add(self, add: scheduler_pb2.Add) -> RequestStream:
         """Sends a request to a scheduler; its handle is set here.
@@ -267,10 +268,8 @@ class SchedulerPool:
                 self._tasks.pop(client.peer).cancel()
 
 
-def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats | None:
-    """Returns the sum, None of nothing; what is so is so at every scheduler."""
-    if not several:
-        return None
+def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats:
+    """Returns the sum of those of at least one; what is so is so at every scheduler."""
     total = scheduler_pb2.Stats()
     for field in scheduler_pb2.Stats.DESCRIPTOR.fields:
         values = [getattr(one, field.name) for one in several]
@@ -295,15 +294,9 @@ async def ask_all(
     """
     command.command_id = 1
     if not peers:
-        return {}, {"": SchedulerUnavailableError("no address of a scheduler is known yet")}
+        return {"": SchedulerUnavailableError("no address of a scheduler is known yet")}
     answers = await asyncio.gather(*(_ask(peer, tls, command, seconds) for peer in peers))
-    replies: Replies = {}, {}
-    for peer, answer in zip(peers, answers, strict=True):
-        if isinstance(answer, Exception):
-            replies[1][peer.target] = answer
-        else:
-            replies[0][peer.target] = answer
-    return replies
+    return {peer.target: answer for peer, answer in zip(peers, answers, strict=True)}
 
 
 async def _ask(
@@ -315,25 +308,13 @@ async def _ask(
             asyncio.timeout(seconds),
             open_channel(peer.target, tls, server_name=peer.server_name) as channel,
         ):
-            reply = await _exchange(channel, command)
+            call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
+            await call.write(command)
+            async for response in call:
+                for reply in response.replies:
+                    return CommandRefusedError(reply.error) if reply.error else reply
     except grpc.aio.AioRpcError as error:
         return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
-    except SchedulerUnavailableError as error:
-        return error
     except TimeoutError:
         return TimeoutError(f"{where} did not answer within {seconds:g} seconds")
-    return CommandRefusedError(reply.error) if reply.error else reply
-
-
-async def _exchange(
-    channel: grpc.aio.Channel, command: scheduler_pb2.ConnectRequest
-) -> scheduler_pb2.Reply:
-    call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
-    try:
-        await call.write(command)
-        async for response in call:
-            for reply in response.replies:
-                return reply
-    finally:
-        call.cancel()
-    raise SchedulerUnavailableError("the scheduler ended the stream without a reply")
+    return SchedulerUnavailableError(f"{where} ended the stream without a reply")

@@ -42,18 +42,11 @@ class SchedulerUnavailableError(ApiError):
         super().__init__(503, reason, code="scheduler_unavailable")
 
 
-class SlowReaderError(ApiError):
-    """The client reads its answer more slowly than it is written."""
-
-    def __init__(self) -> None:
-        super().__init__(500, "the answer was read too slowly", code="slow_reader")
-
-
 Take = Callable[[StepOutput | Exception], None]
 """Takes an output in the moment in which it arrives, or why no more come; raises nothing.
 
 No output follows the one with `finished`. The error is a SchedulerUnavailableError if the stream to
-the scheduler broke, a SlowReaderError if too many outputs waited.
+the scheduler broke, another ApiError if too many outputs waited.
 """
 
 
@@ -83,17 +76,14 @@ class RequestStream:
         self.resume()
 
     def pause(self) -> None:
-        """Lets outputs wait."""
-        self._is_flowing = False
+        """Lets outputs wait, but not an account."""
+        self._is_flowing = self._account is not None
 
     def resume(self) -> None:
         """Hands over what waits, and then what arrives."""
-        reader = self._reader
-        if reader is None or self._account is not None:
-            return
-        self._is_flowing = True
-        while self._waiting and self._is_flowing:
-            reader(self._waiting.popleft())
+        self._is_flowing = self._reader is not None
+        while self._waiting and self._is_flowing and self._reader is not None:
+            self._reader(self._waiting.popleft())
 
     def close(self) -> None:
         """Ends the request at the scheduler if it still runs; the reader gets nothing more."""
@@ -114,14 +104,12 @@ class RequestStream:
         """
         loop = asyncio.get_running_loop()
         account = self._account = loop.create_future()
-        self._is_flowing = False
-        waiting, self._waiting = self._waiting, deque()
+        self._reader = self._settle
         if not self._ended:
             self.abort(wants_finished=True)
             timer = loop.call_later(ACCOUNT_SECONDS, self._settle, TimeoutError())
             account.add_done_callback(lambda _: timer.cancel())
-        for item in waiting:
-            self._settle(item)
+        self.resume()
         if self._ended and not account.done():
             account.set_result(None)
         return account
@@ -135,7 +123,7 @@ class RequestStream:
             self._end()
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
             self.abort()
-            self.fail(SlowReaderError())
+            self.fail(ApiError(500, "the answer was read too slowly", code="slow_reader"))
             return
         self._put(output)
 
@@ -153,8 +141,6 @@ class RequestStream:
     def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
             self._reader(item)
-        elif self._account is not None:
-            self._settle(item)
         else:
             self._waiting.append(item)
 
@@ -204,12 +190,11 @@ class TrackedRequest:
     """Schedulers that had no room for it."""
     _engine: str = field(init=False, default="")
     """What ran the model where it was sent last."""
+    waited_seconds: float = field(init=False, default=0.0)
+    """How long it has waited for a scheduler since its last token, see `forget_troubles`."""
     _num_losses: int = field(init=False, default=0)
     _num_output_at_begin: int = field(init=False, default=0)
-    _num_output_at_loss: int = field(init=False, default=0)
-    _num_output_at_wait: int = field(init=False, default=0)
-    _waited_seconds: float = field(init=False, default=0.0)
-    _waits_since: float = field(init=False, default=0.0)
+    _num_output_at_trouble: int = field(init=False, default=0)
 
     def __post_init__(self, abort: Callable[..., None]) -> None:
         self.name = self.add.request_id
@@ -260,23 +245,15 @@ class TrackedRequest:
 
     def may_go_on(self) -> bool:
         """Notes that its scheduler was lost; returns whether it may be tried at another one."""
-        if len(self.output) > self._num_output_at_loss:
-            self._num_losses = 0
-        self._num_output_at_loss = len(self.output)
+        self.forget_troubles()
         self._num_losses += 1
         return self._num_losses < MAX_LOSSES and not self.is_ending
 
-    def begin_wait(self, now: float) -> float:
-        """Notes that it waits for a scheduler; returns for how long it did since the last token."""
-        if len(self.output) > self._num_output_at_wait:
-            self._waited_seconds = 0.0
-        self._num_output_at_wait = len(self.output)
-        self._waits_since = now
-        return self._waited_seconds
-
-    def end_wait(self, now: float) -> None:
-        """Notes that it waits no more."""
-        self._waited_seconds += now - self._waits_since
+    def forget_troubles(self) -> None:
+        """Begins to count losses and waits anew if there was a token since the last of them."""
+        if len(self.output) > self._num_output_at_trouble:
+            self._num_losses, self.waited_seconds = 0, 0.0
+            self._num_output_at_trouble = len(self.output)
 
     def _new_logprobs(self, logprobs: StepLogprobs) -> StepLogprobs | None:
         """Returns those of a step without what an earlier run said of the prompt."""
@@ -309,8 +286,9 @@ class WaitingRoom:
     def enter(self, request: TrackedRequest) -> None:
         """Takes a request."""
         loop = asyncio.get_running_loop()
-        left = self._seconds - request.begin_wait(loop.time())
-        self._timers[request] = loop.call_later(max(left, 0), self._give_up, request)
+        request.forget_troubles()
+        left = max(self._seconds - request.waited_seconds, 0)
+        self._timers[request] = loop.call_later(left, self._give_up, request)
 
     def leave(self, request: TrackedRequest) -> bool:
         """Lets a request go; returns False if it is not here."""
@@ -318,7 +296,8 @@ class WaitingRoom:
         if timer is None:
             return False
         timer.cancel()
-        request.end_wait(asyncio.get_running_loop().time())
+        left = timer.when() - asyncio.get_running_loop().time()
+        request.waited_seconds = self._seconds - max(left, 0)
         return True
 
     def _give_up(self, request: TrackedRequest) -> None:

@@ -1,35 +1,32 @@
 """Work on what a client sent, in a process of its own, which is ended if it takes too long.
 
 Chat templates are rendered and grammars compiled in such processes. Started as a module with LOADER
-ARGUMENT SECONDS, this is such a process. What both send is a length in 4 bytes, big-endian, and as
-many bytes: of JSON to the process, and from it a byte that says whether the text after it is an
-answer or an error. To parse megabytes would keep the event loop.
+ARGUMENT SECONDS SOCKET, this is such a process. JSON goes both ways: to it any value, and from it
+an object with a `text` or an `error`.
 """
 
 import asyncio
 import importlib
 import json
 import logging
-import os
 import resource
 import signal
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, BinaryIO
-
-from optimist_gateway.security.beside import beside
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS = 60.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-_READ_AHEAD_BYTES = 2**20
-_ANSWER, _ERROR = b"+", b"-"
 MEMORY_BYTES = 4 * 1024**3
-_LENGTH_BYTES = 4
 
 
 class ChildError(Exception):
@@ -48,6 +45,21 @@ class ChildDiedError(ChildUnavailableError):
     """The process died of what it was asked."""
 
 
+class _Child(NamedTuple):
+    process: "subprocess.Popen[bytes]"
+    connection: "Connection[bytes, bytes]"
+
+    def receive(self, seconds: float) -> Any:
+        """Returns the next message; raises TimeoutError, or EOFError or OSError if it died."""
+        if not self.connection.poll(seconds):
+            raise TimeoutError
+        return json.loads(self.connection.recv_bytes(MAX_ANSWER_BYTES))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
 @dataclass(eq=False)
 class ChildProcess:
     """One warm process that answers one question at a time; started again whenever it was ended.
@@ -63,164 +75,98 @@ class ChildProcess:
     """The longest that one text may take."""
     what: str
     """What errors say the process is for."""
-    _process: asyncio.subprocess.Process | None = field(init=False, default=None)
-    _turn: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
+    _child: _Child | None = field(init=False, default=None)
+    _thread: ThreadPoolExecutor = field(
+        init=False, default_factory=partial(ThreadPoolExecutor, 1, "child")
+    )
+    """Who leaves lets an exchange end: to start the process again would take everybody longer."""
 
-    async def ask(self, value: Any, size: int = 0) -> str:
-        """Returns the text for a JSON value, which has about so many characters.
+    async def ask(self, value: Any) -> str:
+        """Returns the text for a JSON value.
 
         Raises:
             ChildError: The function in the process raised; the text is its message.
             ChildTimeoutError: It took too long.
             ChildUnavailableError: It cannot be asked.
         """
-        message = await beside(partial(encode_message, value), size)
-        await self._turn.acquire()
-        asking = asyncio.create_task(self._answer(message))
-        asking.add_done_callback(self._end_turn)
-        # Who leaves lets the exchange end: to start the process again would take everybody longer.
-        answer = await asyncio.shield(asking)
-        text = answer[1:].decode(errors="surrogatepass")
-        if answer[:1] == _ERROR:
-            raise ChildError(text)
-        return text
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, copy_context().run, self._ask, value)
 
     async def stop(self) -> None:
         """Ends the process."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        child, self._child = self._child, None
+        if child is not None:
+            await asyncio.to_thread(child.end)
 
-    def _end_turn(self, asking: "asyncio.Task[bytes]") -> None:
-        self._turn.release()
-        if not asking.cancelled():
-            # Nobody may be there who hears of it.
-            asking.exception()
-
-    async def _answer(self, message: bytes) -> bytes:
-        process = await self._running()
+    def _ask(self, value: Any) -> str:
+        child = self._running()
         try:
-            async with self._stop_if_it_fails(), asyncio.timeout(self.seconds):
-                return await _exchange(process, message)
+            child.connection.send_bytes(json.dumps(value).encode())
+            answer = child.receive(self.seconds)
         except TimeoutError:
-            logger.error("%s took longer than %g s", self.what, self.seconds)
+            child.end()
             reason = f"{self.what} took longer than {self.seconds:g} seconds"
+            logger.error("%s", reason)
             raise ChildTimeoutError(reason) from None
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (EOFError, OSError):
+            child.end()
             raise ChildDiedError(f"the process of {self.what} died") from None
+        if "error" in answer:
+            raise ChildError(answer["error"])
+        return str(answer["text"])
 
-    @asynccontextmanager
-    async def _stop_if_it_fails(self) -> AsyncIterator[None]:
-        """Ends a process that was left within an exchange: its next answer would be this one's."""
+    def _running(self) -> _Child:
+        if self._child is not None and self._child.process.poll() is None:
+            return self._child
+        ours, theirs = Pipe()
+        socket = theirs.fileno()
+        words = [self.loader, self.argument, str(self.seconds), str(socket)]
+        with theirs:
+            process = subprocess.Popen(  # noqa: S603 (ourselves)
+                [sys.executable, "-m", "optimist_gateway.security.child_process", *words],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[socket],
+            )
+        self._child = child = _Child(process, ours)
         try:
-            yield
-        except BaseException:
-            await asyncio.shield(self.stop())
-            raise
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is not None and self._process.returncode is None:
-            return self._process
-        words = [self.loader, self.argument, str(self.seconds)]
-        self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "optimist_gateway.security.child_process", *words),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_READ_AHEAD_BYTES,
-        )
-        does_not_start = f"the process of {self.what} does not start"
-        try:
-            async with self._stop_if_it_fails(), asyncio.timeout(START_SECONDS):
-                await _read(process)
-        except TimeoutError:
-            reason = f"{does_not_start} within {START_SECONDS:g} seconds"
+            child.receive(START_SECONDS)
+        except (EOFError, OSError):
+            # A timeout is an OSError, too.
+            child.end()
+            reason = f"the process of {self.what} does not start; the log says why"
             raise ChildUnavailableError(reason) from None
-        except asyncio.IncompleteReadError:
-            raise ChildUnavailableError(f"{does_not_start}; the log says why") from None
-        return process
+        return child
 
 
-async def _exchange(process: asyncio.subprocess.Process, message: bytes) -> bytes:
-    writing = asyncio.create_task(_write(process, message))
-    try:
-        answer = await _read(process)
-        await writing
-    finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-    return answer
-
-
-async def _write(process: asyncio.subprocess.Process, message: bytes) -> None:
-    if process.stdin is None:
-        raise ConnectionError("the process has no input")
-    process.stdin.write(message)
-    await process.stdin.drain()
-
-
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    if process.stdout is None:
-        raise ConnectionError("the process has no output")
-    length = int.from_bytes(await process.stdout.readexactly(_LENGTH_BYTES), "big")
-    if length > MAX_ANSWER_BYTES:
-        raise ConnectionError(f"an answer of {length} bytes")
-    answer = await process.stdout.readexactly(length)
-    if answer[:1] not in (_ANSWER, _ERROR):
-        raise ConnectionError("an answer that is none")
-    return answer
-
-
-def main(loader: str, argument: str, seconds: str) -> None:
-    """Answers requests until the input ends; the parent waits so many seconds for an answer."""
-    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    # Whatever a library prints must not get among the answers.
-    os.dup2(2, 1)
+def main(loader: str, argument: str, seconds: str, socket: str) -> None:
+    """Answers requests until the parent ends; it waits so many seconds for an answer."""
+    connection: Connection[bytes, bytes] = Connection(int(socket))
     # Ctrl-C in a terminal reaches the whole group; the parent decides when this ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     module, _, name = loader.partition(":")
     ask = getattr(importlib.import_module(module), name)(argument)
-    write_message(answers, _ANSWER)
-    while (request := read_message(requests)) is not None:
+    connection.send_bytes(b"{}")
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
         # A parent that was killed cannot kill this process any more.
         signal.setitimer(signal.ITIMER_REAL, 2 * float(seconds))
-        answer = _answer(ask, request)
+        connection.send_bytes(_answer(ask, request))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        write_message(answers, answer)
-
-
-def read_message(stream: BinaryIO) -> Any:
-    """Returns the next message, or None at the end of the stream."""
-    head = stream.read(_LENGTH_BYTES)
-    if len(head) < _LENGTH_BYTES:
-        return None
-    return json.loads(stream.read(int.from_bytes(head, "big")))
-
-
-def write_message(stream: BinaryIO, data: bytes) -> None:
-    """Writes one message."""
-    stream.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
-    stream.flush()
-
-
-def encode_message(value: Any) -> bytes:
-    """Returns a JSON value as it goes over the pipe to the process."""
-    data = json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
-    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 def _answer(ask: Callable[[Any], str], request: Any) -> bytes:
     try:
-        return _ANSWER + ask(request).encode(errors="surrogatepass")
+        return json.dumps({"text": ask(request)}).encode()
     except MemoryError:
-        return _ERROR + b"it takes too much memory"
+        reason = "it takes too much memory"
     except Exception as error:
         # Whatever goes wrong is the fault of the request, or of the model's template.
         reason = f"{error}"[:1000] or type(error).__name__
-        return _ERROR + reason.encode(errors="surrogatepass")
+    return json.dumps({"error": reason}).encode()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """The keys that are valid now, of the settings and of files that may change, and who asks.
 
-Only their digests are kept, and all of them are compared in constant time.
+Only their digests are kept, and looked up: how long that takes says nothing about a key.
 """
 
-import hmac
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -30,30 +29,22 @@ _DIGEST_CHARACTERS = 64
 
 
 @dataclass(frozen=True)
-class ApiKey:
-    """A key by which a client is known."""
+class Client:
+    """Who sent the request that the running task answers."""
 
-    name: str
-    """What logs and limits call the client."""
-    digest: bytes
-    """SHA-256 of the key."""
+    name: str = ""
+    """Name of its key, for logs and limits; empty if keys are not asked for."""
     is_admin: bool = False
 
 
-def find_key(keys: Iterable[ApiKey], secret: bytes) -> ApiKey | None:
-    """Returns the key that a client shows, or None if there is none like it."""
-    if len(secret) > MAX_KEY_BYTES:
-        return None
-    digest, found = sha256(secret).digest(), None
-    # All of them, so that the time says nothing about where the right one stands.
-    for key in keys:
-        if hmac.compare_digest(key.digest, digest):
-            found = key
-    return found
+ANONYMOUS = Client()
+
+current_client: ContextVar[Client] = ContextVar("current_client", default=ANONYMOUS)
+"""Set where a request is authenticated, before it is handled."""
 
 
-def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
-    """Returns the keys of lines `name:key`, `key`, `name:digest` or `digest`.
+def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> dict[bytes, Client]:
+    """Returns the clients of lines `name:key`, `key`, `name:digest` or `digest`, by digests.
 
     A digest is the SHA-256 of a key as 64 hexadecimal digits. Empty lines and those that begin with
     `#` are skipped.
@@ -62,7 +53,7 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
         ValueError: A line is no key, a name occurs twice or there are too many. The text names
             the line's number and nothing of its content.
     """
-    keys: dict[str, ApiKey] = {}
+    digests: dict[str, bytes] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -74,30 +65,12 @@ def parse_keys(lines: Iterable[str], *, is_admin: bool = False) -> list[ApiKey]:
         is_digest = len(secret) == _DIGEST_CHARACTERS and set(secret) <= set(hexdigits)
         digest = bytes.fromhex(secret) if is_digest else sha256(secret.encode()).digest()
         name = name.strip() or f"key-{digest.hex()[:8]}"
-        if name in keys:
+        if name in digests:
             raise ValueError(f"line {number}: its name was used before")
-        keys[name] = ApiKey(name, digest, is_admin)
-    if len(keys) > MAX_KEYS:
-        raise ValueError(f"there are {len(keys)} keys, at most {MAX_KEYS} may be")
-    return list(keys.values())
-
-
-_Stamp = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Client:
-    """Who sent the request that the running task answers."""
-
-    name: str = ""
-    """Name of its key; empty if keys are not asked for."""
-    is_admin: bool = False
-
-
-ANONYMOUS = Client()
-
-current_client: ContextVar[Client] = ContextVar("current_client", default=ANONYMOUS)
-"""Set where a request is authenticated, before it is handled."""
+        digests[name] = digest
+    if len(digests) > MAX_KEYS:
+        raise ValueError(f"there are {len(digests)} keys, at most {MAX_KEYS} may be")
+    return {digest: Client(name, is_admin) for name, digest in digests.items()}
 
 
 @dataclass(frozen=True)
@@ -112,15 +85,15 @@ class KeySource:
     """File with one key for each line; empty for none."""
     is_admin: bool = False
 
-    def read(self) -> list[ApiKey]:
-        """Reads the keys; raises SetupError if the file cannot be read or a line is no key."""
+    def read(self) -> list[tuple[bytes, Client]]:
+        """Returns the keys; raises SetupError if the file cannot be read or a line is no key."""
         flag = self.flag
         try:
-            keys = parse_keys(self.listed, is_admin=self.is_admin)
+            keys = [*parse_keys(self.listed, is_admin=self.is_admin).items()]
             if self.path:
                 flag = f"{self.flag}-file: {self.path}"
                 lines = Path(self.path).read_text(encoding="utf-8").splitlines()
-                keys += parse_keys(lines, is_admin=self.is_admin)
+                keys += parse_keys(lines, is_admin=self.is_admin).items()
         except UnicodeDecodeError:
             raise SetupError(f"{flag}: cannot be read: it is not UTF-8") from None
         except OSError as error:
@@ -129,7 +102,7 @@ class KeySource:
             raise SetupError(f"{flag}: {error}") from None
         return keys
 
-    def stamp(self) -> _Stamp | None:
+    def stamp(self) -> tuple[int, ...] | None:
         """Returns what changes when the file does."""
         if not self.path:
             return None
@@ -146,8 +119,8 @@ class Keys:
     def __init__(self, sources: Sequence[KeySource]) -> None:
         """Reads the keys; raises SetupError if that fails."""
         self._sources = sources
-        self._stamps = self._find_stamps()
-        self._keys = self._read()
+        self._stamps = [source.stamp() for source in sources]
+        self._clients = self._read()
         self._checked = time.monotonic()
 
     @property
@@ -160,10 +133,7 @@ class Keys:
     def find(self, secret: bytes) -> Client | None:
         """Returns the client that shows a key, or None if it is no valid one."""
         self._follow_files()
-        key = find_key(self._keys, secret)
-        if key is None:
-            return None
-        return Client(key.name, key.is_admin)
+        return self._clients.get(sha256(secret).digest())
 
     def require(self, secret: bytes | None, where: str, *, needs_admin: bool = False) -> Client:
         """Returns who shows a key, which is sent as `where` says.
@@ -172,7 +142,7 @@ class Keys:
             ApiError: The key is missing, wrong, or no admin's; or there is none at all for admins.
         """
         self._follow_files()
-        if needs_admin and not any(key.is_admin for key in self._keys):
+        if needs_admin and not any(one.is_admin for one in self._clients.values()):
             reason = "there is no admin key: set --admin-keys-file"
             raise ApiError(403, reason, code="admin_disabled")
         if not secret:
@@ -187,10 +157,10 @@ class Keys:
 
     def reload(self) -> None:
         """Reads the files again; keys stay as they were if that fails."""
-        self._stamps = self._find_stamps()
+        self._stamps = [source.stamp() for source in self._sources]
         try:
-            self._keys = self._read()
-            logger.info("%d API keys are valid", len(self._keys))
+            self._clients = self._read()
+            logger.info("%d API keys are valid", len(self._clients))
         except SetupError as error:
             logger.error("the API keys stay as they were: %s", error)
 
@@ -198,15 +168,11 @@ class Keys:
         now = time.monotonic()
         if now - self._checked >= CHECK_SECONDS:
             self._checked = now
-            if self._find_stamps() != self._stamps:
+            if [source.stamp() for source in self._sources] != self._stamps:
                 self.reload()
 
-    def _find_stamps(self) -> list[_Stamp | None]:
-        return [source.stamp() for source in self._sources]
-
-    def _read(self) -> list[ApiKey]:
+    def _read(self) -> dict[bytes, Client]:
         keys = [key for source in self._sources for key in source.read()]
-        names = [key.name for key in keys]
-        if len(set(names)) < len(names):
+        if len({client.name for _, client in keys}) < len(keys):
             raise SetupError("--api-keys, --admin-keys: a name or a key is given twice")
-        return keys
+        return dict(keys)

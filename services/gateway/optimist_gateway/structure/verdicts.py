@@ -103,7 +103,7 @@ class Verdicts:
         verdict = self._verdicts.get(key)
         if verdict is None or verdict.until < time.monotonic():
             tokens = self._tokens
-            verdict = await self._ask(question, len(data))
+            verdict = await self._ask(question)
             if tokens == self._tokens and len(verdict.answer) < _MAX_CHARACTERS:
                 self._verdicts[key] = verdict
             if len(self._verdicts) > MAX_CHECKED:
@@ -112,12 +112,12 @@ class Verdicts:
             self._verdicts.move_to_end(key)
         return verdict
 
-    async def _ask(self, question: Any, size: int) -> _Verdict:
+    async def _ask(self, question: Any) -> _Verdict:
         if self._process is None:
             description = {"tokenizer": str(self._tokenizer_file()), **self._tokens._asdict()}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
-            return _Verdict(await self._process.ask(question, size))
+            return _Verdict(await self._process.ask(question))
         except (ChildTimeoutError, ChildDiedError):
             return _Verdict("", _TOO_COMPLEX, time.monotonic() + _DOUBT_SECONDS)
         except ChildError as error:

@@ -129,7 +129,6 @@ async def render_chat(
 
     text = await tokenizer.render_messages(
         *await beside(shown, size),
-        size=size,
         template_kwargs=conversation.template_kwargs,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,

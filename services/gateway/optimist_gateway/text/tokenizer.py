@@ -23,7 +23,7 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.infilling import find_infilling
-from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, WholeTexts, is_byte_level
+from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
 
 logger = logging.getLogger(__name__)
 
@@ -90,8 +90,6 @@ class Tokenizer:
             for token_id, token in added
             if token.special or re.fullmatch("<.*>", token.content)
         }
-        self._shared: dict[tuple[int, ...], tuple[frozenset[int], WholeTexts | None]] = {}
-        """What detokenizers that show the same special tokens have in common."""
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
@@ -170,13 +168,11 @@ class Tokenizer:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
-        *,
-        size: int = 0,
         **options: Any,
     ) -> str:
         """Returns the text that the chat template makes of what `with_tools` returns.
 
-        `size` is about how many characters that has; the options are those of `render`.
+        The options are those of `render`.
 
         Raises:
             FieldError: The model has no chat template, or it rejects the messages.
@@ -192,7 +188,7 @@ class Tokenizer:
             **options,
         }
         try:
-            return await self._render(value, size)
+            return await self._render(value)
         except ChildUnavailableError as error:
             raise ApiError(503, str(error), code="overloaded") from error
         except ChildTimeoutError as error:
@@ -251,12 +247,8 @@ class Tokenizer:
 
     def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
         """Returns what turns the tokens of one answer into text, with these special tokens only."""
-        key = tuple(shown_ids)
-        if (shared := self._shared.get(key)) is None:
-            skipped = self.special_ids.difference(shown_ids)
-            texts = WholeTexts(self._texts, skipped) if self._texts is not None else None
-            shared = self._shared[key] = skipped, texts
-        return Detokenizer(self._decode, *shared)
+        skipped = self.special_ids.difference(shown_ids) if shown_ids else self.special_ids
+        return Detokenizer(self._decode, skipped, self._texts)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         if self._texts is not None:
@@ -268,14 +260,14 @@ class Tokenizer:
             return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])
         return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
-    async def _render(self, value: dict[str, Any], size: int) -> str:
+    async def _render(self, value: dict[str, Any]) -> str:
         if self._process is None:
             try:
                 return await asyncio.to_thread(lambda: render(**value))
             except Exception as error:
                 # Whatever a template does wrong is the template's or the request's fault.
                 raise ChildError(str(error) or type(error).__name__) from error
-        return await self._process.ask(value, size)
+        return await self._process.ask(value)
 
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""

@@ -1,13 +1,33 @@
 """What the tokens of a vocabulary are: their texts and bytes."""
 
 import json
-from collections.abc import Collection, Iterator
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import ByteLevel
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from optimist_gateway.core.answer.detokenize import REPLACEMENT, bytes_reader
+_BYTE_OF_LETTER = {
+    letter: byte
+    for byte, letter in bytes_to_unicode().items()  # type: ignore[no-untyped-call]
+}
+"""How byte-level vocabularies write each byte."""
+_HEX_LENGTH = len("<0x00>")
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF_LETTER[letter] for letter in token])
+    except KeyError:
+        # A token that was added as plain text.
+        return token.encode()
+
+
+def _byte_fallback_bytes(token: str) -> bytes:
+    """Returns the bytes of an entry of SentencePiece's; it has U+2581 for a space."""
+    if len(token) == _HEX_LENGTH and token.startswith("<0x") and token.endswith(">"):
+        return bytes.fromhex(token[3:5])
+    return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 
 
 class Vocabulary:
@@ -16,7 +36,13 @@ class Vocabulary:
     def __init__(self, backend: Any) -> None:
         """Takes a tokenizer of the tokenizers library."""
         self._backend = backend
-        self._read_bytes = bytes_reader(set(_decoder_types(backend.decoder)))
+        decoder = {} if backend.decoder is None else json.loads(backend.decoder.__getstate__())
+        decoders = {one.get("type") for one in decoder.get("decoders", [decoder])}
+        self._read_bytes = None
+        if "ByteLevel" in decoders:
+            self._read_bytes = _byte_level_bytes
+        elif decoders & {"ByteFallback", "Metaspace"}:
+            self._read_bytes = _byte_fallback_bytes
         added = backend.get_added_tokens_decoder().items()
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added}
         # No larger than the vocabulary.
@@ -45,15 +71,6 @@ class Vocabulary:
         return self._read_bytes(token)
 
 
-def _decoder_types(decoder: Any) -> Iterator[str]:
-    """Yields the types of a decoder and of those it consists of."""
-    waiting = [json.loads(decoder.__getstate__())] if decoder is not None else []
-    while waiting:
-        one = waiting.pop()
-        yield one["type"]
-        waiting += one.get("decoders", [])
-
-
 def is_byte_level(backend: Backend) -> bool:
     """Returns whether tokens are bytes, whatever precedes them.
 
@@ -76,20 +93,3 @@ class TokenTexts(dict[int, str]):
         if text:
             self[token_id] = text
         return text
-
-
-class WholeTexts(dict[int, str]):
-    """The text of each token that has whole characters and is shown; empty for the others."""
-
-    def __init__(self, texts: TokenTexts, skipped_token_ids: Collection[int]) -> None:
-        """Takes all texts, and the tokens that are not shown."""
-        super().__init__()
-        self._texts, self._skipped = texts, skipped_token_ids
-
-    def __missing__(self, token_id: int) -> str:
-        text = self._texts[token_id]
-        if not text:
-            return ""
-        whole = "" if token_id in self._skipped or REPLACEMENT in text else text
-        self[token_id] = whole
-        return whole

@@ -12,7 +12,6 @@ from optimist_gateway.core.answer.output import (
     Finished,
     FinishReason,
     LogprobReader,
-    Speculation,
     StepLogprobs,
     StepOutput,
     TokenLogprob,
@@ -76,15 +75,12 @@ class Answer:
     _reads_singly: bool = field(init=False)
     """Whether it matters which text is of which token."""
     _reads_at_once: bool = field(init=False)
-    _num_tokens: int = field(init=False, default=0)
-    _num_plain_steps: int = field(init=False, default=0)
-    """Steps of one token that are in none of the other counts."""
+    num_tokens: int = field(init=False, default=0)
+    """Its tokens so far."""
     _num_passes_by_length: list[int] = field(init=False)
     _num_accepted_by_source: list[int] = field(init=False)
-    _finished: Finished | None = field(init=False, default=None)
-    """The scheduler's account, if the answer is all that it counts."""
     _account: Finished | None = field(init=False, default=None)
-    """The same, also if the gateway ended the answer."""
+    """The scheduler's, which may count tokens that came after a stop string."""
 
     def __post_init__(self, stop: Sequence[str]) -> None:
         self._stop = StopStrings(stop)
@@ -109,11 +105,10 @@ class Answer:
             and output.logprobs is None
         ):
             # Most steps bring a token of the model's own, and most answers are text alone.
-            self._num_plain_steps += 1
+            self.num_tokens += 1
+            self._num_passes_by_length[0] += 1
             return Piece(self.detokenizer.push(token_ids), token_ids, 0, 0)
         self.settle(output.finished)
-        # The steps have all of an answer of whose tokens a scheduler knows a part.
-        self._finished = self._account
         reason = output.finished.reason if output.finished else None
         shown = token_ids
         if reason is FinishReason.STOP:
@@ -125,8 +120,6 @@ class Answer:
         if self._stop.found:
             reason = FinishReason.STOP_STRING
             token_ids = token_ids[: len(lengths)]
-            # The scheduler's account would include what came after the stop string.
-            self._finished = None
         elif reason is not None:
             rest += self._stop.push(self.detokenizer.flush()) + self._stop.flush()
         self._count(output, len(token_ids))
@@ -152,38 +145,24 @@ class Answer:
             self._account = finished
 
     @property
-    def num_tokens(self) -> int:
-        """Its tokens so far."""
-        return self._num_tokens + self._num_plain_steps
-
-    @property
     def num_thinking_tokens(self) -> int:
         """Its tokens up to the one with which the model has ended to think, so far."""
         is_inside = self.thinking is not None and self.thinking.is_inside
         return self.num_tokens if is_inside else self._num_thinking_tokens
 
-    def speculation(self) -> Speculation:
-        """Returns what drafts were worth so far."""
-        counts = self._passes_by_length()
-        num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
-        return Speculation(
-            num_passes=sum(counts),
-            num_tokens=self.num_tokens,
-            num_accepted_tokens=sum(self._num_accepted_by_source),
-            num_drafted_tokens=self._account.num_drafted_tokens if self._account else None,
-            accepted_length_histogram=counts[:num_counts],
-        )
-
     def usage(self) -> Usage:
         """Returns the account so far; rejected tokens are known when the request has ended."""
-        finished, account = self._finished, self._account
-        if finished is not None:
-            num_passes, by_source = finished.num_passes, finished.num_tokens_by_source
-            num_accepted = finished.accepted_prediction_tokens
+        account = self._account
+        # It also counts what came after a stop string, and the token after a prompt alone.
+        if account is not None and not self._stop.found and self.num_tokens:
+            num_passes, by_source = account.num_passes, account.num_tokens_by_source
+            num_accepted = account.accepted_prediction_tokens
         else:
-            num_passes, by_source = sum(self._passes_by_length()), self._num_by_source()
+            num_passes, by_source = sum(self._num_passes_by_length), self._num_by_source()
             num_accepted = by_source[DraftSource.PREDICTION]
         num_cached = account.num_cached_tokens if account else 0
+        counts = self._num_passes_by_length
+        num_counts = max((length + 1 for length, count in enumerate(counts) if count), default=0)
         return Usage(
             prompt_tokens=self.num_prompt_tokens,
             completion_tokens=self.num_tokens,
@@ -195,6 +174,8 @@ class Answer:
             num_tokens_by_source={
                 source: by_source[source] for source in sorted(by_source) if by_source[source]
             },
+            num_drafted_tokens=account.num_drafted_tokens if account else None,
+            accepted_length_histogram=counts[:num_counts],
         )
 
     def _num_by_source(self) -> dict[DraftSource, int]:
@@ -202,14 +183,9 @@ class Answer:
         by_source[DraftSource.TARGET] += self.num_tokens - sum(self._num_accepted_by_source)
         return by_source
 
-    def _passes_by_length(self) -> list[int]:
-        """Returns how many steps had 0, 1, 2, ... accepted drafts."""
-        none, *others = self._num_passes_by_length
-        return [none + self._num_plain_steps, *others]
-
     def _count(self, output: StepOutput, num_tokens: int) -> None:
         """Adds the tokens of a step that are part of the answer to its account."""
-        self._num_tokens += num_tokens
+        self.num_tokens += num_tokens
         num_accepted = output.num_accepted_tokens
         if num_accepted:
             num_accepted = min(num_accepted, num_tokens)
@@ -248,7 +224,7 @@ class Answer:
             lengths.append(len(text))
             if self.thinking is not None:
                 self._think(self.thinking, text, self.num_tokens + index + 1)
-            if self._num_tokens + index >= self.min_tokens:
+            if self.num_tokens + index >= self.min_tokens:
                 text = self._stop.push(text)
             if index < num_predicted:
                 predicted += text

@@ -32,8 +32,8 @@ class Detokenizer:
     skipped_token_ids: Collection[int]
     """Special tokens, which have no text."""
     texts: Mapping[int, str] | None = None
-    """The text of each token that has whole characters and is not skipped, empty for the others,
-    for vocabularies where such texts join to that of the whole; None for other vocabularies."""
+    """The text of each token, for vocabularies where texts of whole characters join to that of the
+    whole; None for other vocabularies."""
     _context: Sequence[int] = field(init=False, default=())
     _context_length: int = field(init=False, default=0)
     """How many characters of the decoded context were returned."""
@@ -45,8 +45,9 @@ class Detokenizer:
         """Adds tokens and returns the new text, possibly none."""
         if self._is_whole and self.texts is not None and len(token_ids) == 1:
             # Most steps bring one token, whose text is known.
-            text = self.texts[token_ids[0]]
-            if text:
+            token = token_ids[0]
+            text = self.texts[token]
+            if text and REPLACEMENT not in text and token not in self.skipped_token_ids:
                 # Texts join, so that it needs no context either.
                 self._context, self._context_length = (), 0
                 return text
@@ -137,48 +138,3 @@ def overlap(text: str, marker: str) -> int:
     while start >= 0 and not marker.startswith(text[start:]):
         start = text.find(marker[0], start + 1)
     return len(text) - start if start >= 0 else 0
-
-
-_HEX_LENGTH = len("<0x00>")
-
-
-def _byte_of_letter() -> dict[str, int]:
-    """Returns the bytes by the letters that GPT-2's byte-level vocabularies write for them."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    letters = [chr(byte) for byte in printable] + [chr(0x100 + n) for n in range(len(others))]
-    return dict(zip(letters, printable + others, strict=True))
-
-
-_BYTE_OF_LETTER = _byte_of_letter()
-
-
-def byte_level_bytes(token: str) -> bytes:
-    """Returns the bytes of an entry of a byte-level vocabulary; it has a letter for each byte."""
-    try:
-        return bytes([_BYTE_OF_LETTER[letter] for letter in token])
-    except KeyError:
-        # A token that was added as plain text.
-        return token.encode()
-
-
-def byte_fallback_bytes(token: str) -> bytes:
-    """Returns the bytes of an entry of a vocabulary whose other bytes are written `<0xE6>`.
-
-    Such vocabularies, SentencePiece's, write U+2581 for a space.
-    """
-    if len(token) == _HEX_LENGTH and token.startswith("<0x") and token.endswith(">"):
-        return bytes.fromhex(token[3:5])
-    return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
-
-
-def bytes_reader(decoders: set[str]) -> Callable[[str], bytes] | None:
-    """Returns what reads the entries of a vocabulary, by the types of decoders in tokenizer.json.
-
-    None if only decoding gives their text.
-    """
-    if "ByteLevel" in decoders:
-        return byte_level_bytes
-    if "ByteFallback" in decoders or "Metaspace" in decoders:
-        return byte_fallback_bytes
-    return None

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import zip_longest
 
@@ -125,53 +125,17 @@ class Usage:
     """Tokens of the answer by where they came from, without zeros."""
     cached_prompt_tokens: int = 0
     """Tokens of the prompt that were in the prefix cache."""
+    num_drafted_tokens: int | None = None
+    """Drafts that were verified; None if the scheduler gave no account."""
+    accepted_length_histogram: Sequence[int] = ()
+    """How many passes had 0, 1, 2, ... accepted drafts; at most `MAX_COUNTED` + 1 counts."""
     reasoning_tokens: int = 0
     """Tokens of the answer up to where the model has ended to think."""
 
-
-def merge_usages(usages: Sequence[Usage]) -> Usage:
-    """Returns the account of answers to one prompt, counted once; ValueError if it is not one."""
-    if len({usage.prompt_tokens for usage in usages}) != 1:
-        raise ValueError("the account of answers to one prompt needs one prompt")
-    return replace(
-        add_usages(usages),
-        prompt_tokens=usages[0].prompt_tokens,
-        # What one of them computed the others may have found in the cache.
-        cached_prompt_tokens=min(usage.cached_prompt_tokens for usage in usages),
-    )
-
-
-def add_usages(usages: Sequence[Usage]) -> Usage:
-    """Returns the account of answers to different prompts."""
-    by_source: Counter[DraftSource] = Counter()
-    for usage in usages:
-        by_source.update(usage.num_tokens_by_source)
-    return Usage(
-        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-        completion_tokens=sum(usage.completion_tokens for usage in usages),
-        accepted_prediction_tokens=sum(usage.accepted_prediction_tokens for usage in usages),
-        rejected_prediction_tokens=_sum([one.rejected_prediction_tokens for one in usages]),
-        num_passes=sum(usage.num_passes for usage in usages),
-        num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
-        cached_prompt_tokens=sum(usage.cached_prompt_tokens for usage in usages),
-        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
-    )
-
-
-@dataclass(frozen=True)
-class Speculation:
-    """The forward passes of one or several answers."""
-
-    num_passes: int = 0
-    """Those that emitted tokens."""
-    num_tokens: int = 0
-    """Tokens that they emitted."""
-    num_accepted_tokens: int = 0
-    """How many of these were drafts."""
-    num_drafted_tokens: int | None = 0
-    """Drafts that were verified; None if the scheduler gave no account."""
-    accepted_length_histogram: Sequence[int] = field(default_factory=list)
-    """How many passes had 0, 1, 2, ... accepted drafts; at most `MAX_COUNTED` + 1 counts."""
+    @property
+    def num_accepted_tokens(self) -> int:
+        """How many tokens of the answer were drafts."""
+        return self.completion_tokens - self.num_tokens_by_source.get(DraftSource.TARGET, 0)
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -182,17 +146,29 @@ class Speculation:
     @property
     def mean_accepted_length(self) -> float | None:
         """Tokens of a pass; None without any pass."""
-        return self.num_tokens / self.num_passes if self.num_passes else None
+        return self.completion_tokens / self.num_passes if self.num_passes else None
 
 
-def add_speculations(several: Sequence[Speculation]) -> Speculation:
-    """Returns the sum."""
-    histograms = (one.accepted_length_histogram for one in several)
-    return Speculation(
-        num_passes=sum(one.num_passes for one in several),
-        num_tokens=sum(one.num_tokens for one in several),
-        num_accepted_tokens=sum(one.num_accepted_tokens for one in several),
-        num_drafted_tokens=_sum([one.num_drafted_tokens for one in several]),
+def add_usages(usages: Sequence[Usage], num_answers: int) -> Usage:
+    """Returns the account of so many answers to each prompt; a prompt is counted once."""
+    by_source: Counter[DraftSource] = Counter()
+    for usage in usages:
+        by_source.update(usage.num_tokens_by_source)
+    histograms = (usage.accepted_length_histogram for usage in usages)
+    prompts = [usages[at : at + num_answers] for at in range(0, len(usages), num_answers)]
+    return Usage(
+        prompt_tokens=sum(answers[0].prompt_tokens for answers in prompts),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        accepted_prediction_tokens=sum(usage.accepted_prediction_tokens for usage in usages),
+        rejected_prediction_tokens=_sum([one.rejected_prediction_tokens for one in usages]),
+        num_passes=sum(usage.num_passes for usage in usages),
+        num_tokens_by_source={source: by_source[source] for source in sorted(by_source)},
+        # What one of the answers computed the others may have found in the cache.
+        cached_prompt_tokens=sum(
+            min(usage.cached_prompt_tokens for usage in answers) for answers in prompts
+        ),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        num_drafted_tokens=_sum([usage.num_drafted_tokens for usage in usages]),
         accepted_length_histogram=[sum(counts) for counts in zip_longest(*histograms, fillvalue=0)],
     )
 

@@ -1,6 +1,5 @@
 """Where the text of an answer came from."""
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -34,14 +33,6 @@ class Segment:
     """Where the tokens stand in a prediction or in the prompt, if that is known."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A run of which text is held back."""
-
-    segment: Segment
-    num_characters: int
-
-
 class Provenance:
     """Splits the text of one answer by where its tokens came from.
 
@@ -53,7 +44,8 @@ class Provenance:
     def __init__(self, spans: PredictionSpans, prompt: PromptSpans) -> None:
         self._spans = spans
         self._prompt = prompt
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: list[tuple[Segment, int]] = []
+        """Runs, each with the number of its characters that are still to come."""
         self._last: Segment | None = None
         self._num_runs = 0
 
@@ -69,16 +61,20 @@ class Provenance:
                 shown left out.
             text: The text of the piece; begins with what was held back before.
         """
-        segments = self._release_waiting(text)
-        text = text[sum(len(segment.text) for segment in segments) :]
         start = 0
         for run in self._runs(output, num_tokens):
-            length = sum(lengths[start : start + run.num_tokens])
-            start += run.num_tokens
-            segments.append(replace(run, text=text[:length]))
-            if length > len(text):
-                self._waiting.append(_Waiting(run, length - len(text)))
-            text = text[length:]
+            end = start + run.num_tokens
+            self._waiting.append((run, sum(lengths[start:end])))
+            start = end
+        segments = []
+        waiting, self._waiting = self._waiting, []
+        for run, length in waiting:
+            shown, text = text[:length], text[length:]
+            if shown or run.num_tokens:
+                segments.append(replace(run, text=shown))
+            if len(shown) < length:
+                later = replace(run, num_tokens=0, span=None)
+                self._waiting.append((later, length - len(shown)))
         if segments:
             self._last = segments[-1]
         # What the last token left unfinished comes at the end of the answer.
@@ -87,19 +83,6 @@ class Provenance:
                 segments[-1] = replace(segments[-1], text=segments[-1].text + text)
             else:
                 segments = [replace(self._last, text=text, num_tokens=0, span=None)]
-        return segments
-
-    def _release_waiting(self, text: str) -> list[Segment]:
-        """Returns segments of runs of earlier steps, whose text comes now."""
-        segments = []
-        while text and self._waiting:
-            waiting = self._waiting[0]
-            shown = text[: waiting.num_characters]
-            segments.append(replace(waiting.segment, text=shown, num_tokens=0, span=None))
-            waiting.num_characters -= len(shown)
-            if not waiting.num_characters:
-                self._waiting.popleft()
-            text = text[len(shown) :]
         return segments
 
     def _runs(self, output: StepOutput, num_tokens: int) -> list[Segment]:

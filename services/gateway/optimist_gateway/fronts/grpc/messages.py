@@ -1,15 +1,16 @@
 """From the message of a request to the request of all fronts, and from pieces to messages."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 from google.protobuf.message import DecodeError
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from optimist.v1 import inference_pb2
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.output import FinishReason, Speculation, TokenLogprob, Usage
+from optimist_gateway.core.answer.output import FinishReason, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import ApiError, Path
 from optimist_gateway.core.json_text import MAX_WEIGHT
@@ -23,13 +24,12 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.wire_weight import is_heavier_message
 from optimist_gateway.fronts.openai.answer_parts import speculation_answer
-from optimist_gateway.fronts.openai.bodies.base import Body, invalid
+from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.bodies.conversation import Messages
 from optimist_gateway.fronts.openai.bodies.generation import (
     MAX_PREDICTIONS,
     AnswerFields,
     SamplingFields,
-    TokenIds,
 )
 from optimist_gateway.fronts.openai.bodies.structure import (
     ANY_OBJECT,
@@ -46,100 +46,17 @@ class ChatBody(Body):
     messages: Messages
 
 
-class TokenIdsBody(Body):
-    """Tokens."""
-
-    ids: TokenIds = Field(default_factory=list)
-
-
-class PredictionBody(Body):
-    """An expected answer."""
-
-    text: str | None = None
-    token_ids: TokenIdsBody | None = None
-
-
 class GenerateBody(AnswerFields):
-    """The fields of a `GenerateRequest`, by their names."""
+    """The fields of a `GenerateRequest` that have limits, by their names."""
 
-    model: str = ""
-    text: str | None = None
-    token_ids: TokenIdsBody | None = None
     chat: ChatBody | None = None
-    predictions: list[PredictionBody] = Field([], fail_fast=True, max_length=MAX_PREDICTIONS)
+    predictions: list[Any] = Field([], max_length=MAX_PREDICTIONS)
     sampling: SamplingFields = SamplingFields()
     max_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1)
     num_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    json_object: bool = False
     json_schema: Json | None = None
     grammar: GrammarText | None = None
-
-    @model_validator(mode="after")
-    def _has_a_prompt(self) -> Self:
-        if self.text is None and self.token_ids is None and self.chat is None:
-            fault = "prompt: one of text, token_ids and chat must be set"
-            raise invalid("prompt", fault, "missing_required_parameter")
-        return self
-
-    @model_validator(mode="after")
-    def _has_predictions_of_one_kind(self) -> Self:
-        for index, one in enumerate(self.predictions):
-            if one.text is None and one.token_ids is None:
-                fault = "must be text or tokens"
-            elif (one.text is None) is not (self.predictions[0].text is None):
-                fault = "must be of the same kind as those before it"
-            else:
-                continue
-            param = f"predictions[{index}]"
-            raise invalid(param, f"{param}: {fault}")
-        return self
-
-    def field_names(self) -> dict[Path, str]:
-        """Returns what fields of the request are called here, as `Request.names` does."""
-        if self.chat is not None:
-            prompt = "chat.messages"
-        else:
-            prompt = "text" if self.text is not None else "token_ids.ids"
-        names: dict[Path, str] = {("prompts",): prompt, ("prompts", 0): prompt}
-        for index, prediction in enumerate(self.predictions):
-            kind = "text" if prediction.token_ids is None else "token_ids.ids"
-            names[("predictions", index)] = f"predictions[{index}].{kind}"
-        if self.json_schema is not None:
-            names[("structure",)] = "json_schema"
-        else:
-            names[("structure",)] = "json_object" if self.grammar is None else "grammar"
-        return names
-
-    def request(self, model_name: str) -> Request:
-        """Returns the request; `model_name` is the model if it names none."""
-        content = self._content()
-        return self.as_request(
-            model=self.model or model_name,
-            prompts=(self._prompt(),),
-            names=self.field_names,
-            sampling=self.sampling.sampling_values(),
-            n=self.n or 1,
-            max_tokens=self.max_tokens,
-            num_logprobs=self.num_logprobs,
-            predictions=[
-                one.token_ids.ids if one.token_ids is not None else one.text or ""
-                for one in self.predictions
-            ],
-            structure=None if content is None else Structure(content),
-        )
-
-    def _prompt(self) -> Conversation | str | Sequence[int]:
-        if self.chat is not None:
-            return Conversation([message.message() for message in self.chat.messages])
-        return self.token_ids.ids if self.token_ids is not None else self.text or ""
-
-    def _content(self) -> Content | None:
-        if self.json_schema is not None:
-            return JsonContent(self.json_schema, is_lenient=False)
-        if self.grammar is not None:
-            return LarkContent(self.grammar)
-        return ANY_OBJECT if self.json_object else None
 
 
 def read_request(data: bytes) -> inference_pb2.GenerateRequest:
@@ -161,9 +78,67 @@ def generation_request(message: inference_pb2.GenerateRequest, model_name: str) 
     """
     fields = _fields(message)
     try:
-        return GenerateBody.model_validate(fields).request(model_name)
+        body = GenerateBody.model_validate(fields)
     except ValidationError as error:
         raise validation_error(error, fields) from None
+    if message.WhichOneof("prompt") is None:
+        fault = "prompt: one of text, token_ids and chat must be set"
+        raise ApiError(400, fault, param="prompt", code="missing_required_parameter")
+    content = _content(message, body)
+    return body.as_request(
+        model=message.model or model_name,
+        prompts=(_prompt(message, body),),
+        names=partial(_names, message),
+        sampling=body.sampling.sampling_values(),
+        n=body.n or 1,
+        max_tokens=body.max_tokens,
+        num_logprobs=body.num_logprobs,
+        predictions=_predictions(message),
+        structure=None if content is None else Structure(content),
+    )
+
+
+_FIELDS = {"text": "text", "token_ids": "token_ids.ids", "chat": "chat.messages"}
+"""Where a prompt or a prediction of a kind is."""
+
+
+def _names(message: inference_pb2.GenerateRequest) -> dict[Path, str]:
+    """Returns what fields of the request are called here, as `Request.names` does."""
+    prompt = _FIELDS[message.WhichOneof("prompt") or ""]
+    names: dict[Path, str] = {("prompts",): prompt, ("prompts", 0): prompt}
+    for index, prediction in enumerate(message.predictions):
+        field = _FIELDS[prediction.WhichOneof("expected") or ""]
+        names["predictions", index] = f"predictions[{index}].{field}"
+    return names | {("structure",): message.WhichOneof("structure") or ""}
+
+
+def _prompt(
+    message: inference_pb2.GenerateRequest, body: GenerateBody
+) -> Conversation | str | Sequence[int]:
+    if body.chat is not None:
+        return Conversation([message.message() for message in body.chat.messages])
+    return list(message.token_ids.ids) if message.HasField("token_ids") else message.text
+
+
+def _predictions(message: inference_pb2.GenerateRequest) -> list[str | list[int]]:
+    kinds = [one.WhichOneof("expected") for one in message.predictions]
+    for index, kind in enumerate(kinds):
+        if kind is None or kind != kinds[0]:
+            fault = "must be text or tokens" if kind is None else "must be of the first one's kind"
+            param = f"predictions[{index}]"
+            raise ApiError(400, f"{param}: {fault}", param=param, code="invalid_value")
+    return [
+        one.text if kind == "text" else list(one.token_ids.ids)
+        for kind, one in zip(kinds, message.predictions, strict=True)
+    ]
+
+
+def _content(message: inference_pb2.GenerateRequest, body: GenerateBody) -> Content | None:
+    if body.json_schema is not None:
+        return JsonContent(body.json_schema, is_lenient=False)
+    if body.grammar is not None:
+        return LarkContent(body.grammar)
+    return ANY_OBJECT if message.json_object else None
 
 
 def _fields(message: Any) -> dict[str, Any]:
@@ -219,9 +194,9 @@ def usage_message(usage: Usage) -> inference_pb2.Usage:
     )
 
 
-def speculation_message(speculation: Speculation) -> inference_pb2.Speculation:
+def speculation_message(usage: Usage) -> inference_pb2.Speculation:
     """Returns what speculation was worth."""
-    return inference_pb2.Speculation(**speculation_answer(speculation))
+    return inference_pb2.Speculation(**speculation_answer(usage))
 
 
 def _segment(segment: Segment) -> inference_pb2.Segment:

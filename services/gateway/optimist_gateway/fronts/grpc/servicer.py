@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Never, TypeAlias
@@ -24,7 +23,6 @@ from optimist_gateway.fronts.grpc.messages import (
     step_response,
     usage_message,
 )
-from optimist_gateway.generation.choice import Choices
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
@@ -123,33 +121,25 @@ def _shown_key(details: grpc.HandlerCallDetails) -> bytes | None:
     return shown.pop().encode() if len(shown) == 1 else None
 
 
-class PieceInbox:
-    """Holds what came until it is read; the choices pause meanwhile."""
+async def _pieces(generation: Generation) -> AsyncGenerator[tuple[int, Piece], None]:
+    """Yields the pieces of a generation, each with the index of its choice, while it runs.
 
-    def __init__(self, choices: Choices) -> None:
-        """Takes choices whose pieces go to `take`."""
-        self._choices = choices
-        self._pieces: deque[tuple[int, Piece]] = deque()
-        self._news = asyncio.Event()
-        choices.ended.add_done_callback(lambda _: self._news.set())
+    The choices pause until what came is read. Raises as `Generation.running` and `Choices.wait` do.
+    """
+    choices = generation.choices
+    waiting: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
+    choices.ended.add_done_callback(lambda _: waiting.put_nowait(None))
 
-    def take(self, index: int, piece: Piece) -> None:
-        """Adds a piece of a choice."""
-        self._pieces.append((index, piece))
-        self._choices.pause()
-        self._news.set()
+    def take(index: int, piece: Piece) -> None:
+        waiting.put_nowait((index, piece))
+        choices.pause()
 
-    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-        """Yields the pieces, each with the index of its choice; raises as `Choices.wait` does."""
-        while True:
-            while self._pieces:
-                yield self._pieces.popleft()
-            if self._choices.ended.done():
-                await self._choices.wait()
-                return
-            self._news.clear()
-            self._choices.resume()
-            await self._news.wait()
+    async with generation.running(take):
+        while (item := await waiting.get()) is not None:
+            yield item
+            if waiting.empty():
+                choices.resume()
+        await choices.wait()
 
 
 class InferenceServicer:
@@ -163,19 +153,13 @@ class InferenceServicer:
     ) -> AsyncGenerator[inference_pb2.GenerateResponse, None]:
         """Yields the steps of all answers and a summary; a call that is cancelled ends them."""
         observer = self._service.observer
-        message: inference_pb2.GenerateRequest | ApiError
+        record = observer.begin("text_completion", _RPC, trace_parent(context))
+        record.outcome = "disconnected"
         try:
             self._service.admission.require_room()
             message = await beside(partial(read_request, request), len(request))
-        except ApiError as error:
-            message = error
-        is_chat = not isinstance(message, ApiError) and message.HasField("chat")
-        operation = "chat" if is_chat else "text_completion"
-        record = observer.begin(operation, _RPC, trace_parent(context))
-        record.outcome = "disconnected"
-        try:
-            if isinstance(message, ApiError):
-                raise message
+            if message.HasField("chat"):
+                record.operation = "chat"
             name = self._service.default_model.name
             wanted = await beside(partial(generation_request, message, name), len(request))
             async with aclosing(self._events(wanted, context)) as events:
@@ -204,22 +188,20 @@ class InferenceServicer:
         request_id = f"gen-{uuid.uuid4().hex}"
         generation = Generation(self._service, wanted, request_id)
         await context.send_initial_metadata((("x-request-id", request_id),))
-        inbox = PieceInbox(generation.choices)
-        async with generation.running(inbox.take):
-            async for index, piece in inbox.pieces():
+        async with aclosing(_pieces(generation)) as pieces:
+            async for index, piece in pieces:
                 yield step_response(index, piece)
         yield inference_pb2.GenerateResponse(summary=self._summary(generation))
 
     def _summary(self, generation: Generation) -> inference_pb2.Summary:
-        summary = inference_pb2.Summary(
+        usage, request = generation.usage(), generation.request
+        return inference_pb2.Summary(
             request_id=generation.request_id,
             model=generation.model.name,
-            usage=usage_message(generation.usage()),
+            usage=usage_message(usage),
+            speculation=speculation_message(usage) if request.include_speculation else None,
             is_synthetic=generation.is_synthetic,
         )
-        if generation.request.include_speculation:
-            summary.speculation.CopyFrom(speculation_message(generation.speculation()))
-        return summary
 
     async def ListModels(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.ListModelsRequest, context: Context

@@ -8,7 +8,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.output import MAX_COUNTED, Speculation, TokenLogprob, Usage
+from optimist_gateway.core.answer.output import MAX_COUNTED, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.answer.spans import SourceSpan
 
@@ -103,15 +103,15 @@ def response_usage(usage: Usage) -> ResponseUsage:
     }
 
 
-def speculation_answer(speculation: Speculation) -> SpeculationAnswer:
+def speculation_answer(usage: Usage) -> SpeculationAnswer:
     """Returns the `speculation` object of a usage."""
     return {
-        "num_passes": speculation.num_passes,
-        "num_drafted_tokens": speculation.num_drafted_tokens,
-        "num_accepted_tokens": speculation.num_accepted_tokens,
-        "acceptance_rate": speculation.acceptance_rate,
-        "mean_accepted_length": speculation.mean_accepted_length,
-        "accepted_length_histogram": list(speculation.accepted_length_histogram),
+        "num_passes": usage.num_passes,
+        "num_drafted_tokens": usage.num_drafted_tokens,
+        "num_accepted_tokens": usage.num_accepted_tokens,
+        "acceptance_rate": usage.acceptance_rate,
+        "mean_accepted_length": usage.mean_accepted_length,
+        "accepted_length_histogram": list(usage.accepted_length_histogram),
     }
 
 

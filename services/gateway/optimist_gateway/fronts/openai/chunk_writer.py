@@ -210,7 +210,7 @@ class ChoicesWriter:
     def _final_usage(self) -> UsageAnswer:
         usage = self._usage()
         if self.generation.request.include_speculation:
-            usage["speculation"] = speculation_answer(self.generation.speculation())
+            usage["speculation"] = speculation_answer(self.generation.usage())
         return usage
 
 

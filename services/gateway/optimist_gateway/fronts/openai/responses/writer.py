@@ -164,7 +164,7 @@ class ResponseWriter:
         usage = response_usage(self._generation.usage())
         request = self._generation.request
         if request.include_speculation:
-            usage["speculation"] = speculation_answer(self._generation.speculation())
+            usage["speculation"] = speculation_answer(self._generation.usage())
         self._response |= {
             **fingerprint(self._generation),
             "status": status,
