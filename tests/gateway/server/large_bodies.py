@@ -169,6 +169,9 @@ SHAPES: dict[str, Shape] = {
     "more predicted text": _chat(
         b"prediction", lambda size: b'{"type":"content","content":' + _text(CODE)(size) + b"}"
     ),
+    "predicted lines": _chat(
+        b"prediction", lambda size: b'{"type":"content","content":' + _text("\r\n")(size) + b"}"
+    ),
     "predicted tokens": _chat(b"predicted_token_ids", _lists(b"5")),
     "wrong predicted tokens": _chat(
         b"predicted_token_ids", lambda size: _listed(b"5", size)[:-1] + b',"a"]'
@@ -178,6 +181,10 @@ SHAPES: dict[str, Shape] = {
     "prompt": _prompt(_text(CODE)),
     "prompt with its origin": _prompt(
         lambda size: _text(CODE)(size // 20), b'"include_provenance":true'
+    ),
+    "prompt of lines": _prompt(
+        lambda size: _text("a\r\n")(size // 40),
+        b'"prediction":{"type":"content","content":"a\\n"}',
     ),
     "tokens": _prompt(_lists(b"5")),
     "prompts": _prompt(_lists(b'"a"')),
