@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 import torch
-from openai import InternalServerError, NotFoundError, OpenAI
+from openai import BadRequestError, InternalServerError, NotFoundError, OpenAI
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
@@ -26,11 +26,13 @@ from tests.stack import (
 
 OTHER = "bytes"
 TEXT = "def area(width, height):"
+SUFFIX = "\n    return width * height\n"
+MARKS = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def save_other(directory: Path) -> Path:
-    """Saves a random model, whose tokens are bytes."""
+    """Saves a random model, whose tokens are bytes and the marks of fill in the middle."""
     # vLLM has no attention on CPUs for heads of fewer than 32 numbers.
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     path = add_tokenizer(tiny_checkpoint(directory, "llama", **heads))
@@ -38,14 +40,15 @@ def save_other(directory: Path) -> Path:
         tokenizer_file=str(path / "tokenizer.json"), eos_token="</s>"
     )
     tokenizer.chat_template = TEMPLATE
+    tokenizer.add_tokens(MARKS)
     tokenizer.save_pretrained(path)
     return path
 
 
-def expected_tokens(path: Path, length: int) -> list[int]:
-    """Returns what transformers makes of `TEXT`, greedily."""
+def expected_tokens(path: Path, length: int, text: str = TEXT) -> list[int]:
+    """Returns what transformers makes of a text, greedily."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(path)
-    prompt = torch.tensor([tokenizer(TEXT).input_ids])
+    prompt = torch.tensor([tokenizer(text).input_ids])
     auto_model: Any = AutoModelForCausalLM
     model = auto_model.from_pretrained(path, dtype=torch.float64)
     tokens = model.generate(prompt, max_new_tokens=length, do_sample=False, eos_token_id=None)
@@ -64,7 +67,7 @@ class Both(NamedTuple):
         url = f"http://{self.gateway.address}/health"
         return httpx.get(url, trust_env=False).json()
 
-    def ask_other(self) -> list[int]:
+    def ask_other(self, **options: Any) -> list[int]:
         """Returns the tokens of the other model's answer."""
         completion = self.client.completions.create(
             model=OTHER,
@@ -72,6 +75,7 @@ class Both(NamedTuple):
             max_tokens=12,
             temperature=0,
             extra_body={"return_token_ids": True, "ignore_eos": True},
+            **options,
         )
         assert completion.model == OTHER
         return list((completion.choices[0].model_extra or {})["token_ids"])
@@ -113,6 +117,14 @@ def test_each_model_answers_rightly(both: Both) -> None:
     assert both.ask_other() == expected_tokens(both.path, 12)
     with pytest.raises(NotFoundError, match=f"`{MODEL}`, `{OTHER}`"):
         both.client.completions.create(model="none", prompt=TEXT)
+
+
+def test_what_stands_between_two_texts_is_filled_in(both: Both) -> None:
+    before, after, answer = MARKS
+    text = f"{before}{TEXT}{after}{SUFFIX}{answer}"
+    assert both.ask_other(suffix=SUFFIX) == expected_tokens(both.path, 12, text)
+    with pytest.raises(BadRequestError, match="suffix: is not supported: this model's tokenizer"):
+        both.client.completions.create(model=MODEL, prompt=TEXT, suffix=SUFFIX)
 
 
 def test_a_model_whose_engine_is_gone_takes_no_other_with_it(both: Both) -> None:
