@@ -38,7 +38,6 @@ def test_a_prediction_is_as_good_in_a_file_with_cr_lf(client: OpenAI, sent_ends:
     predicted = ask(client, edit, plain.text.replace("\r\n", sent_ends))
     assert predicted.token_ids == plain.token_ids
     assert predicted.accepted > len(plain.token_ids) * 0.9
-    assert predicted.rejected == 0
 
 
 @our_engine(reason="vLLM drafts a word or two of any text")

@@ -16,6 +16,7 @@ from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, Script, Step, tokens
 from tests.gateway.harness import CHAT, COMPLETIONS, Fields, Gateway, Start, starting
+from tests.gateway.text.test_prediction import predictions
 
 PREFIX, SUFFIX = "def main(argument):\n    return ", " + 1\n\n\nprint(index)\n"
 QWEN = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|file_sep|>"]
@@ -171,8 +172,8 @@ async def test_a_prediction_has_the_line_ends_around_the_answer(gateway: Gateway
     suffix = SUFFIX.replace("\n", "\r\n")
     fields = {"prediction": {"type": "content", "content": "index\nindex"}}
     await gateway.answer(COMPLETIONS, prompt="print(", suffix=suffix, **fields)
-    predicted = tokens(gateway.adds[-1].predicted_token_ids)
-    assert gateway.backend.decode(predicted) == "index\r\nindex"
+    predicted = [gateway.backend.decode(one) for one in predictions(gateway.adds[-1])]
+    assert predicted == ["index\r\nindex", "index\nindex"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_gateway.text.line_ends import line_ends, sent_spans, with_line_ends
-from tests.gateway.fake_scheduler import EOS, Script, Step, tokens
+from optimist_gateway.text.line_ends import line_ends, sent_spans, with_lf, with_line_ends
+from optimist_gateway.text.prediction import MAX_LENGTHS
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, Script, Step
 from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
+from tests.gateway.text.test_prediction import predictions
 
 LF = "def area(width, height):\n    return width * height\n\n\nclass Shape:\n    pass\n"
 CRLF = LF.replace("\n", "\r\n")
@@ -29,11 +31,16 @@ def predict(*texts: str) -> Fields:
     return {"prediction": [{"type": "content", "content": text} for text in texts]}
 
 
-async def predicted(gateway: Gateway, path: str, fields: Fields) -> str:
-    """Returns the text of the prediction that the scheduler gets."""
+async def predicted(gateway: Gateway, path: str, fields: Fields) -> list[str]:
+    """Returns the texts of the predictions that the scheduler gets."""
     gateway.say("x")
     await gateway.answer(path, **fields)
-    return gateway.backend.decode(tokens(gateway.adds[-1].predicted_token_ids))
+    return [gateway.backend.decode(one) for one in predictions(gateway.adds[-1])]
+
+
+def forms(text: str) -> list[str]:
+    """Returns a text as it is expected, and then as a model writes it that knows LF alone."""
+    return list(dict.fromkeys([text, with_lf(text)]))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ async def test_it_has_those_of_the_prompt(
         (RESPONSES, {"input": prompt}),
         (RESPONSES, {"instructions": ASK, "input": user(prompt)["messages"]}),
     ):
-        assert await predicted(gateway, path, asked | predict(sent)) == expected
+        assert await predicted(gateway, path, asked | predict(sent)) == forms(expected)
 
 
 async def test_all_messages_and_all_prompts_count(gateway: Gateway) -> None:
@@ -88,14 +95,14 @@ async def test_all_messages_and_all_prompts_count(gateway: Gateway) -> None:
         (COMPLETIONS, {"prompt": [ASK, CRLF]}),
         (COMPLETIONS, {"prompt": [OTHER, CRLF, CRLF, LF]}),
     ):
-        assert await predicted(gateway, path, asked | predict(LF)) == CRLF
+        assert await predicted(gateway, path, asked | predict(LF)) == [CRLF, LF]
 
 
 async def test_each_of_several_has_those_of_its_lines(gateway: Gateway) -> None:
     files = [CRLF, "# Notes\n\nTo be done.\n"]
     asked = user(f"{ASK}\n\n{files[0]}\n{files[1]}")
     sent = [LF, files[1].replace("\n", "\r\n"), *files]
-    expected = "".join([*files, *files])
+    expected = [*files, *files, LF, LF]
     assert await predicted(gateway, CHAT, asked | predict(*sent)) == expected
 
 
@@ -103,7 +110,17 @@ async def test_tokens_stay_as_they_are(gateway: Gateway) -> None:
     for text in (LF, CRLF):
         ids = gateway.backend.encode(text).ids
         asked = user(f"{ASK}\n\n{LF}") | {"predicted_token_ids": ids}
-        assert await predicted(gateway, CHAT, asked) == text
+        assert await predicted(gateway, CHAT, asked) == [text]
+
+
+async def test_there_is_but_one_form_without_room_for_two(gateway: Gateway) -> None:
+    # As many predictions as may be; as many tokens as may be.
+    assert len(await predicted(gateway, CHAT, user(CRLF) | predict(*[CRLF] * 15))) == 16
+    assert len(await predicted(gateway, CHAT, user(CRLF) | predict(*[CRLF] * 16))) == 16
+    line = "def main(argument):\r\n"
+    long = line * (MAX_LENGTHS * MAX_MODEL_LEN // len(gateway.backend.encode(line).ids))
+    sent = predict(*[long[: len(long) // 4]] * 4)
+    assert len(await predicted(gateway, CHAT, user(line) | sent)) == 4
 
 
 @pytest.mark.parametrize(("prompt", "sent"), [(LF, LF), (LF, CRLF), (CRLF, LF), (CRLF, CRLF)])
@@ -122,6 +139,17 @@ async def test_provenance_counts_characters_as_they_were_sent(
     shown = [sent[span["start"] : span["end"]] for span in spans]
     assert [one.splitlines() for one in shown] == [one.splitlines() for one in texts]
     assert (spans[1]["end"], sent[: spans[0]["end"]]) == (len(sent), shown[0])
+
+
+async def test_provenance_of_an_answer_with_lf_to_a_prompt_with_cr_lf(gateway: Gateway) -> None:
+    ids, begin = gateway.backend.encode(LF).ids, len(gateway.backend.encode(CRLF).ids)
+    positions = range(begin, begin + len(ids))
+    gateway.scheduler.script = Script([Step([*ids, EOS], len(ids), positions=positions)])
+    fields = user(CRLF) | predict("", CRLF) | {"include_provenance": True}
+    (choice,) = (await gateway.answer(CHAT, **fields))["choices"]
+    assert choice["message"]["content"] == LF
+    span = {"index": 1, "start": 0, "end": len(CRLF)}
+    assert choice["provenance"][0]["prediction"] == span
 
 
 TEXTS = st.text("ab \r\n", max_size=40)

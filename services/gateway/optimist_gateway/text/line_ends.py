@@ -34,8 +34,12 @@ def with_line_ends(prediction: str, prompt: LineEnds) -> str:
     expected = in_common or others or Counter("\n")
     if not own or expected[own.most_common(1)[0][0]] == max(expected.values()):
         return prediction
-    end = expected.most_common(1)[0][0]
-    return prediction.replace("\r\n", "\n").replace("\r", "\n").replace("\n", end)
+    return with_lf(prediction).replace("\n", expected.most_common(1)[0][0])
+
+
+def with_lf(text: str) -> str:
+    """Returns a text whose lines end with LF."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def sent_spans(spans: Sequence[tuple[int, int]], read: str, sent: str) -> list[tuple[int, int]]:

@@ -10,13 +10,20 @@ from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Conversation, Request
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import beside
-from optimist_gateway.text.line_ends import LineEnds, line_ends, sent_spans, with_line_ends
+from optimist_gateway.text.line_ends import (
+    LineEnds,
+    line_ends,
+    sent_spans,
+    with_lf,
+    with_line_ends,
+)
 from optimist_gateway.text.tokenizer import Tokenizer
 
 # All predictions of a request together are at most this many times as long as the longest sequence.
 MAX_LENGTHS = 4
 # The scheduler rejects more, whatever the model.
 MAX_TOKENS = 262_144
+MAX_PREDICTIONS = 16
 MAX_SENT_TOKENS = 16 * MAX_TOKENS
 """Of predictions, those of each choice of a request counted."""
 
@@ -27,7 +34,8 @@ async def predicted_tokens(
     """Returns the tokens of each prediction, the most likely first, without empty ones.
 
     Each is cut at the length of the model's longest sequence. Texts get the line ends of the
-    prompts.
+    prompts; those with others than LF follow once more with LF, if there is room, as some models
+    write LF whatever they read.
 
     Raises:
         FieldError: The predictions have together more than so many bytes of UTF-8 text or more
@@ -38,6 +46,7 @@ async def predicted_tokens(
     expected = await _expected_line_ends(request, tokenizer) if texts else None
     longest = min(model.max_model_len, MAX_TOKENS)
     encoded: list[SentPrediction] = []
+    others: list[tuple[int, str]] = []
     for index, prediction in enumerate(request.predictions):
         if not isinstance(prediction, str):
             model.require_known(prediction, ("predictions", index))
@@ -47,14 +56,23 @@ async def predicted_tokens(
         if expected is not None:
             adapt = partial(with_line_ends, prediction, expected)
             text = await beside(adapt, len(prediction) + len(expected))
-        encoded.append(await _encode(index, prediction, text, request, tokenizer, longest))
-    counts = (len(one.token_ids) for one in encoded)
+        encoded.append(await _encode(index, text, request, tokenizer, longest))
+        if "\r" in text:
+            others.append((index, with_lf(text)))
+    counts = [len(one.token_ids) for one in encoded]
     # They are sent with each choice.
     most = min(
         MAX_LENGTHS * model.max_model_len, MAX_TOKENS, MAX_SENT_TOKENS // request.num_choices
     )
     _require_at_most(counts, most, "tokens")
-    return [one for one in encoded if one.token_ids]
+    encoded = [one for one in encoded if one.token_ids]
+    room = most - sum(counts)
+    for index, text in others[: MAX_PREDICTIONS - len(encoded)]:
+        other = await _encode(index, text, request, tokenizer, longest)
+        room -= len(other.token_ids)
+        if room >= 0:
+            encoded.append(other)
+    return encoded
 
 
 async def _expected_line_ends(request: Request, tokenizer: Tokenizer) -> LineEnds | None:
@@ -71,14 +89,15 @@ async def _expected_line_ends(request: Request, tokenizer: Tokenizer) -> LineEnd
 
 
 async def _encode(
-    index: int, sent: str, text: str, request: Request, tokenizer: Tokenizer, most: int
+    index: int, text: str, request: Request, tokenizer: Tokenizer, most: int
 ) -> SentPrediction:
+    """Returns the tokens of a prediction, of which the client has sent a text like this one."""
     encoding = await tokenizer.encode(
         text, add_special_tokens=False, with_offsets=request.include_provenance, most=most
     )
     if encoding.offsets is None:
         return SentPrediction(index, encoding.token_ids)
-    offsets = encoding.offsets
+    offsets, sent = encoding.offsets, str(request.predictions[index])
 
     def locate() -> list[tuple[int, int]]:
         spans = joined_spans(offsets)
