@@ -19,7 +19,7 @@ chat = client.chat.completions
 class Weather(BaseModel):
     """Tells the weather."""
 
-    city: str = Field(pattern=r"^(?!x)\w+$")
+    city: str = Field(json_schema_extra={"pattern": r"^(?!x)\w+$"})
     days: int = Field(1, ge=1, le=7)
 
 
