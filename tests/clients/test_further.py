@@ -1,4 +1,4 @@
-"""Clients with many dependencies, which live in an environment of their own (`make clients`)."""
+"""Measuring clients, which live in an environment of their own (`make clients`)."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.command import run
 from tests.integration.edit import MODEL
-from tests.stack import BUNDLED_MODEL, REPOSITORY, WHITE_SPACE, Stack, our_engine
+from tests.stack import BUNDLED_MODEL, REPOSITORY, Stack
 
 BIN = REPOSITORY / ".venv-clients" / "bin"
 HERE = Path(__file__).parent
@@ -22,13 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not IS_INSTALLED, reason="`make clients` was not run"),
     pytest.mark.slow,
 ]
-
-
-@pytest.mark.parametrize(
-    "name", ["litellm_chat", pytest.param("langchain_chat", marks=our_engine(reason=WHITE_SPACE))]
-)
-def test_python(stack: Stack, name: str) -> None:
-    run(BIN / "python", HERE / "scripts" / f"{name}.py", stack.url, env=OFFLINE)
 
 
 def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:

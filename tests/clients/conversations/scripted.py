@@ -1,4 +1,4 @@
-"""A model that follows a plan: it reads its prompt's text, and calls tools as a good model would."""
+"""A model that follows a plan: it reads its prompt's text, and calls tools as good ones do."""
 
 import json
 import re
@@ -54,9 +54,11 @@ class Prompt:
     """Parameters of the functions by name."""
     turns: list[tuple[str, str]]
     """Role and text of each message."""
+    prediction: str
+    """What came as the expected answer."""
 
     @classmethod
-    def read(cls, text: str) -> "Prompt":
+    def read(cls, text: str, prediction: str) -> "Prompt":
         """Takes a prompt of `CHAT_TEMPLATE` apart."""
         parts = re.findall(r"<\|im_start\|>(\w+)\n(.*?)(?=<\|im_start\|>|\Z)", text, re.DOTALL)
         turns = [(role, said.rstrip("\n").removesuffix("<|im_end|>")) for role, said in parts]
@@ -65,7 +67,7 @@ class Prompt:
             lines = turns.pop(0)[1].split("\n")[:-1]
             functions = [json.loads(line)["function"] for line in lines]
             tools = {one["name"]: one.get("parameters", {}) for one in functions}
-        return cls(tools, turns)
+        return cls(tools, turns, prediction)
 
     @property
     def results(self) -> list[str]:
@@ -93,12 +95,14 @@ Plan = Callable[[Prompt], str]
 def obey(prompt: Prompt) -> str:
     """A plan: does what the user says last, in double brackets; then says what the tools said.
 
-    `[[say TEXT]]`, any number of `[[call NAME ARGUMENTS]]`, or `[[recall]]` for the roles of the
-    conversation and all that tools said in it.
+    `[[say TEXT]]`, any number of `[[call NAME ARGUMENTS]]`, `[[predicted]]` for the prediction, or
+    `[[recall]]` for the roles of the conversation and all that tools said in it.
     """
     if prompt.results:
         return f"The tools said: {', '.join(prompt.results)}."
-    orders = re.findall(r"\[\[(say|call|recall) ?(.*?)\]\](?!\])", prompt.asked, re.DOTALL)
+    orders = re.findall(
+        r"\[\[(say|call|predicted|recall) ?(.*?)\]\](?!\])", prompt.asked, re.DOTALL
+    )
     answer = ""
     for order, what in orders:
         if order == "call":
@@ -106,6 +110,8 @@ def obey(prompt: Prompt) -> str:
             answer += prompt.call(name, **json.loads(arguments))
         elif order == "say":
             answer += what
+        elif order == "predicted":
+            answer += prompt.prediction
         else:
             roles = " ".join(role for role, _ in prompt.turns)
             said = ", ".join(text for role, text in prompt.turns if role == "tool")
@@ -134,13 +140,14 @@ class ScriptedScheduler(FakeScheduler):
 
     def next_script(self, add: scheduler_pb2.Add) -> Script:
         """Says what the plan says, up to `max_tokens`; a fault is the request's error."""
-        text = self._backend.decode(tokens(add.prompt_token_ids), skip_special_tokens=False)
-        prompt = Prompt.read(text)
+        columns = add.prompt_token_ids, add.predicted_token_ids
+        text, prediction = (self._decode(tokens(column)) for column in columns)
+        prompt = Prompt.read(text, prediction)
         self.prompts.append(prompt)
         try:
             token_ids = self._backend.encode(self.plan(prompt)).ids
             self._follow(add.sampling.grammar, token_ids)
-        except Exception as error:  # noqa: BLE001 (the client's test shows it)
+        except Exception as error:
             reason = scheduler_pb2.FINISH_REASON_ERROR
             return Script(reason=reason, message=f"{type(error).__name__}: {error}")
         token_ids = [*token_ids, EOS][: add.max_tokens]
@@ -148,6 +155,9 @@ class ScriptedScheduler(FakeScheduler):
         parts = [token_ids[start : start + _STEP] for start in range(0, len(token_ids), _STEP)]
         stop, length = scheduler_pb2.FINISH_REASON_STOP, scheduler_pb2.FINISH_REASON_LENGTH
         return Script([Step(part) for part in parts], stop if is_whole else length)
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return str(self._backend.decode(token_ids, skip_special_tokens=False))
 
     def _follow(self, grammar: str, token_ids: list[int]) -> None:
         """Raises ValueError if the grammar does not allow the answer, as the worker would."""
@@ -158,5 +168,5 @@ class ScriptedScheduler(FakeScheduler):
         if matcher.is_error():
             raise ValueError(find_reason(matcher))
         if num_taken < len(token_ids) or not matcher.is_accepting():
-            said = self._backend.decode(token_ids[:num_taken])
+            said = self._decode(token_ids[:num_taken])
             raise ValueError(f"the grammar allows no more of the answer than {said!r}")

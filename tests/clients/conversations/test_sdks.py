@@ -4,7 +4,6 @@ Each script asserts what its user sees; it runs in an environment of its own.
 """
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from tests.command import run
 from tests.stack import REPOSITORY
 
 HERE = Path(__file__).parent
+SDKS = HERE / "sdks"
 PYTHON = REPOSITORY / ".venv-clients" / "bin" / "python"
 NODE = HERE / "node_modules" / ".bin" / "node"
 OFFLINE = os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_COLOR": "1"}
@@ -29,7 +29,7 @@ def test_python(served: Served, name: str) -> None:
     if not PYTHON.exists():
         pytest.skip("`make clients` was not run")
     with served.scheduler.follow(obey):
-        run(PYTHON, HERE / f"{name}.py", served.url, env=OFFLINE, timeout=120)
+        run(PYTHON, SDKS / f"{name}.py", served.url, env=OFFLINE, timeout=120)
 
 
 @pytest.mark.parametrize("name", NODE_SCRIPTS)
@@ -37,13 +37,4 @@ def test_node(served: Served, name: str) -> None:
     if not NODE.exists():
         pytest.skip("`make clients` was not run")
     with served.scheduler.follow(obey):
-        run(NODE, HERE / f"{name}.mjs", served.url, env=OFFLINE, timeout=120)
-
-
-def test_java(served: Served) -> None:
-    """It offers HTTP/2 with each first request."""
-    java = shutil.which("java")
-    if java is None:
-        pytest.skip("there is no java: apt-get install openjdk-17-jdk-headless")
-    with served.scheduler.follow(obey):
-        run(java, HERE / "Conversation.java", served.url, timeout=120)
+        run(NODE, SDKS / f"{name}.mjs", served.url, env=OFFLINE, timeout=120)

@@ -65,7 +65,9 @@ class Chat(unittest.TestCase):
         message = ask(messages=messages, tools=tools)
         self.assertEqual(message.content, "The tools said: rain.")
         message = ask(messages=[*messages, message, RECALL], tools=tools)
-        self.assertEqual(message.content, "system user assistant tool assistant user assistant: rain")
+        self.assertEqual(
+            message.content, "system user assistant tool assistant user assistant: rain"
+        )
 
     def test_create(self):
         def ask(**options):
@@ -100,7 +102,7 @@ class Chat(unittest.TestCase):
         message = chat.parse(model=MODEL, messages=[SAY_REPORT], response_format=Report)
         message = message.choices[0].message
         self.assertEqual(message.parsed.unit, Unit.C)
-        for sent in message, message.model_dump(), message.model_dump(exclude_none=True):
+        for sent in message, message.model_dump(mode="json"), json.loads(message.to_json()):
             answer = chat.create(model=MODEL, messages=[SAY_REPORT, sent, RECALL])
             self.assertEqual(answer.choices[0].message.content, "user assistant user assistant: ")
 
@@ -123,7 +125,7 @@ class Chat(unittest.TestCase):
     def test_many_options(self):
         answer = chat.create(
             model=MODEL,
-            messages=[{"role": "user", "content": "[[say Hello there]]", "name": "ada"}],
+            messages=[{"role": "user", "content": "[[predicted]]", "name": "ada"}],
             max_completion_tokens=1_000_000,
             stop=["a1", "b1", "c1", "d1", "e1", "f1", "g1", "h1"],
             reasoning_effort="low",
@@ -134,6 +136,7 @@ class Chat(unittest.TestCase):
             user="ada",
             safety_identifier="ada",
             prompt_cache_key="ada",
+            prediction={"type": "content", "content": "Hello there"},
             tools=[],
             extra_body={"chat_template_kwargs": {"enable_thinking": False}, "top_k": 20},
         )

@@ -8,10 +8,10 @@ import { z } from "zod";
 
 const options = { name: "optimist", baseURL: `${process.argv[2]}/v1`, apiKey: "none" };
 const compatible = createOpenAICompatible({ ...options, includeUsage: true, supportsStructuredOutputs: true });
-const plain = createOpenAICompatible({ ...options });
+const plain = createOpenAICompatible(options);
 const openai = createOpenAI(options);
 const models = {
-  "compatible": compatible("scripted"), "compatible, no schemas": plain("scripted"),
+  "compatible": compatible("scripted"), "compatible, nothing set": plain("scripted"),
   "openai chat": openai.chat("scripted"), "openai responses": openai.responses("scripted"),
 };
 const Report = z.object({ city: z.string(), took: z.iso.duration(), unit: z.enum(["c", "f"]), days: z.array(z.int()) });
@@ -20,7 +20,9 @@ const user = (content) => ({ role: "user", content });
 const say = `[[say ${JSON.stringify(report)}]]`;
 
 for (const [name, model] of Object.entries(models)) {
-  const common = { model, maxRetries: 0, stopWhen: stepCountIs(5), maxOutputTokens: 1_000_000 };
+  // What it takes for stored it would only name.
+  const store = { openai: { store: false } };
+  const common = { model, maxRetries: 0, stopWhen: stepCountIs(5), maxOutputTokens: 1_000_000, providerOptions: store };
   const tools = {
     weather: tool({
       description: "Tells the weather.", inputSchema: z.object({ city: z.string(), days: z.int().min(1) }),
@@ -34,17 +36,17 @@ for (const [name, model] of Object.entries(models)) {
     const first = await generateText({ ...common, tools, messages, system: "Be brief." });
     assert.equal(first.text, `The tools said: ${rain}.`);
     assert.equal(first.steps.length, 2);
-    const second = await generateText({ ...common, tools, messages: [...messages, ...first.response.messages, user("[[recall]]")] });
+    const second = await generateText({ ...common, tools, messages: [...messages, ...first.responseMessages, user("[[recall]]")] });
     assert.equal(second.text, `user assistant tool assistant user assistant: ${rain}`);
   });
 
   test(`${name}: tools, streamed`, async () => {
     const first = streamText({ ...common, tools, messages, onError: () => {} });
     assert.equal(await first.text, `The tools said: ${rain}.`);
-    const { messages: said } = await first.response;
+    const said = await first.responseMessages;
     const second = streamText({ ...common, tools, messages: [...messages, ...said, user("[[recall]]")], onError: () => {} });
     assert.match(await second.text, /assistant user assistant: rain in Oslo/);
-    assert.ok((await second.usage).outputTokens > 0);
+    assert.equal((await second.usage).outputTokens > 0, name !== "compatible, nothing set");
   });
 
   test(`${name}: reasoning is asked for and goes back`, async () => {
@@ -62,6 +64,12 @@ for (const [name, model] of Object.entries(models)) {
     assert.deepEqual(await streamed.object, report);
     const { output } = await generateText({ model, maxRetries: 0, prompt: say, output: Output.object({ schema: Report }) });
     assert.deepEqual(output, report);
+  });
+
+  test(`${name}: predictions`, async () => {
+    if (name.startsWith("openai")) return;
+    const providerOptions = { optimist: { prediction: { type: "content", content: "fine" } } };
+    assert.equal((await generateText({ ...common, providerOptions, prompt: "[[predicted]]" })).text, "fine");
   });
 
   test(`${name}: stop`, async () => {
