@@ -17,8 +17,8 @@ class Agent:
 
     command: Sequence[str]
     """To which is added what to ask."""
-    again: Callable[[Path], Sequence[str]]
-    """What is added before that to go on with the last conversation, of the home directory."""
+    again: Sequence[str] | None
+    """What is added before that to go on with the last conversation; None if it cannot."""
     read: Callable[[Prompt, Path], str]
     write: Callable[[Prompt, Path, str], str]
     files: Callable[[str], Mapping[str, str]] = lambda _: {}
@@ -90,22 +90,17 @@ def _cline_files(url: str) -> dict[str, str]:
     }
 
 
-def _cline_session(home: Path) -> tuple[str, ...]:
-    (session,) = (home / ".cline/data/sessions").iterdir()
-    return "--id", session.name
-
-
 AGENTS = {
     "codex": Agent(
         command=("codex", "exec", "--skip-git-repo-check", "-s", "danger-full-access"),
-        again=lambda _: ("resume", "--last"),
+        again=("resume", "--last"),
         files=_codex_files,
         read=lambda prompt, path: prompt.call("exec_command", cmd=f"cat {path}"),
         write=lambda prompt, path, text: prompt.call("exec_command", cmd=f"echo {text} > {path}"),
     ),
     "opencode": Agent(
         command=("opencode", "run"),
-        again=lambda _: ("--continue",),
+        again=("--continue",),
         files=_opencode_files,
         variables={
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -117,7 +112,7 @@ AGENTS = {
     ),
     "qwen": Agent(
         command=("qwen", "--yolo", "--auth-type", "openai"),
-        again=lambda _: ("--continue",),
+        again=("--continue",),
         files=_qwen_files,
         read=lambda prompt, path: prompt.call("read_file", file_path=str(path)),
         write=lambda prompt, path, text: prompt.call(
@@ -126,7 +121,7 @@ AGENTS = {
     ),
     "continue": Agent(
         command=("cn", "--config", "../home/config.yaml", "--auto", "-p"),
-        again=lambda _: ("--resume",),
+        again=("--resume",),
         files=_continue_files,
         variables={"CONTINUE_TELEMETRY_ENABLED": "0"},
         read=lambda prompt, path: prompt.call("Read", filepath=str(path)),
@@ -134,7 +129,8 @@ AGENTS = {
     ),
     "cline": Agent(
         command=("cline", "--json", "--thinking", "low"),
-        again=_cline_session,
+        # It goes on only where there is a terminal.
+        again=None,
         files=_cline_files,
         # Without it a service of its own stays when the command ends.
         variables={"CLINE_SESSION_BACKEND_MODE": "local"},

@@ -26,7 +26,7 @@ class Report(BaseModel):
     """What the model is to say."""
 
     city: str
-    tags: set[str]
+    tags: list[str]
 
 
 REPORT = '{"city": "Oslo", "tags": ["wet"]}'
