@@ -210,9 +210,9 @@ clients: setup $(BUF) .venv-clients/installed ## converse by real SDKs and agent
 	@$(call require,java,openjdk-17-jdk-headless)
 	@$(call require,curl,curl)
 	@$(call require,git,git)
-	@$(BIN)/pytest tests/clients $(ARGS)
+	@OPTIMIST_TEST_CLIENTS=1 $(BIN)/pytest tests/clients $(ARGS)
 
-# aider pins what the others have newer; an agent that is not to be had is left out, and its test says so.
+# aider pins what the others have newer. An agent that cannot be installed is left out, and its test is skipped by name.
 .venv-clients/installed: Makefile $(addprefix tests/clients/conversations/,requirements.txt package.json)
 	@$(call require,npm,npm)
 	@echo "making .venv-clients and tests/clients/conversations/node_modules (some minutes, 4.5 GB)"
@@ -221,7 +221,7 @@ clients: setup $(BUF) .venv-clients/installed ## converse by real SDKs and agent
 	@install="-m pip install -qq --disable-pip-version-check"; \
 	.venv-clients/bin/python $$install '$(TORCH)'; \
 	.venv-clients/bin/python $$install '$(TORCH)' -r tests/clients/conversations/requirements.txt; \
-	.venv-clients/aider/bin/python $$install '$(AIDER)'
+	.venv-clients/aider/bin/python $$install '$(AIDER)' || echo "aider cannot be installed"
 	@npm install --prefix tests/clients/conversations --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 

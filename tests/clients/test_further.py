@@ -9,19 +9,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.clients.installed import PYTHON as BIN
+from tests.clients.installed import needs
 from tests.command import run
 from tests.integration.edit import MODEL
-from tests.stack import BUNDLED_MODEL, REPOSITORY, Stack
+from tests.stack import BUNDLED_MODEL, Stack
 
-BIN = REPOSITORY / ".venv-clients" / "bin"
 HERE = Path(__file__).parent
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-IS_INSTALLED = (BIN.parent / "installed").exists()
 
-pytestmark = [
-    pytest.mark.skipif(not IS_INSTALLED, reason="`make clients` was not run"),
-    pytest.mark.slow,
-]
+pytestmark = [needs(BIN / "guidellm"), pytest.mark.slow]
 
 
 def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 """Coding agents: how each is set up for a server of one's own, called, and which tools it has."""
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,6 +13,9 @@ from tests.clients.conversations.scripted import NAME, Prompt
 
 ASK = "Read note.txt, write its code word into answer.txt, and say it."
 AGAIN = "Which one was it, once more?"
+WORD = "heron"
+"""What note.txt says."""
+_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -138,3 +145,40 @@ AGENTS = {
         write=lambda prompt, path, text: prompt.call("editor", path=str(path), new_text=text),
     ),
 }
+
+
+def run(command: Sequence[str | Path], path: Path, cwd: Path, variables: Mapping[str, str]) -> str:
+    """Runs an agent, which sees nothing of this user's settings; returns what it printed.
+
+    Whatever it has started ends with it.
+    """
+    home = cwd.parent / "home"
+    environment = {
+        "PATH": f"{path}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(home),
+        "TMPDIR": str(cwd.parent),
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        **variables,
+    }
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"{command}: not done within {_SECONDS} s") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0, f"{command} ended with {process.returncode}\n{output}"
+    return output

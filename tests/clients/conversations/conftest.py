@@ -5,9 +5,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from tests.clients.conversations.agents import WORD
 from tests.clients.conversations.scripted import CHAT_TEMPLATE, NAME, ScriptedScheduler
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import start_scheduler
@@ -58,3 +60,12 @@ def _running(scheduler: ScriptedScheduler) -> Iterator[int]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the agent works; beside it is its home."""
+    (tmp_path / "home").mkdir()
+    (made := tmp_path / "work").mkdir()
+    (made / "note.txt").write_text(f"The code word is {WORD}.\n")
+    return made

@@ -1,23 +1,14 @@
 """Coding agents at work: what their users see, and that no request of theirs is refused."""
 
-import os
 import re
-import signal
-import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.clients.conversations.agents import AGAIN, AGENTS, ASK, Agent
+from tests.clients.conversations.agents import AGAIN, AGENTS, ASK, WORD, Agent, run
 from tests.clients.conversations.conftest import Served
 from tests.clients.conversations.scripted import NAME, Plan, Prompt
-from tests.stack import REPOSITORY
-
-NODE = Path(__file__).parent / "node_modules" / ".bin"
-AIDER = REPOSITORY / ".venv-clients" / "aider" / "bin"
-WORD = "heron"
-SECONDS = 120
+from tests.clients.installed import NODE, needs
 
 pytestmark = pytest.mark.slow
 
@@ -41,59 +32,15 @@ def plan_of(agent: Agent, directory: Path) -> Plan:
     return plan
 
 
-def run(command: Sequence[str | Path], path: Path, cwd: Path, variables: Mapping[str, str]) -> str:
-    """Runs an agent, which sees nothing of this user's settings; returns what it printed.
-
-    Whatever it has started ends with it.
-    """
-    home = cwd.parent / "home"
-    environment = {
-        "PATH": f"{path}:/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(home),
-        "TMPDIR": str(cwd.parent),
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "NO_COLOR": "1",
-        **variables,
-    }
-    process = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        raise AssertionError(f"{command}: not done within {SECONDS} s\n{output}") from None
-    assert process.returncode == 0, f"{command} ended with {process.returncode}\n{output}"
-    return output
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """Where the agent works; beside it is its home."""
-    (tmp_path / "home").mkdir()
-    (made := tmp_path / "work").mkdir()
-    (made / "note.txt").write_text(f"The code word is {WORD}.\n")
-    return made
-
-
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs(NODE / one.command[0])) for name, one in AGENTS.items()]
+)
 def test_agent(served: Served, directory: Path, name: str) -> None:
     agent, url = AGENTS[name], f"{served.url}/v1"
     home = directory.parent / "home"
     for place, text in agent.files(url).items():
         (home / place).parent.mkdir(parents=True, exist_ok=True)
         (home / place).write_text(text)
-    if not (NODE / agent.command[0]).exists():
-        pytest.skip(f"{agent.command[0]} is not installed: `make clients`")
     known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "OPENAI_MODEL": NAME}
     variables = known | dict(agent.variables)
     before = served.refused()

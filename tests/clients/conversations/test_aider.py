@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conversations.agents import AGAIN
+from tests.clients.conversations.agents import AGAIN, run
 from tests.clients.conversations.conftest import Served
 from tests.clients.conversations.scripted import NAME, Prompt
-from tests.clients.conversations.test_agents import directory, run  # noqa: F401 (a fixture)
-from tests.stack import REPOSITORY
+from tests.clients.installed import AIDER, needs
 
-AIDER = REPOSITORY / ".venv-clients" / "aider" / "bin"
 ASK = "Make the code word egret."
 
 
@@ -31,9 +29,8 @@ def plan(prompt: Prompt) -> str:
 
 
 @pytest.mark.slow
-def test_aider(served: Served, directory: Path) -> None:  # noqa: F811
-    if not (AIDER / "aider").exists():
-        pytest.skip("aider is not installed: `make clients`")
+@needs(AIDER / "aider")
+def test_aider(served: Served, directory: Path) -> None:
     home = directory.parent / "home"
     # It would fetch these from the network.
     prices = home / ".aider" / "caches" / "model_prices_and_context_window.json"
