@@ -39,6 +39,9 @@ CHAT_TEMPLATE = """\
     {%- for call in message.tool_calls or [] %}
         {%- set said.text = said.text ~ "<tool_call>" ~ call.function | tojson ~ "</tool_call>" %}
     {%- endfor %}
+    {%- if message.reasoning_content %}
+        {%- set said.text = "<think>" ~ message.reasoning_content ~ "</think>" ~ said.text %}
+    {%- endif %}
     {{- turn(message.role, said.text) }}
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
@@ -92,16 +95,21 @@ Plan = Callable[[Prompt], str]
 """What the model answers to a prompt."""
 
 
+def thought(text: str) -> str:
+    """Writes what a model thinks before it answers."""
+    return f"<think>\n{text}\n</think>\n\n"
+
+
 def obey(prompt: Prompt) -> str:
     """A plan: does what the user says last, in double brackets; then says what the tools said.
 
-    `[[say TEXT]]`, any number of `[[call NAME ARGUMENTS]]`, `[[predicted]]` for the prediction, or
+    `[[think TEXT]]`, `[[say TEXT]]`, `[[call NAME ARGUMENTS]]`, `[[predicted]]` for the prediction,
     `[[recall]]` for the roles of the conversation and all that tools said in it.
     """
     if prompt.results:
         return f"The tools said: {', '.join(prompt.results)}."
     orders = re.findall(
-        r"\[\[(say|call|predicted|recall) ?(.*?)\]\](?!\])", prompt.asked, re.DOTALL
+        r"\[\[(think|say|call|predicted|recall) ?(.*?)\]\](?!\])", prompt.asked, re.DOTALL
     )
     answer = ""
     for order, what in orders:
@@ -110,8 +118,11 @@ def obey(prompt: Prompt) -> str:
             answer += prompt.call(name, **json.loads(arguments))
         elif order == "say":
             answer += what
+        elif order == "think":
+            answer += thought(what)
         elif order == "predicted":
-            answer += prompt.prediction
+            # It is expected after thoughts.
+            answer += prompt.prediction.rpartition("</think>\n\n")[2]
         else:
             roles = " ".join(role for role, _ in prompt.turns)
             said = ", ".join(text for role, text in prompt.turns if role == "tool")

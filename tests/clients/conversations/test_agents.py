@@ -7,7 +7,7 @@ import pytest
 
 from tests.clients.conversations.agents import AGAIN, AGENTS, ASK, WORD, Agent, run
 from tests.clients.conversations.conftest import Served
-from tests.clients.conversations.scripted import NAME, Plan, Prompt
+from tests.clients.conversations.scripted import NAME, Plan, Prompt, thought
 from tests.clients.installed import NODE, needs
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,10 @@ def plan_of(agent: Agent, directory: Path) -> Plan:
             return f"Once more: {said[-1]}"
         match prompt.results:
             case []:
-                return f"I read it.\n{agent.read(prompt, directory / 'note.txt')}"
+                return (
+                    thought("Let me see.")
+                    + f"I read it.\n{agent.read(prompt, directory / 'note.txt')}"
+                )
             case [_]:
                 return agent.write(prompt, directory / "answer.txt", said[-1])
         return f"It is {said[-1]}, as I wrote."
@@ -47,6 +50,7 @@ def test_agent(served: Served, directory: Path, name: str) -> None:
     with served.scheduler.follow(plan_of(agent, directory)) as prompts:
         output = run([*agent.command, ASK], NODE, directory, variables)
         assert f"It is {WORD}, as I wrote." in output
+        assert "<think>" not in output
         assert (directory / "answer.txt").read_text().strip() == WORD
         assert len([one for one in prompts if one.tools]) == 3
         if agent.again is not None:

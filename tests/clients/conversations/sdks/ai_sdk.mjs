@@ -30,13 +30,14 @@ for (const [name, model] of Object.entries(models)) {
       execute: async ({ city, days }) => `rain in ${city} for ${days} days`,
     }),
   };
-  const messages = [user('[[call weather {"city": "Oslo", "days": 2}]]')];
+  const messages = [user('[[think It rains.]][[call weather {"city": "Oslo", "days": 2}]]')];
   const rain = "rain in Oslo for 2 days";
 
   test(`${name}: tools`, async () => {
     const first = await generateText({ ...common, tools, messages, system: "Be brief." });
     assert.equal(first.text, `The tools said: ${rain}.`);
     assert.equal(first.steps.length, 2);
+    if (!name.startsWith("openai")) assert.equal(first.steps[0].reasoningText, "It rains.");
     const second = await generateText({ ...common, tools, messages: [...messages, ...first.responseMessages, user("[[recall]]")] });
     assert.equal(second.text, `user assistant tool assistant user assistant: ${rain}`);
   });

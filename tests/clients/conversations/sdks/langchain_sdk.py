@@ -64,7 +64,7 @@ class Chat(unittest.TestCase):
 
     def converse(self, ask):
         """Calls, answers, and asks on; every message goes back as it came."""
-        call = '[[call weather {"city": "Oslo", "days": 2}]]'
+        call = '[[think It rains.]][[call weather {"city": "Oslo", "days": 2}]]'
         messages = [SystemMessage("Be brief."), HumanMessage(call)]
         message = ask(messages)
         (called,) = message.tool_calls

@@ -18,7 +18,10 @@ TOOL = {
         "cache_control": {"type": "ephemeral"},
     },
 }
-CALL = {"role": "user", "content": '[[call weather {"city": "Oslo", "days": 2}]]'}
+CALL = {
+    "role": "user",
+    "content": '[[think It rains.]][[call weather {"city": "Oslo", "days": 2}]]',
+}
 RECALL = {"role": "user", "content": "[[recall]]"}
 
 
@@ -52,6 +55,7 @@ class OpenAI(unittest.TestCase):
         messages = [{"role": "system", "content": [cached]}, CALL]
         message = ask(messages=messages, tools=[TOOL])
         (call,) = message.tool_calls
+        self.assertEqual(message.reasoning_content, "It rains.")
         messages += [message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
         message = ask(messages=messages, tools=[TOOL])
         self.assertEqual(message.content, "The tools said: rain.")

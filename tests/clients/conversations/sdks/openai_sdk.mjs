@@ -14,7 +14,7 @@ const Open = Weather.extend({ sky: z.emoji().optional(), took: z.iso.duration().
 const Report = z.object({ city: z.string(), link: z.url(), unit: z.enum(["c", "f"]), note: z.string().nullable() });
 const report = { city: "Oslo", link: "https://example.org/a", unit: "c", note: null };
 const say = { role: "user", content: `[[say ${JSON.stringify(report)}]]` };
-const call = { role: "user", content: '[[call weather {"city": "Oslo", "days": 2}]]' };
+const call = { role: "user", content: '[[think It rains.]][[call weather {"city": "Oslo", "days": 2}]]' };
 const recall = { role: "user", content: "[[recall]]" };
 const tool = { type: "function", function: { name: "weather", parameters: z.toJSONSchema(Open) } };
 const halved = "cut in the middle \ud83d";
@@ -22,6 +22,7 @@ const halved = "cut in the middle \ud83d";
 async function converse(ask, tools) {
   const messages = [{ role: "developer", content: "Be brief." }, call];
   const called = await ask({ messages, tools });
+  assert.equal(called.reasoning_content, "It rains.");
   assert.deepEqual(JSON.parse(called.tool_calls[0].function.arguments), { city: "Oslo", days: 2 });
   messages.push(called, { role: "tool", tool_call_id: called.tool_calls[0].id, content: "rain" });
   const said = await ask({ messages, tools });
@@ -67,8 +68,10 @@ test("halves of emojis", async () => {
 async function respond(ask, tools) {
   const input = [call];
   const called = await ask({ input, tools });
-  assert.deepEqual(JSON.parse(called.output[0].arguments), { city: "Oslo", days: 2 });
-  input.push(...called.output, { type: "function_call_output", call_id: called.output[0].call_id, output: "rain" });
+  const [thoughts, made] = called.output;
+  assert.equal(thoughts.content[0].text, "It rains.");
+  assert.deepEqual(JSON.parse(made.arguments), { city: "Oslo", days: 2 });
+  input.push(...called.output, { type: "function_call_output", call_id: made.call_id, output: "rain" });
   const said = await ask({ input, tools });
   assert.equal(said.output_text, "The tools said: rain.");
   const again = await ask({ input: [...input, ...said.output, recall], tools });

@@ -40,7 +40,10 @@ class Report(BaseModel):
 
 REPORT = '{"city": "Oslo", "unit": "c", "temperatures": [3, 4]}'
 SAY_REPORT = {"role": "user", "content": f"[[say {REPORT}]]"}
-CALL = {"role": "user", "content": '[[call weather {"city": "Oslo", "days": 2}]]'}
+CALL = {
+    "role": "user",
+    "content": '[[think It rains.]][[call weather {"city": "Oslo", "days": 2}]]',
+}
 RECALL = {"role": "user", "content": "[[recall]]"}
 SCHEMA = Weather.model_json_schema()
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
@@ -60,6 +63,7 @@ class Chat(unittest.TestCase):
         messages = [{"role": "system", "content": "Be brief."}, CALL]
         message = ask(messages=messages, tools=tools)
         (call,) = message.tool_calls
+        self.assertEqual(message.reasoning_content, "It rains.")
         self.assertEqual(json.loads(call.function.arguments), {"city": "Oslo", "days": 2})
         messages += [message, *results(message.tool_calls)]
         message = ask(messages=messages, tools=tools)
@@ -116,7 +120,7 @@ class Chat(unittest.TestCase):
         self.assertEqual(answer.content, "The tools said: rain, rain.")
 
     def test_calls_that_were_cut_off_go_back(self):
-        choice = chat.create(model=MODEL, messages=[CALL], tools=[TOOL], max_tokens=50).choices[0]
+        choice = chat.create(model=MODEL, messages=[CALL], tools=[TOOL], max_tokens=80).choices[0]
         self.assertEqual(choice.finish_reason, "length")
         messages = [CALL, choice.message, *results(choice.message.tool_calls)]
         answer = chat.create(model=MODEL, messages=messages, tools=[TOOL]).choices[0].message
@@ -155,7 +159,8 @@ class Responses(unittest.TestCase):
         """Calls, answers, and asks on; every item goes back as it came."""
         items = [CALL]
         response = ask(input=items, instructions="Be brief.", tools=[FLAT])
-        (call,) = response.output
+        thoughts, call = response.output
+        self.assertEqual(thoughts.content[0].text, "It rains.")
         self.assertEqual(json.loads(call.arguments), {"city": "Oslo", "days": 2})
         items += response.output
         items += [{"type": "function_call_output", "call_id": call.call_id, "output": "rain"}]

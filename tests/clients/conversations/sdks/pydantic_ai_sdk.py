@@ -15,7 +15,7 @@ MODELS = [
     OpenAIChatModel("scripted", provider=PROVIDER),
     OpenAIResponsesModel("scripted", provider=PROVIDER),
 ]
-CALL = '[[call weather {"city": "Oslo", "days": 2}]]'
+CALL = '[[think It rains.]][[call weather {"city": "Oslo", "days": 2}]]'
 RAIN = "rain in Oslo for 2 days"
 
 
