@@ -222,7 +222,9 @@ clients: setup $(BUF) .venv-clients/installed ## converse by real SDKs and agent
 	.venv-clients/bin/python $$install '$(TORCH)'; \
 	.venv-clients/bin/python $$install '$(TORCH)' -r tests/clients/conversations/requirements.txt; \
 	.venv-clients/aider/bin/python $$install '$(AIDER)' || echo "aider cannot be installed"
-	@npm install --prefix tests/clients/conversations --no-package-lock --no-audit --no-fund --loglevel=error
+	@# The first round brings Node 24, which the second installs those with that want it.
+	@for round in 1 2; do PATH="$(CURDIR)/tests/clients/conversations/node_modules/.bin:$$PATH" \
+		npm install --prefix tests/clients/conversations --no-package-lock --no-audit --no-fund --loglevel=error; done
 	@touch $@
 
 vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) and the plugin for it
