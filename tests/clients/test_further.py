@@ -1,4 +1,4 @@
-"""Clients with many dependencies, which live in an environment of their own (`make clients`)."""
+"""Measuring clients, which live in an environment of their own (`make clients`)."""
 
 import json
 import os
@@ -9,26 +9,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.clients.installed import PYTHON as BIN
+from tests.clients.installed import needs
 from tests.command import run
 from tests.integration.edit import MODEL
-from tests.stack import BUNDLED_MODEL, REPOSITORY, WHITE_SPACE, Stack, our_engine
+from tests.stack import BUNDLED_MODEL, Stack
 
-BIN = REPOSITORY / ".venv-clients" / "bin"
 HERE = Path(__file__).parent
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-IS_INSTALLED = (BIN.parent / "installed").exists()
 
-pytestmark = [
-    pytest.mark.skipif(not IS_INSTALLED, reason="`make clients` was not run"),
-    pytest.mark.slow,
-]
-
-
-@pytest.mark.parametrize(
-    "name", ["litellm_chat", pytest.param("langchain_chat", marks=our_engine(reason=WHITE_SPACE))]
-)
-def test_python(stack: Stack, name: str) -> None:
-    run(BIN / "python", HERE / "scripts" / f"{name}.py", stack.url, env=OFFLINE)
+pytestmark = [needs(BIN / "guidellm"), pytest.mark.slow]
 
 
 def test_guidellm_completes_a_short_load(stack: Stack, tmp_path: Path) -> None:

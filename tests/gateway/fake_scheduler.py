@@ -77,6 +77,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     stats: scheduler_pb2.Stats = field(default_factory=scheduler_pb2.Stats)
     _playing: set[asyncio.Task[None]] = field(default_factory=set)
 
+    def next_script(self, _add: scheduler_pb2.Add) -> Script:
+        """Returns how a request that has come goes."""
+        return self.scripts.pop(0) if self.scripts else self.script
+
     async def reset(self) -> None:
         """Waits until no request runs; forgets what came, and what was to be said."""
         while any(not task.done() for task in self._playing):  # noqa: ASYNC110
@@ -116,7 +120,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 if command.HasField("add"):
                     self.adds.append(command.add)
                     handle = command.add.handle
-                    played[handle] = self.scripts.pop(0) if self.scripts else self.script
+                    played[handle] = self.next_script(command.add)
                     play = self._play(command.add, played[handle], responses)
                     running[handle] = asyncio.create_task(play)
                     self._playing.add(running[handle])
