@@ -153,11 +153,10 @@ def test_lenient_leaves_out_what_is_not_followed() -> None:
     }
 
 
-def test_json_is_counted_and_its_integers_may_be_bounded() -> None:
+def test_integers_of_json_may_be_bounded() -> None:
     value = {"a": [1, 2.5, None], "b": {"c": "x", "d": -5}}
-    assert check_json(value) == 8
-    assert check_json(value, range(-5, 2)) == 8
-    assert check_json(nested(MAX_DEPTH - 2)) == 2 * MAX_DEPTH - 2
+    check_json(value, range(-5, 2))
+    check_json(nested(MAX_DEPTH - 2))
     with pytest.raises(ValueError, match="has an integer not in -4 to 1"):
         check_json(value, range(-4, 2))
-    assert check_json([-(10**400)]) == 2
+    check_json([-(10**400)])

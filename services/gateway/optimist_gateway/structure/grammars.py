@@ -21,18 +21,22 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.json_rule import ANY_OBJECT, SPACE, any_value, json_rule
+from optimist_gateway.structure.json_rule import ANY_OBJECT, any_value, json_rule
 from optimist_gateway.structure.schema import SchemaError, plain_schema
-from optimist_gateway.structure.thinking_grammar import TEXT_RULE, after_thinking
+from optimist_gateway.structure.thinking_grammar import (
+    ANY_TEXT,
+    MAX_PART_SPACE,
+    SPACE,
+    SPACE_RULE,
+    TEXT_RULE,
+    after_thinking,
+)
 from optimist_gateway.structure.tool_format import ToolFormat
 from optimist_gateway.structure.verdicts import Verdicts
 
-MAX_PART_SPACE = 8
-"""Most white space between two parts of a tool call."""
 LOOSENING_SECONDS = 30.0
 """How long the schemas of one request are looked at one by one."""
 C = TypeVar("C", bound=Content)
-_TEXT = r"(.|\n)*"
 _CHOICE = "CHOICE"
 
 
@@ -65,8 +69,7 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
 
 def _lark(rules: Mapping[str, str]) -> str:
     lines = [f"{name}: {expression}" for name, expression in rules.items()]
-    lines += [TEXT_RULE, f"SPACE: /{SPACE}{{1,{MAX_PART_SPACE}}}/"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, TEXT_RULE, SPACE_RULE]) + "\n"
 
 
 def _expression(content: Content) -> str:
@@ -137,7 +140,7 @@ def _plain_or_calls(tools: ToolUse, form: ToolFormat) -> dict[str, str]:
     return {
         "start": "PLAIN | led more",
         "led": led,
-        "PLAIN": f"/{_TEXT}/ & ~/{beginning}({any_name}){quote}{_TEXT}/",
+        "PLAIN": f"/{ANY_TEXT}/ & ~/{beginning}({any_name}){quote}{ANY_TEXT}/",
         **leads,
     }
 

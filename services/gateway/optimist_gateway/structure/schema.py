@@ -62,10 +62,10 @@ def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict
     return _Plain(schema, is_lenient=is_lenient).of_root()
 
 
-def check_json(value: Any, integers: range | None = None) -> int:
+def check_json(value: Any, integers: range | None = None) -> None:
     """Makes sure that a JSON value is of bounded size and depth, and all its numbers are of JSON.
 
-    Returns how many values it is made of; raises ValueError if it is not, or has other integers.
+    Raises ValueError if it is not, or has other integers.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
@@ -83,7 +83,7 @@ def check_json(value: Any, integers: range | None = None) -> int:
             elif isinstance(one, int) and integers is not None and one not in integers:
                 raise ValueError(f"has an integer not in {integers.start} to {integers.stop - 1}")
         if not below:
-            return num_values
+            return
         level = below
     raise ValueError(f"is nested more than {MAX_DEPTH} deep")
 

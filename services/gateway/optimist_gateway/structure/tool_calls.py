@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from optimist_gateway.core.answer.detokenize import overlap
 from optimist_gateway.core.answer.thinking import SPACES, ThinkingReader
-from optimist_gateway.structure.grammars import MAX_PART_SPACE
+from optimist_gateway.structure.thinking_grammar import MAX_PART_SPACE, SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_NAME_CHARACTERS = 258
 """A name, of at most 128, behind that of a namespace."""
-_SPACE = rf"[ \n\r\t]{{0,{MAX_PART_SPACE}}}"
+_SPACE = f"{SPACE}{{0,{MAX_PART_SPACE}}}"
 _NAME = rf"(?P<name>[A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARACTERS}}})"
 _NEVER = re.compile("(?!)")
 

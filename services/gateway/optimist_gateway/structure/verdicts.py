@@ -34,13 +34,6 @@ _DOUBT_SECONDS = 60.0
 _TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
 
 
-class _Tokens(NamedTuple):
-    """What a grammar is checked against, beside the tokenizer."""
-
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-
-
 class _Verdict(NamedTuple):
     """What was found of a grammar or a schema."""
 
@@ -61,13 +54,14 @@ class Verdicts:
         The model, a directory or hub name, has a tokenizer.json.
         """
         self._model = model
-        self._tokens = _Tokens(0, ())
+        self._tokens: dict[str, Any] = {}
+        """What a grammar is checked against, beside the tokenizer."""
         self._process: ChildProcess | None = None
         self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
 
     async def use(self, model: ModelDescription) -> None:
         """Checks from now on what a model can follow whose scheduler describes it so."""
-        tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
+        tokens = {"vocab_size": model.vocab_size, "eos_token_ids": model.eos_token_ids}
         if tokens != self._tokens:
             # Verdicts may mean something else now.
             self._verdicts.clear()
@@ -114,7 +108,7 @@ class Verdicts:
 
     async def _ask(self, question: Any) -> _Verdict:
         if self._process is None:
-            description = {"tokenizer": str(self._tokenizer_file()), **self._tokens._asdict()}
+            description = {"tokenizer": str(self._tokenizer_file()), **self._tokens}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
             return _Verdict(await self._process.ask(question))
