@@ -9,12 +9,7 @@ from functools import partial
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits
 from optimist_gateway.core.answer.answer import Answer, Echo
-from optimist_gateway.core.answer.output import (
-    Describe,
-    LogprobReader,
-    Usage,
-    add_usages,
-)
+from optimist_gateway.core.answer.output import Describe, LogprobReader, Usage, add_usages
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
 from optimist_gateway.core.answer.thinking import ThinkingReader
@@ -254,7 +249,7 @@ class Generation:
             provenance = Provenance(PredictionSpans(predictions), spans)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
-            detokenizer=tokenizer.detokenizer(self._shown_ids()),
+            detokenizer=tokenizer.detokenizer(self._shown_tokens()),
             stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=self._describe and LogprobReader(self._describe, offset),
@@ -277,29 +272,27 @@ class Generation:
         """Knows the vocabulary; None if log-probabilities are not wanted."""
         if self.request.num_logprobs is None:
             return None
-        return self.model.tokenizer.vocabulary.describe
+        return self.model.tokenizer.vocabulary.__getitem__
 
     def _echo(self, prompt: Prompt) -> Echo:
         tokenizer, text = self.model.tokenizer, prompt.text
         if text is None:
-            detokenizer = tokenizer.detokenizer(tokenizer.special_ids)
+            detokenizer = tokenizer.detokenizer(None)
             text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
         with_segments = self.request.include_provenance
-        shown = tokenizer.detokenizer(tokenizer.special_ids)
-        return Echo(prompt, text, shown, self._describe, with_segments)
+        return Echo(prompt, text, tokenizer.detokenizer(None), self._describe, with_segments)
 
     @property
     def _tools(self) -> ToolUse | None:
         return self.request.structure.tools if self.request.structure is not None else None
 
-    def _shown_ids(self) -> Collection[int]:
-        """Returns special tokens that are text: parts of calls, tags around thoughts, or all."""
-        tokenizer = self.model.tokenizer
-        parts = tokenizer.tool_format.parts if self._tools is not None else ()
+    def _shown_tokens(self) -> Collection[str] | None:
+        """Returns special tokens that are text: of calls and around thoughts; None for all."""
+        if not self.request.skip_special_tokens:
+            return None
+        parts = self.model.tokenizer.tool_format.parts if self._tools is not None else ()
         tags = self.thinking.form.tags if self.thinking is not None else ()
-        ids = map(tokenizer.marker_id, (*parts, *tags))
-        shown = {token_id for token_id in ids if token_id is not None}
-        return shown if self.request.skip_special_tokens else shown | tokenizer.special_ids
+        return *parts, *tags
 
     def _end(self) -> None:
         self.choices.close()

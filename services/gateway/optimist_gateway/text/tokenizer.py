@@ -12,8 +12,10 @@ from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
 from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
 from optimist_gateway.core.error import ApiError, FieldError
+from optimist_gateway.security.beside import beside
 from optimist_gateway.security.child_process import (
     ChildError,
     ChildProcess,
@@ -23,7 +25,7 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.infilling import find_infilling
-from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
+from optimist_gateway.text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,8 @@ class Encoding:
     """The tokens of a text."""
 
     token_ids: list[int]
-    offsets: list[tuple[int, int]] | None
-    """The characters of the text that each is, `[num_tokens]`; None if nobody asked."""
+    spans: list[tuple[int, int]] | None
+    """The characters of the text that each is, as `joined_spans`; None if nobody asked."""
     num_tokens: int
     """How many there are in all, or at least, if not all of the text was read."""
     is_whole: bool
@@ -79,10 +81,8 @@ class Tokenizer:
         if self._process is not None and tokenizer.chat_template is not None:
             self._unready_reason = "the process of the chat template starts"
         self.vocabulary = Vocabulary(backend)
-        self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         added = backend.get_added_tokens_decoder().items()
-        self.special_ids = frozenset(token_id for token_id, token in added if token.special)
-        """Tokens that are no text, unless a request wants to see them."""
+        self._special_ids = frozenset(token_id for token_id, token in added if token.special)
         self.infilling = find_infilling(backend.token_to_id)
         """How the model is asked to fill in the middle; None if it cannot be."""
         self._marker_ids = {
@@ -107,7 +107,7 @@ class Tokenizer:
         text: str,
         *,
         add_special_tokens: bool,
-        with_offsets: bool = False,
+        with_spans: bool = False,
         most: int | None = None,
     ) -> "Encoding":
         """Returns the tokens of a text.
@@ -117,33 +117,32 @@ class Tokenizer:
         Args:
             text: The text.
             add_special_tokens: Whether to add those with which the model's prompts begin.
-            with_offsets: Whether it matters which characters they are.
+            with_spans: Whether it matters which characters they are.
             most: How many are of use; what of a much longer text comes after them is left out.
         """
-        read = partial(self._encode, text, add_special_tokens, with_offsets, most)
+        read = partial(self._read, text, add_special_tokens, with_spans, most)
         # The library lets other threads run meanwhile.
-        return await asyncio.to_thread(read) if len(text) > _INLINE_CHARACTERS else read()
+        is_long = len(text) > _INLINE_CHARACTERS
+        encoding, is_whole = await asyncio.to_thread(read) if is_long else read()
+        spans = await beside(partial(_spans, encoding, most), len(text)) if with_spans else None
+        return Encoding(encoding.ids[:most], spans, len(encoding), is_whole)
 
-    def _encode(self, text: str, special: bool, with_offsets: bool, most: int | None) -> "Encoding":
+    def _read(
+        self, text: str, special: bool, with_spans: bool, most: int | None
+    ) -> tuple[Any, bool]:
+        """Returns the library's encoding, and whether it is of all of the text."""
         size = len(text) if most is None else _TYPICAL_CHARACTERS * (most + _MARGIN)
         while True:
-            encoding = self._encode_all(text[:size], special, with_offsets)
+            encoding = self._read_all(text[:size], special, with_spans)
             if size >= len(text) or (most is not None and len(encoding) > most + _MARGIN):
-                break
+                return encoding, size >= len(text)
             size *= 4
-        offsets = None
-        if with_offsets:
-            # All at once, they would keep the interpreter longer than all else here.
-            places = map(encoding.token_to_chars, range(len(encoding))[:most])
-            offsets = [place or (0, 0) for place in places]
-        is_whole = size >= len(text)
-        return Encoding(encoding.ids[:most], offsets, len(encoding), is_whole)
 
-    def _encode_all(self, text: str, special: bool, with_offsets: bool) -> Any:
+    def _read_all(self, text: str, special: bool, with_spans: bool) -> Any:
         if len(text) <= _INLINE_CHARACTERS:
             return self._backend.encode(text, add_special_tokens=special)
         # `encode` would keep the interpreter for all of the text.
-        encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
+        encode = self._backend.encode_batch if with_spans else self._backend.encode_batch_fast
         return encode([text], add_special_tokens=special)[0]
 
     async def encode_continued(self, text: str, most: int) -> "Encoding":
@@ -151,15 +150,14 @@ class Tokenizer:
 
         SentencePiece begins a text with a space, which does not belong there.
         """
-        if self._texts is not None:
+        if self.vocabulary.is_byte_level:
             return await self.encode(text, add_special_tokens=False, most=most)
         # No token has both this and a part of the text.
         mark = "\N{WHITE SMILING FACE}"
         marked = await self.encode(
-            mark + text, add_special_tokens=False, with_offsets=True, most=most
+            mark + text, add_special_tokens=False, with_spans=True, most=most
         )
-        offsets = marked.offsets or []
-        start = sum(end <= len(mark) for _, end in offsets)
+        start = sum(start < len(mark) for start, _ in marked.spans or ())
         return replace(
             marked, token_ids=marked.token_ids[start:], num_tokens=marked.num_tokens - start
         )
@@ -245,14 +243,18 @@ class Tokenizer:
         """
         return self._marker_ids.get(text)
 
-    def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
-        """Returns what turns the tokens of one answer into text, with these special tokens only."""
-        skipped = self.special_ids.difference(shown_ids) if shown_ids else self.special_ids
-        return Detokenizer(self._decode, skipped, self._texts)
+    def detokenizer(self, shown: Collection[str] | None = ()) -> Detokenizer:
+        """Returns what turns the tokens of one answer into text.
+
+        Of special tokens, it shows those of these texts only; None for all.
+        """
+        skipped = self._special_ids.difference(map(self.marker_id, shown or ()))
+        vocabulary = self.vocabulary if self.vocabulary.is_byte_level else None
+        return Detokenizer(self._decode, () if shown is None else skipped, vocabulary)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        if self._texts is not None:
-            text = "".join(map(self._texts.__getitem__, token_ids))
+        if self.vocabulary.is_byte_level:
+            text = "".join([self.vocabulary[token][0] for token in token_ids])
             if REPLACEMENT not in text:
                 return text
         # It lets other threads run, unlike `decode`.
@@ -272,6 +274,12 @@ class Tokenizer:
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""
         return str(self._tokenizer.get_chat_template(None, [{}] if with_tools else None))
+
+
+def _spans(encoding: Any, most: int | None) -> list[tuple[int, int]]:
+    # All offsets at once would keep the interpreter longer than all else here.
+    places = map(encoding.token_to_chars, range(len(encoding))[:most])
+    return joined_spans([place or (0, 0) for place in places])
 
 
 def _no_prompt(reason: str) -> FieldError:

@@ -31,9 +31,9 @@ class Detokenizer:
     """Decodes a list of token ids without cleaning up spaces."""
     skipped_token_ids: Collection[int]
     """Special tokens, which have no text."""
-    texts: Mapping[int, str] | None = None
-    """The text of each token, for vocabularies where texts of whole characters join to that of the
-    whole; None for other vocabularies."""
+    vocabulary: Mapping[int, tuple[str, bytes]] | None = None
+    """The text and the bytes of each token, if texts of whole characters join to that of the whole;
+    None for other vocabularies."""
     _context: Sequence[int] = field(init=False, default=())
     _context_length: int = field(init=False, default=0)
     """How many characters of the decoded context were returned."""
@@ -43,10 +43,10 @@ class Detokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the new text, possibly none."""
-        if self._is_whole and self.texts is not None and len(token_ids) == 1:
+        if self._is_whole and self.vocabulary is not None and len(token_ids) == 1:
             # Most steps bring one token, whose text is known.
             token = token_ids[0]
-            text = self.texts[token]
+            text, _ = self.vocabulary[token]
             if text and REPLACEMENT not in text and token not in self.skipped_token_ids:
                 # Texts join, so that it needs no context either.
                 self._context, self._context_length = (), 0
@@ -72,7 +72,7 @@ class Detokenizer:
         if not text.endswith(REPLACEMENT):
             return self._take(text)
         if len(self._pending) < MAX_PENDING_TOKENS:
-            if self.texts is None:
+            if self.vocabulary is None:
                 return ""
             # Where texts join, only the last character can still become another one.
             new = text[self._context_length : -1]
