@@ -1,6 +1,7 @@
 """Grammars of requests in llguidance's Lark dialect, checked before anything is generated."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,6 +31,7 @@ from optimist_gateway.structure.thinking_grammar import (
     SPACE_RULE,
     TEXT_RULE,
     after_thinking,
+    literal,
 )
 from optimist_gateway.structure.tool_format import ToolFormat
 from optimist_gateway.structure.verdicts import Verdicts
@@ -131,9 +133,9 @@ def _plain_or_calls(tools: ToolUse, form: ToolFormat) -> dict[str, str]:
     """Returns the rules of an answer that is either text or calls, which its beginning says."""
     space = f"{SPACE}{{0,{MAX_PART_SPACE}}}"
     parts = (*form.opening, *form.before_name, form.quote)
-    beginning = space + space.join(map(_literal_regex, parts))
-    names = [_literal_regex(function.name) for function in tools.functions]
-    quote = _literal_regex(form.quote)
+    beginning = space + space.join(map(literal, parts))
+    names = [literal(function.name) for function in tools.functions]
+    quote = literal(form.quote)
     leads = {f"LEAD_{index}": f"/{beginning}{name}{quote}/" for index, name in enumerate(names)}
     led = " | ".join(f"LEAD_{index} rest_{index}" for index in range(len(names)))
     any_name = "|".join(names)
@@ -154,23 +156,10 @@ def _part(part: str, markers: Mapping[str, int]) -> str:
     return f"<[{markers[part]}]>" if part in markers else json.dumps(part)
 
 
-def _literal_regex(text: str) -> str:
-    return "".join(char if char.isalnum() or char in ' "_:,' else f"\\{char}" for char in text)
-
-
 def _escaped_regex(pattern: str) -> str:
     """Returns a regular expression as it may stand between slashes."""
-    escaped = []
-    is_escaped = False
-    for char in pattern:
-        if char == "\n":
-            escaped.append("n" if is_escaped else "\\n")
-        elif char == "/" and not is_escaped:
-            escaped.append("\\/")
-        else:
-            escaped.append(char)
-        is_escaped = char == "\\" and not is_escaped
-    return "".join(escaped)
+    escaped = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+    return re.sub(r"\\?[\s\S]", lambda match: escaped.get(match[0], match[0]), pattern)
 
 
 class Grammars:

@@ -15,6 +15,11 @@ SPACE_RULE = f"SPACE: /{SPACE}{{1,{MAX_PART_SPACE}}}/"
 """How grammars of answers name any text, and white space."""
 
 
+def literal(text: str) -> str:
+    """Returns the regular expression of a text, as it may stand between slashes."""
+    return re.escape(text).replace("/", r"\/")
+
+
 def after_thinking(
     source: str, thinking: ThinkingReader, token_id: Callable[[str], int | None]
 ) -> str:
@@ -24,7 +29,7 @@ def after_thinking(
     text: then thoughts are one lexeme, which ends with the first closing tag.
     """
     form, is_inside = thinking.form, thinking.is_inside
-    opening, closing = (re.escape(tag).replace("/", r"\/") for tag in form.tags)
+    opening, closing = map(literal, form.tags)
     begin_id, end_id = map(token_id, form.tags)
     if begin_id is not None and end_id is not None:
         thoughts = f"thoughts: <[{begin_id}]>{'?' * is_inside} THOUGHT <[{end_id}]>"

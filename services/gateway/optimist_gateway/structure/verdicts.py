@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from transformers.utils.hub import cached_file
 
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import ModelDescription
@@ -108,7 +110,7 @@ class Verdicts:
 
     async def _ask(self, question: Any) -> _Verdict:
         if self._process is None:
-            description = {"tokenizer": str(self._tokenizer_file()), **self._tokens}
+            description = {"tokenizer": self._tokenizer_file(), **self._tokens}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
             return _Verdict(await self._process.ask(question))
@@ -120,15 +122,10 @@ class Verdicts:
             reason = f"grammars cannot be checked now: {error}"
             raise ApiError(503, reason, code="overloaded") from None
 
-    def _tokenizer_file(self) -> pathlib.Path:
-        directory = pathlib.Path(self._model).expanduser()
-        if directory.is_dir():
-            path = directory / "tokenizer.json"
-        else:
-            from huggingface_hub import try_to_load_from_cache
-
-            path = pathlib.Path(str(try_to_load_from_cache(self._model, "tokenizer.json")))
-        if not path.is_file():
+    def _tokenizer_file(self) -> str:
+        model = Path(self._model).expanduser()
+        try:
+            return str(cached_file(model, "tokenizer.json", local_files_only=True))
+        except OSError:
             reason = "this model has no tokenizer.json, so its answers cannot be held to a form"
-            raise ApiError(400, reason, code="unsupported_parameter")
-        return path
+            raise ApiError(400, reason, code="unsupported_parameter") from None

@@ -77,9 +77,10 @@ class Tokenizer:
         self._process: ChildProcess | None = None
         if template_seconds is not None:
             self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
-        self._unready_reason: str | None = None
+        self.unready_reason: str | None = None
+        """Why chats cannot be tokenized yet, or None if they can."""
         if self._process is not None and tokenizer.chat_template is not None:
-            self._unready_reason = "the process of the chat template starts"
+            self.unready_reason = "the process of the chat template starts"
         self.vocabulary = Vocabulary(backend)
         added = backend.get_added_tokens_decoder().items()
         self._special_ids = frozenset(token_id for token_id, token in added if token.special)
@@ -211,25 +212,20 @@ class Tokenizer:
             "chat_template": self._tokenizer.chat_template,
         }
 
-    @property
-    def unready_reason(self) -> str | None:
-        """Why chats cannot be tokenized yet, or None if they can."""
-        return self._unready_reason
-
     async def start(self) -> None:
         """Starts the process of the chat template; tries again until it runs."""
-        while self._unready_reason is not None and self._process is not None:
+        while self.unready_reason is not None and self._process is not None:
             try:
                 await self.render_messages(_GREETING)
             except ApiError as error:
-                self._unready_reason = error.message
+                self.unready_reason = error.message
                 logger.error("chats are not answered: %s", error.message)
                 await asyncio.sleep(_RESTART_SECONDS)
                 continue
             except FieldError as error:
                 # Some take no such conversation; what else is wrong shows with each chat.
                 logger.warning("a conversation of one message: %s", error.message)
-            self._unready_reason = None
+            self.unready_reason = None
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""

@@ -282,9 +282,10 @@ class Echo:
     def pieces(self) -> list[Piece]:
         """Returns the prompt as pieces of the answer, each with bounded log-probabilities."""
         num_tokens = len(self.prompt.token_ids)
-        logprobs = self._token_logprobs()
-        if logprobs is None:
+        if self.describe is None:
             return [Piece(self.text, [], 0, 0, segments=self._segments(self.text, num_tokens))]
+        columns = zip(self.prompt.token_ids, [None, *self._logprobs], self._offsets(), strict=True)
+        logprobs = [token_logprob(*of_token, self.describe) for of_token in columns]
         starts = range(0, num_tokens, _ECHOED_TOKENS)
         begins = [0, *(logprobs[start].text_offset for start in starts[1:]), len(self.text)]
         pieces = []
@@ -298,13 +299,6 @@ class Echo:
 
     def _segments(self, text: str, num_tokens: int) -> list[Segment] | None:
         return [Segment(PROMPT_RUN, None, text, num_tokens)] if self.with_segments else None
-
-    def _token_logprobs(self) -> list[TokenLogprob] | None:
-        if self.describe is None:
-            return None
-        logprobs: list[TokenLogprobs | None] = [None, *self._logprobs]
-        columns = zip(self.prompt.token_ids, logprobs, self._offsets(), strict=True)
-        return [token_logprob(*of_token, self.describe) for of_token in columns]
 
     def _offsets(self) -> list[int]:
         """Returns where each token begins in the text.

@@ -71,17 +71,15 @@ class Detokenizer:
         text = self.decode([*self._context, *self._pending])
         if not text.endswith(REPLACEMENT):
             return self._take(text)
-        if len(self._pending) < MAX_PENDING_TOKENS:
-            if self.vocabulary is None:
-                return ""
-            # Where texts join, only the last character can still become another one.
-            new = text[self._context_length : -1]
-            self._context_length += len(new)
-            return new
         new = text[self._context_length : -1]
-        self._context = self._pending[-_RESYNC_TOKENS:]
-        self._context_length = len(self.decode(self._context)) - 1
-        self._pending = []
+        if len(self._pending) >= MAX_PENDING_TOKENS:
+            self._context, self._pending = self._pending[-_RESYNC_TOKENS:], []
+            self._context_length = len(self.decode(self._context)) - 1
+        elif self.vocabulary is None:
+            return ""
+        else:
+            # Where texts join, only the last character can still become another one.
+            self._context_length += len(new)
         return new
 
     def _take(self, text: str) -> str:
