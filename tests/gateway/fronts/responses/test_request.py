@@ -17,7 +17,7 @@ from optimist_gateway.core.request import (
     ToolCall,
     ToolUse,
 )
-from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
+from optimist_gateway.fronts.openai.answer_parts import Json
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import ResponseOutput
 from optimist_gateway.fronts.openai.responses.tools import CustomTool, FunctionTool, Tool
@@ -105,7 +105,7 @@ def test_tools_and_form() -> None:
     assert not conversation(**fields, tool_choice="none").tools
 
 
-LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+LOGPROB: Json = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 TEXT_END = ["output_text.done", "content_part.done", "output_item.done"]
 CALL_END = ["function_call_arguments.done", "output_item.done"]
 CUSTOM_END = ["custom_tool_call_input.done", "output_item.done"]
