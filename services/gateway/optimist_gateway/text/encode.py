@@ -180,11 +180,11 @@ async def _encode_infilling(
         model.require_known(prompt, path)
         prefix = list(prompt)
     require_tokenizable(len(request.suffix), ("suffix",), tokenizer, model)
-    suffix = await tokenizer.encode_continued(request.suffix, model.max_model_len)
-    if suffix.num_tokens > model.max_model_len:
-        raise model.too_long(("suffix",), f"at least {suffix.num_tokens} tokens in the suffix")
+    suffix = await tokenizer.encode_continued(request.suffix, model.max_model_len + 1)
+    if len(suffix) > model.max_model_len:
+        raise model.too_long(("suffix",), f"at least {len(suffix)} tokens in the suffix")
     begins = await tokenizer.encode("", add_special_tokens=True)
-    token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix.token_ids)]
+    token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix)]
     return Prompt(token_ids, end_ids=infilling.end_ids)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -146,23 +146,18 @@ class Tokenizer:
         encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
         return encode([text], add_special_tokens=special)[0]
 
-    async def encode_continued(self, text: str, most: int) -> "Encoding":
-        """Returns at most so many tokens of a text that stands within another, as `encode` does.
+    async def encode_continued(self, text: str, most: int) -> list[int]:
+        """Returns the first tokens of a text that stands within another, at most so many.
 
         SentencePiece begins a text with a space, which does not belong there.
         """
-        if self._texts is not None:
-            return await self.encode(text, add_special_tokens=False, most=most)
         # No token has both this and a part of the text.
-        mark = "\N{WHITE SMILING FACE}"
-        marked = await self.encode(
-            mark + text, add_special_tokens=False, with_offsets=True, most=most
+        mark = "" if self._texts is not None else "\N{WHITE SMILING FACE}"
+        encoding = await self.encode(
+            mark + text, add_special_tokens=False, with_offsets=bool(mark), most=most
         )
-        offsets = marked.offsets or []
-        start = sum(end <= len(mark) for _, end in offsets)
-        return replace(
-            marked, token_ids=marked.token_ids[start:], num_tokens=marked.num_tokens - start
-        )
+        start = sum(end <= len(mark) for _, end in encoding.offsets or ())
+        return encoding.token_ids[start:]
 
     async def render_messages(
         self,
