@@ -53,7 +53,7 @@ async def _encode_conversation(
 ) -> Prompt:
     text = await render_chat(conversation, tokenizer, model)
     encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
-    thinking = find_thinking(text, conversation, tokenizer)
+    thinking = _thinking(text, conversation, tokenizer)
     if encoding.offsets is None:
         return Prompt(encoding.token_ids, thinking=thinking)
     offsets = encoding.offsets
@@ -67,16 +67,14 @@ async def _encode_conversation(
     return Prompt(encoding.token_ids, spans=spans, thinking=thinking)
 
 
-def find_thinking(
-    text: str, conversation: Conversation, tokenizer: Tokenizer
-) -> ThinkingReader | None:
+def _thinking(text: str, conversation: Conversation, tokenizer: Tokenizer) -> ThinkingReader | None:
     """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
     if tokenizer.thinking_format is None:
         return None
-    last = conversation.messages[-1:]
-    content = "".join(one.content.strip() for one in last if one.role == "assistant")
-    goes_on = content and text.rstrip().endswith(content)
-    prefill = text[text.rindex(content) :] if goes_on else ""
+    prefill = ""
+    if conversation.continue_final_message:
+        content = conversation.messages[-1].content.strip()
+        prefill = text[text.rfind(content) :] if content else ""
     return begin_thinking(tokenizer.thinking_format, text, prefill)
 
 
