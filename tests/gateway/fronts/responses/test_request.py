@@ -94,12 +94,13 @@ def test_tools_and_form() -> None:
     fields = {"input": "x", "tools": [TOOL, TOOL | {"name": "go"}], "text": {"format": schema}}
     choice = {"type": "function", "name": "look"}
     structure, tools = structure_of(**fields, tool_choice=choice)
-    assert structure.content == JsonContent({"type": "array"}, is_lenient=True)
+    assert structure.content is None
     parameters = {"type": "object", "properties": {}}
     look = Function("look", parameters, is_strict=True, index=0)
     assert tools == ToolUse([look], is_required=True, is_parallel=False)
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
-    _, tools = structure_of(**fields, tool_choice=allowed)
+    structure, tools = structure_of(**fields, tool_choice=allowed)
+    assert structure.content == JsonContent({"type": "array"}, is_lenient=True)
     assert tools == ToolUse([look], is_required=False, is_parallel=True)
     assert len(conversation(**fields, tool_choice=allowed).tools) == 2
     assert not conversation(**fields, tool_choice="none").tools
