@@ -127,7 +127,7 @@ def test_what_is_not_sampled_is_not_traced(traced: Traced) -> None:
 
 
 def test_a_refused_request_is_a_span_with_its_reason(traced: Traced) -> None:
-    traced.ask(parent_of("3"), 400, max_tokens=10**6)
+    traced.ask(parent_of("3"), 400, prompt="a b " * 10_000)
     (span,) = traced.wait("3" * 32, "gateway")
     assert span.attributes["error.type"] == "context_length_exceeded"
     assert span.attributes["http.response.status_code"] == 400

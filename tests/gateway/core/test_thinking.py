@@ -111,6 +111,8 @@ BEGINNINGS = [
     # The answer goes on what the client sent.
     ("<|assistant|><think>\nSo", "<think>\nSo", "inside"),
     ("<|assistant|><think>\nSo", "So", "inside"),
+    ("<|assistant|><think>\n\n</think>\n\n<think>\nSo", "<think>\nSo", "inside"),
+    ("<|assistant|><think>\n\n</think>\n\nSo", "So", None),
     ("<|assistant|>Sure: ", "Sure: ", None),
     ("<|assistant|><think>a</think>b", "<think>a</think>b", None),
     ("<|assistant|>a <think> b", "a <think> b", None),

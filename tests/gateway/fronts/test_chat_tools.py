@@ -180,6 +180,14 @@ async def test_a_form_and_tools_together(gateway: Gateway) -> None:
         assert "PLAIN" not in grammar(gateway)
 
 
+async def test_a_form_is_of_no_matter_where_a_call_is_required(gateway: Gateway) -> None:
+    # instructor's mode RESPONSES_TOOLS says both.
+    form = schema({"type": "array", "uniqueItems": True}, strict=True)
+    await gateway.answer(CHAT, tools=TOOLS, tool_choice="required", **form)
+    error = await gateway.refused(CHAT, tools=TOOLS, **form)
+    assert error["param"] == f"{PLACE}.uniqueItems"
+
+
 def function(**parts: Any) -> Any:
     return [{"type": "function", "function": {"name": "f", **parts}}]
 

@@ -49,16 +49,6 @@ async def test_what_the_engine_does_not_support_is_refused(start: Start) -> None
         await gateway.answer(COMPLETIONS, min_p=0, logit_bias={}, top_p=1)
 
 
-async def test_more_drafts_than_the_server_verifies_are_refused(start: Start) -> None:
-    async with start(FakeScheduler(max_draft_tokens=8)) as gateway:
-        gateway.say("x")
-        error = await gateway.refused(COMPLETIONS, num_speculative_tokens=9)
-        assert (error["param"], error["code"]) == ("num_speculative_tokens", "invalid_value")
-        assert error["message"] == "num_speculative_tokens: must be at most 8 on this server"
-        await gateway.answer(COMPLETIONS, num_speculative_tokens=8)
-        assert [add.max_draft_tokens for add in gateway.adds] == [8]
-
-
 def said(content: Any, role: str = "user", **fields: Any) -> Fields:
     return {"messages": [{"role": role, "content": content, **fields}]}
 

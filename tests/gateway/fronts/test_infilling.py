@@ -242,6 +242,5 @@ async def test_sentencepiece_begins_no_suffix_with_a_space(tmp_path: Path) -> No
         ("", []),
         ("東", ["<0xE6>", "<0x9D>", "<0xB1>"]),
     ):
-        encoding = await tokenizer.encode_continued(text, 100)
-        assert [backend.id_to_token(one) for one in encoding.token_ids] == expected
-        assert encoding.num_tokens == len(expected)
+        token_ids = await tokenizer.encode_continued(text, 100)
+        assert [backend.id_to_token(one) for one in token_ids] == expected

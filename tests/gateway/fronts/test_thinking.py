@@ -16,8 +16,6 @@ from tokenizers import Tokenizer as Backend
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient
 from optimist_client import Message as ChatMessage
-from optimist_gateway.core.request import Conversation, Message
-from optimist_gateway.text.encode import find_thinking
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import tokens
@@ -326,18 +324,23 @@ async def test_predictions_begin_after_thoughts(thinking: Thinking) -> None:
 
 
 async def test_an_answer_may_go_on_thoughts_that_a_client_sends(thinking: Thinking) -> None:
-    """Of a template that goes on the last message, as some do without being asked."""
     gateway = thinking[0]
-    tokenizer = next(iter(gateway.app.state.service.models.values())).tokenizer
-    for content, place in (("(So the ", True), ("(A)The ", None), ("The ", None)):
-        content = written(thinking, content)
-        conversation = Conversation([Message("user", "Hi"), Message("assistant", content)])
-        begun = find_thinking(f"<|user|>Hi\n<|assistant|>{content}", conversation, tokenizer)
-        assert (None if begun is None else begun.is_inside) is place
-        text = f"<|user|>Hi\n<|assistant|>{content}<|end|><|assistant|>"
-        begun = find_thinking(text, conversation, tokenizer)
-        assert begun is not None
-        assert not begun.is_inside
+    going_on: Fields = {"continue_final_message": True, "add_generation_prompt": False}
+    gateway.say(written(thinking, " fox.)\n\nRuns."))
+    for content, thoughts, answer in (
+        ("(So: a", " fox.", "Runs."),
+        ("It", None, " fox.)\n\nRuns."),
+    ):
+        said = {"role": "assistant", "content": written(thinking, content)}
+        messages = [*asked("Hi")["messages"], said]
+        whole = await gateway.answer(CHAT, messages=messages, **going_on)
+        message = whole["choices"][0]["message"]
+        prompt = tokens(gateway.adds[-1].prompt_token_ids)
+        text = gateway.backend.decode(prompt, skip_special_tokens=False)
+        assert text.endswith(content.split(")")[-1].replace("(", thinking[1]).strip())
+        found = message["content"].replace(thinking[2], ")")
+        shown = answer if thoughts or thinking[1] == "<think>" else answer.replace(")", "")
+        assert (message.get("reasoning_content"), found) == (thoughts, shown)
 
 
 async def test_tags_of_a_vocabulary_alone_move_no_prediction(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from tests.gateway.fake_scheduler import MAX_MODEL_LEN
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, FakeScheduler
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway, Start
 
 # anomalyco/opencode#9611, vllm-project/vllm#19861
 LARGE: list[tuple[str, Fields]] = [
@@ -42,6 +42,15 @@ async def test_only_a_prompt_that_leaves_no_room_is_refused(gateway: Gateway) ->
     assert gateway.adds[-1].max_tokens == 1
     error = await gateway.refused(COMPLETIONS, prompt=[5] * MAX_MODEL_LEN, max_tokens=1)
     assert (error["param"], error["code"]) == ("prompt", "context_length_exceeded")
+
+
+async def test_drafts_are_at_most_as_many_as_the_server_verifies(start: Start) -> None:
+    async with start(FakeScheduler(max_draft_tokens=8)) as gateway:
+        gateway.say("fine")
+        for asked in (0, 7, 8, 9, 1000, None):
+            await gateway.answer(COMPLETIONS, num_speculative_tokens=asked)
+        bounds = [add.max_draft_tokens for add in gateway.adds if add.HasField("max_draft_tokens")]
+    assert bounds == [0, 7, 8, 8, 8]
 
 
 # continuedev/continue#1371, open-webui/open-webui#13149

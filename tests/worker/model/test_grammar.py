@@ -56,6 +56,14 @@ GRAMMARS = {
     "regex": "start: /[a-c]{2,9}(-[0-9]+)*/",
     "recursive": 'start: "(" start ")" | "x" | start "+" start',
     "finite": 'start: "def f():"',
+    # As the gateway writes it for models that think.
+    "thoughts": r"""start: (thoughts SPACE?)? answer
+thoughts[lazy]: /<think>(.|\n)*/ "</think>"
+SPACE: /[ \n\r\t]{1,8}/
+answer: %lark {
+start: %json {"type": "object", "properties": {"a": {"type": "integer"}}}
+}
+""",
 }
 TEXTS = {
     "json": '{"name": "Ada", "size": 36, "tags": ["red", "blue"]}',
@@ -63,6 +71,7 @@ TEXTS = {
     "regex": "abcabc-12-7",
     "recursive": "((x)+x+(x))",
     "finite": "def f():",
+    "thoughts": '<think>\na {"a"</think>\n\n{"a": 12}',
 }
 
 TOKENIZER = Tokenizer.from_file(str(TINY_EDIT / "tokenizer.json"))

@@ -77,9 +77,9 @@ def _common(
     model: ModelDescription,
 ) -> scheduler_pb2.Add:
     """Returns what the commands of all choices have in common."""
-    asked, most = request.num_speculative_tokens, model.max_draft_tokens
-    if asked is not None and most is not None and asked > most:
-        raise FieldError(("num_speculative_tokens",), f"must be at most {most} on this server")
+    drafts, most = request.num_speculative_tokens, model.max_draft_tokens
+    if drafts is not None and most is not None:
+        drafts = min(drafts, most)
     model.require_known(request.stop_token_ids, ("stop_token_ids",))
     stop_token_ids = [*request.stop_token_ids]
     if not request.ignore_eos or request.structure is not None:
@@ -97,7 +97,7 @@ def _common(
         min_tokens=request.min_tokens,
         priority=request.priority,
         cache_salt=cache_salt(current_client.get().name, request.cache_salt),
-        max_draft_tokens=request.num_speculative_tokens,
+        max_draft_tokens=drafts,
         # An answer that a stop string ends has no account but that of its steps.
         wants_prediction_positions=bool(
             request.include_provenance or (predictions and request.stop)

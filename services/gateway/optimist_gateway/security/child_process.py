@@ -1,8 +1,8 @@
 """Work on what a client sent, in a process of its own, which is ended if it takes too long.
 
 Chat templates are rendered and grammars compiled in such processes. Started as a module with LOADER
-ARGUMENT SECONDS SOCKET, this is such a process. JSON goes both ways: to it any value, and from it
-an object with a `text` or an `error`.
+ARGUMENT SECONDS SOCKET, this is such a process. JSON goes both ways, a line each: to it any value,
+and from it an object with a `text` or an `error`.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import json
 import logging
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,9 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 logger = logging.getLogger(__name__)
 
@@ -47,17 +46,22 @@ class ChildDiedError(ChildUnavailableError):
 
 class _Child(NamedTuple):
     process: "subprocess.Popen[bytes]"
-    connection: "Connection[bytes, bytes]"
+    socket: socket.socket
+    answers: IO[bytes]
+    """What is read of the socket."""
 
-    def receive(self, seconds: float) -> Any:
-        """Returns the next message; raises TimeoutError, or EOFError or OSError if it died."""
-        if not self.connection.poll(seconds):
-            raise TimeoutError
-        return json.loads(self.connection.recv_bytes(MAX_ANSWER_BYTES))
+    def receive(self) -> Any:
+        """Returns the next message; raises OSError, such as TimeoutError, or EOFError."""
+        line = self.answers.readline(MAX_ANSWER_BYTES)
+        if not line.endswith(b"\n"):
+            raise EOFError
+        return json.loads(line)
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.answers.close()
+        self.socket.close()
 
 
 @dataclass(eq=False)
@@ -101,14 +105,15 @@ class ChildProcess:
     def _ask(self, value: Any) -> str:
         child = self._running()
         try:
-            child.connection.send_bytes(json.dumps(value).encode())
-            answer = child.receive(self.seconds)
+            child.socket.sendall(json.dumps(value).encode() + b"\n")
+            answer = child.receive()
         except TimeoutError:
             child.end()
             reason = f"{self.what} took longer than {self.seconds:g} seconds"
             logger.error("%s", reason)
             raise ChildTimeoutError(reason) from None
-        except (EOFError, OSError):
+        except (EOFError, OSError, ValueError):
+            # A file that was closed meanwhile is a ValueError.
             child.end()
             raise ChildDiedError(f"the process of {self.what} died") from None
         if "error" in answer:
@@ -116,21 +121,24 @@ class ChildProcess:
         return str(answer["text"])
 
     def _running(self) -> _Child:
-        if self._child is not None and self._child.process.poll() is None:
-            return self._child
-        ours, theirs = Pipe()
-        socket = theirs.fileno()
-        words = [self.loader, self.argument, str(self.seconds), str(socket)]
+        if self._child is not None:
+            if self._child.process.poll() is None:
+                return self._child
+            self._child.end()
+        ours, theirs = socket.socketpair()
+        ours.settimeout(START_SECONDS)
+        words = [self.loader, self.argument, str(self.seconds), str(theirs.fileno())]
         with theirs:
             process = subprocess.Popen(  # noqa: S603 (ourselves)
                 [sys.executable, "-m", "optimist_gateway.security.child_process", *words],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[socket],
+                pass_fds=[theirs.fileno()],
             )
-        self._child = child = _Child(process, ours)
+        self._child = child = _Child(process, ours, ours.makefile("rb"))
         try:
-            child.receive(START_SECONDS)
-        except (EOFError, OSError):
+            child.receive()
+            ours.settimeout(self.seconds)
+        except (EOFError, OSError, ValueError):
             # A timeout is an OSError, too.
             child.end()
             reason = f"the process of {self.what} does not start; the log says why"
@@ -138,24 +146,20 @@ class ChildProcess:
         return child
 
 
-def main(loader: str, argument: str, seconds: str, socket: str) -> None:
+def main(loader: str, argument: str, seconds: str, number: str) -> None:
     """Answers requests until the parent ends; it waits so many seconds for an answer."""
-    connection: Connection[bytes, bytes] = Connection(int(socket))
     # Ctrl-C in a terminal reaches the whole group; the parent decides when this ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     module, _, name = loader.partition(":")
     ask = getattr(importlib.import_module(module), name)(argument)
-    connection.send_bytes(b"{}")
-    while True:
-        try:
-            request = json.loads(connection.recv_bytes())
-        except EOFError:
-            return
-        # A parent that was killed cannot kill this process any more.
-        signal.setitimer(signal.ITIMER_REAL, 2 * float(seconds))
-        connection.send_bytes(_answer(ask, request))
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    with socket.socket(fileno=int(number)) as parent, parent.makefile("rb") as requests:
+        parent.sendall(b"{}\n")
+        for request in requests:
+            # A parent that was killed cannot kill this process any more.
+            signal.setitimer(signal.ITIMER_REAL, 2 * float(seconds))
+            parent.sendall(_answer(ask, json.loads(request)) + b"\n")
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _answer(ask: Callable[[Any], str], request: Any) -> bytes:

@@ -205,7 +205,7 @@ class Grammars:
             structure, share = looser, 0.5
             source, problem = await self._checked(structure, thinking)
         if problem:
-            raise FieldError(("tools" if structure.content is None else "structure",), problem)
+            raise FieldError(("structure" if structure.tools is None else "tools",), problem)
         return source
 
     async def _checked(

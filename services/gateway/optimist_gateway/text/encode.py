@@ -52,13 +52,23 @@ class _Encoder:
     async def encode_conversation(self, conversation: Conversation) -> Prompt:
         text = await render_chat(conversation, self.tokenizer, self.model)
         encoding = await self._tokens(text, ("prompts",))
-        thinking = find_thinking(text, conversation, self.tokenizer)
+        thinking = self._thinking(text, conversation)
         found = None
         if encoding.spans is not None:
             contents = [message.content for message in conversation.messages]
             texts = await beside(partial(find_contents, text, contents), len(text))
             found = PromptSpans(len(encoding.spans), encoding.spans, texts)
         return Prompt(encoding.token_ids, spans=found, thinking=thinking)
+
+    def _thinking(self, text: str, conversation: Conversation) -> ThinkingReader | None:
+        """Returns what reads the thoughts of an answer to a prompt of this text, if it has any."""
+        if self.tokenizer.thinking_format is None:
+            return None
+        prefill = ""
+        if conversation.continue_final_message:
+            content = conversation.messages[-1].content.strip()
+            prefill = text[text.rfind(content) :] if content else ""
+        return begin_thinking(self.tokenizer.thinking_format, text, prefill)
 
     async def encode(self, prompt: TextOrTokens, path: Path) -> Prompt:
         if not isinstance(prompt, str):
@@ -87,11 +97,11 @@ class _Encoder:
         prefix: Sequence[int]
         prefix = (await self._tokens(prompt, path)).token_ids if isinstance(prompt, str) else prompt
         require_tokenizable(len(self.request.suffix), ("suffix",), tokenizer, model)
-        suffix = await tokenizer.encode_continued(self.request.suffix, model.max_model_len)
-        if suffix.num_tokens > model.max_model_len:
-            raise model.too_long(("suffix",), f"at least {suffix.num_tokens} tokens in the suffix")
+        suffix = await tokenizer.encode_continued(self.request.suffix, model.max_model_len + 1)
+        if len(suffix) > model.max_model_len:
+            raise model.too_long(("suffix",), f"at least {len(suffix)} tokens in the suffix")
         begins = await tokenizer.encode("", add_special_tokens=True)
-        token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix.token_ids)]
+        token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix)]
         return Prompt(token_ids, end_ids=infilling.end_ids)
 
     async def _tokens(self, text: str, path: Path, *, add_special_tokens: bool = False) -> Encoding:
@@ -108,19 +118,6 @@ class _Encoder:
             at_least = "" if encoding.is_whole else "at least "
             raise self.model.too_long(path, f"{at_least}{encoding.num_tokens} tokens in the prompt")
         return encoding
-
-
-def find_thinking(
-    text: str, conversation: Conversation, tokenizer: Tokenizer
-) -> ThinkingReader | None:
-    """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
-    if tokenizer.thinking_format is None:
-        return None
-    last = conversation.messages[-1:]
-    content = "".join(one.content.strip() for one in last if one.role == "assistant")
-    goes_on = content and text.rstrip().endswith(content)
-    prefill = text[text.rindex(content) :] if goes_on else ""
-    return begin_thinking(tokenizer.thinking_format, text, prefill)
 
 
 async def render_chat(

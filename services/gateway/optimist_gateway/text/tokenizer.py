@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -146,22 +146,18 @@ class Tokenizer:
         encode = self._backend.encode_batch if with_spans else self._backend.encode_batch_fast
         return encode([text], add_special_tokens=special)[0]
 
-    async def encode_continued(self, text: str, most: int) -> "Encoding":
-        """Returns at most so many tokens of a text that stands within another, as `encode` does.
+    async def encode_continued(self, text: str, most: int) -> list[int]:
+        """Returns the first tokens of a text that stands within another, at most so many.
 
         SentencePiece begins a text with a space, which does not belong there.
         """
-        if self.vocabulary.is_byte_level:
-            return await self.encode(text, add_special_tokens=False, most=most)
         # No token has both this and a part of the text.
-        mark = "\N{WHITE SMILING FACE}"
-        marked = await self.encode(
-            mark + text, add_special_tokens=False, with_spans=True, most=most
+        mark = "" if self.vocabulary.is_byte_level else "\N{WHITE SMILING FACE}"
+        encoding = await self.encode(
+            mark + text, add_special_tokens=False, with_spans=bool(mark), most=most
         )
-        start = sum(start < len(mark) for start, _ in marked.spans or ())
-        return replace(
-            marked, token_ids=marked.token_ids[start:], num_tokens=marked.num_tokens - start
-        )
+        start = sum(start < len(mark) for start, _ in encoding.spans or ())
+        return encoding.token_ids[start:]
 
     async def render_messages(
         self,

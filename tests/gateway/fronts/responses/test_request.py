@@ -17,7 +17,7 @@ from optimist_gateway.core.request import (
     ToolCall,
     ToolUse,
 )
-from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
+from optimist_gateway.fronts.openai.answer_parts import Json
 from optimist_gateway.fronts.openai.responses.body import ResponsesBody
 from optimist_gateway.fronts.openai.responses.output import ResponseOutput
 from optimist_gateway.fronts.openai.responses.tools import CustomTool, FunctionTool, Tool
@@ -94,18 +94,19 @@ def test_tools_and_form() -> None:
     fields = {"input": "x", "tools": [TOOL, TOOL | {"name": "go"}], "text": {"format": schema}}
     choice = {"type": "function", "name": "look"}
     structure, tools = structure_of(**fields, tool_choice=choice)
-    assert structure.content == JsonContent({"type": "array"}, is_lenient=True)
+    assert structure.content is None
     parameters = {"type": "object", "properties": {}}
     look = Function("look", parameters, is_strict=True, index=0)
     assert tools == ToolUse([look], is_required=True, is_parallel=False)
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [choice]}
-    _, tools = structure_of(**fields, tool_choice=allowed)
+    structure, tools = structure_of(**fields, tool_choice=allowed)
+    assert structure.content == JsonContent({"type": "array"}, is_lenient=True)
     assert tools == ToolUse([look], is_required=False, is_parallel=True)
     assert len(conversation(**fields, tool_choice=allowed).tools) == 2
     assert not conversation(**fields, tool_choice="none").tools
 
 
-LOGPROB: TokenLogprobAnswer = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+LOGPROB: Json = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
 TEXT_END = ["output_text.done", "content_part.done", "output_item.done"]
 CALL_END = ["function_call_arguments.done", "output_item.done"]
 CUSTOM_END = ["custom_tool_call_input.done", "output_item.done"]

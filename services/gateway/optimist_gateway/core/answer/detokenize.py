@@ -102,9 +102,7 @@ class StopStrings:
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
-        """Takes the stop strings; raises ValueError if one is empty."""
-        if not all(stop):
-            raise ValueError("a stop string must not be empty")
+        """Takes the stop strings, none of them empty."""
         self._stop = tuple(stop)
         self._held = ""
         self.found = False

@@ -152,11 +152,9 @@ def begin_thinking(form: ThinkingFormat, prompt: str, prefill: str = "") -> Thin
         prefill: Text at the end of the prompt that the answer goes on.
     """
     before = prompt.removesuffix(prefill).rstrip(SPACES)
-    if before.endswith(form.closing):
-        return None
     is_open = before.endswith(form.opening)
     reader = ThinkingReader(form, _Place.OPENED if is_open else _Place.BEFORE)
     reader.push(prefill)
-    is_open = reader.is_inside or reader._place is _Place.BEFORE
+    may_think = reader._place is _Place.BEFORE and not before.endswith(form.closing)
     # What was held back of the prefill is not said again.
-    return ThinkingReader(form, reader._place) if is_open else None
+    return ThinkingReader(form, reader._place) if reader.is_inside or may_think else None

@@ -1,72 +1,21 @@
 """What answers and chunks are made of: accounts, log-probabilities, and where text came from."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NotRequired, Required
+from typing import Any
 
 import orjson
-from pydantic import Field
-from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
-from optimist_gateway.core.answer.output import MAX_COUNTED, TokenLogprob, Usage
+from optimist_gateway.core.answer.output import TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.answer.spans import SourceSpan
 
-
-class CompletionTokensDetails(TypedDict):
-    """Where the tokens of the answer came from."""
-
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int | None
-    reasoning_tokens: int
-    audio_tokens: int
-    tokens_by_source: dict[str, int]
+Json = dict[str, Any]
 
 
-class PromptTokensDetails(TypedDict):
-    """What is known of the tokens of the prompt."""
-
-    cached_tokens: int
-    audio_tokens: int
-
-
-class SpeculationAnswer(TypedDict):
-    """What speculation was worth."""
-
-    num_passes: int
-    num_drafted_tokens: int | None
-    num_accepted_tokens: int
-    acceptance_rate: float | None
-    mean_accepted_length: float | None
-    accepted_length_histogram: Annotated[list[int], Field(max_length=MAX_COUNTED + 1)]
-
-
-class UsageAnswer(TypedDict):
-    """The account of a request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-    completion_tokens_details: CompletionTokensDetails
-    num_passes: NotRequired[int]
-    speculation: NotRequired[SpeculationAnswer]
-
-
-class ResponseUsage(TypedDict):
-    """The account of a response."""
-
-    input_tokens: int
-    input_tokens_details: dict[str, int]
-    output_tokens: int
-    output_tokens_details: dict[str, int | dict[str, int] | None]
-    total_tokens: int
-    speculation: NotRequired[SpeculationAnswer]
-
-
-def usage_answer(usage: Usage, *, with_num_passes: bool = False) -> UsageAnswer:
+def usage_answer(usage: Usage, *, with_num_passes: bool = False) -> Json:
     """Returns the `usage` object; `num_passes` is an extension for `return_token_ids`."""
-    answer: UsageAnswer = {
+    answer: Json = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
@@ -84,7 +33,7 @@ def usage_answer(usage: Usage, *, with_num_passes: bool = False) -> UsageAnswer:
     return answer
 
 
-def response_usage(usage: Usage) -> ResponseUsage:
+def response_usage(usage: Usage) -> Json:
     """Returns the `usage` object of a response."""
     return {
         "input_tokens": usage.prompt_tokens,
@@ -103,7 +52,7 @@ def response_usage(usage: Usage) -> ResponseUsage:
     }
 
 
-def speculation_answer(usage: Usage) -> SpeculationAnswer:
+def speculation_answer(usage: Usage) -> Json:
     """Returns the `speculation` object of a usage."""
     return {
         "num_passes": usage.num_passes,
@@ -120,36 +69,6 @@ def _by_label(usage: Usage) -> dict[str, int]:
 
 
 _PART_TOKENS = 1024
-
-
-class CandidateLogprob(TypedDict):
-    """A token, as likely as it was."""
-
-    token: str
-    logprob: float | None
-    bytes: list[int]
-
-
-class TokenLogprobAnswer(CandidateLogprob):
-    """A token of the answer, and the likeliest ones at its position."""
-
-    top_logprobs: list[CandidateLogprob]
-
-
-class ChatLogprobs(TypedDict):
-    """How likely the tokens of a message were."""
-
-    content: list[TokenLogprobAnswer]
-    refusal: None
-
-
-class CompletionLogprobs(TypedDict):
-    """How likely the tokens of a text were."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
 
 
 def join_logprobs(pieces: Sequence[Piece]) -> list[TokenLogprob] | None:
@@ -171,14 +90,14 @@ def in_parts(tokens: Sequence[TokenLogprob], write: Callable[[Sequence[TokenLogp
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
-def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> ChatLogprobs | None:
+def chat_logprobs(tokens: Sequence[TokenLogprob] | None) -> Json | None:
     """Returns the `logprobs` of a choice of a chat completion, or of one of its chunks."""
     if tokens is None:
         return None
     return {"content": in_parts(tokens, token_logprobs), "refusal": None}
 
 
-def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[TokenLogprobAnswer]:
+def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[Json]:
     """Returns the objects of tokens."""
     return [
         {**_candidate(token), "top_logprobs": [_candidate(one) for one in token.top]}
@@ -186,11 +105,11 @@ def token_logprobs(tokens: Sequence[TokenLogprob]) -> list[TokenLogprobAnswer]:
     ]
 
 
-def _candidate(token: TokenLogprob) -> CandidateLogprob:
+def _candidate(token: TokenLogprob) -> Json:
     return {"token": token.text, "logprob": token.logprob, "bytes": list(token.token_bytes)}
 
 
-def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> CompletionLogprobs | None:
+def completion_logprobs(tokens: Sequence[TokenLogprob] | None) -> Json | None:
     """Returns the `logprobs` of a choice of a completion, or of one of its chunks."""
     if tokens is None:
         return None
@@ -217,42 +136,13 @@ PROMPT = "prompt"
 """Source of an echoed prompt."""
 
 
-class _Span(TypedDict, total=False):
-    start: int
-    end: int
-    token_start: int
-    token_end: int
-
-
-class PredictionSpan(_Span):
-    """Where a segment is in a prediction."""
-
-    index: Required[int]
-
-
-class PromptSpan(_Span):
-    """Where a segment is in the prompt."""
-
-    message: NotRequired[int]
-
-
-class SegmentAnswer(TypedDict):
-    """Text of one source."""
-
-    source: str
-    text: str
-    num_tokens: int
-    prediction: NotRequired[PredictionSpan]
-    prompt: NotRequired[PromptSpan]
-
-
-def provenance(segments: Sequence[Segment]) -> list[SegmentAnswer]:
+def provenance(segments: Sequence[Segment]) -> list[Json]:
     """Returns the `provenance` of a choice or chunk."""
     return [_segment(segment) for segment in segments]
 
 
-def _segment(segment: Segment) -> SegmentAnswer:
-    answer: SegmentAnswer = {
+def _segment(segment: Segment) -> Json:
+    answer: Json = {
         "source": segment.source.label if segment.source is not None else PROMPT,
         "text": segment.text,
         "num_tokens": segment.num_tokens,
@@ -263,14 +153,12 @@ def _segment(segment: Segment) -> SegmentAnswer:
     if not span.is_in_prompt:
         answer["prediction"] = {"index": span.index or 0, **_span(span)}
     else:
-        found: PromptSpan = {**_span(span)}  # type: ignore[typeddict-item]
-        if span.index is not None:
-            found["message"] = span.index
-        answer["prompt"] = found
+        message = {} if span.index is None else {"message": span.index}
+        answer["prompt"] = _span(span) | message
     return answer
 
 
-def _span(span: SourceSpan) -> _Span:
+def _span(span: SourceSpan) -> Json:
     if span.is_in_tokens:
         return {"token_start": span.start, "token_end": span.end}
     return {"start": span.start, "end": span.end}

@@ -31,17 +31,10 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-_EVENT = {
-    "description": "A server-sent event; its data is a chunk in JSON, or `[DONE]`.",
-    "type": "object",
-    "required": ["data"],
-    "properties": {"data": {"type": "string"}, "event": {"type": "string"}},
+_DESCRIPTION = "The answer, or events with chunks in JSON, and `[DONE]`, if `stream` is true."
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"description": _DESCRIPTION, "content": {"text/event-stream": {"schema": {}}}}
 }
-_EVENTS = {
-    "description": "The answer, or its events if `stream` is true.",
-    "content": {"text/event-stream": {"schema": _EVENT}},
-}
-STREAMED: dict[int | str, dict[str, Any]] = {200: _EVENTS}
 """What the document of the API says of answers beside their model."""
 
 

@@ -3,24 +3,18 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
-from optimist_gateway.fronts.openai.answer_parts import ChatLogprobs, chat_logprobs, join_logprobs
+from optimist_gateway.fronts.openai.answer_parts import chat_logprobs, join_logprobs
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering
 from optimist_gateway.fronts.openai.bodies.chat import ChatCompletionBody
 from optimist_gateway.fronts.openai.body_route import body_route
-from optimist_gateway.fronts.openai.chunk_writer import (
-    ChoiceAnswer,
-    ChoicesAnswer,
-    ChoicesWriter,
-    reason_name,
-)
+from optimist_gateway.fronts.openai.chunk_writer import ChoicesWriter, reason_name
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.structure.tool_calls import (
     AnyDelta,
@@ -30,31 +24,6 @@ from optimist_gateway.structure.tool_calls import (
 )
 
 PATH = "/v1/chat/completions"
-
-
-class CalledFunctionAnswer(TypedDict):
-    """A function and the JSON text of its arguments."""
-
-    name: str
-    arguments: str
-
-
-class ToolCallAnswer(TypedDict):
-    """A call of a tool."""
-
-    id: str
-    type: Literal["function"]
-    function: CalledFunctionAnswer
-
-
-class MessageAnswer(TypedDict):
-    """The message of the model."""
-
-    role: Literal["assistant"]
-    content: str | None
-    refusal: None
-    reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCallAnswer]]
 
 
 def new_call_id() -> str:
@@ -90,29 +59,15 @@ class MessageDelta:
             delta["tool_calls"] = [{"index": index, **call} for index, call in self._calls.items()]
         return delta
 
-    def to_message(self) -> MessageAnswer:
+    def to_message(self) -> dict[str, Any]:
         """Returns the message of a whole answer."""
-        message: MessageAnswer = {"role": "assistant", "content": self._content, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
         if self._reasoning:
             message["reasoning_content"] = self._reasoning
         if self._calls:
             message["content"] = self._content or None
             message["tool_calls"] = list(self._calls.values())
         return message
-
-
-class ChatChoice(ChoiceAnswer):
-    """One answer to a chat."""
-
-    message: MessageAnswer
-    logprobs: ChatLogprobs | None
-
-
-class ChatCompletion(ChoicesAnswer):
-    """A whole answer to a chat."""
-
-    object: Literal["chat.completion"]
-    choices: list[ChatChoice]
 
 
 @dataclass(frozen=True)
@@ -165,7 +120,7 @@ def chat_router(service: Service) -> APIRouter:
     def write(generation: Generation) -> ChoicesWriter:
         return ChoicesWriter(generation, kinds, lambda: ChatWriter(generation.message_reader()))
 
-    @router.post(PATH, response_model=ChatCompletion, responses=STREAMED)
+    @router.post(PATH, responses=STREAMED)
     async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
         return await answering.answer(request, body.request(), write)

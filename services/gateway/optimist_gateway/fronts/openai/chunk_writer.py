@@ -3,17 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Literal, NotRequired, Protocol
+from typing import Any, Protocol
 
 import orjson
-from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
-    SegmentAnswer,
-    UsageAnswer,
     provenance,
     speculation_answer,
     usage_answer,
@@ -27,27 +24,6 @@ SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
 _THOUGHTS = "reasoning_content"
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 """In place of the text in a chunk that is written ahead; it is in no other part of it."""
-
-
-class ChoiceAnswer(TypedDict):
-    """What all choices have."""
-
-    index: int
-    finish_reason: Literal["stop", "length", "tool_calls"]
-    token_ids: NotRequired[list[int]]
-    num_accepted_tokens: NotRequired[int]
-    predicted_text_length: NotRequired[int]
-    provenance: NotRequired[list[SegmentAnswer]]
-
-
-class ChoicesAnswer(TypedDict):
-    """What all whole answers have but their choices."""
-
-    id: str
-    created: int
-    model: str
-    system_fingerprint: NotRequired[str]
-    usage: UsageAnswer
 
 
 class ChoiceWriter(Protocol):
@@ -203,11 +179,11 @@ class ChoicesWriter:
             details["provenance"] = provenance(joined)
         return details
 
-    def _usage(self) -> UsageAnswer:
+    def _usage(self) -> dict[str, Any]:
         with_num_passes = self.generation.request.return_token_ids
         return usage_answer(self.generation.usage(), with_num_passes=with_num_passes)
 
-    def _final_usage(self) -> UsageAnswer:
+    def _final_usage(self) -> dict[str, Any]:
         usage = self._usage()
         if self.generation.request.include_speculation:
             usage["speculation"] = speculation_answer(self.generation.usage())

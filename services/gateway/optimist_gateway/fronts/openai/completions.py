@@ -1,7 +1,7 @@
 """POST /v1/completions: the body of a request, and its answers."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter
 from fastapi import Request as HttpRequest
@@ -12,7 +12,6 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request, Structure
 from optimist_gateway.fronts.openai.answer_parts import (
-    CompletionLogprobs,
     completion_logprobs,
     join_logprobs,
 )
@@ -23,12 +22,7 @@ from optimist_gateway.fronts.openai.bodies.base import (
 )
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
 from optimist_gateway.fronts.openai.body_route import body_route
-from optimist_gateway.fronts.openai.chunk_writer import (
-    ChoiceAnswer,
-    ChoicesAnswer,
-    ChoicesWriter,
-    reason_name,
-)
+from optimist_gateway.fronts.openai.chunk_writer import ChoicesWriter, reason_name
 from optimist_gateway.generation.generation import Generation, Service
 
 PATH = "/v1/completions"
@@ -92,20 +86,6 @@ class CompletionBody(GenerationBody):
         return self
 
 
-class CompletionChoice(ChoiceAnswer):
-    """One continuation."""
-
-    text: str
-    logprobs: CompletionLogprobs | None
-
-
-class Completion(ChoicesAnswer):
-    """A whole answer to one prompt or several."""
-
-    object: Literal["text_completion"]
-    choices: list[CompletionChoice]
-
-
 class CompletionWriter:
     """Writes plain text."""
 
@@ -139,7 +119,7 @@ def completion_router(service: Service) -> APIRouter:
     def write(generation: Generation) -> ChoicesWriter:
         return ChoicesWriter(generation, ("text_completion", "text_completion"), CompletionWriter)
 
-    @router.post(PATH, response_model=Completion, responses=STREAMED)
+    @router.post(PATH, responses=STREAMED)
     async def completions(request: HttpRequest, body: CompletionBody) -> Response:
         """Continues a text, whole or as server-sent events."""
         return await answering.answer(request, body.request(), write)

@@ -17,6 +17,7 @@ from optimist_gateway.core.error import Path, naming
 from optimist_gateway.core.request import (
     MAX_PRIORITY,
     Conversation,
+    JsonContent,
     Request,
     Sampling,
     Structure,
@@ -277,6 +278,8 @@ class AnswerBody(SamplingFields, AnswerFields):
         content = next(iter(self.structures().values()), content)
         if choice is not None and choice.mode == "none":
             conversation = replace(conversation, tools=())
+        if tools is not None and tools.is_required and isinstance(content, JsonContent):
+            content = None  # There is no text beside calls.
         return self.as_request(
             prompts=(conversation,),
             structure=Structure(content, tools) if content or tools else None,

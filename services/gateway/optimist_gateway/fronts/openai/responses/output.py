@@ -1,12 +1,10 @@
 """The output of a response of `/v1/responses`: its items, and the events that build them up."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Required
-
-from typing_extensions import TypedDict
+from typing import Any, Literal
 
 from optimist_gateway.core.json_text import parse_json
-from optimist_gateway.fronts.openai.answer_parts import TokenLogprobAnswer
+from optimist_gateway.fronts.openai.answer_parts import Json
 from optimist_gateway.fronts.openai.chat import new_call_id
 from optimist_gateway.fronts.openai.responses.tools import INPUT, Tool
 
@@ -17,23 +15,6 @@ _CALLS = {
     "custom": ("custom_tool_call", "ctc", "input"),
 }
 """Of each type of tool: the type of a call, the beginning of its id, and what it is given as."""
-
-
-class OutputItem(TypedDict, total=False):
-    """Thoughts, a message, or a call of a function, with arguments, or of a custom tool."""
-
-    type: Required[Literal["reasoning", "message", "function_call", "custom_tool_call"]]
-    id: Required[str]
-    status: Required[ItemStatus]
-    summary: list[Any]
-    role: Literal["assistant"]
-    content: list[dict[str, Any]]
-    """One part, with a `text`."""
-    call_id: str
-    name: str
-    namespace: str
-    arguments: str
-    input: str
 
 
 class ResponseOutput:
@@ -57,7 +38,7 @@ class ResponseOutput:
         """Whether more text would go on a message."""
         return self._has_open("message")
 
-    def add_text(self, text: str, logprobs: Sequence[TokenLogprobAnswer] = ()) -> list[Event]:
+    def add_text(self, text: str, logprobs: Sequence[Json] = ()) -> list[Event]:
         """Adds text of the answer, with the log-probabilities of its tokens if they are wanted."""
         events = [] if self.has_open_message else self._open_message()
         self._part["logprobs"] += logprobs

@@ -2,21 +2,17 @@
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import Field
 from starlette.responses import Response
-from typing_extensions import TypedDict
 
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
-    ResponseUsage,
-    SegmentAnswer,
-    TokenLogprobAnswer,
+    Json,
     provenance,
     response_usage,
     speculation_answer,
@@ -32,12 +28,7 @@ from optimist_gateway.fronts.openai.responses.body import (
     ResponsesBody,
     TextOptions,
 )
-from optimist_gateway.fronts.openai.responses.output import (
-    Event,
-    ItemStatus,
-    OutputItem,
-    ResponseOutput,
-)
+from optimist_gateway.fronts.openai.responses.output import Event, ItemStatus, ResponseOutput
 from optimist_gateway.fronts.openai.responses.tools import OtherTool
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.structure.tool_calls import CallDelta, MessageReader, ReasoningDelta
@@ -48,23 +39,6 @@ _REPEATED = (
     *("user", "safety_identifier", "prompt_cache_key"),
 )
 _ERROR_CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
-
-
-class ResponseAnswer(TypedDict):
-    """A whole response; the settings of its request come back with it."""
-
-    id: str
-    object: Literal["response"]
-    created_at: int
-    completed_at: int | None
-    status: Literal["completed", "incomplete"]
-    error: None
-    incomplete_details: dict[str, str] | None
-    model: str
-    system_fingerprint: NotRequired[str]
-    output: Annotated[list[OutputItem], Field(min_length=1)]
-    usage: ResponseUsage
-    provenance: NotRequired[list[SegmentAnswer]]
 
 
 class ResponseWriter:
@@ -78,10 +52,10 @@ class ResponseWriter:
         self._output = ResponseOutput(generation.request_id, tools)
         self._num_events = 0
         self._is_cut_off = False
-        self._segments: list[SegmentAnswer] = []
-        self._new_segments: list[SegmentAnswer] = []
+        self._segments: list[Json] = []
+        self._new_segments: list[Json] = []
         """Those that are in no event yet."""
-        self._logprobs: list[TokenLogprobAnswer] = []
+        self._logprobs: list[Json] = []
         """Those of tokens whose text is still to come."""
         self._response: dict[str, Any] = {
             "id": generation.request_id,
@@ -237,7 +211,7 @@ def responses_router(service: Service) -> APIRouter:
     router = APIRouter(route_class=body_route(service))
     answering = Answering(service, PATH, "resp_")
 
-    @router.post(PATH, response_model=ResponseAnswer, responses=STREAMED)
+    @router.post(PATH, responses=STREAMED)
     async def responses(request: Request, body: ResponsesBody) -> Response:
         """Answers a conversation with messages and calls of functions; keeps nothing of it."""
 
