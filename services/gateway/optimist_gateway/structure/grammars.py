@@ -22,8 +22,8 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.json_rule import ANY_OBJECT, any_value, json_rule
-from optimist_gateway.structure.schema import SchemaError, plain_schema
+from optimist_gateway.structure.json_rule import json_rule
+from optimist_gateway.structure.schema import ANY_OBJECT, any_value, plain_schema
 from optimist_gateway.structure.thinking_grammar import (
     ANY_TEXT,
     MAX_PART_SPACE,
@@ -79,19 +79,14 @@ def _expression(content: Content) -> str:
         return _json(content, ("structure",))
     if isinstance(content, RegexContent):
         return f"/{_escaped_regex(content.pattern)}/"
-    if isinstance(content, ChoiceContent):
-        return _CHOICE
-    raise FieldError(("structure",), "a grammar cannot be combined with tools")
+    return _CHOICE
 
 
 def _json(content: JsonContent, path: Path, name: str = "") -> str:
-    plain: Mapping[str, object]
     try:
         plain = plain_schema(content.schema, is_lenient=content.is_lenient)
-    except SchemaError as error:
-        if not content.is_lenient:
-            raise FieldError(path + error.path, name + error.message) from None
-        plain = any_value(content.schema)
+    except FieldError as error:
+        raise FieldError(path + error.path, name + error.message) from None
     return json_rule(plain, is_lenient=content.is_lenient)
 
 

@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from optimist_gateway.structure.schema import (
+    ANY_OBJECT,
     Node,
-    SchemaError,
+    any_value,
     children,
     plain_schema,
     with_schemas,
@@ -18,7 +19,6 @@ from optimist_gateway.structure.thinking_grammar import SPACE
 MAX_WHITE_SPACE = 64
 """Most characters between two values of JSON: a model that loves white space ends all the same."""
 _OPTION = "whitespace_pattern"
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 # A key that is not declared may be any text, in the one way to write it.
 _SPELLED_ONCE = {"patternProperties": {"": True}, "additionalProperties": False}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -82,21 +82,12 @@ def loosened(schema: Mapping[str, Any], is_good: Callable[[str], bool]) -> Mappi
 
     `is_good` tells whether an expression of a grammar can be.
     """
-    try:
-        plain = plain_schema(schema, is_lenient=True)
-    except SchemaError:
-        return any_value(schema)
+    plain = plain_schema(schema, is_lenient=True)
     # Many properties are alike.
     is_good = cache(is_good)
     ways = _looser(plain, is_good)
     good = (left for left in ways if is_good(json_rule(left, is_lenient=True)))
     return next(good, any_value(schema))
-
-
-def any_value(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what is left of a schema of which nothing can be followed."""
-    is_object = schema.get("type") == "object" or "properties" in schema
-    return ANY_OBJECT if is_object else {}
 
 
 def _looser(
