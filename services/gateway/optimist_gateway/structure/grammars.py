@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -45,7 +45,7 @@ _CHOICE = "CHOICE"
 def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) -> str:
     """Returns the grammar of an answer; raises FieldError if a schema cannot be followed.
 
-    The markers are the parts of the form that are special tokens, with their ids.
+    The markers are the ids of special tokens, as which parts of the form are written.
     """
     content, tools = structure.content, structure.tools
     if isinstance(content, LarkContent):
@@ -160,15 +160,13 @@ def _escaped_regex(pattern: str) -> str:
 class Grammars:
     """Makes the grammars of answers, of what compiles."""
 
-    def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
+    def __init__(self, model: str, form: ToolFormat, markers: Mapping[str, int]) -> None:
         """Sets up without the process that compiles; the first grammar starts it.
 
-        The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
-        special token by its text.
+        The model, a directory or hub name, has a tokenizer.json; the markers are the ids of special
+        tokens by their texts.
         """
-        self.form, self._token_id = form, token_id
-        ids = {part: token_id(part) for part in form.parts}
-        self._markers = {part: number for part, number in ids.items() if number is not None}
+        self.form, self._markers = form, markers
         self._verdicts = Verdicts(model)
 
     async def stop(self) -> None:
@@ -210,7 +208,7 @@ class Grammars:
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
         if thinking is not None:
-            source = after_thinking(source, thinking, self._token_id)
+            source = after_thinking(source, thinking, self._markers)
         return source, await self._verdicts.problem(source)
 
     async def _loosened(self, structure: Structure) -> Structure:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 
 from optimist_gateway.core.answer.thinking import ThinkingReader
 
@@ -20,17 +20,15 @@ def literal(text: str) -> str:
     return re.escape(text).replace("/", r"\/")
 
 
-def after_thinking(
-    source: str, thinking: ThinkingReader, token_id: Callable[[str], int | None]
-) -> str:
+def after_thinking(source: str, thinking: ThinkingReader, markers: Mapping[str, int]) -> str:
     """Returns a grammar of thoughts, if the model has any, and an answer of another grammar.
 
-    Tags that are special tokens, of which `token_id` knows the ids, are these tokens. Others are
+    Tags that are special tokens, of which the markers have the ids, are these tokens. Others are
     text: then thoughts are one lexeme, which ends with the first closing tag.
     """
     form, is_inside = thinking.form, thinking.is_inside
     opening, closing = map(literal, form.tags)
-    begin_id, end_id = map(token_id, form.tags)
+    begin_id, end_id = map(markers.get, form.tags)
     if begin_id is not None and end_id is not None:
         thoughts = f"thoughts: <[{begin_id}]>{'?' * is_inside} THOUGHT <[{end_id}]>"
     else:

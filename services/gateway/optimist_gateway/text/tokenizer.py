@@ -86,11 +86,13 @@ class Tokenizer:
         self._special_ids = frozenset(token_id for token_id, token in added if token.special)
         self.infilling = find_infilling(backend.token_to_id)
         """How the model is asked to fill in the middle; None if it cannot be."""
-        self._marker_ids = {
+        self.markers: Mapping[str, int] = {
             token.content: token_id
             for token_id, token in added
             if token.special or re.fullmatch("<.*>", token.content)
         }
+        """The ids of tokens that are no text in grammars, by their texts: for llguidance, tokens
+        that were added and are named like tags are special ones."""
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
@@ -228,19 +230,12 @@ class Tokenizer:
         if self._process is not None:
             await self._process.stop()
 
-    def marker_id(self, text: str) -> int | None:
-        """Returns the id of a token that is no text in grammars, by its text; None for others.
-
-        For llguidance, tokens that were added and are named like tags are special ones.
-        """
-        return self._marker_ids.get(text)
-
     def detokenizer(self, shown: Collection[str] | None = ()) -> Detokenizer:
         """Returns what turns the tokens of one answer into text.
 
         Of special tokens, it shows those of these texts only; None for all.
         """
-        skipped = self._special_ids.difference(map(self.marker_id, shown or ()))
+        skipped = self._special_ids.difference(map(self.markers.get, shown or ()))
         vocabulary = self.vocabulary if self.vocabulary.is_byte_level else None
         return Detokenizer(self._decode, () if shown is None else skipped, vocabulary)
 
