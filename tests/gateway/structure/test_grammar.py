@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
@@ -72,7 +73,7 @@ def of_tools(
     *,
     is_required: bool = False,
     is_parallel: bool = True,
-    markers: dict[str, int] | None = None,
+    markers: Mapping[str, int] | None = None,
 ) -> str:
     tools = ToolUse(FUNCTIONS, is_required, is_parallel)
     return grammar(Structure(content, tools), form, markers or {})

@@ -11,7 +11,7 @@ from typing import Any
 from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
-from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
 from optimist_gateway.core.error import ApiError, FieldError
@@ -241,9 +241,8 @@ class Tokenizer:
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         if self.vocabulary.is_byte_level:
-            text = "".join([self.vocabulary[token][0] for token in token_ids])
-            if REPLACEMENT not in text:
-                return text
+            token_bytes = b"".join([self.vocabulary[token][1] for token in token_ids])
+            return token_bytes.decode(errors="replace")
         # It lets other threads run, unlike `decode`.
         if len(token_ids) > _INLINE_CHARACTERS:
             return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])

@@ -41,11 +41,7 @@ class Vocabulary(dict[int, tuple[str, bytes]]):
         super().__init__()
         self._backend = backend
         self.is_byte_level = isinstance(backend.decoder, ByteLevel)
-        """Whether tokens are bytes, whatever precedes them.
-
-        The bytes of a sequence are then those of its tokens, one after the other. If the bytes of
-        each are text, their texts join to that of the sequence.
-        """
+        """Whether tokens are bytes, whatever precedes them: those of a sequence join."""
         decoder = {} if backend.decoder is None else json.loads(backend.decoder.__getstate__())
         decoders = {one.get("type") for one in decoder.get("decoders", [decoder])}
         self._read_bytes = None
