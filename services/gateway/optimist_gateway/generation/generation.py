@@ -9,7 +9,7 @@ from functools import partial
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits
 from optimist_gateway.core.answer.answer import Answer, Echo
-from optimist_gateway.core.answer.output import Describe, LogprobReader, Usage, add_usages
+from optimist_gateway.core.answer.output import LogprobReader, Usage, add_usages
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
 from optimist_gateway.core.answer.thinking import ThinkingReader
@@ -227,10 +227,7 @@ class Generation:
             prompt = prompts[index // request.n]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            echo = None
-            if request.echo:
-                echo = await beside(partial(self._echo, prompt), len(prompt.token_ids))
-            self.choices.each.append(self._choice(index, prompt, predictions, add, echo))
+            self.choices.each.append(self._choice(index, prompt, predictions, add))
 
     def _choice(
         self,
@@ -238,12 +235,15 @@ class Generation:
         prompt: Prompt,
         predictions: Sequence[SentPrediction],
         add: scheduler_pb2.Add,
-        echo: Echo | None,
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self.model.tokenizer
-        offset = len(echo.text) if echo is not None else 0
-        provenance = None
+        describe = None if request.num_logprobs is None else tokenizer.vocabulary.__getitem__
+        echo = provenance = None
+        if request.echo:
+            shown = tokenizer.detokenizer(None)
+            echo = Echo(prompt, shown, describe, request.include_provenance)
+        offset = len(prompt.text) if request.echo else 0
         if request.include_provenance:
             spans = prompt.spans or PromptSpans(len(prompt.token_ids))
             provenance = Provenance(PredictionSpans(predictions), spans)
@@ -252,7 +252,7 @@ class Generation:
             detokenizer=tokenizer.detokenizer(self._shown_tokens()),
             stop=request.stop,
             min_tokens=add.min_tokens,
-            logprobs=self._describe and LogprobReader(self._describe, offset),
+            logprobs=describe and LogprobReader(describe, offset),
             provenance=provenance,
             has_prediction=bool(add.predicted_token_ids),
             thinking=self.thinking and replace(self.thinking),
@@ -266,21 +266,6 @@ class Generation:
             echo=echo,
             is_prompt_only=request.max_tokens == 0,
         )
-
-    @property
-    def _describe(self) -> Describe | None:
-        """Knows the vocabulary; None if log-probabilities are not wanted."""
-        if self.request.num_logprobs is None:
-            return None
-        return self.model.tokenizer.vocabulary.__getitem__
-
-    def _echo(self, prompt: Prompt) -> Echo:
-        tokenizer, text = self.model.tokenizer, prompt.text
-        if text is None:
-            detokenizer = tokenizer.detokenizer(None)
-            text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
-        with_segments = self.request.include_provenance
-        return Echo(prompt, text, tokenizer.detokenizer(None), self._describe, with_segments)
 
     @property
     def _tools(self) -> ToolUse | None:

@@ -83,7 +83,9 @@ class _Encoder:
                 found = PromptSpans(len(encoding.spans), encoding.spans, sent)
             encoded = Prompt(encoding.token_ids, prompt, found)
         else:
-            encoded = Prompt(list(prompt))
+            # It is of use only to show it.
+            text = await self.tokenizer.decode(prompt) if self.request.echo else ""
+            encoded = Prompt(list(prompt), text)
         if not encoded.token_ids:
             raise FieldError(path, "must not be empty")
         return encoded
