@@ -152,6 +152,8 @@ FORMATS: list[tuple[Fields, str]] = [
     (JSON_OBJECT, '"type": "object"'),
     (schema(WEATHER), '"city"'),
     (NO_SCHEMA, '"object"'),
+    # llama.cpp's and others' form of a schema
+    ({"response_format": {"type": "json_object", "schema": WEATHER}}, '"city"'),
     (structured(json=WEATHER), '"city"'),
     (structured(regex="a/b"), r"/a\/b/"),
     ({"guided_json": json.dumps(WEATHER)}, '"city"'),

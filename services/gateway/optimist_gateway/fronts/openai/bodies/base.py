@@ -85,16 +85,17 @@ class Body(BaseModel):
         waiting: list[tuple[Path, Any]] = [((), self)]
         while waiting:
             path, value = waiting.pop()
+            below: Iterable[tuple[str | int, Any]] = enumerate(value)
             if isinstance(value, Body):
-                extra = value.model_extra or {}
-                unknown += [(*path, name) for name in extra if name not in value.without_effect]
-                extra.clear()
-                waiting += [((*path, name), below) for name, below in reversed(list(value))]
-            # All of a list are objects, or none.
-            elif isinstance(value, list) and value and isinstance(value[0], Body):
-                waiting += [
-                    ((*path, index), one) for index, one in reversed(list(enumerate(value)))
-                ]
+                below = value.__dict__.items()
+                if extra := value.model_extra:
+                    unknown += [(*path, name) for name in extra if name not in value.without_effect]
+                    extra.clear()
+            for key, one in reversed([*below]):
+                # All of a list are objects, or none.
+                first = next(iter(one), None) if isinstance(one, list) else one
+                if isinstance(first, Body):
+                    waiting.append(((*path, key), one))
         return unknown
 
 

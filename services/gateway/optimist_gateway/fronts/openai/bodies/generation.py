@@ -193,13 +193,13 @@ class AnswerBody(SamplingFields, AnswerFields):
     """Extension: the expected answer as tokens, or a list of several, instead of `prediction`."""
     structured_outputs: StructuredOutputs | None = None
     """Extension: the form of the answer's text; vLLM's name for it."""
-    skip_special_tokens: bool | None = None
-    """Extension: whether special tokens are left out of the text; null is true."""
     guided_json: Json | None = None
     """vLLM's earlier names of the same."""
     guided_regex: GrammarText | None = None
     guided_choice: Choices | None = None
     guided_grammar: GrammarText | None = None
+    skip_special_tokens: bool | None = None
+    """Extension: whether special tokens are left out of the text; null is true."""
 
     @model_validator(mode="after")
     def _has_one_prediction(self) -> Self:

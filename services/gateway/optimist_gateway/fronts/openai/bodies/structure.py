@@ -94,7 +94,7 @@ class FunctionBody(Body):
 class ToolBody(Body):
     """A tool; only functions are known."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: FunctionBody
 
 
@@ -209,9 +209,10 @@ class TextFormat(Body):
 
 
 class JsonObjectFormat(Body):
-    """Any JSON object."""
+    """Any JSON object, or as an extension one that a schema describes."""
 
     type: Literal["json_object"]
+    json_schema: Schema | None = Field(None, alias="schema")
 
 
 class JsonSchemaBody(Body):
@@ -261,8 +262,9 @@ class StructuredOutputs(Body):
 
 def format_content(form: ResponseFormat | None) -> Content | None:
     """Returns what a response format asks for, None for any text."""
-    if isinstance(form, JsonSchemaFormat):
-        schema = form.json_schema
-        if schema.json_schema is not None:
-            return JsonContent(schema.json_schema, is_lenient=not schema.strict)
-    return None if form is None or isinstance(form, TextFormat) else ANY_OBJECT
+    if form is None or isinstance(form, TextFormat):
+        return None
+    is_strict, schema = False, form.json_schema
+    if isinstance(schema, JsonSchemaBody):
+        is_strict, schema = bool(schema.strict), schema.json_schema
+    return ANY_OBJECT if schema is None else JsonContent(schema, is_lenient=not is_strict)

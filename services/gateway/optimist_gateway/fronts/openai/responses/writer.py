@@ -20,6 +20,7 @@ from optimist_gateway.fronts.openai.answer_parts import (
 )
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering, event
 from optimist_gateway.fronts.openai.bodies.base import Body
+from optimist_gateway.fronts.openai.bodies.structure import TextFormat
 from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import fingerprint
 from optimist_gateway.fronts.openai.errors import error_body
@@ -176,6 +177,7 @@ class ResponseWriter:
 def _settings(body: ResponsesBody) -> dict[str, Any]:
     """Returns the settings that a response repeats."""
     text = body.text or TextOptions()
+    form = text.format or TextFormat(type="text")
     reasoning = body.reasoning or ReasoningOptions()
     return {
         **{name: _echo(getattr(body, name)) for name in _REPEATED},
@@ -188,7 +190,7 @@ def _settings(body: ResponsesBody) -> dict[str, Any]:
         "store": False,
         "temperature": 1.0 if body.temperature is None else body.temperature,
         "text": {
-            "format": _echo(text.format) or {"type": "text"},
+            "format": form.model_dump(by_alias=True, exclude_none=True),
             "verbosity": text.verbosity or "medium",
         },
         "tool_choice": _echo(body.tool_choice) or "auto",
