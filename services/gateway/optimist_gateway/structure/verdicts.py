@@ -3,7 +3,6 @@
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from math import inf
@@ -59,7 +58,8 @@ class Verdicts:
         self._tokens: dict[str, Any] = {}
         """What a grammar is checked against, beside the tokenizer."""
         self._process: ChildProcess | None = None
-        self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
+        self._verdicts: dict[bytes, _Verdict] = {}
+        """Those that were asked for last are at the end."""
 
     async def use(self, model: ModelDescription) -> None:
         """Checks from now on what a model can follow whose scheduler describes it so."""
@@ -96,16 +96,15 @@ class Verdicts:
 
     async def _verdict(self, question: Any, data: bytes) -> _Verdict:
         key = hashlib.sha256(data).digest()
-        verdict = self._verdicts.get(key)
+        verdict = self._verdicts.pop(key, None)
         if verdict is None or verdict.until < time.monotonic():
             tokens = self._tokens
             verdict = await self._ask(question)
-            if tokens == self._tokens and len(verdict.answer) < _MAX_CHARACTERS:
-                self._verdicts[key] = verdict
-            if len(self._verdicts) > MAX_CHECKED:
-                self._verdicts.popitem(last=False)
-        if key in self._verdicts:
-            self._verdicts.move_to_end(key)
+            if tokens != self._tokens or len(verdict.answer) >= _MAX_CHARACTERS:
+                return verdict
+        self._verdicts[key] = verdict
+        if len(self._verdicts) > MAX_CHECKED:
+            del self._verdicts[next(iter(self._verdicts))]
         return verdict
 
     async def _ask(self, question: Any) -> _Verdict:
