@@ -190,7 +190,7 @@ def _add_layers(
             allow_methods=["GET", "POST"],
             # Clients bring headers of their own, such as x-stainless-lang; cookies are not taken.
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+            expose_headers=["x-request-id", "x-ignored-fields", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(RequestId)
     if observer.is_on:
