@@ -1,5 +1,7 @@
 """What the OpenAPI document says beyond bodies and answers: examples, and names of models."""
 
+import json
+from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI
@@ -7,44 +9,9 @@ from fastapi import FastAPI
 from optimist_gateway.core.request import Limits
 from optimist_gateway.generation.generation import Service
 
-_CODE = "def area(radius):\n    return 3.14 * radius**2\n"
-_MESSAGES = [{"role": "user", "content": "Rename radius to r."}]
-_SCHEMA = {
-    "type": "object",
-    "properties": {"r": {"type": "number"}},
-    "required": ["r"],
-    "additionalProperties": False,
-}
-
-_FORM = {"name": "circle", "schema": _SCHEMA, "strict": True}
-_TOOL = {"type": "function", "function": {"name": "draw_circle", "parameters": _SCHEMA}}
-_PREDICTION = {"prediction": {"type": "content", "content": _CODE}}
-_CHAT = {"messages": _MESSAGES, "max_completion_tokens": 64}
-_COMPLETION = {"prompt": _CODE, "max_tokens": 64}
-_RESPONSE = {"input": "Rename radius to r.", "max_output_tokens": 64}
-_ITEM = {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
-
-EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
-    "/v1/chat/completions": {
-        "prediction": _CHAT | _PREDICTION,
-        "stream": _CHAT | {"stream": True, "stream_options": {"include_usage": True}},
-        "structure": _CHAT | {"response_format": {"type": "json_schema", "json_schema": _FORM}},
-        "tools": _CHAT | {"tools": [_TOOL], "tool_choice": "auto"},
-    },
-    "/v1/completions": {
-        "prediction": _COMPLETION | _PREDICTION | {"include_speculation": True},
-        "logprobs": {"prompt": ["def f(", "class A"], "max_tokens": 8, "logprobs": 2},
-    },
-    "/v1/responses": {
-        "prediction": _RESPONSE | _PREDICTION | {"instructions": "Answer with code."},
-        "items": _RESPONSE | {"input": [_ITEM], "stream": True},
-    },
-    "/tokenize": {
-        "text": {"prompt": _CODE, "return_token_strs": True},
-        "chat": {"messages": _MESSAGES},
-    },
-    "/detokenize": {"tokens": {"tokens": [0, 1, 2]}},
-}
+EXAMPLES: dict[str, dict[str, dict[str, Any]]] = json.loads(
+    resources.files(__package__).joinpath("openapi_examples.json").read_text("utf-8")
+)
 """For each path requests by name."""
 
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -24,7 +25,7 @@ from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthenti
 from optimist_gateway.fronts.grpc.servicer import InferenceServicer, add_servicer
 from optimist_gateway.fronts.openai.chat import chat_router
 from optimist_gateway.fronts.openai.completions import completion_router
-from optimist_gateway.fronts.openai.errors import RESPONSES, add_error_handlers
+from optimist_gateway.fronts.openai.errors import add_error_handlers
 from optimist_gateway.fronts.openai.models import model_router, tokenization_router
 from optimist_gateway.fronts.openai.responses.writer import responses_router
 from optimist_gateway.fronts.openapi import add_document
@@ -45,6 +46,11 @@ logger = logging.getLogger(__name__)
 
 GRPC_NAME = inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name
 _POLL_SECONDS = 0.25
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "The request is wrong; `error.param` names the field."},
+    "5XX": {"description": "It cannot be answered, or not now."},
+}
+"""What any endpoint may answer beside 200."""
 
 
 def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> FastAPI:
@@ -87,7 +93,7 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
                 await model.stop()
             await asyncio.to_thread(tracer.close)
 
-    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False, responses=RESPONSES)
+    app = FastAPI(title="Optimist", lifespan=lifespan, redirect_slashes=False, responses=_ERRORS)
     app.state.service = service
     app.state.keys = keys
     _add_layers(app, settings, metrics, observer)
@@ -184,7 +190,7 @@ def _add_layers(
             allow_methods=["GET", "POST"],
             # Clients bring headers of their own, such as x-stainless-lang; cookies are not taken.
             allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after", "retry-after-ms"],
+            expose_headers=["x-request-id", "x-ignored-fields", "retry-after", "retry-after-ms"],
         )
     app.add_middleware(RequestId)
     if observer.is_on:

@@ -147,12 +147,9 @@ class ChoicesWriter:
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
             return choices
-        said = _separated(chunk, writer.content)
-        details = [self._details([piece]), *[self._details([])] * (len(said) - 1)]
-        return [
-            *choices,
-            *({"index": index, **one, **more} for one, more in zip(said, details, strict=True)),
-        ]
+        first, *others = _separated(chunk, writer.content)
+        choices.append({"index": index, **first, **self._details([piece])})
+        return choices + [{"index": index, **one, **self._details([])} for one in others]
 
     def _around(
         self, index: int, write: Callable[..., dict[str, Any] | None]

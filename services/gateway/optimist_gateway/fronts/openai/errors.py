@@ -11,7 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
-from typing_extensions import TypedDict
 
 from optimist_gateway.core.error import (
     FAILED,
@@ -37,29 +36,7 @@ UNSUPPORTED_CODING = "unsupported_content_encoding"
 _SIMILARITY, _NUM_COMPARED = 0.77, 23
 
 
-class ErrorDetails(TypedDict):
-    """What went wrong."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorAnswer(TypedDict):
-    """The body of every error."""
-
-    error: ErrorDetails
-
-
-RESPONSES: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "The request is wrong; `param` names the field.", "model": ErrorAnswer},
-    "5XX": {"description": "It cannot be answered, or not now.", "model": ErrorAnswer},
-}
-"""What any endpoint may answer beside 200."""
-
-
-def error_body(error: ApiError) -> ErrorAnswer:
+def error_body(error: ApiError) -> dict[str, Any]:
     """Returns the JSON body of an error."""
     return {
         "error": {
