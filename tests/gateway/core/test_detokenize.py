@@ -10,7 +10,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from optimist_gateway.core.answer.detokenize import MAX_PENDING_TOKENS, Detokenizer, StopStrings
-from optimist_gateway.text.vocabulary import TokenTexts
+from optimist_gateway.text.vocabulary import Vocabulary
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
 SPECIAL = ["<s>", "</s>", "<|ä €|>"]
@@ -60,8 +60,8 @@ def token_id(backend: Backend, token: str) -> int:
     return number
 
 
-def detokenizer(backend: Backend, texts: TokenTexts | None = None) -> Detokenizer:
-    return Detokenizer(backend.decode, {token_id(backend, token) for token in SPECIAL}, texts)
+def detokenizer(backend: Backend, vocabulary: Vocabulary | None = None) -> Detokenizer:
+    return Detokenizer(backend.decode, {token_id(backend, token) for token in SPECIAL}, vocabulary)
 
 
 def stream(state: Detokenizer, token_ids: Sequence[int], widths: Sequence[int]) -> list[str]:
@@ -88,7 +88,7 @@ def test_byte_level_tokens_join_to_the_decoded_whole(
 def test_texts_of_tokens_that_are_known_only_come_earlier(
     token_ids: list[int], widths: list[int]
 ) -> None:
-    knowing = detokenizer(BYTE_LEVEL, TokenTexts(BYTE_LEVEL))
+    knowing = detokenizer(BYTE_LEVEL, Vocabulary(BYTE_LEVEL))
     known = accumulate(stream(knowing, token_ids, widths))
     unknown = accumulate(stream(detokenizer(BYTE_LEVEL), token_ids, widths))
     pairs = list(zip(known, unknown, strict=True))

@@ -229,11 +229,9 @@ def reading(tokens: Sequence[bytes]) -> Detokenizer:
     def decode(ids: Sequence[int]) -> str:
         return b"".join(tokens[one] for one in ids).decode(errors="replace")
 
-    texts = {one: decode([one]) for one in range(len(tokens))}
-    whole = {
-        one: "" if "\N{REPLACEMENT CHARACTER}" in text else text for one, text in texts.items()
-    }
-    return Detokenizer(decode, (), whole)
+    return Detokenizer(
+        decode, (), {one: (decode([one]), tokens[one]) for one in range(len(tokens))}
+    )
 
 
 @given(byte_tokens())

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jsonschema
@@ -72,7 +73,7 @@ def of_tools(
     *,
     is_required: bool = False,
     is_parallel: bool = True,
-    markers: dict[str, int] | None = None,
+    markers: Mapping[str, int] | None = None,
 ) -> str:
     tools = ToolUse(FUNCTIONS, is_required, is_parallel)
     return grammar(Structure(content, tools), form, markers or {})
@@ -258,9 +259,8 @@ def test_markers_that_were_added_to_a_vocabulary(backend: Backend) -> None:
         [AddedToken(part, normalized=False) for part in ("<tool_call>", "</tool_call>")]
     )
     tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=added))  # type: ignore[no-untyped-call]
-    ids = {part: tokenizer.marker_id(part) for part in HERMES.parts}
-    markers = {part: token_id for part, token_id in ids.items() if token_id is not None}
-    assert list(markers) == ["<tool_call>", "</tool_call>"]
+    markers = tokenizer.markers
+    assert [part for part in HERMES.parts if part in markers] == ["<tool_call>", "</tool_call>"]
     follows = Follows(added)
     for text in (written(HERMES, GOOD), "Well: " + written(HERMES, GOOD)):
         assert follows(of_tools(HERMES, markers=markers), text)

@@ -38,7 +38,7 @@ def model(backend: Backend) -> ModelDescription:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def grammars(model_directory: Path) -> AsyncIterator[Grammars]:
     """For all tests: its process takes long to start, and starts again where it was ended."""
-    made = Grammars(str(model_directory), HERMES, lambda _text: None)
+    made = Grammars(str(model_directory), HERMES, {})
     yield made
     await made.stop()
 
@@ -264,7 +264,7 @@ async def test_a_model_may_have_fewer_tokens_than_its_tokenizer(
 @pytest_asyncio.fixture(loop_scope="module")
 async def own(model_directory: Path) -> AsyncIterator[Grammars]:
     """Of the test alone."""
-    made = Grammars(str(model_directory), HERMES, lambda _text: None)
+    made = Grammars(str(model_directory), HERMES, {})
     yield made
     await made.stop()
 
@@ -290,7 +290,7 @@ async def test_a_slow_moment_is_not_held_against_a_grammar(
 
 
 async def test_a_model_without_a_tokenizer_file(tmp_path: Path, model: ModelDescription) -> None:
-    grammars = Grammars(str(tmp_path), HERMES, lambda _text: None)
+    grammars = Grammars(str(tmp_path), HERMES, {})
     with pytest.raises(ApiError, match=r"tokenizer\.json"):
         await grammars.grammar(Structure(RegexContent("a")), model)
 

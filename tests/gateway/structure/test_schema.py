@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from optimist_gateway.core.error import path_text
+from optimist_gateway.core.error import FieldError, path_text
 from optimist_gateway.structure.schema import (
     MAX_DEPTH,
     MAX_VALUES,
-    SchemaError,
     check_json,
     plain_schema,
 )
@@ -67,7 +66,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("schema", "path"), REFUSED)
 def test_what_is_not_followed_is_named(schema: dict[str, Any], path: str) -> None:
-    with pytest.raises(SchemaError) as caught:
+    with pytest.raises(FieldError) as caught:
         plain_schema(schema)
     assert path_text(caught.value.path) == path
 
@@ -129,10 +128,10 @@ def test_references_may_go_round_but_not_grow_without_bound() -> None:
         places.append({"$ref": "#" + "/items" * depth})
     wide["prefixItems"] = places
     check_json(wide)
-    for is_lenient in (True, False):
-        assert plain_schema(tree, is_lenient=is_lenient)
-        with pytest.raises(SchemaError, match="what it refers to"):
-            plain_schema(wide, is_lenient=is_lenient)
+    with pytest.raises(FieldError, match="what it refers to"):
+        plain_schema(wide)
+    assert plain_schema(wide, is_lenient=True) == {}
+    assert plain_schema(wide | {"type": "object"}, is_lenient=True) == {"type": "object"}
 
 
 def test_lenient_leaves_out_what_is_not_followed() -> None:
@@ -153,11 +152,10 @@ def test_lenient_leaves_out_what_is_not_followed() -> None:
     }
 
 
-def test_json_is_counted_and_its_integers_may_be_bounded() -> None:
+def test_integers_of_json_may_be_bounded() -> None:
     value = {"a": [1, 2.5, None], "b": {"c": "x", "d": -5}}
-    assert check_json(value) == 8
-    assert check_json(value, range(-5, 2)) == 8
-    assert check_json(nested(MAX_DEPTH - 2)) == 2 * MAX_DEPTH - 2
+    check_json(value, range(-5, 2))
+    check_json(nested(MAX_DEPTH - 2))
     with pytest.raises(ValueError, match="has an integer not in -4 to 1"):
         check_json(value, range(-4, 2))
-    assert check_json([-(10**400)]) == 2
+    check_json([-(10**400)])

@@ -45,7 +45,7 @@ class Follows:
     def __call__(self, source: str, text: str, prompt: str = "") -> bool:
         begun = begin_thinking(self.form, prompt.replace("(", self.form.opening))
         assert begun is not None
-        source = after_thinking(source, begun, self.ids.get)
+        source = after_thinking(source, begun, self.ids)
         assert check_grammar(source, self._tokenizer) == ""
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(source), log_level=0)
         text = text.replace("(", self.form.opening).replace(")", self.form.closing)
@@ -122,7 +122,7 @@ def test_a_tag_that_is_a_token_is_not_spelled(backend: Backend) -> None:
     source = grammar(Structure(RegexContent("[a-c]+")), HERMES, {})
     begun = begin_thinking(FORMATS[0], "<think>\n")
     assert begun is not None
-    source = after_thinking(source, begun, follows.ids.get)
+    source = after_thinking(source, begun, follows.ids)
     matcher = LLMatcher(follows._tokenizer, LLMatcher.grammar_from_lark(source), log_level=0)
     spelled = backend.encode("So</think> Hello").ids
     assert len(spelled) > matcher.try_consume_tokens(spelled) > 0

@@ -11,13 +11,14 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
+from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
 from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
 from optimist_gateway.text.chat_template import render
 from optimist_gateway.text.template_messages import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
-from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
+from optimist_gateway.text.vocabulary import Vocabulary
 from tests.gateway.fake_scheduler import EOS
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
@@ -55,13 +56,13 @@ async def test_of_a_long_text_as_much_is_read_as_is_of_use(
 ) -> None:
     text = "The quick br\u00f6wn \N{ROCKET} fox jumps. " * 2_000
     expected = backend.encode(text)
-    some = await tokenizer.encode(text, add_special_tokens=False, with_offsets=True, most=300)
+    some = await tokenizer.encode(text, add_special_tokens=False, with_spans=True, most=300)
     assert some.token_ids == expected.ids[:300]
-    assert some.offsets == expected.offsets[:300]
+    assert some.spans == joined_spans(expected.offsets[:300])
     assert 300 < some.num_tokens < len(expected.ids)
     assert not some.is_whole
     every = await tokenizer.encode(text, add_special_tokens=False, most=len(expected.ids))
-    assert (every.token_ids, every.offsets) == (expected.ids, None)
+    assert (every.token_ids, every.spans) == (expected.ids, None)
     assert await tokenizer.decode(every.token_ids) == text
 
 
@@ -85,29 +86,29 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
 
 def test_only_byte_level_vocabularies_are_taken(backend: Backend) -> None:
     other = Backend.from_str(backend.to_str())
-    assert is_byte_level(other)
+    assert Vocabulary(other).is_byte_level
     other.decoder = decoders.Metaspace()
-    assert not is_byte_level(other)
+    assert not Vocabulary(other).is_byte_level
     other.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    assert not is_byte_level(other)
+    assert not Vocabulary(other).is_byte_level
 
 
 def test_the_size_is_bounded_by_the_vocabulary(backend: Backend) -> None:
-    texts = TokenTexts(backend)
+    vocabulary = Vocabulary(backend)
     size = backend.get_vocab_size()
-    assert all(texts[token] == backend.decode([token], False) for token in range(3 * size))
-    assert len(texts) <= size
+    assert all(vocabulary[token][0] == backend.decode([token], False) for token in range(3 * size))
+    assert len(vocabulary) <= size
 
 
 def test_every_token_is_what_the_tokenizer_decodes(backend: Backend) -> None:
     vocabulary = Vocabulary(backend)
     for token in range(backend.get_vocab_size()):
-        text, token_bytes = vocabulary.describe(token)
+        text, token_bytes = vocabulary[token]
         assert text == backend.decode([token], skip_special_tokens=False)
         assert text == token_bytes.decode(errors="replace")
-        assert vocabulary.describe(token) == (text, token_bytes)
+        assert vocabulary[token] == (text, token_bytes)
     # Tokens that the tokenizer does not have are empty.
-    assert vocabulary.describe(10**6) == ("", b"")
+    assert vocabulary[10**6] == ("", b"")
 
 
 def test_vocabularies_of_other_kinds() -> None:
@@ -115,14 +116,14 @@ def test_vocabularies_of_other_kinds() -> None:
     fallback = Backend(models.BPE({token: index for index, token in enumerate(tokens)}, []))
     fallback.decoder = decoders.Sequence([decoders.Metaspace(), decoders.ByteFallback()])
     fallback.add_tokens([AddedToken("<0xE7>", special=True)])
-    described = [Vocabulary(fallback).describe(token) for token in range(5)]
+    described = [Vocabulary(fallback)[token] for token in range(5)]
     assert described[:2] == [(" fox", b" fox"), ("\ufffd", b"\xe6")]
     # What stands for no byte is text.
     assert described[2:] == [(one, one.encode()) for one in ("<0xE6", "東", "<0xE7>")]
     words = Backend(models.WordPiece({"[UNK]": 0, "fox": 1, "##es": 2}, unk_token="[UNK]"))
     words.decoder = decoders.WordPiece()
-    assert Vocabulary(words).describe(1) == ("fox", b"fox")
-    assert Vocabulary(Backend(models.BPE({"a": 0}, []))).describe(0) == ("a", b"a")
+    assert Vocabulary(words)[1] == ("fox", b"fox")
+    assert Vocabulary(Backend(models.BPE({"a": 0}, [])))[0] == ("a", b"a")
 
 
 TOOL = {

@@ -9,12 +9,7 @@ from functools import partial
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits
 from optimist_gateway.core.answer.answer import Answer, Echo
-from optimist_gateway.core.answer.output import (
-    Describe,
-    LogprobReader,
-    Usage,
-    add_usages,
-)
+from optimist_gateway.core.answer.output import LogprobReader, Usage, add_usages
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
 from optimist_gateway.core.answer.thinking import ThinkingReader
@@ -232,10 +227,7 @@ class Generation:
             prompt = prompts[index // request.n]
             add.trace_parent = self._record.trace_parent
             add.names.extend(self._request_names)
-            echo = None
-            if request.echo:
-                echo = await beside(partial(self._echo, prompt), len(prompt.token_ids))
-            self.choices.each.append(self._choice(index, prompt, predictions, add, echo))
+            self.choices.each.append(self._choice(index, prompt, predictions, add))
 
     def _choice(
         self,
@@ -243,21 +235,24 @@ class Generation:
         prompt: Prompt,
         predictions: Sequence[SentPrediction],
         add: scheduler_pb2.Add,
-        echo: Echo | None,
     ) -> Choice:
         """Starts one of the answers."""
         request, tokenizer = self.request, self.model.tokenizer
-        offset = len(echo.text) if echo is not None else 0
-        provenance = None
+        describe = None if request.num_logprobs is None else tokenizer.vocabulary.__getitem__
+        echo = provenance = None
+        if request.echo:
+            shown = tokenizer.detokenizer(None)
+            echo = Echo(prompt, shown, describe, request.include_provenance)
+        offset = len(prompt.text) if request.echo else 0
         if request.include_provenance:
             spans = prompt.spans or PromptSpans(len(prompt.token_ids))
             provenance = Provenance(PredictionSpans(predictions), spans)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
-            detokenizer=tokenizer.detokenizer(self._shown_ids()),
+            detokenizer=tokenizer.detokenizer(self._shown_tokens()),
             stop=request.stop,
             min_tokens=add.min_tokens,
-            logprobs=self._describe and LogprobReader(self._describe, offset),
+            logprobs=describe and LogprobReader(describe, offset),
             provenance=provenance,
             has_prediction=bool(add.predicted_token_ids),
             thinking=self.thinking and replace(self.thinking),
@@ -273,33 +268,16 @@ class Generation:
         )
 
     @property
-    def _describe(self) -> Describe | None:
-        """Knows the vocabulary; None if log-probabilities are not wanted."""
-        if self.request.num_logprobs is None:
-            return None
-        return self.model.tokenizer.vocabulary.describe
-
-    def _echo(self, prompt: Prompt) -> Echo:
-        tokenizer, text = self.model.tokenizer, prompt.text
-        if text is None:
-            detokenizer = tokenizer.detokenizer(tokenizer.special_ids)
-            text = detokenizer.push(prompt.token_ids) + detokenizer.flush()
-        with_segments = self.request.include_provenance
-        shown = tokenizer.detokenizer(tokenizer.special_ids)
-        return Echo(prompt, text, shown, self._describe, with_segments)
-
-    @property
     def _tools(self) -> ToolUse | None:
         return self.request.structure.tools if self.request.structure is not None else None
 
-    def _shown_ids(self) -> Collection[int]:
-        """Returns special tokens that are text: parts of calls, tags around thoughts, or all."""
-        tokenizer = self.model.tokenizer
-        parts = tokenizer.tool_format.parts if self._tools is not None else ()
+    def _shown_tokens(self) -> Collection[str] | None:
+        """Returns special tokens that are text: of calls and around thoughts; None for all."""
+        if not self.request.skip_special_tokens:
+            return None
+        parts = self.model.tokenizer.tool_format.parts if self._tools is not None else ()
         tags = self.thinking.form.tags if self.thinking is not None else ()
-        ids = map(tokenizer.marker_id, (*parts, *tags))
-        shown = {token_id for token_id in ids if token_id is not None}
-        return shown if self.request.skip_special_tokens else shown | tokenizer.special_ids
+        return *parts, *tags
 
     def _end(self) -> None:
         self.choices.close()

@@ -124,7 +124,7 @@ def _served_models(
         one.served_name: ServedModel(
             name=one.served_name,
             tokenizer=tokenizer,
-            grammars=Grammars(one.model, tokenizer.tool_format, tokenizer.marker_id),
+            grammars=Grammars(one.model, tokenizer.tool_format, tokenizer.markers),
             schedulers=SchedulerPool(
                 one.schedulers, settings.max_num_requests, settings.resume_seconds, tls
             ),

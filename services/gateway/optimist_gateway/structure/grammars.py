@@ -1,8 +1,9 @@
 """Grammars of requests in llguidance's Lark dialect, checked before anything is generated."""
 
 import json
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -21,25 +22,30 @@ from optimist_gateway.core.request import (
 )
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
-from optimist_gateway.structure.json_rule import ANY_OBJECT, SPACE, any_value, json_rule
-from optimist_gateway.structure.schema import SchemaError, plain_schema
-from optimist_gateway.structure.thinking_grammar import TEXT_RULE, after_thinking
+from optimist_gateway.structure.json_rule import json_rule
+from optimist_gateway.structure.schema import ANY_OBJECT, any_value, plain_schema
+from optimist_gateway.structure.thinking_grammar import (
+    ANY_TEXT,
+    MAX_PART_SPACE,
+    SPACE,
+    SPACE_RULE,
+    TEXT_RULE,
+    after_thinking,
+    literal,
+)
 from optimist_gateway.structure.tool_format import ToolFormat
 from optimist_gateway.structure.verdicts import Verdicts
 
-MAX_PART_SPACE = 8
-"""Most white space between two parts of a tool call."""
 LOOSENING_SECONDS = 30.0
 """How long the schemas of one request are looked at one by one."""
 C = TypeVar("C", bound=Content)
-_TEXT = r"(.|\n)*"
 _CHOICE = "CHOICE"
 
 
 def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) -> str:
     """Returns the grammar of an answer; raises FieldError if a schema cannot be followed.
 
-    The markers are the parts of the form that are special tokens, with their ids.
+    The markers are the ids of special tokens, as which parts of the form are written.
     """
     content, tools = structure.content, structure.tools
     if isinstance(content, LarkContent):
@@ -65,8 +71,7 @@ def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) 
 
 def _lark(rules: Mapping[str, str]) -> str:
     lines = [f"{name}: {expression}" for name, expression in rules.items()]
-    lines += [TEXT_RULE, f"SPACE: /{SPACE}{{1,{MAX_PART_SPACE}}}/"]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, TEXT_RULE, SPACE_RULE]) + "\n"
 
 
 def _expression(content: Content) -> str:
@@ -74,19 +79,14 @@ def _expression(content: Content) -> str:
         return _json(content, ("structure",))
     if isinstance(content, RegexContent):
         return f"/{_escaped_regex(content.pattern)}/"
-    if isinstance(content, ChoiceContent):
-        return _CHOICE
-    raise FieldError(("structure",), "a grammar cannot be combined with tools")
+    return _CHOICE
 
 
 def _json(content: JsonContent, path: Path, name: str = "") -> str:
-    plain: Mapping[str, object]
     try:
         plain = plain_schema(content.schema, is_lenient=content.is_lenient)
-    except SchemaError as error:
-        if not content.is_lenient:
-            raise FieldError(path + error.path, name + error.message) from None
-        plain = any_value(content.schema)
+    except FieldError as error:
+        raise FieldError(path + error.path, name + error.message) from None
     return json_rule(plain, is_lenient=content.is_lenient)
 
 
@@ -128,16 +128,16 @@ def _plain_or_calls(tools: ToolUse, form: ToolFormat) -> dict[str, str]:
     """Returns the rules of an answer that is either text or calls, which its beginning says."""
     space = f"{SPACE}{{0,{MAX_PART_SPACE}}}"
     parts = (*form.opening, *form.before_name, form.quote)
-    beginning = space + space.join(map(_literal_regex, parts))
-    names = [_literal_regex(function.name) for function in tools.functions]
-    quote = _literal_regex(form.quote)
+    beginning = space + space.join(map(literal, parts))
+    names = [literal(function.name) for function in tools.functions]
+    quote = literal(form.quote)
     leads = {f"LEAD_{index}": f"/{beginning}{name}{quote}/" for index, name in enumerate(names)}
     led = " | ".join(f"LEAD_{index} rest_{index}" for index in range(len(names)))
     any_name = "|".join(names)
     return {
         "start": "PLAIN | led more",
         "led": led,
-        "PLAIN": f"/{_TEXT}/ & ~/{beginning}({any_name}){quote}{_TEXT}/",
+        "PLAIN": f"/{ANY_TEXT}/ & ~/{beginning}({any_name}){quote}{ANY_TEXT}/",
         **leads,
     }
 
@@ -151,37 +151,22 @@ def _part(part: str, markers: Mapping[str, int]) -> str:
     return f"<[{markers[part]}]>" if part in markers else json.dumps(part)
 
 
-def _literal_regex(text: str) -> str:
-    return "".join(char if char.isalnum() or char in ' "_:,' else f"\\{char}" for char in text)
-
-
 def _escaped_regex(pattern: str) -> str:
     """Returns a regular expression as it may stand between slashes."""
-    escaped = []
-    is_escaped = False
-    for char in pattern:
-        if char == "\n":
-            escaped.append("n" if is_escaped else "\\n")
-        elif char == "/" and not is_escaped:
-            escaped.append("\\/")
-        else:
-            escaped.append(char)
-        is_escaped = char == "\\" and not is_escaped
-    return "".join(escaped)
+    escaped = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+    return re.sub(r"\\?[\s\S]", lambda match: escaped.get(match[0], match[0]), pattern)
 
 
 class Grammars:
     """Makes the grammars of answers, of what compiles."""
 
-    def __init__(self, model: str, form: ToolFormat, token_id: Callable[[str], int | None]) -> None:
+    def __init__(self, model: str, form: ToolFormat, markers: Mapping[str, int]) -> None:
         """Sets up without the process that compiles; the first grammar starts it.
 
-        The model, a directory or hub name, has a tokenizer.json; `token_id` returns the id of a
-        special token by its text.
+        The model, a directory or hub name, has a tokenizer.json; the markers are the ids of special
+        tokens by their texts.
         """
-        self.form, self._token_id = form, token_id
-        ids = {part: token_id(part) for part in form.parts}
-        self._markers = {part: number for part, number in ids.items() if number is not None}
+        self.form, self._markers = form, markers
         self._verdicts = Verdicts(model)
 
     async def stop(self) -> None:
@@ -223,7 +208,7 @@ class Grammars:
         # Of the largest schemas it takes a while.
         source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
         if thinking is not None:
-            source = after_thinking(source, thinking, self._token_id)
+            source = after_thinking(source, thinking, self._markers)
         return source, await self._verdicts.problem(source)
 
     async def _loosened(self, structure: Structure) -> Structure:

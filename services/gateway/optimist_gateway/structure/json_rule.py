@@ -2,23 +2,23 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from optimist_gateway.structure.schema import (
+    ANY_OBJECT,
     Node,
-    SchemaError,
+    any_value,
     children,
     plain_schema,
     with_schemas,
 )
+from optimist_gateway.structure.thinking_grammar import SPACE
 
 MAX_WHITE_SPACE = 64
 """Most characters between two values of JSON: a model that loves white space ends all the same."""
-SPACE = r"[ \n\r\t]"
 _OPTION = "whitespace_pattern"
-ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 # A key that is not declared may be any text, in the one way to write it.
 _SPELLED_ONCE = {"patternProperties": {"": True}, "additionalProperties": False}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -82,61 +82,44 @@ def loosened(schema: Mapping[str, Any], is_good: Callable[[str], bool]) -> Mappi
 
     `is_good` tells whether an expression of a grammar can be.
     """
-    try:
-        plain = plain_schema(schema, is_lenient=True)
-    except SchemaError:
-        return any_value(schema)
+    plain = plain_schema(schema, is_lenient=True)
     # Many properties are alike.
     is_good = cache(is_good)
-    loosening = _Loosening(plain, is_good)
-    for loose in (lambda: plain, loosening.without_keywords, loosening.without_siblings):
-        left = loose()
-        if is_good(json_rule(left, is_lenient=True)):
-            return left
-    return any_value(schema)
+    ways = _looser(plain, is_good)
+    good = (left for left in ways if is_good(json_rule(left, is_lenient=True)))
+    return next(good, any_value(schema))
 
 
-def any_value(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns what is left of a schema of which nothing can be followed."""
-    is_object = schema.get("type") == "object" or "properties" in schema
-    return ANY_OBJECT if is_object else {}
+def _looser(
+    plain: Mapping[str, Any], is_good: Callable[[str], bool]
+) -> Iterator[Mapping[str, Any]]:
+    """Yields a plain schema as it is, and then with ever less in it.
 
+    In turn: without the keywords that cannot be compiled beside those before them; without what is
+    beside references, as llguidance joins both, unless they recur.
+    """
+    yield plain
+    # What is referred to is looked at by itself.
+    named = dict.fromkeys(plain.get("$defs", ()), True)
 
-class _Loosening:
-    """Takes away from one plain schema, more with each call."""
+    def compiles(schema: dict[str, Any]) -> bool:
+        return is_good(json_rule({**schema, "$defs": named}, is_lenient=True))
 
-    def __init__(self, plain: Mapping[str, Any], is_good: Callable[[str], bool]) -> None:
-        self._schema = plain
-        self._is_good = is_good
-        # What is referred to is looked at by itself.
-        self._named = dict.fromkeys(plain.get("$defs", ()), True)
-
-    def without_keywords(self) -> Mapping[str, Any]:
-        """Leaves out the keywords that cannot be compiled beside those before them."""
-        schemas = {"": {name: value for name, value in self._schema.items() if name != "$defs"}}
-        schemas |= self._schema.get("$defs", {})
-        root, *named = [self._loose(Node((), value)) for value in schemas.values()]
-        defs = {"$defs": dict(zip(self._named, named, strict=True))} if named else {}
-        self._schema = root | defs
-        return self._schema
-
-    def without_siblings(self) -> Mapping[str, Any]:
-        """Leaves out what is beside references: llguidance joins both, unless they recur."""
-        self._schema = _alone(Node((), self._schema))
-        return self._schema
-
-    def _loose(self, node: Node) -> Any:
-        if not isinstance(node.value, dict) or self._compiles(node.value):
+    def loose(node: Node) -> Any:
+        if not isinstance(node.value, dict) or compiles(node.value):
             return node.value if isinstance(node.value, dict | bool) else True
         kept: dict[str, Any] = {}
         for child in children(node):
-            part = {str(child.path[-1]): with_schemas(child, self._loose)}
-            if self._compiles(kept | part):
+            part = {str(child.path[-1]): with_schemas(child, loose)}
+            if compiles(kept | part):
                 kept |= part
         return kept
 
-    def _compiles(self, schema: dict[str, Any]) -> bool:
-        return self._is_good(json_rule({**schema, "$defs": self._named}, is_lenient=True))
+    left = loose(Node((), {name: value for name, value in plain.items() if name != "$defs"}))
+    if named:
+        left["$defs"] = {name: loose(Node((), one)) for name, one in plain["$defs"].items()}
+    yield left
+    yield _alone(Node((), left))
 
 
 def _alone(node: Node) -> Any:

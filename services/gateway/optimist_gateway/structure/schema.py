@@ -1,16 +1,16 @@
 """JSON schemas as grammars take them: bounded, and without keywords that would be ignored."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from optimist_gateway.core.error import Path
+from optimist_gateway.core.error import FieldError, Path
 
 # llguidance reads schemas to a depth of 128, the grammar's own object counted.
 MAX_DEPTH = 100
 MAX_VALUES = 20_000
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 # Of which keywords the value is a schema, or has several.
 _ONE = frozenset({"additionalItems", "additionalProperties", "items"})
@@ -34,15 +34,6 @@ MAX_BOUND = 2**31 - 1
 """Counts go no further, nor does any answer; llguidance reads no larger ones."""
 
 
-@dataclass(eq=False)
-class SchemaError(ValueError):
-    """A schema that no grammar is made of."""
-
-    path: Path
-    """Where in the schema, such as `("anyOf", 1)`; empty for all of it."""
-    message: str
-
-
 class Node(NamedTuple):
     """A value in a schema."""
 
@@ -50,22 +41,33 @@ class Node(NamedTuple):
     value: Any
 
 
-def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> dict[str, Any]:
+def any_value(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what is left of a schema of which nothing can be followed."""
+    is_object = schema.get("type") == "object" or "properties" in schema
+    return ANY_OBJECT if is_object else {}
+
+
+def plain_schema(schema: Mapping[str, Any], *, is_lenient: bool = False) -> Mapping[str, Any]:
     """Returns a schema, which has passed `check_json`, of what a grammar can follow.
 
     What it refers to is in `$defs`. A schema that is plain stays as it is.
 
     Raises:
-        SchemaError: With what it refers to it is too large, or it has a keyword that no grammar can
-            follow, unless `is_lenient` leaves it out.
+        FieldError: With what it refers to it is too large, or it has a keyword that no grammar can
+            follow, unless `is_lenient` leaves that out. The path is where in the schema.
     """
-    return _Plain(schema, is_lenient=is_lenient).of_root()
+    try:
+        return _Plain(schema, is_lenient=is_lenient).of_root()
+    except FieldError:
+        if is_lenient:
+            return any_value(schema)
+        raise
 
 
-def check_json(value: Any, integers: range | None = None) -> int:
+def check_json(value: Any, integers: range | None = None) -> None:
     """Makes sure that a JSON value is of bounded size and depth, and all its numbers are of JSON.
 
-    Returns how many values it is made of; raises ValueError if it is not, or has other integers.
+    Raises ValueError if it is not, or has other integers.
     """
     level, num_values = [value], 0
     for _ in range(MAX_DEPTH):
@@ -83,7 +85,7 @@ def check_json(value: Any, integers: range | None = None) -> int:
             elif isinstance(one, int) and integers is not None and one not in integers:
                 raise ValueError(f"has an integer not in {integers.start} to {integers.stop - 1}")
         if not below:
-            return num_values
+            return
         level = below
     raise ValueError(f"is nested more than {MAX_DEPTH} deep")
 
@@ -136,13 +138,13 @@ class _Plain:
             return False
         self._num_keywords += len(node.value)
         if self._num_keywords > MAX_VALUES:
-            raise SchemaError((), f"has more than {MAX_VALUES} values with what it refers to")
+            raise FieldError((), f"has more than {MAX_VALUES} values with what it refers to")
         kept: dict[str, Any] = {}
         for child in children(node):
             name = str(child.path[-1])
             if (problem := _problem(name, child.value)) is not None:
                 if not self._is_lenient:
-                    raise SchemaError(child.path, problem)
+                    raise FieldError(child.path, problem)
             elif name == "$ref":
                 kept |= self._reference(child)
             elif name in _FOLLOWED:
@@ -159,7 +161,7 @@ class _Plain:
             if self._is_lenient:
                 return {}
             problem = "may only refer to places in the same schema (#/...), which have to be there"
-            raise SchemaError(node.path, problem)
+            raise FieldError(node.path, problem)
         name = self._names.get(place.path)
         if name is None:
             name = self._names[place.path] = str(len(self._names))

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from optimist_gateway.core.answer.detokenize import overlap
 from optimist_gateway.core.answer.thinking import SPACES, ThinkingReader
-from optimist_gateway.structure.grammars import MAX_PART_SPACE
+from optimist_gateway.structure.thinking_grammar import MAX_PART_SPACE, SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
 
 MAX_NAME_CHARACTERS = 258
 """A name, of at most 128, behind that of a namespace."""
-_SPACE = rf"[ \n\r\t]{{0,{MAX_PART_SPACE}}}"
-_NAME = rf"([A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARACTERS}}})"
+_SPACE = f"{SPACE}{{0,{MAX_PART_SPACE}}}"
+_NAME = rf"(?P<name>[A-Za-z0-9_.:/-]{{1,{MAX_NAME_CHARACTERS}}})"
+_NEVER = re.compile("(?!)")
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,12 @@ class ToolCallReader:
         self._spaces = ""
         """White space at the end of the text so far, which is dropped if a call follows."""
         self._scan = _ObjectScan()
-        self._first = _Beginning(form, form.opening + form.before_name)
-        self._next = _Beginning(form, (form.separator or ()) + form.before_name)
-        self._closing = _SPACE + _pattern(form.closing)
+        self._first = _beginning(form, *form.opening, *form.before_name)
+        self._next = _NEVER
+        if form.separator is not None:
+            self._next = _beginning(form, *form.separator, *form.before_name)
+        self._end = _expected(*_parts(*form.end))
+        self._closing = _expected(*_parts(*form.closing)) if form.closing else _NEVER
         self._deltas: list[Delta] = []
         self._read: Callable[[], bool] = self._text if form.follows_text else self._first_call
 
@@ -146,33 +150,19 @@ class ToolCallReader:
         self._read = self._text
         return True
 
-    def _next_call(self) -> bool:
-        if self._form.closing:
-            match = re.match(self._closing, self._buffer)
-            if match is not None:
-                self._buffer = self._buffer[match.end() :]
-                self._read = self._rest
-                return True
-            if _behind(self._form.closing, self._buffer) is not None:
-                return False
-        if self._form.separator is None:
-            self._read = self._rest
-            return True
-        return self._begin(self._next, self._rest)
-
-    def _begin(self, beginning: "_Beginning", otherwise: Callable[[], bool]) -> bool:
+    def _begin(self, beginning: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
         match = beginning.match(self._buffer)
-        if match is not None and match[1] in self._names:
-            self._spaces = ""
-            self._deltas.append(CallDelta(self.num_calls, match[1], ""))
-            self.num_calls += 1
-            self._buffer = self._buffer[match.end() :]
-            self._scan = _ObjectScan()
-            self._read = self._arguments
-            return True
-        if match is None and beginning.may_match(self._buffer):
+        if match is not None and match["whole"] is None:
             return False
-        self._read = otherwise
+        if match is None or match["name"] not in self._names:
+            self._read = otherwise
+            return True
+        self._spaces = ""
+        self._deltas.append(CallDelta(self.num_calls, match["name"], ""))
+        self.num_calls += 1
+        self._buffer = self._buffer[match.end() :]
+        self._scan = _ObjectScan()
+        self._read = self._arguments
         return True
 
     def _arguments(self) -> bool:
@@ -185,18 +175,26 @@ class ToolCallReader:
             self._deltas.append(CallDelta(self.num_calls - 1, None, self._buffer[:end]))
         self._buffer = self._buffer[end:]
         if self._scan.has_ended:
-            self._read = self._end if self._form.end else self._next_call
+            self._read = self._call_end
         return self._scan.has_ended
 
-    def _end(self) -> bool:
-        match = re.match(_SPACE + _pattern(self._form.end), self._buffer)
-        if match is not None:
-            self._buffer = self._buffer[match.end() :]
-            self._read = self._next_call
-            return True
-        if len(self._buffer) < _longest(self._form.end):
+    def _call_end(self) -> bool:
+        return self._skip(self._end, self._list_end, self._rest)
+
+    def _list_end(self) -> bool:
+        return self._skip(self._closing, self._rest, self._next_call)
+
+    def _next_call(self) -> bool:
+        return self._begin(self._next, self._rest)
+
+    def _skip(
+        self, expected: re.Pattern[str], then: Callable[[], bool], otherwise: Callable[[], bool]
+    ) -> bool:
+        match = expected.match(self._buffer)
+        if match is not None and match["whole"] is None:
             return False
-        self._read = self._rest
+        self._buffer = self._buffer[match.end() if match is not None else 0 :]
+        self._read = otherwise if match is None else then
         return True
 
     def _rest(self) -> bool:
@@ -213,33 +211,6 @@ class ToolCallReader:
         self._spaces += text[len(shown) :]
 
 
-class _Beginning:
-    """Parts up to the arguments of a call."""
-
-    def __init__(self, form: ToolFormat, before_name: tuple[str, ...]) -> None:
-        before, after = _pattern(before_name), _pattern(form.after_name)
-        name = f"{_SPACE}{form.quote}{_NAME}{form.quote}{_SPACE}"
-        self._pattern = re.compile(_SPACE + before + name + after)
-        self._before_name = (*before_name, form.quote)
-        self._quote = form.quote
-        self._after_name = form.after_name
-
-    def match(self, text: str) -> re.Match[str] | None:
-        """Returns the match at the beginning of a text; its first group is the name."""
-        return self._pattern.match(text)
-
-    def may_match(self, text: str) -> bool:
-        """Returns whether a text without a match may have one when there is more of it."""
-        rest = _behind(self._before_name, text)
-        name = re.match(_NAME, rest or "")
-        if rest is None or name is None:
-            return rest == ""
-        rest = rest[name.end() :]
-        if not rest.startswith(self._quote):
-            return rest == ""
-        return _behind(self._after_name, rest.removeprefix(self._quote)) is not None
-
-
 class _ObjectScan:
     """Finds the end of a JSON object."""
 
@@ -248,54 +219,47 @@ class _ObjectScan:
     def __init__(self) -> None:
         self._depth = 0
         self._in_text = False
-        self._is_escaped = False
+        self._escaped = -1
+        """Where the last escaped character is in the piece that comes now, if it is in there."""
         self.has_begun = False
         self.has_ended = False
 
     def push(self, text: str) -> int:
         """Reads on; returns up to where the text belongs to the object."""
         self.has_begun = True
-        position = 0
-        while match := self._TOKEN.search(text, position + self._is_escaped):
-            self._is_escaped = False
-            position = match.end()
-            self._read(match[0])
-            if self._is_escaped and position == len(text):
-                return position
+        for match in self._TOKEN.finditer(text):
+            if match.start() == self._escaped:
+                continue
+            if match[0] == '"':
+                self._in_text = not self._in_text
+            elif self._in_text:
+                self._escaped = match.end() if match[0] == "\\" else self._escaped
+            elif match[0] != "\\":
+                self._depth += 1 if match[0] in "{[" else -1
             if self._depth == 0 and not self._in_text:
                 self.has_ended = True
-                return position
-        self._is_escaped = self._is_escaped and position >= len(text)
+                return match.end()
+        self._escaped -= len(text)
         return len(text)
 
-    def _read(self, char: str) -> None:
-        if char == '"':
-            self._in_text = not self._in_text
-        elif self._in_text:
-            self._is_escaped = char == "\\"
-        elif char in "{[":
-            self._depth += 1
-        elif char in "}]":
-            self._depth -= 1
+
+def _parts(*parts: str) -> list[str]:
+    """Returns patterns of parts, one for each character, with white space before each part."""
+    return [pattern for part in parts for pattern in (_SPACE, *map(re.escape, part))]
 
 
-def _pattern(parts: tuple[str, ...]) -> str:
-    return _SPACE.join(re.escape(part) for part in parts)
+def _beginning(form: ToolFormat, *before_name: str) -> re.Pattern[str]:
+    """Returns what matches parts up to the arguments of a call; the group `name` is the name."""
+    quote = map(re.escape, form.quote)
+    return _expected(*_parts(*before_name, form.quote), _NAME, *quote, *_parts(*form.after_name))
 
 
-def _longest(parts: tuple[str, ...]) -> int:
-    """Returns the most characters that parts take, white space before each counted."""
-    return sum(len(part) + MAX_PART_SPACE for part in parts)
+def _expected(*patterns: str) -> re.Pattern[str]:
+    """Returns what matches texts that begin with all of the patterns, or end before they do.
 
-
-def _behind(parts: tuple[str, ...], text: str) -> str | None:
-    """Returns what follows parts in a text that begins with them.
-
-    Nothing follows if the text ends before they do; None: it begins with something else.
+    If they do not end before, there is a group `whole`.
     """
-    for part in parts:
-        text = re.sub(rf"^{_SPACE}", "", text)
-        if not text.startswith(part):
-            return "" if part.startswith(text) else None
-        text = text.removeprefix(part)
-    return text
+    expected = "(?P<whole>)"
+    for pattern in reversed(patterns):
+        expected = rf"{pattern}(?:{expected}|\Z)"
+    return re.compile(expected)

@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-import pathlib
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from transformers.utils.hub import cached_file
 
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import ModelDescription
@@ -34,13 +35,6 @@ _DOUBT_SECONDS = 60.0
 _TOO_COMPLEX = "is too complex: it takes too much time or memory to compile"
 
 
-class _Tokens(NamedTuple):
-    """What a grammar is checked against, beside the tokenizer."""
-
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-
-
 class _Verdict(NamedTuple):
     """What was found of a grammar or a schema."""
 
@@ -61,13 +55,15 @@ class Verdicts:
         The model, a directory or hub name, has a tokenizer.json.
         """
         self._model = model
-        self._tokens = _Tokens(0, ())
+        self._tokens: dict[str, Any] = {}
+        """What a grammar is checked against, beside the tokenizer."""
         self._process: ChildProcess | None = None
-        self._verdicts: OrderedDict[bytes, _Verdict] = OrderedDict()
+        self._verdicts: dict[bytes, _Verdict] = {}
+        """Those that were asked for last are at the end."""
 
     async def use(self, model: ModelDescription) -> None:
         """Checks from now on what a model can follow whose scheduler describes it so."""
-        tokens = _Tokens(model.vocab_size, tuple(model.eos_token_ids))
+        tokens = {"vocab_size": model.vocab_size, "eos_token_ids": model.eos_token_ids}
         if tokens != self._tokens:
             # Verdicts may mean something else now.
             self._verdicts.clear()
@@ -100,21 +96,20 @@ class Verdicts:
 
     async def _verdict(self, question: Any, data: bytes) -> _Verdict:
         key = hashlib.sha256(data).digest()
-        verdict = self._verdicts.get(key)
+        verdict = self._verdicts.pop(key, None)
         if verdict is None or verdict.until < time.monotonic():
             tokens = self._tokens
             verdict = await self._ask(question)
-            if tokens == self._tokens and len(verdict.answer) < _MAX_CHARACTERS:
-                self._verdicts[key] = verdict
-            if len(self._verdicts) > MAX_CHECKED:
-                self._verdicts.popitem(last=False)
-        if key in self._verdicts:
-            self._verdicts.move_to_end(key)
+            if tokens != self._tokens or len(verdict.answer) >= _MAX_CHARACTERS:
+                return verdict
+        self._verdicts[key] = verdict
+        if len(self._verdicts) > MAX_CHECKED:
+            del self._verdicts[next(iter(self._verdicts))]
         return verdict
 
     async def _ask(self, question: Any) -> _Verdict:
         if self._process is None:
-            description = {"tokenizer": str(self._tokenizer_file()), **self._tokens._asdict()}
+            description = {"tokenizer": self._tokenizer_file(), **self._tokens}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
             return _Verdict(await self._process.ask(question))
@@ -126,15 +121,10 @@ class Verdicts:
             reason = f"grammars cannot be checked now: {error}"
             raise ApiError(503, reason, code="overloaded") from None
 
-    def _tokenizer_file(self) -> pathlib.Path:
-        directory = pathlib.Path(self._model).expanduser()
-        if directory.is_dir():
-            path = directory / "tokenizer.json"
-        else:
-            from huggingface_hub import try_to_load_from_cache
-
-            path = pathlib.Path(str(try_to_load_from_cache(self._model, "tokenizer.json")))
-        if not path.is_file():
+    def _tokenizer_file(self) -> str:
+        model = Path(self._model).expanduser()
+        try:
+            return str(cached_file(model, "tokenizer.json", local_files_only=True))
+        except OSError:
             reason = "this model has no tokenizer.json, so its answers cannot be held to a form"
-            raise ApiError(400, reason, code="unsupported_parameter")
-        return path
+            raise ApiError(400, reason, code="unsupported_parameter") from None

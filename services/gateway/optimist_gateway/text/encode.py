@@ -1,20 +1,12 @@
 """From the prompts of a request to their tokens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from optimist_gateway.core.answer.spans import (
-    Prompt,
-    PromptSpans,
-    SentText,
-    find_contents,
-    joined_spans,
-)
-from optimist_gateway.core.answer.thinking import (
-    ThinkingReader,
-    begin_thinking,
-)
+from optimist_gateway.core.answer.spans import Prompt, PromptSpans, SentText, find_contents
+from optimist_gateway.core.answer.thinking import ThinkingReader, begin_thinking
 from optimist_gateway.core.error import FieldError, Path
 from optimist_gateway.core.request import Conversation, Request, TextOrTokens
 from optimist_gateway.core.schedulers import ModelDescription
@@ -40,65 +32,94 @@ async def encode_prompts(
         FieldError: One is empty or too long, has unknown tokens, or its messages make no prompt.
         ApiError: Chat templates cannot be rendered now.
     """
+    encoder = _Encoder(request, tokenizer, model)
     return [
-        await _encode_conversation(prompt, request, tokenizer, model)
+        await encoder.encode_conversation(prompt)
         if isinstance(prompt, Conversation)
-        else await _encode(prompt, ("prompts", index), request, tokenizer, model)
+        else await encoder.encode(prompt, ("prompts", index))
         for index, prompt in enumerate(request.prompts)
     ]
 
 
-async def _encode_conversation(
-    conversation: Conversation, request: Request, tokenizer: Tokenizer, model: ModelDescription
-) -> Prompt:
-    text = await render_chat(conversation, tokenizer, model)
-    encoding = await _prompt_tokens(text, ("prompts",), request, tokenizer, model)
-    thinking = _thinking(text, conversation, tokenizer)
-    if encoding.offsets is None:
-        return Prompt(encoding.token_ids, thinking=thinking)
-    offsets = encoding.offsets
-    contents = [message.content for message in conversation.messages]
+@dataclass(frozen=True)
+class _Encoder:
+    """Encodes the prompts of one request."""
 
-    def locate() -> PromptSpans:
-        spans = joined_spans(offsets)
-        return PromptSpans(len(spans), spans, find_contents(text, contents))
+    request: Request
+    tokenizer: Tokenizer
+    model: ModelDescription
 
-    spans = await beside(locate, len(text))
-    return Prompt(encoding.token_ids, spans=spans, thinking=thinking)
+    async def encode_conversation(self, conversation: Conversation) -> Prompt:
+        text = await render_chat(conversation, self.tokenizer, self.model)
+        encoding = await self._tokens(text, ("prompts",))
+        thinking = self._thinking(text, conversation)
+        found = None
+        if encoding.spans is not None:
+            contents = [message.content for message in conversation.messages]
+            texts = await beside(partial(find_contents, text, contents), len(text))
+            found = PromptSpans(len(encoding.spans), encoding.spans, texts)
+        return Prompt(encoding.token_ids, spans=found, thinking=thinking)
 
+    def _thinking(self, text: str, conversation: Conversation) -> ThinkingReader | None:
+        """Returns what reads the thoughts of an answer to a prompt of this text, if it has any."""
+        if self.tokenizer.thinking_format is None:
+            return None
+        prefill = ""
+        if conversation.continue_final_message:
+            content = conversation.messages[-1].content.strip()
+            prefill = text[text.rfind(content) :] if content else ""
+        return begin_thinking(self.tokenizer.thinking_format, text, prefill)
 
-def _thinking(text: str, conversation: Conversation, tokenizer: Tokenizer) -> ThinkingReader | None:
-    """Returns what reads the thoughts of an answer to a prompt of this text; None: it has none."""
-    if tokenizer.thinking_format is None:
-        return None
-    prefill = ""
-    if conversation.continue_final_message:
-        content = conversation.messages[-1].content.strip()
-        prefill = text[text.rfind(content) :] if content else ""
-    return begin_thinking(tokenizer.thinking_format, text, prefill)
+    async def encode(self, prompt: TextOrTokens, path: Path) -> Prompt:
+        if not isinstance(prompt, str):
+            self.model.require_known(prompt, path)
+        if self.request.suffix:
+            return await self._encode_infilling(prompt, path)
+        if isinstance(prompt, str):
+            encoding = await self._tokens(prompt, path, add_special_tokens=True)
+            found = None
+            if encoding.spans is not None:
+                sent = [SentText(None, 0, len(prompt))]
+                found = PromptSpans(len(encoding.spans), encoding.spans, sent)
+            encoded = Prompt(encoding.token_ids, prompt, found)
+        else:
+            # It is of use only to show it.
+            text = await self.tokenizer.decode(prompt) if self.request.echo else ""
+            encoded = Prompt(list(prompt), text)
+        if not encoded.token_ids:
+            raise FieldError(path, "must not be empty")
+        return encoded
 
+    async def _encode_infilling(self, prompt: TextOrTokens, path: Path) -> Prompt:
+        """Returns the prompt for what stands between a prompt and the suffix of the request."""
+        tokenizer, model = self.tokenizer, self.model
+        if (infilling := tokenizer.infilling) is None:
+            fault = "is not supported: this model's tokenizer has no tokens to fill in the middle"
+            raise FieldError(("suffix",), fault, code="unsupported_value")
+        prefix: Sequence[int]
+        prefix = (await self._tokens(prompt, path)).token_ids if isinstance(prompt, str) else prompt
+        require_tokenizable(len(self.request.suffix), ("suffix",), tokenizer, model)
+        suffix = await tokenizer.encode_continued(self.request.suffix, model.max_model_len + 1)
+        if len(suffix) > model.max_model_len:
+            raise model.too_long(("suffix",), f"at least {len(suffix)} tokens in the suffix")
+        begins = await tokenizer.encode("", add_special_tokens=True)
+        token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix)]
+        return Prompt(token_ids, end_ids=infilling.end_ids)
 
-async def _prompt_tokens(
-    text: str,
-    path: Path,
-    request: Request,
-    tokenizer: Tokenizer,
-    model: ModelDescription,
-    *,
-    add_special_tokens: bool = False,
-) -> Encoding:
-    """Returns the tokens of a prompt; raises FieldError, which has the path, for too many."""
-    require_tokenizable(len(text), path, tokenizer, model)
-    encoding = await tokenizer.encode(
-        text,
-        add_special_tokens=add_special_tokens,
-        with_offsets=request.include_provenance,
-        most=model.max_model_len,
-    )
-    if encoding.num_tokens > model.max_model_len:
-        at_least = "" if encoding.is_whole else "at least "
-        raise model.too_long(path, f"{at_least}{encoding.num_tokens} tokens in the prompt")
-    return encoding
+    async def _tokens(self, text: str, path: Path, *, add_special_tokens: bool = False) -> Encoding:
+        """Returns the tokens of a prompt; raises FieldError, which has the path, for too many."""
+        most = self.model.max_model_len
+        require_tokenizable(len(text), path, self.tokenizer, self.model)
+        encoding = await self.tokenizer.encode(
+            text,
+            add_special_tokens=add_special_tokens,
+            with_spans=self.request.include_provenance,
+            most=most,
+        )
+        if encoding.num_tokens > most:
+            at_least = "" if encoding.is_whole else "at least "
+            raise self.model.too_long(path, f"{at_least}{encoding.num_tokens} tokens in the prompt")
+        return encoding
 
 
 async def render_chat(
@@ -133,57 +154,6 @@ async def render_chat(
     )
     require_tokenizable(len(text), ("prompts",), tokenizer, model)
     return text
-
-
-async def _encode(
-    prompt: TextOrTokens,
-    path: Path,
-    request: Request,
-    tokenizer: Tokenizer,
-    model: ModelDescription,
-) -> Prompt:
-    if request.suffix:
-        return await _encode_infilling(prompt, path, request, tokenizer, model)
-    if not isinstance(prompt, str):
-        model.require_known(prompt, path)
-        encoded = Prompt(list(prompt))
-    else:
-        encoding = await _prompt_tokens(
-            prompt, path, request, tokenizer, model, add_special_tokens=True
-        )
-        found = None
-        if encoding.offsets is not None:
-            spans = await beside(partial(joined_spans, encoding.offsets), len(prompt))
-            found = PromptSpans(len(spans), spans, [SentText(None, 0, len(prompt))])
-        encoded = Prompt(encoding.token_ids, prompt, found)
-    if not encoded.token_ids:
-        raise FieldError(path, "must not be empty")
-    return encoded
-
-
-async def _encode_infilling(
-    prompt: TextOrTokens,
-    path: Path,
-    request: Request,
-    tokenizer: Tokenizer,
-    model: ModelDescription,
-) -> Prompt:
-    """Returns the prompt for what stands between a prompt and the suffix of the request."""
-    if (infilling := tokenizer.infilling) is None:
-        fault = "is not supported: this model's tokenizer has no tokens to fill in the middle"
-        raise FieldError(("suffix",), fault, code="unsupported_value")
-    if isinstance(prompt, str):
-        prefix = (await _prompt_tokens(prompt, path, request, tokenizer, model)).token_ids
-    else:
-        model.require_known(prompt, path)
-        prefix = list(prompt)
-    require_tokenizable(len(request.suffix), ("suffix",), tokenizer, model)
-    suffix = await tokenizer.encode_continued(request.suffix, model.max_model_len + 1)
-    if len(suffix) > model.max_model_len:
-        raise model.too_long(("suffix",), f"at least {len(suffix)} tokens in the suffix")
-    begins = await tokenizer.encode("", add_special_tokens=True)
-    token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix)]
-    return Prompt(token_ids, end_ids=infilling.end_ids)
 
 
 def require_tokenizable(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from optimist_gateway.core.answer.spans import SentPrediction, joined_spans
+from optimist_gateway.core.answer.spans import SentPrediction
 from optimist_gateway.core.answer.thinking import ThinkingFormat
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Conversation, Request
@@ -93,17 +93,12 @@ async def _encode(
 ) -> SentPrediction:
     """Returns the tokens of a prediction, of which the client has sent a text like this one."""
     encoding = await tokenizer.encode(
-        text, add_special_tokens=False, with_offsets=request.include_provenance, most=most
+        text, add_special_tokens=False, with_spans=request.include_provenance, most=most
     )
-    if encoding.offsets is None:
-        return SentPrediction(index, encoding.token_ids)
-    offsets, sent = encoding.offsets, str(request.predictions[index])
-
-    def locate() -> list[tuple[int, int]]:
-        spans = joined_spans(offsets)
-        return spans if text == sent else sent_spans(spans, text, sent)
-
-    return SentPrediction(index, encoding.token_ids, await beside(locate, len(text)))
+    spans, sent = encoding.spans, str(request.predictions[index])
+    if spans is not None and text != sent:
+        spans = await beside(partial(sent_spans, spans, text, sent), len(text))
+    return SentPrediction(index, encoding.token_ids, spans)
 
 
 def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:

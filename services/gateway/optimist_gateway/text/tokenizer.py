@@ -11,9 +11,11 @@ from typing import Any
 from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
-from optimist_gateway.core.answer.detokenize import REPLACEMENT, Detokenizer
+from optimist_gateway.core.answer.detokenize import Detokenizer
+from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
 from optimist_gateway.core.error import ApiError, FieldError
+from optimist_gateway.security.beside import beside
 from optimist_gateway.security.child_process import (
     ChildError,
     ChildProcess,
@@ -23,7 +25,7 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.infilling import find_infilling
-from optimist_gateway.text.vocabulary import TokenTexts, Vocabulary, is_byte_level
+from optimist_gateway.text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +46,8 @@ class Encoding:
     """The tokens of a text."""
 
     token_ids: list[int]
-    offsets: list[tuple[int, int]] | None
-    """The characters of the text that each is, `[num_tokens]`; None if nobody asked."""
+    spans: list[tuple[int, int]] | None
+    """The characters of the text that each is, as `joined_spans`; None if nobody asked."""
     num_tokens: int
     """How many there are in all, or at least, if not all of the text was read."""
     is_whole: bool
@@ -75,21 +77,22 @@ class Tokenizer:
         self._process: ChildProcess | None = None
         if template_seconds is not None:
             self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
-        self._unready_reason: str | None = None
+        self.unready_reason: str | None = None
+        """Why chats cannot be tokenized yet, or None if they can."""
         if self._process is not None and tokenizer.chat_template is not None:
-            self._unready_reason = "the process of the chat template starts"
+            self.unready_reason = "the process of the chat template starts"
         self.vocabulary = Vocabulary(backend)
-        self._texts = TokenTexts(backend) if is_byte_level(backend) else None
         added = backend.get_added_tokens_decoder().items()
-        self.special_ids = frozenset(token_id for token_id, token in added if token.special)
-        """Tokens that are no text, unless a request wants to see them."""
+        self._special_ids = frozenset(token_id for token_id, token in added if token.special)
         self.infilling = find_infilling(backend.token_to_id)
         """How the model is asked to fill in the middle; None if it cannot be."""
-        self._marker_ids = {
+        self.markers: Mapping[str, int] = {
             token.content: token_id
             for token_id, token in added
             if token.special or re.fullmatch("<.*>", token.content)
         }
+        """The ids of tokens that are no text in grammars, by their texts: for llguidance, tokens
+        that were added and are named like tags are special ones."""
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
@@ -107,7 +110,7 @@ class Tokenizer:
         text: str,
         *,
         add_special_tokens: bool,
-        with_offsets: bool = False,
+        with_spans: bool = False,
         most: int | None = None,
     ) -> "Encoding":
         """Returns the tokens of a text.
@@ -117,33 +120,32 @@ class Tokenizer:
         Args:
             text: The text.
             add_special_tokens: Whether to add those with which the model's prompts begin.
-            with_offsets: Whether it matters which characters they are.
+            with_spans: Whether it matters which characters they are.
             most: How many are of use; what of a much longer text comes after them is left out.
         """
-        read = partial(self._encode, text, add_special_tokens, with_offsets, most)
+        read = partial(self._read, text, add_special_tokens, with_spans, most)
         # The library lets other threads run meanwhile.
-        return await asyncio.to_thread(read) if len(text) > _INLINE_CHARACTERS else read()
+        is_long = len(text) > _INLINE_CHARACTERS
+        encoding, is_whole = await asyncio.to_thread(read) if is_long else read()
+        spans = await beside(partial(_spans, encoding, most), len(text)) if with_spans else None
+        return Encoding(encoding.ids[:most], spans, len(encoding), is_whole)
 
-    def _encode(self, text: str, special: bool, with_offsets: bool, most: int | None) -> "Encoding":
+    def _read(
+        self, text: str, special: bool, with_spans: bool, most: int | None
+    ) -> tuple[Any, bool]:
+        """Returns the library's encoding, and whether it is of all of the text."""
         size = len(text) if most is None else _TYPICAL_CHARACTERS * (most + _MARGIN)
         while True:
-            encoding = self._encode_all(text[:size], special, with_offsets)
+            encoding = self._read_all(text[:size], special, with_spans)
             if size >= len(text) or (most is not None and len(encoding) > most + _MARGIN):
-                break
+                return encoding, size >= len(text)
             size *= 4
-        offsets = None
-        if with_offsets:
-            # All at once, they would keep the interpreter longer than all else here.
-            places = map(encoding.token_to_chars, range(len(encoding))[:most])
-            offsets = [place or (0, 0) for place in places]
-        is_whole = size >= len(text)
-        return Encoding(encoding.ids[:most], offsets, len(encoding), is_whole)
 
-    def _encode_all(self, text: str, special: bool, with_offsets: bool) -> Any:
+    def _read_all(self, text: str, special: bool, with_spans: bool) -> Any:
         if len(text) <= _INLINE_CHARACTERS:
             return self._backend.encode(text, add_special_tokens=special)
         # `encode` would keep the interpreter for all of the text.
-        encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
+        encode = self._backend.encode_batch if with_spans else self._backend.encode_batch_fast
         return encode([text], add_special_tokens=special)[0]
 
     async def encode_continued(self, text: str, most: int) -> list[int]:
@@ -152,11 +154,11 @@ class Tokenizer:
         SentencePiece begins a text with a space, which does not belong there.
         """
         # No token has both this and a part of the text.
-        mark = "" if self._texts is not None else "\N{WHITE SMILING FACE}"
+        mark = "" if self.vocabulary.is_byte_level else "\N{WHITE SMILING FACE}"
         encoding = await self.encode(
-            mark + text, add_special_tokens=False, with_offsets=bool(mark), most=most
+            mark + text, add_special_tokens=False, with_spans=bool(mark), most=most
         )
-        start = sum(end <= len(mark) for _, end in encoding.offsets or ())
+        start = sum(start < len(mark) for start, _ in encoding.spans or ())
         return encoding.token_ids[start:]
 
     async def render_messages(
@@ -208,48 +210,39 @@ class Tokenizer:
             "chat_template": self._tokenizer.chat_template,
         }
 
-    @property
-    def unready_reason(self) -> str | None:
-        """Why chats cannot be tokenized yet, or None if they can."""
-        return self._unready_reason
-
     async def start(self) -> None:
         """Starts the process of the chat template; tries again until it runs."""
-        while self._unready_reason is not None and self._process is not None:
+        while self.unready_reason is not None and self._process is not None:
             try:
                 await self.render_messages(_GREETING)
             except ApiError as error:
-                self._unready_reason = error.message
+                self.unready_reason = error.message
                 logger.error("chats are not answered: %s", error.message)
                 await asyncio.sleep(_RESTART_SECONDS)
                 continue
             except FieldError as error:
                 # Some take no such conversation; what else is wrong shows with each chat.
                 logger.warning("a conversation of one message: %s", error.message)
-            self._unready_reason = None
+            self.unready_reason = None
 
     async def stop(self) -> None:
         """Ends the process of the chat template, if it runs."""
         if self._process is not None:
             await self._process.stop()
 
-    def marker_id(self, text: str) -> int | None:
-        """Returns the id of a token that is no text in grammars, by its text; None for others.
+    def detokenizer(self, shown: Collection[str] | None = ()) -> Detokenizer:
+        """Returns what turns the tokens of one answer into text.
 
-        For llguidance, tokens that were added and are named like tags are special ones.
+        Of special tokens, it shows those of these texts only; None for all.
         """
-        return self._marker_ids.get(text)
-
-    def detokenizer(self, shown_ids: Collection[int] = ()) -> Detokenizer:
-        """Returns what turns the tokens of one answer into text, with these special tokens only."""
-        skipped = self.special_ids.difference(shown_ids) if shown_ids else self.special_ids
-        return Detokenizer(self._decode, skipped, self._texts)
+        skipped = self._special_ids.difference(map(self.markers.get, shown or ()))
+        vocabulary = self.vocabulary if self.vocabulary.is_byte_level else None
+        return Detokenizer(self._decode, () if shown is None else skipped, vocabulary)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        if self._texts is not None:
-            text = "".join(map(self._texts.__getitem__, token_ids))
-            if REPLACEMENT not in text:
-                return text
+        if self.vocabulary.is_byte_level:
+            token_bytes = b"".join([self.vocabulary[token][1] for token in token_ids])
+            return token_bytes.decode(errors="replace")
         # It lets other threads run, unlike `decode`.
         if len(token_ids) > _INLINE_CHARACTERS:
             return str(self._backend.decode_batch([token_ids], skip_special_tokens=False)[0])
@@ -267,6 +260,12 @@ class Tokenizer:
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""
         return str(self._tokenizer.get_chat_template(None, [{}] if with_tools else None))
+
+
+def _spans(encoding: Any, most: int | None) -> list[tuple[int, int]]:
+    # All offsets at once would keep the interpreter longer than all else here.
+    places = map(encoding.token_to_chars, range(len(encoding))[:most])
+    return joined_spans([place or (0, 0) for place in places])
 
 
 def _no_prompt(reason: str) -> FieldError:

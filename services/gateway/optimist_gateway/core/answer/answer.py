@@ -253,8 +253,6 @@ class Echo:
     """The prompt as the beginning of an answer, once everything is there that is shown of it."""
 
     prompt: Prompt
-    text: str
-    """What is shown of it."""
     detokenizer: Detokenizer
     """Turns its tokens into text, special ones included."""
     describe: Describe | None
@@ -281,30 +279,23 @@ class Echo:
 
     def pieces(self) -> list[Piece]:
         """Returns the prompt as pieces of the answer, each with bounded log-probabilities."""
-        num_tokens = len(self.prompt.token_ids)
-        logprobs = self._token_logprobs()
-        if logprobs is None:
-            return [Piece(self.text, [], 0, 0, segments=self._segments(self.text, num_tokens))]
-        starts = range(0, num_tokens, _ECHOED_TOKENS)
-        begins = [0, *(logprobs[start].text_offset for start in starts[1:]), len(self.text)]
+        text, token_ids = self.prompt.text, self.prompt.token_ids
+        if self.describe is None:
+            return [Piece(text, [], 0, 0, segments=self._segments(text, len(token_ids)))]
+        columns = zip(token_ids, [None, *self._logprobs], self._offsets(), strict=True)
+        logprobs = [token_logprob(*of_token, self.describe) for of_token in columns]
+        starts = range(0, len(token_ids), _ECHOED_TOKENS)
+        begins = [0, *(logprobs[start].text_offset for start in starts[1:]), len(text)]
         pieces = []
         for start, (begin, end) in zip(starts, pairwise(begins), strict=True):
-            text = self.text[begin:end]
             # All of them are one run, whose tokens are counted once.
-            segments = self._segments(text, 0 if start else num_tokens)
+            segments = self._segments(text[begin:end], 0 if start else len(token_ids))
             shown = logprobs[start : start + _ECHOED_TOKENS]
-            pieces.append(Piece(text, [], 0, 0, logprobs=shown, segments=segments))
+            pieces.append(Piece(text[begin:end], [], 0, 0, logprobs=shown, segments=segments))
         return pieces
 
     def _segments(self, text: str, num_tokens: int) -> list[Segment] | None:
         return [Segment(PROMPT_RUN, None, text, num_tokens)] if self.with_segments else None
-
-    def _token_logprobs(self) -> list[TokenLogprob] | None:
-        if self.describe is None:
-            return None
-        logprobs: list[TokenLogprobs | None] = [None, *self._logprobs]
-        columns = zip(self.prompt.token_ids, logprobs, self._offsets(), strict=True)
-        return [token_logprob(*of_token, self.describe) for of_token in columns]
 
     def _offsets(self) -> list[int]:
         """Returns where each token begins in the text.
@@ -314,5 +305,5 @@ class Echo:
         """
         lengths = (len(self.detokenizer.push([token])) for token in self.prompt.token_ids)
         *starts, length = accumulate(lengths, initial=0)
-        before = max(length + len(self.detokenizer.flush()) - len(self.text), 0)
-        return [min(max(start - before, 0), len(self.text)) for start in starts]
+        before = max(length + len(self.detokenizer.flush()) - len(self.prompt.text), 0)
+        return [min(max(start - before, 0), len(self.prompt.text)) for start in starts]

@@ -1,5 +1,6 @@
 """Text of tokens as they arrive, and the strings that end it."""
 
+from codecs import utf_8_decode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -31,27 +32,27 @@ class Detokenizer:
     """Decodes a list of token ids without cleaning up spaces."""
     skipped_token_ids: Collection[int]
     """Special tokens, which have no text."""
-    texts: Mapping[int, str] | None = None
-    """The text of each token, for vocabularies where texts of whole characters join to that of the
-    whole; None for other vocabularies."""
+    vocabulary: Mapping[int, tuple[str, bytes]] | None = None
+    """The text and the bytes of each token, if the decoded whole has the bytes of all, one after
+    the other; None for other vocabularies."""
+    _bytes: bytes = field(init=False, default=b"")
+    """The beginning of a character."""
     _context: Sequence[int] = field(init=False, default=())
     _context_length: int = field(init=False, default=0)
     """How many characters of the decoded context were returned."""
     _pending: list[int] = field(init=False, default_factory=list)
-    _is_whole: bool = field(init=False, default=True)
-    """Whether all characters so far are complete, and returned."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the new text, possibly none."""
-        if self._is_whole and self.texts is not None and len(token_ids) == 1:
-            # Most steps bring one token, whose text is known.
+        if self.vocabulary is not None and not self._bytes and len(token_ids) == 1:
+            # Most steps bring one token, which is text.
             token = token_ids[0]
-            text = self.texts[token]
-            if text and REPLACEMENT not in text and token not in self.skipped_token_ids:
-                # Texts join, so that it needs no context either.
-                self._context, self._context_length = (), 0
+            text, _ = self.vocabulary[token]
+            if REPLACEMENT not in text and token not in self.skipped_token_ids:
                 return text
         visible = [token for token in token_ids if token not in self.skipped_token_ids]
+        if self.vocabulary is not None:
+            return self._decode_bytes([self.vocabulary[token][1] for token in visible])
         if not visible:
             return ""
         text = self.decode([*self._context, *self._pending, *visible])
@@ -62,26 +63,26 @@ class Detokenizer:
 
     def flush(self) -> str:
         """Returns the text that still waits, as no more tokens will come."""
-        text = self.decode([*self._context, *self._pending])
-        return self._take(text)
+        if self.vocabulary is not None:
+            return self._decode_bytes([], is_last=True)
+        return self._take(self.decode([*self._context, *self._pending]))
+
+    def _decode_bytes(self, pieces: Sequence[bytes], *, is_last: bool = False) -> str:
+        data = b"".join([self._bytes, *pieces])
+        text, length = utf_8_decode(data, "replace", is_last)
+        self._bytes = data[length:]
+        return text
 
     def _push_one(self, token: int) -> str:
         self._pending.append(token)
-        self._is_whole = False
         text = self.decode([*self._context, *self._pending])
         if not text.endswith(REPLACEMENT):
             return self._take(text)
         if len(self._pending) < MAX_PENDING_TOKENS:
-            if self.texts is None:
-                return ""
-            # Where texts join, only the last character can still become another one.
-            new = text[self._context_length : -1]
-            self._context_length += len(new)
-            return new
+            return ""
         new = text[self._context_length : -1]
-        self._context = self._pending[-_RESYNC_TOKENS:]
+        self._context, self._pending = self._pending[-_RESYNC_TOKENS:], []
         self._context_length = len(self.decode(self._context)) - 1
-        self._pending = []
         return new
 
     def _take(self, text: str) -> str:
@@ -93,7 +94,6 @@ class Detokenizer:
         if new or len(self._pending) >= MAX_PENDING_TOKENS:
             self._context, self._pending = self._pending or self._context, []
             self._context_length = len(self.decode(self._context))
-        self._is_whole = not (self._pending or text.endswith(REPLACEMENT))
         return new
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 
 from optimist_common.drafts import DraftSource
 
@@ -241,11 +241,13 @@ class LogprobReader:
         Raises:
             ValueError: The scheduler does not say it.
         """
-        if token_ids and (output.logprobs is None or not output.logprobs.tokens):
+        given = output.logprobs.tokens if output.logprobs is not None else []
+        if len(given) < len(token_ids):
             raise ValueError("tokens came without their log-probabilities")
         read = []
-        for index, token in enumerate(token_ids):
-            logprobs = output.logprobs.tokens[index] if output.logprobs else None
+        for token, logprobs, length in zip(
+            token_ids, given, chain(lengths, repeat(0)), strict=False
+        ):
             read.append(token_logprob(token, logprobs, self.text_offset, self.describe))
-            self.text_offset += lengths[index] if index < len(lengths) else 0
+            self.text_offset += length
         return read

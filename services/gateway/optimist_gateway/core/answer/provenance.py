@@ -136,23 +136,21 @@ def join_segments(segments: Sequence[Segment]) -> list[Segment]:
         runs[segment.run] = segment if run is None else replace(run, text=run.text + segment.text)
     joined: list[Segment] = []
     for run in runs.values():
-        if joined and _follows(joined[-1], run):
-            joined[-1] = _merged(joined[-1], run)
-        else:
+        merged = _merged(joined[-1], run) if joined else None
+        if merged is None:
             joined.append(run)
+        else:
+            joined[-1] = merged
     return joined
 
 
-def _follows(segment: Segment, other: Segment) -> bool:
-    if segment.span is None or other.span is None:
-        return segment.source is other.source and segment.span is other.span
-    goes_on = replace(segment.span, start=segment.span.end, end=other.span.end)
-    return segment.source is other.source and goes_on == other.span
-
-
-def _merged(segment: Segment, other: Segment) -> Segment:
-    span = segment.span
+def _merged(segment: Segment, other: Segment) -> Segment | None:
+    """Returns two segments as one; None if the other does not go on where the first one ends."""
+    span, goes_on = segment.span, segment.span is other.span
     if span is not None and other.span is not None:
+        goes_on = replace(span, start=span.end, end=other.span.end) == other.span
         span = replace(span, end=other.span.end)
+    if segment.source is not other.source or not goes_on:
+        return None
     num_tokens = segment.num_tokens + other.num_tokens
     return replace(segment, text=segment.text + other.text, num_tokens=num_tokens, span=span)

@@ -199,8 +199,8 @@ class Prompt:
     """A prompt as the model reads it: what an answer continues."""
 
     token_ids: list[int]
-    text: str | None = None
-    """What the client sent, if it sent text and may ask for it back."""
+    text: str = ""
+    """What an answer shows that begins with it."""
     spans: PromptSpans | None = None
     """Where its tokens are in what the client sent; None if that is tokens, or if nobody asks."""
     end_ids: Collection[int] = ()

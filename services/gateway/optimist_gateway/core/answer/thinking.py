@@ -107,26 +107,17 @@ class ThinkingReader:
 
     def _begin(self) -> None:
         """Drops the opening tag, also if some models repeat it, and white space."""
-        while self._skip_opening():
+        opening = self.form.opening
+        while (shown := self._buffer.lstrip(SPACES)).startswith(opening):
+            self._buffer = shown.removeprefix(opening)
             self._place = _Place.OPENED
-        if self._may_open():
+        if opening.startswith(shown):
+            # There is only what could go on to be the tag.
             return
         if self._place is _Place.OPENED:
-            self._buffer = self._buffer.lstrip(SPACES)
-            self._place = _Place.WITHIN
+            self._buffer, self._place = shown, _Place.WITHIN
         else:
             self._place = _Place.CONTENT
-
-    def _skip_opening(self) -> bool:
-        shown = self._buffer.lstrip(SPACES)
-        if not shown.startswith(self.form.opening):
-            return False
-        self._buffer = shown.removeprefix(self.form.opening)
-        return True
-
-    def _may_open(self) -> bool:
-        """Returns whether there is only what could go on to be the opening tag."""
-        return self.form.opening.startswith(self._buffer.lstrip(SPACES))
 
     def _think(self) -> str:
         closing = self.form.closing

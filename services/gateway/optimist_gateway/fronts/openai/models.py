@@ -119,7 +119,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
         def write() -> bytes:
             strings = None
             if body.return_token_strs:
-                strings = [tokenizer.vocabulary.describe(token)[0] for token in token_ids]
+                strings = [tokenizer.vocabulary[token][0] for token in token_ids]
             answer = {
                 "count": len(token_ids),
                 "max_model_len": description.max_model_len,
