@@ -217,7 +217,7 @@ INVALID: list[tuple[Any, str]] = [
     ({"input": [IMAGE]}, "input[0].content[0].type"),
     ({"truncation": "middle"}, "truncation"),
     (function(parameters={"maximum": 2**64}), "tools[0].parameters"),
-    (OTHER_FUNCTION, "tool_choice.name"),
+    (OTHER_FUNCTION, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
     (schema({"const": -(2**63) - 1}), "text.format.schema"),
     (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema.$ref"),

@@ -207,7 +207,7 @@ WRONG: list[tuple[Fields, str]] = [
     ({"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "s"}}, "tool_choice"),
     ({"tools": TOOLS, "tool_choice": ALLOWED}, "tool_choice.tools[1].type"),
     ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),
-    ({"tools": TOOLS, "tool_choice": {"type": "custom", "name": "g"}}, "tool_choice.name"),
+    ({"tools": TOOLS, "tool_choice": {"type": "custom", "name": "g"}}, "tool_choice"),
     ({"tools": [SEARCH], "tool_choice": "required"}, "tool_choice"),
     ({"tools": TWICE}, "tools[1].name"),
     ({"tools": [AGENTS | {"tools": TWICE}]}, "tools[0].tools[1].name"),

@@ -46,8 +46,6 @@ class ChatCompletionBody(GenerationBody, ConversationFields):
         names = super().field_names() | {("prompts",): "messages", ("prompts", 0): "messages"}
         for index in range(len(self.tools or ())):
             names[("tools", index)] = f"tools[{index}].function"
-        for index, name in enumerate(tool_choice(self.tool_choice)[1]):
-            names[("tool_choice", index)] = name
         schema = ".json_schema.schema" if isinstance(self.response_format, JsonSchemaFormat) else ""
         names.setdefault(("structure",), f"response_format{schema}")
         return names
@@ -58,7 +56,7 @@ class ChatCompletionBody(GenerationBody, ConversationFields):
         limits = self.given(("max_tokens", "max_completion_tokens"))
         return self.conversation_request(
             self.conversation(self.messages),
-            tool_choice(self.tool_choice)[0],
+            tool_choice(self.tool_choice),
             format_content(self.response_format),
             is_parallel=self.parallel_tool_calls is not False,
             max_tokens=min(limits.values(), default=None),

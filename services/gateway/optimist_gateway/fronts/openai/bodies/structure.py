@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
+    AliasPath,
     BeforeValidator,
     Discriminator,
     Field,
@@ -98,62 +100,46 @@ class ToolBody(Body):
     function: FunctionBody
 
 
-class FunctionNameBody(Body):
-    """Names a function."""
-
-    name: FunctionName
-
-
 class NamedTool(Body):
-    """Names a tool; as a choice, forces its call."""
+    """Names a tool, as in chats or as in responses; as a choice, forces its call."""
 
-    type: Literal["function"]
-    function: FunctionNameBody
-
-
-class AllowedToolsBody(Body):
-    """Some of the tools."""
-
-    mode: Literal["auto", "required"]
-    tools: list[NamedTool] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
+    type: Literal["function", "custom"] = "function"
+    name: str = Field(
+        validation_alias=AliasChoices(
+            AliasPath("function", "name"), AliasPath("custom", "name"), "name"
+        )
+    )
 
 
-class AllowedToolsChoice(Body):
+class AllowedTools(Body):
     """Allows only some of the tools."""
 
     type: Literal["allowed_tools"]
-    allowed_tools: AllowedToolsBody
-
-
-def _form(value: object) -> str:
-    """Returns which form a choice has."""
-    if isinstance(value, str):
-        return "mode"
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return "allowed" if kind == "allowed_tools" else "named"
+    mode: Literal["auto", "required"] = Field(
+        validation_alias=AliasChoices("mode", AliasPath("allowed_tools", "mode"))
+    )
+    tools: list[NamedTool] = Field(
+        validation_alias=AliasChoices("tools", AliasPath("allowed_tools", "tools")),
+        fail_fast=True,
+        min_length=1,
+        max_length=MAX_TOOLS,
+    )
 
 
 ToolChoiceBody = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("mode")]
-    | Annotated[NamedTool, Tag("named")]
-    | Annotated[AllowedToolsChoice, Tag("allowed")],
-    Discriminator(_form),
+    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    | Annotated[Annotated[NamedTool | AllowedTools, Field(discriminator="type")], Tag("object")],
+    Discriminator(lambda value: "word" if isinstance(value, str) else "object"),
 ]
 
 
-def tool_choice(choice: ToolChoiceBody | None) -> tuple[ToolChoice | None, list[str]]:
-    """Returns a choice, and where it has the names of functions."""
-    if choice is None:
-        return None, []
+def tool_choice(choice: ToolChoiceBody | None) -> ToolChoice | None:
+    """Returns which calls a choice wants."""
     if isinstance(choice, NamedTool):
-        named = ToolChoice("required", (choice.function.name,), is_single=True)
-        return named, ["tool_choice.function.name"]
-    if isinstance(choice, AllowedToolsChoice):
-        allowed = choice.allowed_tools
-        names = tuple(tool.function.name for tool in allowed.tools)
-        where = "tool_choice.allowed_tools.tools[{}].function.name"
-        return ToolChoice(allowed.mode, names), [where.format(index) for index in range(len(names))]
-    return ToolChoice(choice), []
+        return ToolChoice("required", (choice.name,), is_single=True)
+    if isinstance(choice, AllowedTools):
+        return ToolChoice(choice.mode, tuple(tool.name for tool in choice.tools))
+    return None if choice is None else ToolChoice(choice)
 
 
 def tool_use(
@@ -172,9 +158,9 @@ def tool_use(
         names.add(function.name)
     mode = choice.mode if choice is not None else "auto"
     chosen = choice.names if choice is not None else ()
-    for index, name in enumerate(chosen):
+    for name in chosen:
         if name not in names:
-            raise FieldError(("tool_choice", index), f"no tool is called {name}")
+            raise FieldError(("tool_choice",), f"no tool is called {name}")
     if mode == "required" and not names:
         raise FieldError(("tool_choice",), "is only allowed when tools are specified")
     if not functions or mode == "none":

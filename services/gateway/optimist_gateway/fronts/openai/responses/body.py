@@ -1,9 +1,10 @@
 """The body of POST /v1/responses, and the request that it makes."""
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, model_validator
 
 from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path, field_name
@@ -18,7 +19,9 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     JsonSchemaFormat,
     ResponseFormat,
     TextFormat,
+    ToolChoiceBody,
     format_content,
+    tool_choice,
 )
 from optimist_gateway.fronts.openai.responses.items import Input, OtherItem, messages_of
 from optimist_gateway.fronts.openai.responses.tools import Tool, ToolBody, tools_of
@@ -49,28 +52,6 @@ class ReasoningOptions(Body):
     summary: str | None = None
     """Ignored: there are no summaries."""
     without_effect = frozenset({"context", "encrypted_content", "generate_summary", "mode"})
-
-
-class NamedChoice(Body):
-    """The tool that the model is to call."""
-
-    type: Literal["function", "custom"]
-    name: str
-
-
-class AllowedTools(Body):
-    """The tools that the model may call this time."""
-
-    type: Literal["allowed_tools"]
-    mode: Literal["auto", "required"]
-    tools: list[NamedChoice] = Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
-
-
-ToolChoiceBody = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("word")]
-    | Annotated[Annotated[NamedChoice | AllowedTools, Field(discriminator="type")], Tag("object")],
-    Discriminator(lambda value: "word" if isinstance(value, str) else "object"),
-]
 
 
 class ResponsesBody(AnswerBody, TemplateFields):
@@ -137,8 +118,6 @@ class ResponsesBody(AnswerBody, TemplateFields):
         names.setdefault(("structure",), f"text.format{schema}")
         for index, tool in enumerate(self.called):
             names[("tools", index)] = field_name(tool.path)
-        for index, name in enumerate(self._choice()[1]):
-            names[("tool_choice", index)] = name
         return names
 
     def request(self) -> Request:
@@ -149,26 +128,23 @@ class ResponsesBody(AnswerBody, TemplateFields):
         wants_logprobs = LOGPROBS in (self.include or ())
         return self.conversation_request(
             Conversation(messages, functions, self.template_kwargs(effort)),
-            self._choice()[0],
+            self._choice(),
             format_content(self.form),
             is_parallel=self.parallel_tool_calls is not False,
             max_tokens=self.max_output_tokens,
             num_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
         )
 
-    def _choice(self) -> tuple[ToolChoice | None, list[str]]:
-        """Returns which functions may be called, and where the names of these are."""
-        choice = self.tool_choice
-        shown = {tool.body.name: tool.function.name for tool in self.called}
-        shown |= {tool.function.name: tool.function.name for tool in self.called}
-        if isinstance(choice, NamedChoice):
-            name = shown.get(choice.name, choice.name)
-            return ToolChoice("required", (name,), is_single=True), ["tool_choice.name"]
-        if isinstance(choice, AllowedTools):
-            where = [f"tool_choice.tools[{index}].name" for index in range(len(choice.tools))]
-            names = tuple(shown.get(tool.name, tool.name) for tool in choice.tools)
-            return ToolChoice(choice.mode, names), where
-        return ToolChoice(choice) if choice else None, []
+    def _choice(self) -> ToolChoice | None:
+        """Returns which calls are wanted, by the names that the model knows."""
+        choice = tool_choice(self.tool_choice)
+        if choice is None:
+            return None
+        known = {tool.function.name for tool in self.called}
+        shown = {
+            one.body.name: one.function.name for one in self.called if one.body.name not in known
+        }
+        return replace(choice, names=tuple(shown.get(name, name) for name in choice.names))
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
