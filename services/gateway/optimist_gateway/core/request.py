@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from optimist_common.sampling import SamplingParams
 from optimist_gateway.core.error import FieldError, Names
 
 MAX_PRIORITY = 2**30
@@ -153,24 +154,6 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen; the ranges are checked by the front."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    """0 for all tokens."""
-    top_p: float = 1.0
-    """0 keeps the likeliest token alone."""
-    min_p: float = 0.0
-    seed: int | None = None
-    """None for one by chance."""
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Conversation:
     """A prompt that a chat template makes of messages."""
 
@@ -198,7 +181,10 @@ class Request:
     """What follows the answer to each prompt, if that is to be filled in between."""
     names: Callable[[], Names] = dict
     """Returns what the client calls the fields that errors are about."""
-    sampling: Sampling = Sampling()
+    sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=1.0))
+    """Without grammar and log-probabilities; its ranges are checked by the front."""
+    seed: int | None = None
+    """In place of its seed; None for one by chance."""
     n: int = 1
     """Answers to each prompt."""
     max_tokens: int | None = None

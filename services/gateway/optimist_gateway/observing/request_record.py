@@ -134,7 +134,7 @@ def _request_attributes(request_id: str, request: Request) -> dict[str, Attribut
         "gen_ai.request.max_tokens": request.max_tokens,
         "gen_ai.request.temperature": request.sampling.temperature,
         "gen_ai.request.top_p": request.sampling.top_p,
-        "gen_ai.request.seed": request.sampling.seed,
+        "gen_ai.request.seed": request.seed,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 

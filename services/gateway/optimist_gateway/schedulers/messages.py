@@ -3,6 +3,7 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 from google.protobuf.message import Message
@@ -11,7 +12,6 @@ from optimist.common.v1 import sampling_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import floats_from_bytes, from_bytes, to_bytes
 from optimist_common.drafts import DraftSource
-from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_gateway.core.answer.output import (
     Finished,
@@ -141,15 +141,15 @@ def _max_tokens(request: Request, num_prompt_tokens: int, model: ModelDescriptio
 
 
 def _sampling(request: Request) -> sampling_pb2.SamplingParams:
-    sampling = request.sampling
-    values = vars(sampling) | {
-        "top_p": max(sampling.top_p, _SMALLEST_TOP_P),
-        "seed": secrets.randbits(63) if sampling.seed is None else sampling.seed,
-        "num_logprobs": request.num_logprobs,
-        "num_prompt_logprobs": request.num_logprobs if request.echo else None,
-    }
-    message = write_sampling(SamplingParams(**values))
-    message.has_client_seed = sampling.seed is not None
+    sampling = replace(
+        request.sampling,
+        top_p=max(request.sampling.top_p, _SMALLEST_TOP_P),
+        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        num_logprobs=request.num_logprobs,
+        num_prompt_logprobs=request.num_logprobs if request.echo else None,
+    )
+    message = write_sampling(sampling)
+    message.has_client_seed = request.seed is not None
     return message
 
 

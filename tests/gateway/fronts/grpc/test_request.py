@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist.v1 import inference_pb2
+from optimist_common.sampling import SamplingParams
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.core.request import JsonContent, LarkContent, Request, Sampling, Structure
+from optimist_gateway.core.request import JsonContent, LarkContent, Request, Structure
 from optimist_gateway.fronts.grpc.messages import _REASONS, generation_request, read_request
 
 
@@ -33,7 +34,9 @@ def expected(**fields: Any) -> Request:
 def test_defaults_and_zeros_that_are_set() -> None:
     assert asked_by() == expected()
     asked = asked_by(sampling={"temperature": 0, "topK": 0, "seed": 0}, numLogprobs=0)
-    assert asked == expected(sampling=Sampling(temperature=0.0, top_k=0, seed=0), num_logprobs=0)
+    assert asked == expected(
+        sampling=SamplingParams(temperature=0.0, top_k=0), seed=0, num_logprobs=0
+    )
 
 
 def test_every_option_arrives() -> None:
@@ -44,7 +47,7 @@ def test_every_option_arrives() -> None:
     fields |= {"include_provenance": True, "include_speculation": True}
     fields |= {"num_speculative_tokens": 0, "num_logprobs": 20}
     asked = asked_by(sampling=sampling | {"logit_bias": {"3": -2.0}}, **fields)
-    wanted = Sampling(**sampling, logit_bias={3: -2.0})
+    wanted = SamplingParams(temperature=1.0, **sampling, logit_bias={3: -2.0})
     assert asked == expected(sampling=wanted, **fields)
 
 

@@ -89,7 +89,7 @@ def generation_request(message: inference_pb2.GenerateRequest, model_name: str) 
         model=message.model or model_name,
         prompts=(_prompt(message, body),),
         names=partial(_names, message),
-        sampling=body.sampling.sampling_values(),
+        **body.sampling.sampling_values(),
         n=body.n or 1,
         max_tokens=body.max_tokens,
         num_logprobs=body.num_logprobs,

@@ -13,13 +13,13 @@ from pydantic import (
     model_validator,
 )
 
+from optimist_common.sampling import SamplingParams
 from optimist_gateway.core.error import Path, naming
 from optimist_gateway.core.request import (
     MAX_PRIORITY,
     Conversation,
     JsonContent,
     Request,
-    Sampling,
     Structure,
     ToolChoice,
 )
@@ -134,10 +134,14 @@ class SamplingFields(Body):
         dict[_TokenKey, _Bias] | None, Field(max_length=MAX_BIASES), at_most(MAX_BIASES)
     ] = None
 
-    def sampling_values(self) -> Sampling:
-        """Returns the parameters; the defaults of those that are null are `Sampling`'s."""
-        given = self.given(SamplingFields.model_fields)
-        return Sampling(**given | {"top_k": max(self.top_k or 0, 0)})
+    def sampling_values(self) -> dict[str, Any]:
+        """Returns fields of `Request`: the parameters, where they are not null, and the seed."""
+        given = {"temperature": 1.0} | self.given(SamplingFields.model_fields)
+        seed = given.pop("seed", None)
+        return {
+            "sampling": SamplingParams(**given | {"top_k": max(self.top_k or 0, 0)}),
+            "seed": seed,
+        }
 
 
 class AnswerFields(Body):
@@ -253,7 +257,7 @@ class AnswerBody(SamplingFields, AnswerFields):
             model=self.model,
             stream=bool(self.stream),
             skip_special_tokens=self.skip_special_tokens is not False,
-            sampling=self.sampling_values(),
+            **self.sampling_values(),
             predictions=tuple(self.predictions().values()),
             names=self.field_names,
             **fields,
