@@ -10,11 +10,7 @@ import orjson
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.fronts.openai.answer_parts import (
-    provenance,
-    speculation_answer,
-    usage_answer,
-)
+from optimist_gateway.fronts.openai.answer_parts import provenance, speculation_answer, usage_answer
 from optimist_gateway.fronts.openai.answering import DONE, event
 from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.generation.generation import Generation
