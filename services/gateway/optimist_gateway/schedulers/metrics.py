@@ -36,7 +36,7 @@ class SchedulerCollector(Collector):
         yield self._each(
             "requests",
             "Requests of this gateway that are at the scheduler",
-            lambda client: float(client.num_requests),
+            lambda client: float(len(client.requests)),
         )
         waiting = GaugeMetricFamily(
             "optimist_gateway_requests_without_scheduler",
@@ -74,11 +74,9 @@ _ENGINE = {"engine": "0"}
 class VllmCollector(Collector):
     """Counts nothing itself: tools that read vLLM's metrics get those that are here anyway."""
 
-    def __init__(
-        self, metrics: GatewayMetrics, stats: Callable[[], Mapping[str, Stats | None]]
-    ) -> None:
-        """Takes the gateway's figures, and what returns those of schedulers by model, if known."""
-        self._metrics, self._stats = metrics, stats
+    def __init__(self, metrics: GatewayMetrics, pools: Mapping[str, SchedulerPool]) -> None:
+        """Takes the gateway's figures, and the schedulers of models by the models' names."""
+        self._metrics, self._pools = metrics, pools
 
     def collect(self) -> Iterable[Metric]:
         """Yields the metrics."""
@@ -97,7 +95,8 @@ class VllmCollector(Collector):
             for metric in source.collect():
                 yield _as_of_vllm(name, metric)
         families = [self._successes()]
-        if stats := {model: one for model, one in self._stats().items() if one is not None}:
+        each = {model: pool.stats for model, pool in self._pools.items()}
+        if stats := {model: one for model, one in each.items() if one is not None}:
             families += self._of_schedulers(stats)
         for family in families:
             yield _as_of_vllm(family.name, family)

@@ -163,7 +163,7 @@ class SchedulerPool:
         """Moves requests without a good scheduler to the best there is now."""
         self._update_description()
         for client in self.clients:
-            if client.is_to_be_left and client.num_requests:
+            if client.is_to_be_left:
                 self._empty(client)
         for request in self._room.requests:
             request.refused_by.clear()
@@ -262,7 +262,7 @@ class SchedulerPool:
         has_others = not all(client.is_retired for client in connected)
         for client in self.clients:
             is_lost = client not in connected
-            if client.is_retired and not client.num_requests and (is_lost or has_others):
+            if client.is_retired and not client.requests and (is_lost or has_others):
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
                 self._tasks.pop(client.peer).cancel()

@@ -100,9 +100,7 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     pools = {name: model.schedulers for name, model in models.items()}
     metrics.registry.register(SchedulerCollector(pools))
     if settings.vllm_metrics:
-        metrics.registry.register(
-            VllmCollector(metrics, lambda: {name: pool.stats for name, pool in pools.items()})
-        )
+        metrics.registry.register(VllmCollector(metrics, pools))
     routers = [make(service) for make in (chat_router, completion_router, responses_router)]
     routers += [model_router(service), health_router(service, health)]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]

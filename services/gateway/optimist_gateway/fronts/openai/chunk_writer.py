@@ -10,7 +10,11 @@ import orjson
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
-from optimist_gateway.fronts.openai.answer_parts import provenance, speculation_answer, usage_answer
+from optimist_gateway.fronts.openai.answer_parts import (
+    segment_answer,
+    speculation_answer,
+    usage_answer,
+)
 from optimist_gateway.fronts.openai.answering import DONE, event
 from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.generation.generation import Generation
@@ -169,7 +173,7 @@ class ChoicesWriter:
         if request.include_provenance:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
             joined = segments if request.stream else join_segments(segments)
-            details["provenance"] = provenance(joined)
+            details["provenance"] = [segment_answer(segment) for segment in joined]
         return details
 
     def _usage(self) -> dict[str, Any]:
