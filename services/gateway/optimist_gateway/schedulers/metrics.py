@@ -74,9 +74,11 @@ _ENGINE = {"engine": "0"}
 class VllmCollector(Collector):
     """Counts nothing itself: tools that read vLLM's metrics get those that are here anyway."""
 
-    def __init__(self, metrics: GatewayMetrics, pools: Mapping[str, SchedulerPool]) -> None:
-        """Takes the gateway's figures, and the schedulers of models by the models' names."""
-        self._metrics, self._pools = metrics, pools
+    def __init__(
+        self, metrics: GatewayMetrics, stats: Callable[[], Mapping[str, Stats | None]]
+    ) -> None:
+        """Takes the gateway's figures, and what returns those of schedulers by model, if known."""
+        self._metrics, self._stats = metrics, stats
 
     def collect(self) -> Iterable[Metric]:
         """Yields the metrics."""
@@ -95,8 +97,7 @@ class VllmCollector(Collector):
             for metric in source.collect():
                 yield _as_of_vllm(name, metric)
         families = [self._successes()]
-        each = {model: pool.stats for model, pool in self._pools.items()}
-        if stats := {model: one for model, one in each.items() if one is not None}:
+        if stats := {model: one for model, one in self._stats().items() if one is not None}:
             families += self._of_schedulers(stats)
         for family in families:
             yield _as_of_vllm(family.name, family)
