@@ -127,14 +127,11 @@ def _by_text(token: TokenLogprob) -> dict[str, float] | None:
     return by_text
 
 
-PROMPT = "prompt"
-"""Source of an echoed prompt."""
-
-
 def segment_answer(segment: Segment) -> Json:
     """Returns a part of the `provenance` of a choice or chunk."""
     answer: Json = {
-        "source": segment.source.label if segment.source is not None else PROMPT,
+        # An echoed prompt has no other source.
+        "source": segment.source.label if segment.source is not None else "prompt",
         "text": segment.text,
         "num_tokens": segment.num_tokens,
     }
