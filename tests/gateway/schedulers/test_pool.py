@@ -130,7 +130,7 @@ async def test_a_request_may_lose_any_number_of_schedulers_between_its_tokens(fl
     stream = fleet.read()
     for _ in range(number - 1):
         await stream.next()
-        index = next(i for i, one in enumerate(fleet.pool.clients) if one.num_requests)
+        index = next(i for i, one in enumerate(fleet.pool.clients) if one.requests)
         await fleet.restart(index)
     assert await stream.tokens() == list(range(number))
 
@@ -163,7 +163,7 @@ async def test_requests_stay_where_an_engine_hangs(fleet: Fleet) -> None:
     await fleet.servers[index].set_serving(serving=False)
     await until(lambda: client.health.is_hung and client.health.is_draining)
     await asyncio.sleep(0.3)
-    assert client.num_requests == 1
+    assert len(client.requests) == 1
     await require_unused(fleet, index)
     stream.close()
 
@@ -174,7 +174,7 @@ async def test_the_only_scheduler_keeps_its_requests_though_it_drains() -> None:
         await fleet.servers[0].set_serving(serving=False)
         await until(lambda: fleet.pool.clients[0].health.is_draining)
         assert fleet.fakes[0].aborts.empty()
-        assert fleet.pool.clients[0].num_requests == 1
+        assert len(fleet.pool.clients[0].requests) == 1
         stream.close()
 
 
@@ -240,10 +240,10 @@ async def test_a_request_that_is_too_long_for_one_scheduler_goes_to_others(fleet
 async def test_a_preferred_scheduler_with_too_much_to_do_is_passed_over(fleet: Fleet) -> None:
     fleet.play(Script(hang=True))
     streams = [fleet.read(f"request-{i}", prompt=LONG_PROMPT) for i in range(8)]
-    assert sorted(client.num_requests for client in fleet.pool.clients) == [2, 6]
+    assert sorted(len(client.requests) for client in fleet.pool.clients) == [2, 6]
     for stream in streams:
         stream.close()
-    assert [client.num_requests for client in fleet.pool.clients] == [0, 0]
+    assert [len(client.requests) for client in fleet.pool.clients] == [0, 0]
 
 
 async def test_a_request_that_waits_can_be_ended() -> None:
@@ -267,7 +267,7 @@ async def test_all_requests_can_be_broken_off(fleet: Fleet) -> None:
     for stream in streams:
         with pytest.raises(RuntimeError, match="over"):
             await stream.next()
-    assert fleet.pool.clients[1].num_requests == 0
+    assert not fleet.pool.clients[1].requests
 
 
 async def test_figures_of_schedulers_are_summed(fleet: Fleet) -> None:

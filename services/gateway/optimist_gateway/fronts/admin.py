@@ -19,7 +19,6 @@ from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTER
 from optimist_gateway.core.schedulers import PRIORITY
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.schedulers.pool import Replies, SchedulerPool, add_stats
-from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 
 REPLY_SECONDS = 5.0
 PAUSE_SECONDS = 60
@@ -65,11 +64,11 @@ def admin_router(service: Service) -> APIRouter:
         """
         command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
         replies = await _ask_all(service.pools, command, REPLY_SECONDS)
-        known = [one.stats for one in replies.values() if not isinstance(one, Exception)]
+        known = [one.stats for one in replies.values() if not isinstance(one, ApiError)]
         if not known:
             raise _failure(replies)
         each = {
-            target: {"error": str(one)} if isinstance(one, Exception) else _figures(one.stats)
+            target: {"error": str(one)} if isinstance(one, ApiError) else _figures(one.stats)
             for target, one in replies.items()
         }
         return {**_figures(add_stats(known)), "schedulers": each}
@@ -97,9 +96,9 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
     replies = await _ask_all(pools, command, REPLY_SECONDS)
-    errors = {target: one for target, one in replies.items() if isinstance(one, Exception)}
+    errors = {target: one for target, one in replies.items() if isinstance(one, ApiError)}
     number = sum(pool.set_waiting_priority(request_id, priority) for pool in pools)
-    number += sum(one.num_requests for one in replies.values() if not isinstance(one, Exception))
+    number += sum(one.num_requests for one in replies.values() if not isinstance(one, ApiError))
     if number:
         return number
     if errors:
@@ -151,21 +150,18 @@ async def _obey_all(
 ) -> None:
     """Sends a command to all schedulers; raises ApiError that names those that failed."""
     replies = await _ask_all(pools, command, seconds)
-    if any(isinstance(one, Exception) for one in replies.values()):
+    if any(isinstance(one, ApiError) for one in replies.values()):
         raise _failure(replies)
 
 
-def _failure(replies: Mapping[str, scheduler_pb2.Reply | Exception]) -> ApiError:
+def _failure(replies: Mapping[str, scheduler_pb2.Reply | ApiError]) -> ApiError:
     """Returns the error of the schedulers that failed, which names the others too."""
-    errors = [one for one in replies.values() if isinstance(one, Exception)]
+    errors = [one for one in replies.values() if isinstance(one, ApiError)]
     text = "; ".join(map(str, errors))
-    if done := [target for target, one in replies.items() if not isinstance(one, Exception)]:
+    if done := [target for target, one in replies.items() if not isinstance(one, ApiError)]:
         text += f"; done at {', '.join(done)}"
-    if any(isinstance(error, SchedulerUnavailableError) for error in errors):
-        return SchedulerUnavailableError(text)
-    if any(isinstance(error, TimeoutError) for error in errors):
-        return ApiError(504, text, code="timeout")
-    return ApiError(409, text, code="conflict")
+    worst = min(errors, key=lambda error: (503, 504, 409).index(error.status))
+    return ApiError(worst.status, text, code=worst.code)
 
 
 class Health:

@@ -193,8 +193,10 @@ class Generation:
                     if not self.left:
                         self.choices.start(report)
                     yield
-            except ApiError:
+            except ApiError as error:
                 self._has_failed = True
+                if error.status == 429 and error.retry_seconds is None:
+                    error.retry_seconds = self._service.admission.retry_seconds()
                 raise
             finally:
                 self._end()

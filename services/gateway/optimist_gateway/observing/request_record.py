@@ -98,13 +98,9 @@ class RequestObserver:
         """
         span = None
         if operation:
-            generating = {
-                "gen_ai.operation.name": operation,
-                "gen_ai.provider.name": "optimist",
-                **attributes,
-            }
+            known = {"gen_ai.operation.name": operation, "gen_ai.provider.name": "optimist"}
             span = self.tracer.start(
-                operation, generating, trace_parent=trace_parent, kind="server"
+                operation, {**known, **attributes}, trace_parent=trace_parent, kind="server"
             )
         record = RequestRecord(operation, span)
         _current.set(record)

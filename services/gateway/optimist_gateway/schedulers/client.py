@@ -102,11 +102,6 @@ class SchedulerClient:
         return list(self._requests.values())
 
     @property
-    def num_requests(self) -> int:
-        """How many these are."""
-        return len(self._requests)
-
-    @property
     def load(self) -> int:
         """Requests there, of other gateways as many as there were last."""
         return len(self._requests) + self._num_others

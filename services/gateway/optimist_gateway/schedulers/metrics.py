@@ -36,7 +36,7 @@ class SchedulerCollector(Collector):
         yield self._each(
             "requests",
             "Requests of this gateway that are at the scheduler",
-            lambda client: float(client.num_requests),
+            lambda client: float(len(client.requests)),
         )
         waiting = GaugeMetricFamily(
             "optimist_gateway_requests_without_scheduler",

@@ -10,6 +10,7 @@ import grpc
 from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
+from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import (
     Candidate,
     ModelDescription,
@@ -30,12 +31,8 @@ logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_SECONDS = 1.0
 
-Replies = dict[str, scheduler_pb2.Reply | Exception]
+Replies = dict[str, scheduler_pb2.Reply | ApiError]
 """Of schedulers by their addresses, or why they did not carry a command out."""
-
-
-class CommandRefusedError(Exception):
-    """The scheduler did not carry a command out; the text is its reason."""
 
 
 class SchedulerPool:
@@ -163,7 +160,7 @@ class SchedulerPool:
         """Moves requests without a good scheduler to the best there is now."""
         self._update_description()
         for client in self.clients:
-            if client.is_to_be_left and client.num_requests:
+            if client.is_to_be_left:
                 self._empty(client)
         for request in self._room.requests:
             request.refused_by.clear()
@@ -262,7 +259,7 @@ class SchedulerPool:
         has_others = not all(client.is_retired for client in connected)
         for client in self.clients:
             is_lost = client not in connected
-            if client.is_retired and not client.num_requests and (is_lost or has_others):
+            if client.is_retired and not client.requests and (is_lost or has_others):
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
                 self._tasks.pop(client.peer).cancel()
@@ -288,9 +285,9 @@ async def ask_all(
 ) -> Replies:
     """Sends one command to schedulers and returns what they reply.
 
-    A pause whose caller goes away before it is answered is taken back. Why there is no reply is a
-    `CommandRefusedError`, a `SchedulerUnavailableError`, or a `TimeoutError` if there was none
-    within so many seconds. Without any scheduler, it is said for an empty address.
+    A pause whose caller goes away before it is answered is taken back. Status 409 is a refusal, 503
+    a scheduler that is not reached, and 504 one that did not reply within so many seconds. Without
+    any scheduler, it is said for an empty address.
     """
     command.command_id = 1
     if not peers:
@@ -301,7 +298,7 @@ async def ask_all(
 
 async def _ask(
     peer: Peer, tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
-) -> scheduler_pb2.Reply | Exception:
+) -> scheduler_pb2.Reply | ApiError:
     where = f"the scheduler at {peer.target}"
     try:
         async with (
@@ -312,9 +309,10 @@ async def _ask(
             await call.write(command)
             async for response in call:
                 for reply in response.replies:
-                    return CommandRefusedError(reply.error) if reply.error else reply
+                    return ApiError(409, reply.error, code="conflict") if reply.error else reply
     except grpc.aio.AioRpcError as error:
         return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
     except TimeoutError:
-        return TimeoutError(f"{where} did not answer within {seconds:g} seconds")
+        reason = f"{where} did not answer within {seconds:g} seconds"
+        return ApiError(504, reason, code="timeout")
     return SchedulerUnavailableError(f"{where} ended the stream without a reply")

@@ -11,12 +11,7 @@ from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import to_bytes
-from optimist_gateway.core.answer.output import (
-    Finished,
-    FinishReason,
-    StepLogprobs,
-    StepOutput,
-)
+from optimist_gateway.core.answer.output import Finished, FinishReason, StepLogprobs, StepOutput
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import prefix_key
 from optimist_gateway.structure.json_rule import allow_white_space
@@ -116,9 +111,6 @@ class RequestStream:
 
     def deliver(self, output: StepOutput) -> None:
         """Adds an output for the reader."""
-        if self._is_flowing and output.finished is None and self._reader is not None:
-            self._reader(output)
-            return
         if output.finished is not None:
             self._end()
         elif len(self._waiting) >= MAX_WAITING_OUTPUTS:
@@ -136,7 +128,7 @@ class RequestStream:
     def _end(self) -> None:
         self._ended = True
         # It leads back here: without it the request goes when it is over, not with a collection.
-        self.abort = _end_nothing
+        self.abort = lambda **_: None
 
     def _put(self, item: StepOutput | Exception) -> None:
         if self._is_flowing and self._reader is not None:
@@ -154,10 +146,6 @@ class RequestStream:
             return
         self._context.run(logger.warning, "an answer goes out without its account: %r", item)
         self._account.set_result(None)
-
-
-def _end_nothing(*, wants_finished: bool = False) -> None:
-    """Ends a request that has ended."""
 
 
 MAX_LOSSES = 5

@@ -107,7 +107,7 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     routers += [model_router(service), health_router(service, health)]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     endpoints = {route.path: "/".join(route.methods or ()) for route in routes}
-    add_error_handlers(app, metrics, service.admission.retry_seconds, endpoints)
+    add_error_handlers(app, metrics, endpoints)
     routers.append(tokenization_router(service, show_chat_template=settings.show_chat_template))
     for router in (*routers, admin_router(service)):
         app.include_router(router)

@@ -63,7 +63,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self.on_pause = self.on_resume = _nobody
-        """Called when the client is late to read its answer, and when it has caught up."""
 
     @property
     def is_paused(self) -> bool:
@@ -311,25 +310,19 @@ class DrainingServer(uvicorn.Server):
         self._service = app.state.service
         self._grace_seconds, self._drain_seconds = settings.grace_seconds, settings.drain_seconds
         self._drain: Future[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def startup(self, sockets: Any = None) -> None:
-        """Starts to listen."""
-        self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begins the end; a second signal does not wait for requests."""
-        if self._loop is None or self._service.admission.is_closed:
+        if not self.started or self._service.admission.is_closed:
             self.should_exit = True
             return
         self._service.admission.is_closed = True
-        self._drain = asyncio.run_coroutine_threadsafe(self.drain(), self._loop)
+        loop = asyncio.get_running_loop()
+        self._drain = asyncio.run_coroutine_threadsafe(self._finish_requests(), loop)
 
-    async def drain(self) -> None:
-        """Takes no more requests, lets the running ones finish in time, and ends the others."""
+    async def _finish_requests(self) -> None:
+        """Lets the running requests finish in time, and ends the others."""
         admission = self._service.admission
-        admission.is_closed = True
         loop = asyncio.get_running_loop()
         started = loop.time()
         if admission.num_requests:

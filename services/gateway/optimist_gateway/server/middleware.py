@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from optimist_gateway.core.error import MAX_PARAM_CHARACTERS, ApiError, printable
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.fronts.openai.answering import CLIENT_CLOSED_REQUEST
 from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver
@@ -147,19 +148,16 @@ OPERATIONS = {
 """What gets a span, and what OpenTelemetry's conventions for generative AI call it."""
 MAX_PATH_CHARACTERS = 200
 _NOT_OBSERVED = PROBES | {METRICS}
-_NO_ANSWER = 499
-"""Status of a request whose client went away before there was one, as nginx has it."""
 
 
 class Observation:
     """Wraps the application; add it last, so that refusals by other layers are seen too."""
 
     def __init__(self, app: ASGIApp, observer: RequestObserver) -> None:
-        """Takes the application, and what observes its requests."""
         self._app, self._observer = app, observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Passes a request on."""
         if scope["type"] != "http" or scope["path"] in _NOT_OBSERVED:
             await self._app(scope, receive, send)
             return
@@ -169,7 +167,7 @@ class Observation:
             {"http.request.method": method, "http.route": path, "url.path": path},
             _trace_parent(scope),
         )
-        status = _NO_ANSWER
+        status = CLIENT_CLOSED_REQUEST
 
         async def note_status(message: Message) -> None:
             nonlocal status

@@ -174,10 +174,7 @@ class Grammars:
         await self._verdicts.stop()
 
     async def grammar(
-        self,
-        structure: Structure,
-        model: ModelDescription,
-        thinking: ThinkingReader | None = None,
+        self, structure: Structure, model: ModelDescription, thinking: ThinkingReader | None = None
     ) -> str:
         """Returns the grammar of an answer, in llguidance's Lark dialect.
 

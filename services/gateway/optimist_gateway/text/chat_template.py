@@ -3,10 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformers.utils.chat_template_utils import (
-    _compile_jinja_template,
-    render_jinja_template,
-)
+from transformers.utils.chat_template_utils import _compile_jinja_template, render_jinja_template
 
 from optimist_gateway.text.template_messages import forms
 

@@ -10,13 +10,7 @@ from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Conversation, Request
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import beside
-from optimist_gateway.text.line_ends import (
-    LineEnds,
-    line_ends,
-    sent_spans,
-    with_lf,
-    with_line_ends,
-)
+from optimist_gateway.text.line_ends import LineEnds, line_ends, sent_spans, with_lf, with_line_ends
 from optimist_gateway.text.tokenizer import Tokenizer
 
 # All predictions of a request together are at most this many times as long as the longest sequence.

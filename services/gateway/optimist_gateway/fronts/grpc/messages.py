@@ -31,11 +31,7 @@ from optimist_gateway.fronts.openai.bodies.generation import (
     AnswerFields,
     SamplingFields,
 )
-from optimist_gateway.fronts.openai.bodies.structure import (
-    ANY_OBJECT,
-    GrammarText,
-    Json,
-)
+from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, GrammarText, Json
 from optimist_gateway.fronts.openai.body_route import too_many_values
 from optimist_gateway.fronts.openai.errors import validation_error
 

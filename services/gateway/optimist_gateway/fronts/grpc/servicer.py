@@ -169,8 +169,6 @@ class InferenceServicer:
                     yield event
         except ApiError as error:
             record.outcome, record.error = str(error.status), error.code or str(error.status)
-            if error.status == 429 and error.retry_seconds is None:
-                error.retry_seconds = self._service.admission.retry_seconds()
             self._service.metrics.refusals.labels(record.error).inc()
             await abort(context, error)
         except Exception:

@@ -20,13 +20,7 @@ def usage_answer(usage: Usage, *, with_num_passes: bool = False) -> Json:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_prompt_tokens, "audio_tokens": 0},
-        "completion_tokens_details": {
-            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
-            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "audio_tokens": 0,
-            "tokens_by_source": _by_label(usage),
-        },
+        "completion_tokens_details": {**_output_details(usage), "audio_tokens": 0},
     }
     if with_num_passes:
         answer["num_passes"] = usage.num_passes
@@ -42,12 +36,7 @@ def response_usage(usage: Usage) -> Json:
             "cache_write_tokens": 0,
         },
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {
-            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
-            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-            "reasoning_tokens": usage.reasoning_tokens,
-            "tokens_by_source": _by_label(usage),
-        },
+        "output_tokens_details": _output_details(usage),
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 
@@ -64,8 +53,14 @@ def speculation_answer(usage: Usage) -> Json:
     }
 
 
-def _by_label(usage: Usage) -> dict[str, int]:
-    return {source.label: count for source, count in usage.num_tokens_by_source.items()}
+def _output_details(usage: Usage) -> Json:
+    by_source = {source.label: count for source, count in usage.num_tokens_by_source.items()}
+    return {
+        "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+        "rejected_prediction_tokens": usage.rejected_prediction_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "tokens_by_source": by_source,
+    }
 
 
 _PART_TOKENS = 1024
@@ -132,18 +127,11 @@ def _by_text(token: TokenLogprob) -> dict[str, float] | None:
     return by_text
 
 
-PROMPT = "prompt"
-"""Source of an echoed prompt."""
-
-
-def provenance(segments: Sequence[Segment]) -> list[Json]:
-    """Returns the `provenance` of a choice or chunk."""
-    return [_segment(segment) for segment in segments]
-
-
-def _segment(segment: Segment) -> Json:
+def segment_answer(segment: Segment) -> Json:
+    """Returns a part of the `provenance` of a choice or chunk."""
     answer: Json = {
-        "source": segment.source.label if segment.source is not None else PROMPT,
+        # An echoed prompt has no other source.
+        "source": segment.source.label if segment.source is not None else "prompt",
         "text": segment.text,
         "num_tokens": segment.num_tokens,
     }

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,19 +41,6 @@ STREAMED: dict[int | str, dict[str, Any]] = {
 def event(data: Mapping[str, Any]) -> bytes:
     """Returns one event as it goes over the wire."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
-
-
-@asynccontextmanager
-async def on_disconnect(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
-    """Calls `leave` if the client goes away inside the block; the body must have been read."""
-
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        leave()
-
-    async with _beside(watch()):
-        yield
 
 
 class AnswerWriter(Protocol):
@@ -114,7 +101,7 @@ class EventStream(Response):
         """Answers one request."""
         generation = self.generation
         generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
-        async with on_disconnect(receive, generation.leave), _beside(self._keep_alive(scope, send)):
+        async with _watched(generation, receive), _beside(self._keep_alive(scope, send)):
             data = await self._events(scope, send)
         if self._body is not None:
             self._body.flush()
@@ -165,12 +152,12 @@ class EventStream(Response):
             await send({"type": "http.response.start", **head})
             body: ConnectionBody = scope["extensions"][DIRECT_BODY]["body"]
             choices = self.generation.choices
-            body.watch(choices.pause, choices.resume)
+            body.flow.on_pause, body.flow.on_resume = choices.pause, choices.resume
             if self._early:
                 body.write(self._early)
                 self._early = b""
             self._body = body
-            if not body.is_paused:
+            if not body.flow.is_paused:
                 choices.resume()
 
     async def _keep_alive(self, scope: Scope, send: Send) -> None:
@@ -186,7 +173,7 @@ class EventStream(Response):
                 continue
             silent_since = loop.time()
             await self._start(scope, send)
-            if self._body is not None and not self._body.is_paused:
+            if self._body is not None and not self._body.flow.is_paused:
                 self._body.write(KEEP_ALIVE)
 
 
@@ -199,6 +186,17 @@ async def _beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def _watched(generation: Generation, receive: Receive) -> AbstractAsyncContextManager[None]:
+    """Ends the request if its client goes away inside the block; the body must have been read."""
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        generation.leave()
+
+    return _beside(watch())
 
 
 @dataclass(frozen=True)
@@ -228,10 +226,8 @@ class Answering:
         if request.stream:
             seconds = self.service.limits.keep_alive_seconds
             return EventStream(generation, writer, self._count, seconds)
-        async with (
-            on_disconnect(http_request.receive, generation.leave),
-            generation.running(writer.collect),
-        ):
+        watched = _watched(generation, http_request.receive)
+        async with watched, generation.running(writer.collect):
             await generation.choices.wait()
         if generation.left:
             self._count("disconnected")

@@ -11,7 +11,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
-    provenance,
+    segment_answer,
     speculation_answer,
     usage_answer,
 )
@@ -142,7 +142,7 @@ class ChoicesWriter:
                 choices.append({"index": index, **first})
         is_plain = writer.is_stateless and not (request.continuous_usage or with_tokens)
         if is_plain and self._around_text[index] is None:
-            self._around_text[index] = self._around(index, writer.chunk)
+            self._around_text[index] = self._around(index, writer)
         has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
         chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
         if chunk is None:
@@ -151,11 +151,9 @@ class ChoicesWriter:
         choices.append({"index": index, **first, **self._details([piece])})
         return choices + [{"index": index, **one, **self._details([])} for one in others]
 
-    def _around(
-        self, index: int, write: Callable[..., dict[str, Any] | None]
-    ) -> tuple[bytes, bytes]:
+    def _around(self, index: int, writer: ChoiceWriter) -> tuple[bytes, bytes]:
         """Returns a choice's chunk with nothing but text, without that text."""
-        chunk = write(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
+        chunk = writer.chunk(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
         before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
         return before, after
 
@@ -173,7 +171,7 @@ class ChoicesWriter:
         if request.include_provenance:
             segments = [segment for piece in pieces for segment in piece.segments or ()]
             joined = segments if request.stream else join_segments(segments)
-            details["provenance"] = provenance(joined)
+            details["provenance"] = [segment_answer(segment) for segment in joined]
         return details
 
     def _usage(self) -> dict[str, Any]:

@@ -11,15 +11,9 @@ from starlette.responses import Response
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request, Structure
-from optimist_gateway.fronts.openai.answer_parts import (
-    completion_logprobs,
-    join_logprobs,
-)
+from optimist_gateway.fronts.openai.answer_parts import completion_logprobs, join_logprobs
 from optimist_gateway.fronts.openai.answering import STREAMED, Answering
-from optimist_gateway.fronts.openai.bodies.base import (
-    INT32_MAX,
-    invalid,
-)
+from optimist_gateway.fronts.openai.bodies.base import INT32_MAX, invalid
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, TokenIds, named_tokens
 from optimist_gateway.fronts.openai.body_route import body_route
 from optimist_gateway.fronts.openai.chunk_writer import ChoicesWriter, reason_name

@@ -18,7 +18,9 @@ class Flow(Protocol):
 
     transport: asyncio.Transport
     on_pause: Callable[[], None]
+    """Called when the client is late to read its answer."""
     on_resume: Callable[[], None]
+    """Called when it has caught up."""
 
     @property
     def is_paused(self) -> bool:
@@ -49,23 +51,17 @@ class Outbox:
         wait = self._interval - (loop.time() - body.last_write)
         if wait <= 0:
             if not self._due:
-                loop.call_soon(self._flush_due)
+                loop.call_soon(self._flush, self._due)
             self._due.append(body)
         else:
             # Those of a step were written to together, so that they are due together.
             if not self._early:
-                loop.call_later(wait, self._flush_early)
+                loop.call_later(wait, self._flush, self._early)
             self._early.append(body)
 
-    def _flush_due(self) -> None:
-        bodies, self._due = self._due, []
-        self._flush(bodies)
-
-    def _flush_early(self) -> None:
-        bodies, self._early = self._early, []
-        self._flush(bodies)
-
-    def _flush(self, bodies: "list[ConnectionBody]") -> None:
+    def _flush(self, waiting: "list[ConnectionBody]") -> None:
+        bodies = waiting.copy()
+        waiting.clear()
         now = asyncio.get_running_loop().time()
         for body in bodies:
             body.flush()
@@ -78,19 +74,14 @@ class ConnectionBody:
     The head says that it comes in chunks, or it ends with the connection, which HTTP/1.0 has alone.
     """
 
-    __slots__ = ("_data", "_flow", "_has_chunks", "_outbox", "_transport", "last_write")
+    __slots__ = ("_data", "_has_chunks", "_outbox", "_transport", "flow", "last_write")
 
     def __init__(self, flow: Flow, outbox: Outbox, *, has_chunks: bool = True) -> None:
-        self._flow, self._outbox, self._has_chunks = flow, outbox, has_chunks
+        self.flow, self._outbox, self._has_chunks = flow, outbox, has_chunks
         self._transport = flow.transport
         self._data = b""
         self.last_write = -inf
         """When something was sent last, by the event loop's clock."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether the client has more to read than should be added to."""
-        return self._flow.is_paused
 
     def write(self, data: bytes) -> None:
         """Sends a part, soon if not now; does nothing once the client has gone away."""
@@ -106,7 +97,3 @@ class ConnectionBody:
         if data and not self._transport.is_closing():
             framed = b"%x\r\n%b\r\n" % (len(data), data) if self._has_chunks else data
             self._transport.write(framed)
-
-    def watch(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Calls these when the client is late to read, and when it has caught up."""
-        self._flow.on_pause, self._flow.on_resume = pause, resume

@@ -1,6 +1,6 @@
 """Errors in the shape of OpenAI's API."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from math import ceil
 from typing import Any
@@ -78,21 +78,13 @@ def error_response(
     )
 
 
-def add_error_handlers(
-    app: FastAPI,
-    metrics: GatewayMetrics,
-    retry_seconds: Callable[[], float],
-    endpoints: Mapping[str, str],
-) -> None:
+def add_error_handlers(app: FastAPI, metrics: GatewayMetrics, endpoints: Mapping[str, str]) -> None:
     """Gives every error of the app the API's shape, and counts it.
 
-    `retry_seconds` returns when an overloaded server may be asked again; `endpoints` are paths with
-    their methods, which are named for paths like them.
+    `endpoints` are paths with their methods, which are named for paths like them.
     """
 
     def answer(request: Request, error: ApiError) -> Response:
-        if error.status == 429 and error.retry_seconds is None:
-            error.retry_seconds = retry_seconds()
         endpoint = getattr(request.scope.get("route"), "path", "none")
         response = error_response(error, request.headers, metrics, endpoint)
         if request_id := request.scope.get("state", {}).get("request_id"):

@@ -1,6 +1,7 @@
 """GET /v1/models, /tokenizer_info, POST /tokenize, /detokenize; the names of these are vLLM's."""
 
 import time
+from contextlib import suppress
 from typing import Annotated, Any, Self
 
 import orjson
@@ -62,13 +63,11 @@ def model_router(service: Service) -> APIRouter:
             "owned_by": "optimist",
             "max_model_len": None,
         }
-        try:
+        with suppress(SchedulerUnavailableError):
             # The name of the field is vLLM's.
             data["max_model_len"] = model.schedulers.description.max_model_len
             if model.schedulers.description.is_synthetic:
                 data["system_fingerprint"] = SYNTHETIC_FINGERPRINT
-        except SchedulerUnavailableError:
-            pass
         return data
 
     @router.get("/v1/models")

@@ -13,8 +13,8 @@ from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.fronts.openai.answer_parts import (
     Json,
-    provenance,
     response_usage,
+    segment_answer,
     speculation_answer,
     token_logprobs,
 )
@@ -113,7 +113,7 @@ class ResponseWriter:
         if piece.num_thinking_tokens:
             self._logprobs = []
         self._logprobs += token_logprobs((piece.logprobs or [])[piece.num_thinking_tokens :])
-        self._new_segments += provenance(piece.segments or ())
+        self._new_segments += map(segment_answer, piece.segments or ())
         self._is_cut_off = piece.finish_reason is FinishReason.LENGTH
         events: list[Event] = []
         self._reader = self._reader or self._generation.message_reader()
