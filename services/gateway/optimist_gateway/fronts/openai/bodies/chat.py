@@ -8,10 +8,7 @@ from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.core.error import Path
 from optimist_gateway.core.request import Request
 from optimist_gateway.fronts.openai.bodies.base import invalid, only
-from optimist_gateway.fronts.openai.bodies.conversation import (
-    ConversationFields,
-    Messages,
-)
+from optimist_gateway.fronts.openai.bodies.conversation import ConversationFields, Messages
 from optimist_gateway.fronts.openai.bodies.generation import GenerationBody, MaxTokens
 from optimist_gateway.fronts.openai.bodies.structure import (
     JsonSchemaFormat,
