@@ -59,7 +59,7 @@ class CompletionBody(GenerationBody):
 
     def request(self) -> Request:
         """Returns the request."""
-        content = next(iter(self.structures().values()), None)
+        content = self.one_structure()
         return self.as_request(
             prompts=tuple(self.prompts().values()),
             suffix=self.suffix or "",
@@ -72,7 +72,6 @@ class CompletionBody(GenerationBody):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        self.require_one_structure(None, has_calls=False)
         if self.max_tokens == 0 and not self.echo:
             raise invalid("max_tokens", "max_tokens: 0 is only allowed when echo is true")
         if self.suffix and self.echo:

@@ -55,6 +55,7 @@ class ChatCompletionBody(GenerationBody, ConversationFields):
             self.conversation(self.messages),
             tool_choice(self.tool_choice),
             format_content(self.response_format),
+            "response_format",
             is_parallel=self.parallel_tool_calls is not False,
             max_tokens=min(limits.values(), default=None),
             num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
@@ -69,10 +70,4 @@ class ChatCompletionBody(GenerationBody, ConversationFields):
     def _has_logprobs(self) -> Self:
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "top_logprobs is only allowed when logprobs is true")
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_structure(self) -> Self:
-        other = "response_format" if format_content(self.response_format) is not None else None
-        self.require_one_structure(other, has_calls=bool(self.tools) and self.tool_choice != "none")
         return self

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from optimist_common.sampling import SamplingParams
-from optimist_gateway.core.error import Path, naming
+from optimist_gateway.core.error import ApiError, Path, naming
 from optimist_gateway.core.request import (
     MAX_PRIORITY,
     Conversation,
@@ -240,16 +240,21 @@ class AnswerBody(SamplingFields, AnswerFields):
             name: FORMS[name.removeprefix("guided_")](form) for name, form in guided.items()
         }
 
-    def require_one_structure(self, other: str | None, *, has_calls: bool) -> None:
-        """Raises PydanticCustomError for two forms of the text, or for a grammar beside calls.
+    def one_structure(
+        self, content: StructuredContent | None = None, field: str = "", *, has_calls: bool = False
+    ) -> StructuredContent | None:
+        """Returns the form of the text: that of an extension, or of another field.
 
-        `other` is the field that asks for a form of the text without an extension.
+        Raises ApiError for two forms, or for a grammar beside calls.
         """
-        given = [*self.structures(), *([] if other is None else [other])]
-        if len(given) > 1:
-            raise invalid(given[0], f"{given[0]} and {given[1]} must not both be set")
-        if has_calls and given and given[0].endswith("grammar"):
-            raise invalid(given[0], f"{given[0]} is only allowed without tools")
+        forms = self.structures() | ({} if content is None else {field: content})
+        name, *others = [*forms, ""]
+        fault = f"and {others[0]} must not both be set" if len(forms) > 1 else ""
+        if has_calls and name.endswith("grammar"):
+            fault = "is only allowed without tools"
+        if fault:
+            raise ApiError(400, f"{name} {fault}", param=name, code="invalid_value")
+        return forms.get(name)
 
     def as_request(self, **fields: Any) -> Request:
         """See `AnswerFields.as_request`."""
@@ -268,18 +273,19 @@ class AnswerBody(SamplingFields, AnswerFields):
         conversation: Conversation,
         choice: ToolChoice | None,
         content: StructuredContent | None,
+        field: str,
         *,
         is_parallel: bool,
         **fields: Any,
     ) -> Request:
         """Returns the request of a conversation, as `as_request` does.
 
-        `content` is the form of the text without `structured_outputs`, and `is_parallel` whether
-        an answer may have several calls. Raises ApiError if the tools do not fit together.
+        `content` is the form of the text that a field has beside extensions, and `is_parallel`
+        whether an answer may have several calls. Raises ApiError if they do not fit together.
         """
         with naming(self.field_names):
             tools = tool_use(conversation.tools, choice, is_parallel=is_parallel)
-        content = next(iter(self.structures().values()), content)
+        content = self.one_structure(content, field, has_calls=tools is not None)
         if choice is not None and choice.mode == "none":
             conversation = replace(conversation, tools=())
         if tools is not None and tools.is_required and isinstance(content, JsonContent):

@@ -130,6 +130,7 @@ class ResponsesBody(AnswerBody, TemplateFields):
             Conversation(messages, functions, self.template_kwargs(effort)),
             self._choice(),
             format_content(self.form),
+            "text.format",
             is_parallel=self.parallel_tool_calls is not False,
             max_tokens=self.max_output_tokens,
             num_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
@@ -150,13 +151,6 @@ class ResponsesBody(AnswerBody, TemplateFields):
     def _says_something(self) -> Self:
         if self.input == [] and not self.instructions:
             raise invalid("input", "input must not be empty")
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_structure(self) -> Self:
-        other = None if format_content(self.form) is None else "text.format"
-        has_calls = bool(self.called) and self.tool_choice != "none"
-        self.require_one_structure(other, has_calls=has_calls)
         return self
 
 
