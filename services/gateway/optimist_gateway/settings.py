@@ -29,10 +29,6 @@ class ModelSettings(BaseModel):
         return self.name or self.model.rstrip("/").rsplit("/", 1)[-1]
 
 
-_OF_MODEL = frozenset({"served_model_name", "schedulers", "tool_call_format"})
-"""Settings of the model that `--model` names."""
-
-
 def _parse_json(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -187,7 +183,8 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         if not self.model:
             if not self.models:
                 raise ValueError("--model is required (see --help)")
-            for name in sorted(_OF_MODEL & self.model_fields_set):
+            of_model = {"served_model_name", "schedulers", "tool_call_format"}
+            for name in sorted(of_model & self.model_fields_set):
                 flag = "--" + name.replace("_", "-")
                 raise ValueError(f"{flag}: is about --model, which is not given")
         taken: dict[str, str] = {}

@@ -5,6 +5,7 @@ the browser then takes the server for that page's, and lets it ask. It cannot do
 and sends the name as the header Host.
 """
 
+import re
 from collections.abc import Collection
 from ipaddress import ip_address
 
@@ -24,7 +25,8 @@ class AllowedHosts:
 
     def allows(self, host: str) -> bool:
         """Returns whether a header Host, with a port or without, is of this server."""
-        name = _without_port(host).lower().rstrip(".")
+        # Of an address of IPv6 without a port, the end is none.
+        name = re.sub(r"(?<!:):\d+$", "", host).lower().rstrip(".")
         if self._allows_any or name in self._names or name.endswith(self._endings):
             return True
         try:
@@ -32,8 +34,3 @@ class AllowedHosts:
         except ValueError:
             return False
         return True
-
-
-def _without_port(host: str) -> str:
-    name, separator, port = host.rpartition(":")
-    return name if separator and port.isdecimal() and not name.endswith(":") else host

@@ -104,14 +104,14 @@ class Service:
         """The schedulers of each model."""
         return [model.schedulers for model in self.models.values()]
 
-    def find_model(self, name: str, param: str = "model") -> ServedModel:
+    def find_model(self, name: str | None, param: str = "model") -> ServedModel:
         """Returns the model of a name; raises ApiError, which names `param`, if there is none."""
-        model = self.models.get(name)
+        model = self.models.get(self.default_model.name if name is None else name)
         if model is None:
             served = ", ".join(f"`{one}`" for one in self.models)
             raise ApiError(
                 404,
-                f"The model `{name[:100]}` does not exist; this server has {served}.",
+                f"The model `{str(name)[:100]}` does not exist; this server has {served}.",
                 param=param,
                 code="model_not_found",
             )

@@ -162,10 +162,11 @@ class Observation:
             await self._app(scope, receive, send)
             return
         method, path = scope["method"], scope["path"]
+        parents = Headers(scope=scope).getlist("traceparent")
         record = self._observer.begin(
             OPERATIONS.get(path, "") if method == "POST" else "",
             {"http.request.method": method, "http.route": path, "url.path": path},
-            _trace_parent(scope),
+            parents[0] if len(parents) == 1 else "",
         )
         status = CLIENT_CLOSED_REQUEST
 
@@ -190,12 +191,6 @@ class Observation:
                 {"http.response.status_code": status},
                 failed=status >= 500 or record.outcome == "broken_stream",
             )
-
-
-def _trace_parent(scope: Scope) -> str:
-    values = [value for name, value in scope["headers"] if name == b"traceparent"]
-    # More than one is none.
-    return values[0].decode("latin-1") if len(values) == 1 else ""
 
 
 class HeadAsGet:

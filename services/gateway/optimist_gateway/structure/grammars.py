@@ -78,7 +78,10 @@ def _expression(content: Content) -> str:
     if isinstance(content, JsonContent):
         return _json(content, ("structure",))
     if isinstance(content, RegexContent):
-        return f"/{_escaped_regex(content.pattern)}/"
+        # As it may stand between slashes.
+        escaped = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
+        each = re.findall(r"\\?[\s\S]", content.pattern)
+        return f"/{''.join(escaped.get(one, one) for one in each)}/"
     return _CHOICE
 
 
@@ -149,12 +152,6 @@ def _parts(parts: tuple[str, ...], markers: Mapping[str, int]) -> str:
 
 def _part(part: str, markers: Mapping[str, int]) -> str:
     return f"<[{markers[part]}]>" if part in markers else json.dumps(part)
-
-
-def _escaped_regex(pattern: str) -> str:
-    """Returns a regular expression as it may stand between slashes."""
-    escaped = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
-    return re.sub(r"\\?[\s\S]", lambda match: escaped.get(match[0], match[0]), pattern)
 
 
 class Grammars:

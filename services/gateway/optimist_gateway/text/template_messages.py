@@ -182,7 +182,11 @@ def _shapes(
     yield messages
     yield _with_single_calls(messages)
     kept = len(messages) - 1 if is_continued else None
-    said = [one for number, one in enumerate(messages) if number == kept or not _is_empty(one)]
+    said = [
+        one
+        for number, one in enumerate(messages)
+        if number == kept or one["role"] != "assistant" or one["content"] or "tool_calls" in one
+    ]
     for one in (said, _without_calls(said)):
         alternating = _alternating(one)
         yield alternating
@@ -190,10 +194,6 @@ def _shapes(
         yield plain
     if not is_continued and plain[-1]["role"] == "assistant":
         yield [*plain, {"role": "user", "content": ""}]
-
-
-def _is_empty(message: TemplateMessage) -> bool:
-    return message["role"] == "assistant" and not (message["content"] or "tool_calls" in message)
 
 
 def _with_texts(message: TemplateMessage) -> TemplateMessage:

@@ -11,7 +11,6 @@ _BYTE_OF_LETTER = {
     for byte, letter in bytes_to_unicode().items()  # type: ignore[no-untyped-call]
 }
 """How byte-level vocabularies write each byte."""
-_HEX_LENGTH = len("<0x00>")
 
 
 def _byte_level_bytes(token: str) -> bytes:
@@ -24,7 +23,7 @@ def _byte_level_bytes(token: str) -> bytes:
 
 def _byte_fallback_bytes(token: str) -> bytes:
     """Returns the bytes of an entry of SentencePiece's; it has U+2581 for a space."""
-    if len(token) == _HEX_LENGTH and token.startswith("<0x") and token.endswith(">"):
+    if len(token) == len("<0x00>") and token.startswith("<0x") and token.endswith(">"):
         return bytes.fromhex(token[3:5])
     return token.replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
 

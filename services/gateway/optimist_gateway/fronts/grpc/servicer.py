@@ -189,17 +189,15 @@ class InferenceServicer:
         async with aclosing(_pieces(generation)) as pieces:
             async for index, piece in pieces:
                 yield step_response(index, piece)
-        yield inference_pb2.GenerateResponse(summary=self._summary(generation))
-
-    def _summary(self, generation: Generation) -> inference_pb2.Summary:
-        usage, request = generation.usage(), generation.request
-        return inference_pb2.Summary(
+        usage = generation.usage()
+        summary = inference_pb2.Summary(
             request_id=generation.request_id,
             model=generation.model.name,
             usage=usage_message(usage),
-            speculation=speculation_message(usage) if request.include_speculation else None,
+            speculation=speculation_message(usage) if wanted.include_speculation else None,
             is_synthetic=generation.is_synthetic,
         )
+        yield inference_pb2.GenerateResponse(summary=summary)
 
     async def ListModels(  # noqa: N802 (the contract's name)
         self, request: inference_pb2.ListModelsRequest, context: Context

@@ -31,9 +31,8 @@ _HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
-_DESCRIPTION = "The answer, or events with chunks in JSON, and `[DONE]`, if `stream` is true."
 STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"description": _DESCRIPTION, "content": {"text/event-stream": {"schema": {}}}}
+    200: {"description": "The answer, or events.", "content": {"text/event-stream": {"schema": {}}}}
 }
 """What the document of the API says of answers beside their model."""
 

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from optimist_gateway.core.error import ApiError, Path, field_name, printable
+from optimist_gateway.core.error import ApiError, FieldError, Path, field_name, printable
 from optimist_gateway.core.json_text import HEAVY, MAX_WEIGHT, is_heavier, parse_json
 from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.body_bytes import read_body
@@ -53,7 +53,8 @@ def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
                 data = await read_body(request, service.limits)
                 body, unknown = await beside(partial(_checked, data, kind), len(data))
                 if unknown and service.limits.refuses_unknown_fields:
-                    raise _unknown(unknown[0])
+                    message = f"Unrecognized request argument supplied: {field_name(unknown[0])}"
+                    raise FieldError(unknown[0], message, "unknown_parameter", True).named({})
                 given = {"request": request} if "request" in hints else {}
                 response: Response = await endpoint(body=body, **given)
                 if unknown:
@@ -106,24 +107,17 @@ def note_ignored(endpoint: str, fields: Sequence[Path]) -> str:
 
     Indices are left out: `messages[].cache_control` is one field in all messages.
     """
-    names = list(dict.fromkeys(map(_without_indices, fields)))
+    parts = (
+        "".join("[]" if isinstance(one, int) else f".{one}" for one in path) for path in fields
+    )
+    # A header has no other characters.
+    shown = (re.sub(r"[^!-~]", "?", printable(name.removeprefix("."), 100)) for name in parts)
+    names = list(dict.fromkeys(shown))
     for name in names:
         if (endpoint, name) not in _logged and len(_logged) < _MAX_LOGGED:
             _logged.add((endpoint, name))
             logger.warning("%s: the field %s is not known and is ignored", endpoint, name)
     return ", ".join([*names[:MAX_NAMED], *(["..."] if len(names) > MAX_NAMED else [])])
-
-
-def _without_indices(path: Path) -> str:
-    name = "".join("[]" if isinstance(part, int) else f".{part}" for part in path)
-    # A header has no other characters.
-    return re.sub(r"[^!-~]", "?", printable(name.removeprefix("."), 100))
-
-
-def _unknown(path: Path) -> ApiError:
-    name = field_name(path)
-    message = f"Unrecognized request argument supplied: {printable(name, 100)}"
-    return ApiError(400, message, param=name, code="unknown_parameter")
 
 
 def too_many_values(what: str) -> ApiError:

@@ -91,7 +91,10 @@ class ChoicesWriter:
 
     def whole(self) -> dict[str, Any]:
         """See `AnswerWriter.whole`."""
-        choices = [self._whole_choice(*numbered) for numbered in enumerate(self._pieces)]
+        choices = [
+            {"index": index, **self.new_writer().whole(pieces), **self._details(pieces)}
+            for index, pieces in enumerate(self._pieces)
+        ]
         answer = {**self._header, **fingerprint(self.generation), "choices": choices}
         return answer | {"usage": self._final_usage()}
 
@@ -156,9 +159,6 @@ class ChoicesWriter:
         chunk = writer.chunk(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
         before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
         return before, after
-
-    def _whole_choice(self, index: int, pieces: list[Piece]) -> dict[str, Any]:
-        return {"index": index, **self.new_writer().whole(pieces), **self._details(pieces)}
 
     def _details(self, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Returns what extensions add to the choice of some pieces."""

@@ -90,25 +90,21 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     router = APIRouter()
     bodies = APIRouter(route_class=body_route(service, admits=False))
 
-    def find_model(name: str | None) -> ServedModel:
-        return service.default_model if name is None else service.find_model(name)
-
     @bodies.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
-        model, text, adds_special = find_model(body.model), body.prompt, body.add_special_tokens
+        model, text, adds_special = service.find_model(body.model), body.prompt, True
+        if body.add_special_tokens is not True:
+            adds_special = body.add_special_tokens is None and text is not None
         tokenizer, description = model.tokenizer, model.schedulers.description
         if text is not None:
             with naming(dict):
                 require_tokenizable(len(text), ("prompt",), tokenizer, description)
-            adds_special = adds_special is not False
         else:
             with naming(lambda: {("prompts",): "messages"}):
                 conversation = body.conversation(body.messages or ())
                 text = await render_chat(conversation, tokenizer, description)
-        encoding = await tokenizer.encode(
-            text, add_special_tokens=bool(adds_special), most=MAX_TOKENS
-        )
+        encoding = await tokenizer.encode(text, add_special_tokens=adds_special, most=MAX_TOKENS)
         token_ids = encoding.token_ids
         if encoding.num_tokens > MAX_TOKENS:
             fault = f"has more than {MAX_TOKENS} tokens, the most that are returned"
@@ -132,7 +128,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     @bodies.post("/detokenize")
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
-        model = find_model(body.model)
+        model = service.find_model(body.model)
         with naming(dict):
             model.schedulers.description.require_known(body.tokens, ("tokens",))
         return JSONResponse({"prompt": await model.tokenizer.decode(body.tokens)})
@@ -140,7 +136,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     @router.get("/tokenizer_info")
     async def tokenizer_info(model: str | None = None) -> Response:
         """Describes the tokenizer of a model: its class and special tokens."""
-        info = find_model(model).tokenizer.info()
+        info = service.find_model(model).tokenizer.info()
         if not show_chat_template:
             del info["chat_template"]
         return JSONResponse(info)

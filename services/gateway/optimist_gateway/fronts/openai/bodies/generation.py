@@ -49,11 +49,6 @@ MAX_BIASES = 1024
 MAX_CACHE_SALT_BYTES = 256
 
 
-def _form_of_tokens(value: object) -> str:
-    """Returns whether there are the tokens of one prediction or of several."""
-    return "several" if isinstance(value, list) and value and isinstance(value[0], list) else "one"
-
-
 def named_tokens(name: str, given: Any) -> dict[str, Any]:
     """Returns lists of tokens, or one such list, by the names of their fields."""
     # There may be very many, but not of both kinds.
@@ -101,7 +96,9 @@ Predictions = Annotated[
 PredictedTokens = Annotated[
     Annotated[TokenIds, Tag("one")]
     | Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_PREDICTIONS), Tag("several")],
-    Discriminator(_form_of_tokens),
+    Discriminator(
+        lambda one: "several" if isinstance(one, list) and list in map(type, one[:1]) else "one"
+    ),
 ]
 
 
