@@ -152,6 +152,7 @@ FORMATS: list[tuple[Fields, str]] = [
     (JSON_OBJECT, '"type": "object"'),
     (schema(WEATHER), '"city"'),
     (NO_SCHEMA, '"object"'),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": WEATHER}}}, '"city"'),
     # llama.cpp's and others' form of a schema
     ({"response_format": {"type": "json_object", "schema": WEATHER}}, '"city"'),
     (structured(json=WEATHER), '"city"'),

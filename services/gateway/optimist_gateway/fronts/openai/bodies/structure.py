@@ -204,7 +204,7 @@ class JsonObjectFormat(Body):
 class JsonSchemaBody(Body):
     """A schema with a name."""
 
-    name: FunctionName
+    name: FunctionName | None = None
     description: str | None = None
     """Says what it is for; the model does not see it."""
     json_schema: Schema | None = Field(None, alias="schema")
