@@ -26,7 +26,7 @@ class AllowedHosts:
     def allows(self, host: str) -> bool:
         """Returns whether a header Host, with a port or without, is of this server."""
         # Of an address of IPv6 without a port, the end is none.
-        name = re.sub(r"(?<!:):\d+$", "", host).lower().rstrip(".")
+        name = re.sub(r"(?<!:):\d+$", "", host.lower()).rstrip(".")
         if self._allows_any or name in self._names or name.endswith(self._endings):
             return True
         try:

@@ -42,6 +42,9 @@ def _describe(document: dict[str, Any], models: list[str], limits: Limits) -> No
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)
+            for parameter in operation.get("parameters", ()):
+                # All of them are names of models.
+                parameter["schema"] = {"type": "string", "enum": models}
             if path in EXAMPLES:
                 operation["requestBody"]["content"]["application/json"]["examples"] = {
                     name: {"value": example | {"model": models[0]}}
