@@ -9,6 +9,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_gateway.core.error import FieldError, Names
 
 MAX_PRIORITY = 2**30
+MAX_PREDICTIONS = 16
 MAX_REQUEST_ID_CHARACTERS = 128
 # The odd increment of SplitMix64 (Steele, Lea and Flood, 2014), the golden ratio's share of 2**64.
 _SEED_INCREMENT = 0x9E3779B97F4A7C15

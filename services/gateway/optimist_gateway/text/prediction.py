@@ -7,7 +7,7 @@ from functools import partial
 from optimist_gateway.core.answer.spans import SentPrediction
 from optimist_gateway.core.answer.thinking import ThinkingFormat
 from optimist_gateway.core.error import FieldError
-from optimist_gateway.core.request import Conversation, Request
+from optimist_gateway.core.request import MAX_PREDICTIONS, Conversation, Request
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import beside
 from optimist_gateway.text.line_ends import LineEnds, line_ends, sent_spans, with_lf, with_line_ends
@@ -17,7 +17,6 @@ from optimist_gateway.text.tokenizer import Tokenizer
 MAX_LENGTHS = 4
 # The scheduler rejects more, whatever the model.
 MAX_TOKENS = 262_144
-MAX_PREDICTIONS = 16
 MAX_SENT_TOKENS = 16 * MAX_TOKENS
 """Of predictions, those of each choice of a request counted."""
 

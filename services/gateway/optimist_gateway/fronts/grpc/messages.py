@@ -15,6 +15,7 @@ from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import ApiError, Path
 from optimist_gateway.core.json_text import MAX_WEIGHT
 from optimist_gateway.core.request import (
+    MAX_PREDICTIONS,
     Content,
     Conversation,
     JsonContent,
@@ -26,11 +27,7 @@ from optimist_gateway.core.wire_weight import is_heavier_message
 from optimist_gateway.fronts.openai.answer_parts import speculation_answer
 from optimist_gateway.fronts.openai.bodies.base import Body
 from optimist_gateway.fronts.openai.bodies.conversation import Messages
-from optimist_gateway.fronts.openai.bodies.generation import (
-    MAX_PREDICTIONS,
-    AnswerFields,
-    SamplingFields,
-)
+from optimist_gateway.fronts.openai.bodies.generation import AnswerFields, SamplingFields
 from optimist_gateway.fronts.openai.bodies.structure import ANY_OBJECT, GrammarText, Json
 from optimist_gateway.fronts.openai.body_route import too_many_values
 from optimist_gateway.fronts.openai.errors import validation_error

@@ -93,9 +93,8 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
     @bodies.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
-        model, text, adds_special = service.find_model(body.model), body.prompt, True
-        if body.add_special_tokens is not True:
-            adds_special = body.add_special_tokens is None and text is not None
+        model, text, asked = service.find_model(body.model), body.prompt, body.add_special_tokens
+        adds_special = text is not None if asked is None else asked
         tokenizer, description = model.tokenizer, model.schedulers.description
         if text is not None:
             with naming(dict):

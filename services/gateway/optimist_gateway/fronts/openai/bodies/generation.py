@@ -16,6 +16,7 @@ from pydantic import (
 from optimist_common.sampling import SamplingParams
 from optimist_gateway.core.error import ApiError, Path, naming
 from optimist_gateway.core.request import (
+    MAX_PREDICTIONS,
     MAX_PRIORITY,
     Conversation,
     JsonContent,
@@ -42,7 +43,6 @@ from optimist_gateway.fronts.openai.bodies.structure import (
     tool_use,
 )
 
-MAX_PREDICTIONS = 16
 MAX_STOP_STRINGS = 64
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
