@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from optimist_gateway.core.answer.detokenize import overlap
+from optimist_gateway.core.answer.detokenize import find_marker
 from optimist_gateway.core.answer.thinking import SPACES, ThinkingReader
 from optimist_gateway.structure.thinking_grammar import MAX_PART_SPACE, SPACE
 from optimist_gateway.structure.tool_format import ToolFormat
@@ -128,11 +128,7 @@ class ToolCallReader:
 
     def _text(self) -> bool:
         """Reads text up to the first marker; like its fellows, returns whether to go on."""
-        marker = self._form.marker
-        start = self._buffer.find(marker)
-        is_found = start >= 0
-        if not is_found:
-            start = len(self._buffer) - overlap(self._buffer, marker)
+        start, is_found = find_marker(self._buffer, self._form.marker)
         self._add_content(self._buffer[:start])
         self._buffer = self._buffer[start:]
         if is_found:

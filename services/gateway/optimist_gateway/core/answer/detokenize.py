@@ -130,6 +130,12 @@ class StopStrings:
         return held
 
 
+def find_marker(text: str, marker: str) -> tuple[int, bool]:
+    """Returns up to where a text surely precedes a marker, and whether the marker is there."""
+    start = text.find(marker)
+    return (start, True) if start >= 0 else (len(text) - overlap(text, marker), False)
+
+
 def overlap(text: str, marker: str) -> int:
     """Returns the length of the longest end of a text that begins a marker and is shorter."""
     start = text.find(marker[0], max(0, len(text) - len(marker) + 1))

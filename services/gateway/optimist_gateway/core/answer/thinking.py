@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from optimist_gateway.core.answer.detokenize import overlap
+from optimist_gateway.core.answer.detokenize import find_marker
 
 SPACES = " \n\r\t"
 
@@ -121,10 +121,7 @@ class ThinkingReader:
 
     def _think(self) -> str:
         closing = self.form.closing
-        end = self._buffer.find(closing)
-        is_closed = end >= 0
-        if not is_closed:
-            end = len(self._buffer) - overlap(self._buffer, closing)
+        end, is_closed = find_marker(self._buffer, closing)
         text = self._spaces + self._buffer[:end]
         shown = text.rstrip(SPACES)
         self._buffer, self._spaces = self._buffer[end:], text[len(shown) :]
