@@ -28,4 +28,4 @@ def each_target(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def panels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has weights laid out for our kernel, whatever is the fastest on this machine."""
-    monkeypatch.setattr(linear, "_prefers_panels", lambda weight: True)
+    monkeypatch.setattr(linear, "prefers_panels", lambda weight: True)

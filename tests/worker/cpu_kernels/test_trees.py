@@ -130,4 +130,4 @@ def test_text_in_bfloat16_is_the_same_with_trees_of_a_drafter(shape: str, llama_
         numbers.append(int(result.num_accepted_tokens[0]))
 
     assert generate(runner, PROMPT, NUM_TOKENS, width=12, note=note) == truth
-    assert sum(numbers) > NUM_TOKENS // 4
+    assert sum(numbers) > NUM_TOKENS // 10

@@ -125,7 +125,7 @@ def lay_out(
     weight: torch.Tensor, bias: torch.Tensor | None
 ) -> PlainLinear | PanelLinear | PackedLinear:
     """Returns the layer for weights as they are, of the layout that is fastest on their device."""
-    if weight.shape[1] % 2 == 0 and _prefers_panels(weight):
+    if weight.shape[1] % 2 == 0 and prefers_panels(weight):
         return PanelLinear(make_panels(weight), bias)
     if weight.device.type == "cpu" and can_pack(weight.dtype):
         return PackedLinear(weight, bias)
@@ -141,7 +141,7 @@ def check_rounding() -> None:
         )
 
 
-def _prefers_panels(weight: torch.Tensor) -> bool:
+def prefers_panels(weight: torch.Tensor) -> bool:
     """Returns whether our kernel multiplies.
 
     In bfloat16 it does wherever it works: with AMX oneDNN would multiply many rows in less time,
