@@ -66,7 +66,7 @@ class ServeSettings(ServiceSettings):
     dtype: str = Field(
         "",
         description="number format of the worker, such as float32; auto: on a GPU the model's own, "
-        "on the CPU float32",
+        "on the CPU float32, or bfloat16 where that is exact and the model's own",
     )
     quantization: str = Field(
         "", description="format that the worker rounds weights to on a CPU: none, int8 or int4"

@@ -47,7 +47,7 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     dtype: Literal["auto", "float64", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description="number format: float64, float32, bfloat16, float16, or auto: on a GPU the "
-        "model's own, on the CPU float32",
+        "model's own, on the CPU float32, or bfloat16 where that is exact and the model's own",
     )
     quantization: Literal["none", "int8", "int4"] = Field(
         "none",

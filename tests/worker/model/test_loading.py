@@ -1,15 +1,21 @@
 """Models as a user names them, their device, dtype and memory, and what is refused."""
 
+import copy
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from optimist_common.errors import SetupError
+from optimist_worker.cpu_kernels import build
+from optimist_worker.model.fused import fuse
+from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.loading import (
     choose_device,
     choose_dtype,
@@ -20,7 +26,7 @@ from optimist_worker.model.loading import (
 from optimist_worker.model.memory import plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
-from tests.checkpoints import FAMILIES, VOCAB_SIZE, tiny_checkpoint
+from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, VOCAB_SIZE, tiny_checkpoint
 from tests.stack import BUNDLED_MODEL
 
 
@@ -237,6 +243,40 @@ def test_a_dtype_that_is_set_goes_and_auto_takes_the_models_own_on_a_gpu(
     name: str, device: torch.device, fields: dict[str, Any], dtype: torch.dtype
 ) -> None:
     assert choose_dtype("model", "--model", name, device, config_with(**fields)) == dtype
+
+
+def choose_on_cpu(config: Any, *, has_kernels: bool = True) -> torch.dtype:
+    return choose_dtype("model", "--model", "auto", CPU, config, has_kernels=has_kernels)
+
+
+@pytest.mark.skipif(
+    build.load() is None or not torch.cpu._is_avx512_supported(), reason="no such kernels here"
+)
+@pytest.mark.parametrize("family", ATTENTION_FAMILIES)
+def test_on_a_cpu_auto_is_bfloat16_where_our_kernels_compute_the_whole_model(
+    family: str, checkpoint: Callable[[str], Path]
+) -> None:
+    path = str(checkpoint(family))
+    config = load_config(path, "--model")
+    assert choose_on_cpu(config) == torch.float32
+    config.dtype = torch.bfloat16
+    dtype = choose_on_cpu(config)
+    assert dtype == (torch.bfloat16 if family in FAMILIES else torch.float32)
+    if dtype == torch.bfloat16:
+        model = load_model(path, "bfloat16", "cpu")
+        fuse(model)
+        assert not any(isinstance(part, nn.Linear) for part in model.module.modules())
+        products = [part for part in model.module.modules() if isinstance(part, PanelLinear)]
+        assert len(products) == 4 * len(model.layers) + 1
+    assert choose_on_cpu(config, has_kernels=False) == torch.float32
+    for fields in (
+        {"dtype": torch.float16},
+        {"quantization_config": {"quant_method": "awq"}},
+        {"minimum_dtype": "float32"},
+    ):
+        other = copy.deepcopy(config)
+        other.__dict__.update(fields)
+        assert choose_on_cpu(other) == torch.float32
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -24,8 +24,11 @@ from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
 from optimist_worker.model.division import StageCut
 from optimist_worker.model.fit import built, finite_fault
+from optimist_worker.model.linear import prefers_panels
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"})
+"""Types of models whose layers `fused.py` has."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -65,13 +68,20 @@ def take_device(name: str) -> torch.device:
 
 
 def choose_dtype(
-    name: str, flag: str, dtype_name: str, device: torch.device, config: Any
+    name: str,
+    flag: str,
+    dtype_name: str,
+    device: torch.device,
+    config: Any,
+    *,
+    has_kernels: bool = False,
 ) -> torch.dtype:
     """Returns the dtype to compute in.
 
-    `auto` is float32 on the CPU and on a GPU the config's own dtype, float32 if it has none. The
-    field `minimum_dtype` of a config names the narrowest dtype that the model works in: `auto`
-    takes at least that.
+    `auto` is on a GPU the config's own dtype, float32 if it has none. On the CPU it is float32, or
+    bfloat16 if that is the model's own and our kernels compute the same text in it. The field
+    `minimum_dtype` of a config names the narrowest dtype that the model works in: `auto` takes at
+    least that.
 
     Args:
         name: The model's.
@@ -79,6 +89,7 @@ def choose_dtype(
         dtype_name: A dtype of PyTorch, or `auto`.
         device: The model's.
         config: The model's.
+        has_kernels: Our kernels may compute the model, whole layers in one process.
 
     Raises:
         SetupError: The model needs a wider dtype, or its config names one that there is not.
@@ -86,7 +97,10 @@ def choose_dtype(
     needed = _read_dtype(name, flag, config, "minimum_dtype")
     if dtype_name == "auto":
         own = _read_dtype(name, flag, config, "dtype") or torch.float32
-        wanted = own if device.type == "cuda" else torch.float32
+        takes_own = device.type == "cuda" or (
+            has_kernels and own == torch.bfloat16 and _is_exact_in_bfloat16(config)
+        )
+        wanted = own if takes_own else torch.float32
         return wanted if needed is None or _holds(wanted, needed) else needed
     dtype: torch.dtype = getattr(torch, dtype_name)
     if needed is not None and not _holds(dtype, needed):
@@ -96,6 +110,18 @@ def choose_dtype(
             f"choose --dtype {shown}"
         )
     return dtype
+
+
+def _is_exact_in_bfloat16(config: Any) -> bool:
+    """Returns whether our kernels compute a token as they do beside others, and fast.
+
+    With AVX2 alone they are exact too, but a prompt takes longer than in float32.
+    """
+    if config.get_text_config().model_type not in _FUSED:
+        return False
+    is_plain = getattr(config, "quantization_config", None) is None
+    has_kernel = prefers_panels(torch.empty(0, dtype=torch.bfloat16))
+    return is_plain and has_kernel and torch.cpu._is_avx512_supported()
 
 
 def _read_dtype(name: str, flag: str, config: Any, field: str) -> torch.dtype | None:

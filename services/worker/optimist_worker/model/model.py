@@ -136,6 +136,7 @@ def load_model(
     tensor_parallel_size: int = 1,
     stage: StagePosition | None = None,
     flag: str = "--model",
+    kernels: bool = True,
 ) -> Model:
     """Loads a directory or hub name with safetensors weights; runs no code of the checkpoint.
 
@@ -147,6 +148,7 @@ def load_model(
         tensor_parallel_size: Ranks that share each layer; all of them call this.
         stage: Which part of a pipeline is wanted; None: the whole model.
         flag: Setting that named the model, for messages.
+        kernels: Our own may compute it; `auto` goes by that.
 
     Raises:
         SetupError: It is missing, incomplete, cannot be divided among the ranks, or is of a kind
@@ -156,7 +158,8 @@ def load_model(
     device = take_device(device_name)
     config = load_config(name, flag)
     check_packages(name, flag, config, device)
-    dtype = choose_dtype(name, flag, dtype_name, device, config)
+    has_kernels = kernels and tensor_parallel_size == 1
+    dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
     text_config = config.get_text_config()
     if tensor_parallel_size > 1:
         size_flag = "--tensor-parallel-size"

@@ -102,6 +102,7 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         dummy_weights=settings.dummy_weights,
         tensor_parallel_size=settings.tensor_parallel_size,
         stage=stage,
+        kernels=settings.kernels,
     )
     weights = load_drafter(settings, model)
     num_parameters = model.num_parameters
