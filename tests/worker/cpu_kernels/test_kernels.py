@@ -1,6 +1,6 @@
 """The kernels compute what plain PyTorch does, in each instruction set that this machine has."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,6 @@ import pytest
 import torch
 
 from optimist_worker.core.operation import Operation
-from optimist_worker.cpu_kernels import build
-from optimist_worker.model import linear
 from optimist_worker.model.fused import LAYER, LlamaLayer
 from optimist_worker.model.kernel_check import OPERATIONS, check_kernels, replaced_kernels
 from optimist_worker.model.linear import PanelLinear
@@ -17,7 +15,6 @@ from optimist_worker.model.model import load_model
 from optimist_worker.model.operations import make_panels
 from optimist_worker.model.rounding import Bits, round_weight
 from tests.worker.acceptance.choice_case import SAMPLING, assert_as_plain
-from tests.worker.attention import test_attention
 from tests.worker.attention.attention_case import BatchRow, Case, Shape, make_case
 from tests.worker.attention.test_attention import (  # noqa: F401
     attend,
@@ -34,22 +31,7 @@ from tests.worker.attention.test_attention import (  # noqa: F401
 from tests.worker.step import build_runner, generate
 
 PROMPT = [5, 40, 7, 7, 31, 12]
-kernels = build.load()
-pytestmark = pytest.mark.skipif(kernels is None, reason="no C++ compiler, or no CPU for kernels")
-
-
-@pytest.fixture(autouse=True, scope="module", params=build.TARGETS)
-def _target(request: pytest.FixtureRequest) -> Iterator[None]:
-    from optimist_worker.cpu_kernels import launch
-
-    assert kernels is not None
-    if not kernels.use(request.param):
-        pytest.skip(f"this CPU has no {request.param}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_attention, "attend_rows", launch.attend)
-        patch.setattr(test_attention, "DTYPE", torch.float32)
-        yield
-    build.use_fastest(kernels)
+pytestmark = pytest.mark.usefixtures("each_target")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -131,13 +113,7 @@ def test_choices_are_those_of_plain_pytorch(
     assert_as_plain(launch.choose, vocab_size, dtype, 12, sampling)
 
 
-@pytest.fixture
-def _panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has weights laid out for our kernel, whatever is the fastest on this machine."""
-    monkeypatch.setattr(linear, "_prefers_panels", lambda weight: True)
-
-
-@pytest.mark.usefixtures("_panels")
+@pytest.mark.usefixtures("panels")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("family", "is_one_call"),
@@ -162,7 +138,7 @@ def test_a_layer_in_one_call_is_its_operations(
     assert write() == text
 
 
-@pytest.mark.usefixtures("_panels")
+@pytest.mark.usefixtures("panels")
 def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Path]) -> None:
     """Whatever is verified together, each token is computed as if it were decoded alone."""
     runner = build_runner(checkpoint("llama"), "bfloat16")

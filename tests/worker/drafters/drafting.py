@@ -38,13 +38,14 @@ def drafting_runner(
     sizes: Sizes = SIZES,
     reads_sizes: bool = True,
     most_tokens: int = 24,
+    dtype: str = "float64",
 ) -> Runner:
     """Builds a runner whose drafter is one of WAYS; `itself` drafts with the target's weights.
 
     A pass of a draft model has at most a few tokens, so that it catches up in several passes.
     """
     torch.set_num_threads(1)
-    target = load_model(str(path), "float64", "cpu")
+    target = load_model(str(path), dtype, "cpu")
     fuse(target)
     state = DeviceState(target, sizes, reads_sizes=reads_sizes)
     tree = "dynamic" if shape.is_dynamic else "fixed"
@@ -70,7 +71,7 @@ def _weights(path: Path, way: str, target: Model) -> DrafterWeights | None:
         return random_medusa(target) if way == "medusa" else random_eagle(target)
     if way == "ngram":
         return None
-    model = load_model(str(path), "float64", "cpu")
+    model = load_model(str(path), str(target.dtype).removeprefix("torch."), "cpu")
     if way != "itself":
         blur(model)
     fuse(model)

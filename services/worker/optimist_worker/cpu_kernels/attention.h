@@ -25,6 +25,10 @@ INLINE void transpose(Floats (&rows)[LANES]) {
 }
 
 // One tile of a row's tokens with the heads that share one head of keys.
+//
+// A token adds up the keys of positions 0 to its own in their order, in blocks from a multiple of 64
+// on. In a tree, the keys from its start on are those of the path to the token, so each token has
+// its own from that block on: it attends as if the path were no tree.
 template <class Format>
 struct Tile {
   using Element = typename Format::Element;
@@ -37,13 +41,15 @@ struct Tile {
   const int64_t num_queries = num_tokens * group;
   const int64_t depth = (call.key_dim + STEP - 1) / STEP;
   const int64_t width = (call.value_dim + LANES - 1) / LANES * LANES;
-  const int64_t start = call.query_starts[row];
-  const int64_t num_computed = call.num_computed[row];
-  const int64_t first_index = num_computed + first_token - start;
+  const int64_t tree_start = call.tree_starts[row];
+  const int64_t first_index = call.num_computed[row] + first_token - call.query_starts[row];
 
   Unit *queries, *weights;
   float *key_panel, *value_panel, *scores, *sums, *maxima, *totals;
-  const Element *key_rows[BLOCK], *value_rows[BLOCK];
+  int64_t positions[MOST_QUERIES];
+  bool has_tree = false;
+  const Element *key_rows[BLOCK], *value_rows[BLOCK];  // Of what is packed; null for none.
+  bool is_packed = false;
 
   Tile(const Attention& call, const Share& share, Scratch& scratch)
       : call(call),
@@ -63,65 +69,61 @@ struct Tile {
     sums = scratch.take<float>(sizes[5]);
     maxima = scratch.take<float>(sizes[6]);
     totals = scratch.take<float>(sizes[7]);
+    for (int64_t token = 0; token < num_tokens; ++token) {
+      uint64_t path = path_of(token);
+      positions[token] =
+          path == 0 ? first_index + token : tree_start - 1 + __builtin_popcountll(path);
+      has_tree |= path != 0;
+    }
+  }
+
+  // Bit i is set if node i of the tree is a token of the tile or above it.
+  uint64_t path_of(int64_t token) const {
+    return call.ancestors == nullptr ? 0 : uint64_t(call.ancestors[first_token + token]);
   }
 
   void run() {
     read_queries();
-    int64_t end = first_index + num_tokens;
-    for (int64_t block = first_key() / BLOCK * BLOCK; block < end; block += BLOCK) {
-      uint64_t visible[MOST_QUERIES], any = 0;
-      for (int64_t token = 0; token < num_tokens; ++token)
-        any |= visible[token] = see(first_token + token, block);
-      if (any == 0) continue;
-      int64_t num_keys = std::min(BLOCK, end - block);
-      find_rows(block, num_keys);
-      pack_keys(num_keys);
-      score();
-      weigh(visible);
-      pack_values(num_keys);
-      add_values();
-    }
+    const int64_t end = has_tree ? tree_start / BLOCK * BLOCK : first_index + num_tokens;
+    add_keys(0, num_tokens, 0, end);
+    for (int64_t token = 0; has_tree && token < num_tokens; ++token)
+      add_keys(token, token + 1, end, positions[token] + 1);
     write_output();
   }
 
-  // The least key that a token of the tile sees.
-  int64_t first_key() const {
+  // Adds what some tokens see of the keys at positions `begin` to `end`, from the tree's start on
+  // those of the path to the first one; `begin` is a multiple of BLOCK.
+  void add_keys(int64_t first, int64_t last, int64_t begin, int64_t end) {
+    begin = std::max(begin, first_key(first, last) / BLOCK * BLOCK);
+    for (int64_t block = begin; block < end; block += BLOCK) {
+      uint64_t visible[MOST_QUERIES], any = 0;
+      for (int64_t token = first; token < last; ++token)
+        any |= visible[token] = see(positions[token], block);
+      if (any == 0) continue;
+      int64_t num_keys = std::min(BLOCK, end - block);
+      int64_t changed = find_rows(block, num_keys, path_of(first));
+      pack_keys(changed, num_keys);
+      score(first * group, last * group);
+      weigh(visible, first * group, last * group);
+      pack_values(changed, num_keys);
+      add_values(first * group, last * group);
+    }
+  }
+
+  // The least key that one of some tokens sees.
+  int64_t first_key(int64_t first, int64_t last) const {
     if (call.window == 0) return 0;
-    int64_t lowest = call.positions[first_token];
-    for (int64_t token = 1; token < num_tokens; ++token)
-      lowest = std::min(lowest, call.positions[first_token + token]);
+    int64_t lowest = *std::min_element(positions + first, positions + last);
     return std::max(int64_t(0), lowest - call.window + 1);
   }
 
-  // Bit i is set if a token sees key `block + i`.
-  uint64_t see(int64_t token, int64_t block) const {
-    int64_t seen = num_computed + token - start - block + 1;
-    if (seen <= 0) return 0;
+  // Bit i is set if a token at some position sees key `block + i`.
+  uint64_t see(int64_t position, int64_t block) const {
+    int64_t seen = position - block + 1;
+    int64_t hidden = call.window == 0 ? 0 : seen - call.window;
+    if (seen <= 0 || hidden >= BLOCK) return 0;
     uint64_t visible = seen >= BLOCK ? ~uint64_t(0) : (uint64_t(1) << seen) - 1;
-    uint64_t ancestors = call.ancestors == nullptr ? 0 : uint64_t(call.ancestors[token]);
-    if (ancestors != 0) {
-      int64_t earlier = call.tree_starts[row] - block;
-      if (earlier <= -BLOCK)
-        visible = 0;
-      else if (earlier <= 0)
-        visible &= ancestors >> -earlier;
-      else if (earlier < BLOCK)
-        visible &= ancestors << earlier | ((uint64_t(1) << earlier) - 1);
-    }
-    if (call.window != 0) {
-      int64_t lowest = call.positions[token] - call.window;
-      // In a tree, positions are less than indices.
-      bool may_hide = lowest >= block || ancestors != 0;
-      for (int64_t key = 0; key < BLOCK && may_hide; ++key) {
-        int64_t index = block + key;
-        bool is_own = index >= num_computed;
-        int64_t position = is_own && visible >> key & 1
-                               ? call.positions[start + index - num_computed]
-                               : index;
-        if (position <= lowest) visible &= ~(uint64_t(1) << key);
-      }
-    }
-    return visible;
+    return hidden <= 0 ? visible : visible >> hidden << hidden;
   }
 
   void read_queries() {
@@ -156,21 +158,36 @@ struct Tile {
     return Format::units(elements);
   }
 
-  void find_rows(int64_t block, int64_t num_keys) {
+  // Finds the keys of a block, and returns the first that is not packed already.
+  int64_t find_rows(int64_t block, int64_t num_keys, uint64_t path) {
     const int32_t* table = call.block_tables + row * call.table_stride;
-    for (int64_t key = 0; key < num_keys; ++key) {
-      int64_t index = block + key;
-      int64_t entry = int64_t(table[index / call.block_size]) * call.block_size +
-                      index % call.block_size;
-      entry = entry * call.num_kv_heads + kv_head;
-      key_rows[key] = static_cast<const Element*>(call.keys) + entry * call.key_dim;
-      value_rows[key] = static_cast<const Element*>(call.values) + entry * call.value_dim;
+    for (int64_t node = tree_start; path != 0 && node < block; ++node) path &= path - 1;
+    int64_t changed = BLOCK;
+    for (int64_t key = 0; key < BLOCK; ++key) {
+      const Element *key_row = nullptr, *value_row = nullptr;
+      if (key < num_keys) {
+        int64_t index = block + key;
+        if (index >= tree_start && path != 0) {
+          index = tree_start + __builtin_ctzll(path);
+          path &= path - 1;
+        }
+        int64_t entry = int64_t(table[index / call.block_size]) * call.block_size +
+                        index % call.block_size;
+        entry = entry * call.num_kv_heads + kv_head;
+        key_row = static_cast<const Element*>(call.keys) + entry * call.key_dim;
+        value_row = static_cast<const Element*>(call.values) + entry * call.value_dim;
+      }
+      if (!is_packed || key_rows[key] != key_row) changed = std::min(changed, key);
+      key_rows[key] = key_row;
+      value_rows[key] = value_row;
     }
+    is_packed = true;
+    return changed;
   }
 
-  // Lays keys out as `[depth, BLOCK]` units.
-  void pack_keys(int64_t num_keys) {
-    for (int64_t first = 0; first < BLOCK; first += LANES) {
+  // Lays keys out as `[depth, BLOCK]` units, from the first that changed on.
+  void pack_keys(int64_t changed, int64_t num_keys) {
+    for (int64_t first = changed / LANES * LANES; first < BLOCK; first += LANES) {
       if (first >= num_keys) {
         for (int64_t k = 0; k < depth; ++k) store(key_panel + k * BLOCK + first, Floats{});
         continue;
@@ -199,9 +216,10 @@ struct Tile {
     }
   }
 
-  void score() {
-    by_rows<4>(num_queries, [&](auto rows, int64_t query) {
+  void score(int64_t first, int64_t last) {
+    by_rows<4>(last - first, [&](auto rows, int64_t query) {
       constexpr int ROWS = decltype(rows)::value;
+      query += first;
       for (int64_t key = 0; key < BLOCK; key += WIDE * LANES) {
         Floats products[ROWS][WIDE] = {};
         add_products(products, queries + query * depth, depth, depth,
@@ -215,8 +233,8 @@ struct Tile {
 
   // Makes weights of scores, in units of powers of 2, and scales what was summed to a new maximum
   // (online softmax, Milakov and Gimelshein 2018).
-  void weigh(const uint64_t* visible) {
-    for (int64_t query = 0; query < num_queries; ++query) {
+  void weigh(const uint64_t* visible, int64_t first, int64_t last) {
+    for (int64_t query = first; query < last; ++query) {
       float* own = scores + query * BLOCK;
       uint64_t seen = visible[query / group];
       Floats logits[PER_BLOCK];
@@ -269,9 +287,9 @@ struct Tile {
       narrow(reinterpret_cast<uint16_t*>(to) + j * LANES, numbers[j]);
   }
 
-  // Lays values out as `[BLOCK / STEP, width]` units.
-  void pack_values(int64_t num_keys) {
-    for (int64_t key = 0; key < BLOCK; key += STEP) {
+  // Lays values out as `[BLOCK / STEP, width]` units, from the first that changed on.
+  void pack_values(int64_t changed, int64_t num_keys) {
+    for (int64_t key = changed / STEP * STEP; key < BLOCK; key += STEP) {
       float* to = value_panel + key / STEP * width;
       if (key >= num_keys) {
         memset(to, 0, width * sizeof(float));
@@ -291,8 +309,9 @@ struct Tile {
     }
   }
 
-  void add_values() {
-    by_rows<4>(num_queries, [&](auto rows, int64_t query) {
+  void add_values(int64_t first, int64_t last) {
+    by_rows<4>(last - first, [&](auto rows, int64_t query) {
+      query += first;
       int64_t v = 0;
       for (; v + WIDE * LANES <= width; v += WIDE * LANES)
         add_tile<decltype(rows)::value, WIDE>(query, v);

@@ -64,7 +64,7 @@ struct Attention {
   int64_t head_stride, token_stride;
   const void *keys, *values;
   void* output;
-  const int64_t *query_starts, *num_computed, *tree_starts, *positions, *ancestors;
+  const int64_t *query_starts, *num_computed, *tree_starts, *ancestors;
   const int32_t* block_tables;
   int64_t table_stride, block_size;
   int64_t num_rows, num_tokens, num_heads, num_kv_heads, key_dim, value_dim;
@@ -375,8 +375,8 @@ PyObject* attend(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
   Attention call = {};
   if (!take_all(arguments, num_arguments, call.query, call.head_stride, call.token_stride,
                 call.keys, call.values, call.output, call.query_starts, call.num_computed,
-                call.tree_starts, call.positions, call.ancestors, call.block_tables,
-                call.table_stride, call.block_size, call.num_rows, call.num_tokens, call.num_heads,
+                call.tree_starts, call.ancestors, call.block_tables, call.table_stride,
+                call.block_size, call.num_rows, call.num_tokens, call.num_heads,
                 call.num_kv_heads, call.key_dim, call.value_dim, call.window, call.sinks,
                 call.scale, call.softcap, call.is_bfloat16))
     return nullptr;
@@ -458,8 +458,8 @@ PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments)
                 is_bfloat16, call.states, call.result, call.num_tokens, rotation.cosine,
                 rotation.sine, rotation.keys, rotation.values, rotation.slots,
                 attention.query_starts, attention.num_computed, attention.tree_starts,
-                attention.positions, attention.ancestors, attention.block_tables,
-                attention.table_stride, attention.block_size, attention.num_rows) ||
+                attention.ancestors, attention.block_tables, attention.table_stride,
+                attention.block_size, attention.num_rows) ||
       !check(rotation.dim <= MOST_DIM && rotation.num_keys > 0 &&
              rotation.num_queries / rotation.num_keys <= MOST_QUERIES))
     return nullptr;

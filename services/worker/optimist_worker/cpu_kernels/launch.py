@@ -59,7 +59,6 @@ def _batch_addresses(batch: AttentionBatch) -> tuple[int, ...]:
         batch.query_starts.data_ptr(),
         batch.num_computed_tokens.data_ptr(),
         batch.tree_starts.data_ptr(),
-        batch.positions.data_ptr(),
         0 if batch.ancestors is None else batch.ancestors.data_ptr(),
         batch.block_tables.data_ptr(),
         batch.block_tables.stride(0),

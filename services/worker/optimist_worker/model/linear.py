@@ -38,8 +38,7 @@ class PlainLinear(nn.Module):
 class PanelLinear(nn.Module):
     """A product by our kernel for the CPU; the weights lie in panels, and may have 8 or 4 bits.
 
-    An output is the same to the last bit alone and beside any other rows. Few rows take half of the
-    time that oneDNN takes (two cores with AVX512_BF16).
+    An output is the same to the last bit alone and beside any other rows.
     """
 
     values: torch.Tensor
@@ -143,12 +142,14 @@ def check_rounding() -> None:
 
 
 def _prefers_panels(weight: torch.Tensor) -> bool:
-    """Returns whether our kernel is the fastest: with vectors of 512 bits and without AMX."""
+    """Returns whether our kernel multiplies.
+
+    In bfloat16 it does wherever it works: with AMX oneDNN would multiply many rows in less time,
+    but in another order than one row. In float32 oneDNN is faster with AVX2 alone.
+    """
     if MULTIPLY.kernel_for(weight) is None:
         return False
-    if weight.dtype == torch.float32:
-        return torch.cpu._is_avx512_supported()
-    return torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
+    return weight.dtype == torch.bfloat16 or torch.cpu._is_avx512_supported()
 
 
 @cache
