@@ -83,7 +83,7 @@ def compile_kernels() -> Path:
 
 
 def _import(path: Path) -> ModuleType:
-    # The kernels compute on PyTorch's OpenMP threads, so its library has to be there first.
+    # The kernels ask PyTorch's OpenMP for the number of threads, so its library has to be first.
     import torch  # noqa: F401
 
     loader = importlib.machinery.ExtensionFileLoader("compiled", str(path))

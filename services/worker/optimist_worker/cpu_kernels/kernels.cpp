@@ -12,7 +12,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <immintrin.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -21,6 +20,8 @@
 #include <limits>
 #include <type_traits>
 #include <vector>
+
+#include "crew.h"
 
 // Vectors never cross a call between instruction sets.
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -197,6 +198,12 @@ bool is_supported(const char* name) {
   return has_avx512 && __builtin_cpu_supports("avx512bf16");
 }
 
+template <class Part>
+void share_if(bool is_long, int64_t num_parts, const Part& part) {
+  if (is_long) return crew->share(num_parts, part);
+  for (int64_t number = 0; number < num_parts; ++number) part(number);
+}
+
 // Cuts the work so that all threads have some; a cut changes no result.
 std::vector<Share> cut(const Attention& call, int64_t num_threads) {
   int64_t group = call.num_heads / call.num_kv_heads;
@@ -217,15 +224,14 @@ std::vector<Share> cut(const Attention& call, int64_t num_threads) {
 }
 
 void attend(Attention& call) {
-  int64_t num_threads = omp_get_max_threads();
-  std::vector<Share> shares = cut(call, num_threads);
+  std::vector<Share> shares = cut(call, Crew::num_threads());
   int64_t work = 0;
   for (const Share& share : shares)
     work += call.num_computed[share.row] + share.first_token - call.query_starts[share.row] + 1;
   int64_t num_shares = int64_t(shares.size());
   // A short pass is over before another thread has woken up.
-#pragma omp parallel for schedule(dynamic, 1) if (num_shares > 1 && work > 512)
-  for (int64_t i = 0; i < num_shares; ++i) chosen->attend[call.is_bfloat16](call, shares[i]);
+  share_if(work > 512, num_shares,
+           [&](int64_t i) { chosen->attend[call.is_bfloat16](call, shares[i]); });
   int64_t end = call.query_starts[call.num_rows];
   int64_t size = call.num_heads * call.value_dim * (call.is_bfloat16 ? 2 : 4);
   memset(static_cast<char*>(call.output) + end * size, 0, (call.num_tokens - end) * size);
@@ -233,8 +239,8 @@ void attend(Attention& call) {
 
 template <class Call>
 void by_row(const Call& call, Kernel<Call, int64_t> const (&kernels)[2], int64_t row_size) {
-#pragma omp parallel for if (call.num_rows > 1 && call.num_rows * row_size > SERIAL_SIZE)
-  for (int64_t row = 0; row < call.num_rows; ++row) kernels[call.is_bfloat16](call, row);
+  share_if(call.num_rows * row_size > SERIAL_SIZE, call.num_rows,
+           [&](int64_t row) { kernels[call.is_bfloat16](call, row); });
 }
 
 void rotate(const Rotation& call) {
@@ -243,22 +249,23 @@ void rotate(const Rotation& call) {
 
 // Adds up each row's groups of inputs.
 void add_up(Product& call) {
-  const int64_t num_totals = call.num_rows * (call.depth / call.group);
+  const int64_t num_groups = call.depth / call.group;
   static thread_local Scratch scratch;
-  const int64_t sizes[] = {num_totals * 4};
+  const int64_t sizes[] = {call.num_rows * num_groups * 4};
   scratch.begin(sizes);
   float* totals = scratch.take<float>(sizes[0]);
   const uint16_t* inputs = static_cast<const uint16_t*>(call.inputs);
-#pragma omp parallel for if (call.num_rows * call.depth > SERIAL_SIZE)
-  for (int64_t i = 0; i < num_totals; ++i) {
-    totals[i] = 0.0f;
-    for (int64_t j = i * call.group; j < (i + 1) * call.group; ++j) {
-      uint32_t bits = uint32_t(inputs[j]) << 16;
-      float number;
-      memcpy(&number, &bits, 4);
-      totals[i] += number;
+  share_if(call.num_rows * call.depth > SERIAL_SIZE, call.num_rows, [&](int64_t row) {
+    for (int64_t i = row * num_groups; i < (row + 1) * num_groups; ++i) {
+      totals[i] = 0.0f;
+      for (int64_t j = i * call.group; j < (i + 1) * call.group; ++j) {
+        uint32_t bits = uint32_t(inputs[j]) << 16;
+        float number;
+        memcpy(&number, &bits, 4);
+        totals[i] += number;
+      }
     }
-  }
+  });
   call.totals = totals;
 }
 
@@ -267,8 +274,8 @@ void multiply(Product& call) {
   if (call.bits == 4) add_up(call);
   auto kernel = call.bits == 0 ? chosen->multiply[call.is_bfloat16]
                                : chosen->multiply_integers[call.bits == 4];
-#pragma omp parallel for schedule(static) if (call.depth * call.width > SERIAL_SIZE)
-  for (int64_t panel = 0; panel < num_panels; ++panel) kernel(call, panel);
+  share_if(call.depth * call.width > SERIAL_SIZE, num_panels,
+           [&](int64_t panel) { kernel(call, panel); });
 }
 
 void choose(Choice& call) { by_row(call, chosen->choose, call.vocab_size); }

@@ -55,16 +55,18 @@ def attend(
 
 
 def _batch_addresses(batch: AttentionBatch) -> tuple[int, ...]:
-    return (
-        batch.query_starts.data_ptr(),
-        batch.num_computed_tokens.data_ptr(),
-        batch.tree_starts.data_ptr(),
-        0 if batch.ancestors is None else batch.ancestors.data_ptr(),
-        batch.block_tables.data_ptr(),
-        batch.block_tables.stride(0),
-        batch.pool.block_size,
-        len(batch.num_computed_tokens),
-    )
+    if batch.addresses is None:
+        batch.addresses = (
+            batch.query_starts.data_ptr(),
+            batch.num_computed_tokens.data_ptr(),
+            batch.tree_starts.data_ptr(),
+            0 if batch.ancestors is None else batch.ancestors.data_ptr(),
+            batch.block_tables.data_ptr(),
+            batch.block_tables.stride(0),
+            batch.pool.block_size,
+            len(batch.num_computed_tokens),
+        )
+    return batch.addresses
 
 
 def multiply(
@@ -115,18 +117,21 @@ def layer(
     batch: AttentionBatch,
 ) -> torch.Tensor:
     """Is `LlamaLayer.compute`, for layers that have `addresses`."""
-    if own.addresses is None:
+    addresses = own.addresses
+    if addresses is None:
         computed: torch.Tensor = own.compute(states, position_embeddings, batch)
         return computed
     states = states.contiguous()
-    cosine, sine = (each.to(states.dtype).contiguous() for each in position_embeddings)
+    cosine, sine = position_embeddings
+    cosine = cosine.to(states.dtype).contiguous()
+    sine = sine.to(states.dtype).contiguous()
     pool, index = batch.pool, own.layer_idx
     result = torch.empty_like(states)
     _kernels.layer(
-        *own.addresses,
+        *addresses,
         states.data_ptr(),
         result.data_ptr(),
-        len(states),
+        states.shape[0],
         cosine.data_ptr(),
         sine.data_ptr(),
         pool.keys[index].data_ptr(),

@@ -220,7 +220,7 @@ def _norm(norm: Any, *, is_shifted: bool) -> Norm | None:
 
 @torch.inference_mode()
 def fuse(model: Model, bits: Bits | None = None) -> None:
-    """Replaces the layers and the output matrix of a model where that changes nothing but time.
+    """Replaces layers, final norm and output matrix of a model where that changes only the time.
 
     With `bits`, their weights are rounded first; those of the output matrix to 8, since it decides
     the token alone.
@@ -248,6 +248,7 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
             )
         return
     (layers,) = found
+    is_shifted = any(type(layer).__name__ in _SHIFTED for layer in layers)
     num_fused = 0
     for index, call in enumerate(_note_calls(model, layers)):
         fused = _fuse_layer(layers[index], call, f"layer {index} of {model.name}", bits)
@@ -256,6 +257,9 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
     output = module.get_output_embeddings()
     if num_fused and type(output) is nn.Linear:
         module.set_output_embeddings(join([output], None if bits is None else 8))
+    if num_fused:
+        parent = next(part for part in module.modules() if getattr(part, "layers", None) is layers)
+        _fuse_norm(parent, model, is_shifted=is_shifted)
     logger.info(
         "%d of %d layers of %s are fused, weights take %.1f MiB",
         *(num_fused, len(layers), model.name, _num_bytes(module) / 2**20),
@@ -296,6 +300,34 @@ def _fuse_layer(layer: Any, call: "_Call", name: str, bits: Bits | None) -> Any:
         return fused
     logger.warning("%s stays as transformers computes it, which is slower: %s", name, difference)
     return layer
+
+
+class _FinalNorm(nn.Module):
+    """The norm after the last layer, by our operation."""
+
+    def __init__(self, norm: Norm) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Norms `[1, num_tokens, hidden_size]`."""
+        normed: torch.Tensor = NORM(hidden[0], self.norm)
+        return normed[None]
+
+
+def _fuse_norm(parent: Any, model: Model, *, is_shifted: bool) -> None:
+    """Replaces the norm beside the layers; a stage that is not the last has none."""
+    norm = _norm(getattr(parent, "norm", None), is_shifted=is_shifted)
+    if norm is None:
+        return
+    fused = _FinalNorm(norm)
+    states = _probe_states(len(norm.weight), model.dtype, model.device)
+    wanted = parent.norm(states).double()
+    difference = float((fused(states).double() - wanted).norm() / wanted.norm())
+    if difference <= _MOST_DIFFERENT.get(model.dtype, 1e-4):
+        parent.norm = fused
+    else:
+        logger.warning("the last norm of %s stays: it differs by %.3g", model.name, difference)
 
 
 def _num_bytes(module: nn.Module) -> int:

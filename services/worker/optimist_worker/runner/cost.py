@@ -1,10 +1,11 @@
 """Times passes and drafts of growing size, before the first request."""
 
 import logging
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +32,21 @@ def pass_sizes(most_tokens: int) -> list[int]:
 
 
 def fit_curve(times: dict[int, float]) -> CostCurve:
-    """Makes a curve that never decreases.
+    """Makes a curve that never decreases, nor grows faster than the number of tokens.
 
-    A pass of fewer tokens costs no more than one of more; where the times say otherwise, the
-    smaller one was disturbed, because what disturbs a measurement makes it longer.
+    A pass costs no more than one of more tokens, and two of n tokens do the work of one of 2 n.
+    Where the times say otherwise one was disturbed: what disturbs a measurement makes it longer.
 
     Args:
         times: Best time by number of tokens, in seconds.
     """
     sizes = sorted(times)
-    fitted = list(accumulate((times[size] for size in reversed(sizes)), min))[::-1]
-    return CostCurve(sizes, [max(1, round(seconds * 1e6)) for seconds in fitted])
+    return CostCurve(sizes, [max(1, round(_bound(times, size) * 1e6)) for size in sizes])
+
+
+def _bound(times: dict[int, float], size: int) -> float:
+    """Returns the most that a size takes by the times of all."""
+    return min(time * max(1.0, size / other) for other, time in times.items())
 
 
 logger = logging.getLogger(__name__)
@@ -73,8 +78,12 @@ class MeasuredCosts:
     keys: KeyCosts = NO_KEY_COSTS
 
 
-_NUM_PASSES = 3
-"""Of each size, after one to warm up; the best counts."""
+_NUM_ROUNDS = 3
+"""In which each size is timed, with a pass to warm up before its first; the best time counts."""
+_MOST_DOUBTS = 8
+"""Further rounds, of the sizes whose best time cannot be right beside the others'."""
+_DOUBTFUL = 1.1
+"""Times as long as the others allow."""
 
 
 def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
@@ -168,19 +177,20 @@ def measure_keys(
         # What has never been written may be no number.
         memory[: len(blocks) * sizes.block_size].zero_()
 
-    def time_more(num_drafts: int) -> float:
+    def time_more(num_tokens: int) -> float:
+        num_drafts = num_tokens - 1
         admit_alone(runner, [0] * (num_keys + 1), [0] * num_drafts, blocks[:num_cached])
         plan = plan_row(1, num_drafts, blocks[num_cached:])
         start = clock()
         _execute(runner, plan)
-        usual = np.interp(1 + num_drafts, passes.num_tokens, passes.microseconds) / 1e6
-        return clock() - start - float(usual)
+        usual = np.interp(num_tokens, passes.num_tokens, passes.microseconds) / 1e6
+        return max(0.0, clock() - start - float(usual))
 
-    failure = "a pass with %d drafts after many tokens cannot be timed: %s"
-    times = _best_times(failure, (0, _KEY_DRAFTS), 2, time_more, seconds, clock)
+    failure = "a pass of %d tokens after many cannot be timed: %s"
+    times = _best_times(failure, (1, 1 + _KEY_DRAFTS), 2, time_more, seconds, clock)
     if len(times) < 2:
         return NO_KEY_COSTS
-    alone, together = (max(0.0, each) * 1e12 / num_keys for each in times.values())
+    alone, together = (each * 1e12 / num_keys for each in times.values())
     keys = KeyCosts(round(alone), round(max(0.0, together - alone) / _KEY_DRAFTS))
     logger.info("1,000 keys take %d us, and %d for a further token", keys[0] / 1e3, keys[1] / 1e3)
     return keys
@@ -242,19 +252,38 @@ def _best_times(
     seconds: float,
     clock: Callable[[], float],
 ) -> dict[int, float]:
-    """Measures sizes in turn until one fails or, taking `growth` times the last, would be late."""
+    """Returns the best time of each size, up to the first that fails or would be late.
+
+    All are measured in turn, again and again: on a busy machine passes are slow for a while, which
+    should not be all passes of one size. A size is expected to take `growth` times the last.
+    """
     times: dict[int, float] = {}
-    begin, spent = clock(), 0.0
-    for size in sizes:
-        size_begin = clock()
-        if size_begin - begin + growth * spent >= seconds:
-            break
-        try:
-            times[size] = min(measure(size) for _ in range(1 + _NUM_PASSES))
-        except _PassError as error:
-            logger.warning(failure, size, error)
-            break
-        spent = clock() - size_begin
+    waiting, begin = deque(sizes), clock()
+
+    def is_in_time(further: float) -> bool:
+        return clock() - begin + further < seconds
+
+    def measure_all(sizes: Iterable[int]) -> None:
+        for size in sizes:
+            if not is_in_time(times.get(size, 0.0)):
+                continue
+            try:
+                times[size] = min(times.get(size, math.inf), measure(size))
+            except _PassError as error:
+                logger.warning(failure, size, error)
+                waiting.clear()
+                return
+
+    def next_seconds() -> float:
+        last = next(reversed(times.values()), 0.0)
+        return (_NUM_ROUNDS - 1) * sum(times.values()) + (1 + _NUM_ROUNDS) * growth * last
+
+    for _ in range(_NUM_ROUNDS):
+        measure_all(list(times))
+        while waiting and is_in_time(next_seconds()):
+            measure_all([waiting.popleft()] * 2)
+    for _ in range(_MOST_DOUBTS):
+        measure_all(size for size in sorted(times) if times[size] > _DOUBTFUL * _bound(times, size))
     return times
 
 

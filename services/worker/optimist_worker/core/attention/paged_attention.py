@@ -117,6 +117,8 @@ class AttentionBatch:
     """No row has more tokens in the pass; known to the host."""
     max_num_keys: int
     """No row has more keys, its tokens in the pass included; known to the host."""
+    addresses: tuple[int, ...] | None = field(default=None, init=False, repr=False)
+    """What the CPU kernels take of it, kept for all layers."""
     _tiles: dict[int | None, list[Tile]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
