@@ -11,7 +11,6 @@ from tests.integration.edit import MODEL, complete, connect, edits
 from tests.stack import MODEL_FLAG, Services, start, start_services
 
 BLOCK_TOKENS = 16
-NO_DRAFTS = {"num_speculative_tokens": 0}
 
 
 @pytest.fixture(scope="module")
@@ -28,30 +27,35 @@ def client(services: Services) -> Iterator[OpenAI]:
         yield connected
 
 
-def answer(client: OpenAI, messages: Any, most: int, **extra: Any) -> Any:
-    """Returns an answer of that many tokens, with them."""
+def answer(client: OpenAI, **extra: Any) -> Any:
+    """Returns an answer of 300 tokens, with them."""
     extra |= {"return_token_ids": True, "ignore_eos": True}
-    return complete(client, messages, max_tokens=most, extra_body=extra)
+    return complete(client, edits(1)[0].messages(), max_tokens=300, extra_body=extra)
+
+
+@pytest.fixture(scope="module")
+def copied(client: OpenAI) -> list[int]:
+    """What the model says, 300 tokens."""
+    plain = answer(client, num_speculative_tokens=0)
+    token_ids: list[int] = plain.choices[0].token_ids
+    assert plain.usage.num_passes == len(token_ids) == 300
+    return token_ids
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_a_copy_takes_as_few_passes_as_the_limit_says(
-    services: Services, client: OpenAI, depth: int
+    services: Services, client: OpenAI, copied: list[int], depth: int
 ) -> None:
     """One pass for the prompt, whatever it drafts, and one for each 129 tokens of 300."""
     services.scheduler.restart(
         "--max-plans-in-flight", str(depth), "--num-speculative-tokens", "128"
     )
     services.gateway.wait_until_healthy()
-    messages = edits(1)[0].messages()
-    plain = answer(client, messages, 300, **NO_DRAFTS)
-    token_ids = plain.choices[0].token_ids
-    assert plain.usage.num_passes == len(token_ids) == 300
     copies = [
-        answer(client, messages, 300, predicted_token_ids=token_ids, **limit)
+        answer(client, predicted_token_ids=copied, **limit)
         for limit in ({}, {"num_speculative_tokens": 128})
     ]
-    assert [copy.choices[0].token_ids for copy in copies] == [token_ids] * 2
+    assert [copy.choices[0].token_ids for copy in copies] == [copied] * 2
     assert max(copy.usage.num_passes for copy in copies) <= 4
 
 
@@ -63,28 +67,25 @@ def test_each_turn_of_a_conversation_finds_those_before_it(
     assert [turn.choices[0].token_ids for turn in with_cache] == [
         turn.choices[0].token_ids for turn in without
     ]
-    cached, known = [count_cached(turn) for turn in with_cache], 0
-    for turn, num_cached in zip(with_cache, cached, strict=True):
-        # Prompt and answer of the turn before, but for what is cut where the answer ends.
-        assert num_cached >= known - BLOCK_TOKENS
-        known = (turn.usage.total_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
-    assert cached == sorted({*cached})
+    # Blocks of the turn before, prompt and answer; nobody has fed the last token of that.
+    lengths = [1, *(turn.usage.total_tokens for turn in with_cache)]
+    expected = [(length - 1) // BLOCK_TOKENS * BLOCK_TOKENS for length in lengths[:-1]]
+    assert [count_cached(turn) for turn in with_cache] == expected
     assert [count_cached(turn) for turn in without] == [0] * len(without)
 
 
 def converse(services: Services, client: OpenAI, *options: str) -> list[Any]:
-    """Returns the answers of ten turns, each to the text of all before it and a new edit."""
+    """Returns the answers of ten turns, each to all before it and some more tokens."""
     services.scheduler.restart(*options)
     services.gateway.wait_until_healthy()
-    text, turns = "", list[Any]()
+    token_ids, turns = list[int](), list[Any]()
     create: Any = client.completions.create
-    extra = {"return_token_ids": True}
-    for edit in edits(10):
-        text += f"\n{edit.instruction}\n{edit.before}\n"
-        turns.append(
-            create(model=MODEL, prompt=text, max_tokens=24, temperature=0.0, extra_body=extra)
-        )
-        text += turns[-1].choices[0].text
+    extra = {"return_token_ids": True, "ignore_eos": True}
+    for turn in range(10):
+        token_ids += range(100 + turn, 130 + turn)
+        arguments: Any = {"model": MODEL, "prompt": token_ids, "max_tokens": 20}
+        turns.append(create(**arguments, temperature=0.0, extra_body=extra))
+        token_ids += turns[-1].choices[0].token_ids
     return turns
 
 
