@@ -26,7 +26,7 @@ async def serving(proposers: list[BatchProposer]) -> AsyncIterator[list[str]]:
     addresses = []
     for server, proposer in zip(servers, proposers, strict=True):
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-            ProposerServicer(proposer, 100, 128), server.server
+            ProposerServicer(proposer, 100), server.server
         )
         addresses.append(f"127.0.0.1:{await server.start()}")
     yield addresses

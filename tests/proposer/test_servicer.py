@@ -29,7 +29,7 @@ MAX_BATCH_SIZE = 4
 async def serving(proposer: BatchProposer) -> AsyncIterator["Stub"]:
     server = GrpcServer("127.0.0.1", 0)
     proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-        ProposerServicer(proposer, MAX_BATCH_SIZE, 128), server.server
+        ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
     )
     async with open_channel(f"127.0.0.1:{await server.start()}") as channel:
         yield proposer_pb2_grpc.ProposerServiceStub(channel)

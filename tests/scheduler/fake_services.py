@@ -154,9 +154,7 @@ class FakeProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             yield response
 
     def answer(self, request: proposer_pb2.ProposeRequest) -> proposer_pb2.ProposeResponse:
-        response = proposer_pb2.ProposeResponse(
-            batch=request.batch, window_tokens=self.window_tokens
-        )
+        response = proposer_pb2.ProposeResponse(batch=request.batch)
         touched: dict[str, None] = {}
         for item in request.opens:
             self.openings.append(item)

@@ -34,10 +34,19 @@ def running_services(settings: ServeSettings) -> Iterator[str]:
 def running(specs: Sequence[ServiceSpec]) -> Iterator[None]:
     """Starts services and returns when all are healthy; ends them afterwards.
 
+    Schedulers have no prefix cache: rounds with the same prompts are to cost the same.
+
     Raises:
         SetupError: A service could not start.
     """
-    supervisor = Supervisor(specs, write_prefixed)
+    flags = ("--enable-prefix-caching", "false")
+    supervisor = Supervisor(
+        [
+            replace(spec, arguments=[*spec.arguments, *flags]) if spec.name == "scheduler" else spec
+            for spec in specs
+        ],
+        write_prefixed,
+    )
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

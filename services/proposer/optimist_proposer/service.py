@@ -59,6 +59,9 @@ def load_vocabulary(model: str) -> Vocabulary:
 
 logger = logging.getLogger(__name__)
 
+WINDOW_TOKENS = 256
+"""Most tokens in a window: as many as schedulers and workers take."""
+
 
 async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
@@ -67,8 +70,7 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
         serve_metrics(settings.host, settings.metrics_port)
         server = GrpcServer(settings.host, settings.port, settings.tls())
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-            ProposerServicer(proposer, settings.max_batch_size, settings.window_tokens),
-            server.server,
+            ProposerServicer(proposer, settings.max_batch_size), server.server
         )
         port = await server.start()
         # The whole vocabulary stays, and a window takes some thousand objects.
@@ -124,7 +126,7 @@ def build_following(
         ALGORITHMS[settings.algorithm](vocabulary),
         RequestCache(settings.max_requests, settings.max_memory_mb * 1_000_000),
         LimitCheck(limits, vocabulary),
-        window_tokens=settings.window_tokens,
+        window_tokens=WINDOW_TOKENS,
         min_value=settings.min_value,
         prompt_tokens=settings.prompt_tokens,
         logs=logs,

@@ -28,10 +28,9 @@ class MalformedError(ValueError):
 class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
     """Serves Propose."""
 
-    def __init__(self, proposer: BatchProposer, max_batch_size: int, window_tokens: int) -> None:
-        """Takes what answers batches, their most items, and the most tokens of its windows."""
+    def __init__(self, proposer: BatchProposer, max_batch_size: int) -> None:
+        """Takes what answers batches, and their most items."""
         self._proposer, self._max_batch_size = proposer, max_batch_size
-        self._window_tokens = window_tokens
 
     async def Propose(  # noqa: N802
         self,
@@ -45,7 +44,7 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
             except MalformedError as error:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             answer = await self._proposer.apply(opens, observations, closes)
-            yield _encode(request.batch, answer, self._window_tokens)
+            yield _encode(request.batch, answer)
 
     def _decode(
         self, request: proposer_pb2.ProposeRequest
@@ -111,7 +110,7 @@ def _tokens(name: str, data: bytes) -> "array[int]":
         raise MalformedError(f"{name}: {len(data)} bytes are no int32 column") from None
 
 
-def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.ProposeResponse:
+def _encode(batch: int, answer: Answer) -> proposer_pb2.ProposeResponse:
     response = proposer_pb2.ProposeResponse(
         batch=batch,
         gaps=[
@@ -122,7 +121,6 @@ def _encode(batch: int, answer: Answer, window_tokens: int) -> proposer_pb2.Prop
             proposer_pb2.Refusal(request_id=request_id, reason=reason)
             for request_id, reason in answer.refusals.items()
         ],
-        window_tokens=window_tokens,
     )
     # Filled where they belong: otherwise each is copied there.
     for request_id, window in answer.windows.items():

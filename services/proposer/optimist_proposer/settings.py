@@ -19,7 +19,6 @@ class ProposerSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
     port: int = Field(50053, ge=0, le=65535, description="port of the gRPC service")
     store: str = Field("memory", description="memory, or the URL of a Redis that replicas share")
     algorithm: Literal["auto", "line"] = Field("auto", description="auto or line")
-    window_tokens: int = Field(128, ge=2, le=256, description="most tokens in a window")
     min_value: float = Field(
         0.02, ge=0, lt=1, description="least chance of a token that is sent in a window"
     )

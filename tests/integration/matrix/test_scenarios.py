@@ -29,7 +29,7 @@ SCENARIOS = [
     )
 ] + [
     ("--max-plans-in-flight", "2", "--multi-step-count", "4", *SPECULATION),
-    ("--max-plans-in-flight", "2", "--enable-prefix-caching", "true", *SPECULATION),
+    ("--max-plans-in-flight", "2", "--enable-prefix-caching", "false", *SPECULATION),
     ("--num-pipeline-stages", "2", *SPECULATION),
     ("--policy", "priority", "--draft-width", "adaptive", *SPECULATION),
 ]

@@ -101,7 +101,9 @@ class Clients:
 
     def _ask(self, handle: int, sizes: tuple[int, int, int]) -> None:
         num_prompt, most, stop = sizes
-        prompt, values = [handle % 50] * num_prompt, dict[str, Any]()
+        # Others share nothing of it.
+        prompt = [handle % 50, handle // 50 % 50, *[handle % 50] * num_prompt][:num_prompt]
+        values = dict[str, Any]()
         if stop:
             text = self.situation.foresee(prompt, stop)
             values = {"stop_token_ids": [text[-1]], "min_tokens": stop}

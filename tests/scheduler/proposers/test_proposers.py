@@ -234,15 +234,6 @@ async def test_a_wait_is_not_worth_more_than_it_saves(
     assert client.tokens[1] == truth(PROMPT)
 
 
-async def test_windows_that_are_too_short_for_the_drafts_are_mentioned_once(
-    start: Start, proposer_port: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, client = await start(proposer_port, num_speculative_tokens=12, **PATIENT)
-    await client.ask(predict())
-    message = "num_speculative_tokens=12: a proposer's window_tokens=8 cuts the drafts of windows"
-    assert caplog.messages.count(f"{message} to 8") == 1
-
-
 async def test_what_waits_have_cost_is_reported(
     start: Start, proposer_port: int, proposer: FakeProposerServicer
 ) -> None:

@@ -63,9 +63,6 @@ class Proposers:
             settings.proposer_wait_ms / 1000, pays_always=settings.proposer_wait == "always"
         )
         """What steps wait for them, and what that has cost."""
-        self._num_speculative_tokens = settings.num_speculative_tokens
-        self._short_windows: set[int] = set()
-        """Lengths of windows that the log has mentioned as too short."""
         self._num_prompt_tokens = settings.proposer_prompt_tokens
         self._follows_all = settings.follow == "all"
         self._has_affinity = settings.proposer_affinity
@@ -302,20 +299,9 @@ class Proposers:
             self._take_refusal(refusal)
         if windows := [each for each in response.windows if each.request_id in self._followed]:
             self._take_windows(windows)
-        self._check_window_tokens(response.window_tokens)
         self.waits.note_answer()
         if self._unsent or self._closed:
             self._flush_soon()
-
-    def _check_window_tokens(self, number: int) -> None:
-        """Warns once of proposers whose windows are shorter than what a pass may draft."""
-        if 0 < number < self._num_speculative_tokens and number not in self._short_windows:
-            self._short_windows.add(number)
-            logger.warning(
-                "num_speculative_tokens=%d: a proposer's window_tokens=%d cuts the drafts of "
-                "windows to %d",
-                *(self._num_speculative_tokens, number, number),
-            )
 
     def _take_refusal(self, refusal: proposer_pb2.Refusal) -> None:
         if self._forget(refusal.request_id) is not None:

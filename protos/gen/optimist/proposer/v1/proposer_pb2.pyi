@@ -142,7 +142,7 @@ class ProposeResponse(_message.Message):
     batch: _builtins.int
     """Number of the batch."""
     window_tokens: _builtins.int
-    """Most nodes of this replica's windows; 0 if it is of a version that does not say."""
+    """Not set any more, as windows have up to 256 nodes. Replicas of older versions say their most nodes."""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___Window]:
         """Windows of the requests whose expected continuation changed or ran short; for others the last window
@@ -177,7 +177,7 @@ Global___ProposeResponse: _TypeAlias = ProposeResponse  # noqa: Y015
 @_typing.final
 class Window(_message.Message):
     """The expected continuations of one request: a tree of tokens, the likeliest nodes first. Any number of
-    nodes from the front is a tree too. A window with a larger base replaces one with a smaller.
+    nodes from the front is a tree too. At most 256 nodes. A window with a larger base replaces one with a smaller.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

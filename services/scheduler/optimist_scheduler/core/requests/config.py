@@ -45,7 +45,7 @@ class SchedulingOptions(BaseModel):
         description="plans at a worker of several stages, a request in one of them; 0: worker's",
     )
     enable_prefix_caching: bool = Field(
-        False, description="share the KV blocks of equal beginnings: true or false"
+        True, description="share the KV blocks of equal beginnings: true or false"
     )
     num_speculative_tokens: int = Field(
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
