@@ -4,6 +4,7 @@ import urllib.error
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from time import perf_counter
 
@@ -28,7 +29,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Round:
-    """All prompts answered once."""
+    """All prompts answered once, each request of a conversation."""
 
     seconds: float
     answers: list[Answer]
@@ -70,8 +71,16 @@ class Asker:
         """Closes the connections."""
         self._client.close()
 
-    def ask_all(self, prompts: Sequence[Prompt], num_streams: int, max_tokens: int) -> Round:
+    def ask_all(
+        self, prompts: Sequence[Prompt], num_streams: int, max_tokens: int, cache_salt: str = ""
+    ) -> Round:
         """Asks all prompts, at most `num_streams` at a time.
+
+        Args:
+            prompts: Requests and conversations.
+            num_streams: Prompts at a time; the requests of a conversation follow each other.
+            max_tokens: Most tokens of an answer, or of all answers of a conversation.
+            cache_salt: Rounds of different ones share no cached prompts; empty: none is sent.
 
         Raises:
             SetupError: A request failed; the message names the engine.
@@ -79,7 +88,8 @@ class Asker:
         machine, before = read_machine_seconds(), self._read_front_seconds()
         with ThreadPoolExecutor(num_streams) as pool:
             started = perf_counter()
-            answers = list(pool.map(lambda each: self._ask(each, max_tokens), prompts))
+            asked = pool.map(lambda each: self._converse(each, max_tokens, cache_salt), prompts)
+            answers = list(chain.from_iterable(asked))
             seconds = perf_counter() - started
         stolen_share = find_stolen_share(machine, read_machine_seconds())
         after = self._read_front_seconds()
@@ -92,9 +102,24 @@ class Asker:
         except urllib.error.HTTPError:
             return None
 
-    def _ask(self, prompt: Prompt, max_tokens: int) -> Answer:
-        messages = [{"role": "user", "content": prompt.text}]
-        request = ChatRequest(self._model, messages, prompt.prediction, max_tokens)
+    def _converse(self, prompt: Prompt, max_tokens: int, cache_salt: str) -> list[Answer]:
+        conversation = prompt.conversation()
+        return [
+            self._ask(
+                ChatRequest(
+                    self._model,
+                    messages,
+                    prompt.prediction,
+                    max(max_tokens // len(conversation), 1),
+                    temperature=0.0 if prompt.seed is None else 1.0,
+                    seed=prompt.seed,
+                    cache_salt=cache_salt or None,
+                )
+            )
+            for messages in conversation
+        ]
+
+    def _ask(self, request: ChatRequest) -> Answer:
         started = perf_counter()
         first, texts = None, []
         try:

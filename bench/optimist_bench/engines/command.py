@@ -6,16 +6,18 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from optimist_bench.engines.asking import Asker
-from optimist_bench.engines.report import Key, Measured, describe, make_rows
+from optimist_bench.engines.report import Key, Measured, make_rows, sent_key
 from optimist_bench.engines.servers import (
     ENGINES,
     find_vllm_version,
@@ -23,13 +25,8 @@ from optimist_bench.engines.servers import (
     require_vllm,
     running_engine,
 )
-from optimist_bench.engines.workloads import (
-    WORKLOADS,
-    Prompt,
-    digest,
-    make_prompts,
-    sent_workload,
-)
+from optimist_bench.engines.tables import combine, describe
+from optimist_bench.engines.workloads import WORKLOADS, Prompt, digest, make_prompts, sent_workload
 from optimist_bench.harness.command import names, numbers, run_command
 from optimist_common.errors import SetupError
 from optimist_common.settings import CommaSeparated, ServiceSettings
@@ -39,11 +36,11 @@ _PACKAGES = ("optimist", "torch", "transformers")
 
 
 class EnginesSettings(ServiceSettings):
-    """Measures servers, ours and others, with the same greedy requests over HTTP.
+    """Measures servers, ours and others, with the same requests over HTTP.
 
     In each turn every engine is started, warmed up, asked all workloads and ended; every second
     turn has the engines in reverse order, so that a drift of the machine shows as spread. Without
-    --json the report is a table in Markdown.
+    --json the report is tables in Markdown.
     """
 
     section: ClassVar[str] = "bench_engines"
@@ -64,36 +61,45 @@ class EnginesSettings(ServiceSettings):
         list(WORKLOADS), description="workloads to measure, with commas"
     )
     prompts: int = Field(
-        12,
+        4,
         ge=1,
         le=1000,
-        description="requests of a workload and round, of chat at most 8; "
-        "but as many as there are streams",
+        description="requests of a workload and round; but as many as there are streams",
     )
     files: str = Field(
         "",
         description="what is rewritten: a directory of text files, or JSON lines with `before`; "
         "empty: sources of this package",
     )
-    max_tokens: int = Field(64, ge=1, le=4096, description="most tokens of an answer")
+    max_tokens: int = Field(
+        256,
+        ge=1,
+        le=4096,
+        description="most tokens of an answer, or of all answers of an agent's conversation",
+    )
     turns: int = Field(2, ge=1, le=100, description="how often all engines are measured")
     keep_running: bool = Field(
         False,
-        description="start all engines once, and ask one after the other in each turn while the "
+        description="start all engines once, and ask one after the other each workload while the "
         "others wait: needs the memory of all of them",
     )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads of each engine; 0: cores")
     plot: str = Field("", description="SVG file to draw the tokens per second to")
-    report: str = Field(
-        "", description="file with a report as by --json, to print and draw again, not measured"
+    report: CommaSeparated = Field(
+        [],
+        description="files with reports as by --json, of different engines, with commas: "
+        "to print and draw as one, not measured",
     )
 
 
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
 
-    def run(settings: EnginesSettings) -> dict[str, Any]:
-        report = _read(settings.report) if settings.report else measure(settings, arguments)
+    def run(settings: EnginesSettings) -> Mapping[str, Any]:
+        if settings.report:
+            report = combine([_read(path) for path in settings.report])
+        else:
+            report = measure(settings, arguments)
         if settings.plot:
             # Only who draws needs Matplotlib.
             from optimist_bench.engines.plot import draw
@@ -126,33 +132,16 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
     """
     require_model(settings.model)
     require_vllm(settings.engines, settings.vllm)
-    sent = {name: _sent_workloads(settings, name) for name in settings.engines}
     streams = _streams(settings)
+    # Fewer streams are asked the first of them.
     prompts = {
-        workload: {
-            each: make_prompts(workload, settings.files, settings.prompts, each) for each in streams
-        }
-        for workload in WORKLOADS
-        if any(workload in each for each in sent.values())
+        key.workload: make_prompts(key.workload, settings.files, settings.prompts, streams[-1])
+        for name in settings.engines
+        for key in _asked(settings, name)
     }
     started = time.monotonic()
-    measured: Measured = {}
     with ExitStack() as stack:
-        kept = {
-            name: stack.enter_context(_asking(settings, name))
-            for name in settings.engines
-            if settings.keep_running
-        }
-        for turn in range(1, settings.turns + 1):
-            for name in settings.engines if turn % 2 else settings.engines[::-1]:
-                _say(f"turn {turn} of {settings.turns}: {name}")
-                with nullcontext(kept[name]) if kept else _asking(settings, name) as asker:
-                    for workload in sent[name]:
-                        for each, asked in prompts[workload].items():
-                            done = asker.ask_all(asked, each, settings.max_tokens)
-                            _say(f"  {workload}, {each} at a time: {done.seconds:.1f} s")
-                            measured.setdefault(Key(name, workload, each), []).append(done)
-    most = {name: each[streams[-1]] for name, each in prompts.items()}
+        measured = _measure_turns(settings, prompts, stack)
     return {
         "command": shlex.join(["optimist", "bench", "engines", *arguments]),
         "model": settings.model,
@@ -162,8 +151,8 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
         "turns": settings.turns,
         "max_tokens": settings.max_tokens,
         "keep_running": settings.keep_running,
-        "prompts": {name: len(each) for name, each in most.items()},
-        "prompts_digest": {name: digest(each) for name, each in most.items()},
+        "prompts": {name: len(each) for name, each in prompts.items()},
+        "prompts_digest": {name: digest(each) for name, each in prompts.items()},
         "versions": {"python": platform.python_version(), **_versions(settings)},
         "variables": {key: os.environ[key] for key in sorted(os.environ) if "OPTIMIST_" in key},
         "engines": {
@@ -177,11 +166,54 @@ def measure(settings: EnginesSettings, arguments: Sequence[str]) -> dict[str, An
     }
 
 
-def _sent_workloads(settings: EnginesSettings, name: str) -> list[str]:
-    """Returns what an engine is asked: workloads that are the same requests only once."""
-    takes = ENGINES[name].takes_predictions
-    sent = (sent_workload(each, takes_predictions=takes) for each in settings.workloads)
-    return list(dict.fromkeys(sent))
+def _asked(settings: EnginesSettings, name: str) -> list[Key]:
+    """Returns how an engine is asked: what is the same to it only once."""
+    return list(
+        dict.fromkeys(
+            sent_key(name, workload, streams)
+            for workload in settings.workloads
+            for streams in _streams(settings)
+        )
+    )
+
+
+def _order(settings: EnginesSettings, turn: int) -> list[Key]:
+    """Returns how the engines are asked in a turn, one engine after the other.
+
+    Those that keep running are asked the same right after each other, as the machine drifts.
+    """
+    engines = settings.engines if turn % 2 else settings.engines[::-1]
+    keys = [key for name in engines for key in _asked(settings, name)]
+    if settings.keep_running:
+        keys.sort(key=lambda key: (_without_predictions(key), key.streams))
+    return keys
+
+
+def _without_predictions(key: Key) -> int:
+    return WORKLOADS.index(sent_workload(key.workload, takes_predictions=False))
+
+
+def _measure_turns(
+    settings: EnginesSettings, prompts: Mapping[str, list[Prompt]], stack: ExitStack
+) -> Measured:
+    kept = {
+        name: stack.enter_context(_asking(settings, name))
+        for name in settings.engines
+        if settings.keep_running
+    }
+    measured: Measured = {}
+    for turn in range(1, settings.turns + 1):
+        for name, keys in groupby(_order(settings, turn), key=attrgetter("engine")):
+            _say(f"turn {turn} of {settings.turns}: {name}")
+            with nullcontext(kept[name]) if kept else _asking(settings, name) as asker:
+                for key in keys:
+                    asked = prompts[key.workload][: max(settings.prompts, key.streams)]
+                    # Rounds repeat their prompts, but are to compute them.
+                    salt = f"{turn} {key.workload} {key.streams}"
+                    done = asker.ask_all(asked, key.streams, settings.max_tokens, salt)
+                    _say(f"  {key.workload}, {key.streams} at a time: {done.seconds:.1f} s")
+                    measured.setdefault(key, []).append(done)
+    return measured
 
 
 @contextmanager

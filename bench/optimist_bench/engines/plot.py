@@ -40,15 +40,15 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         }
     ):
         figure = Figure(
-            figsize=(4.8 * len(streams), 3.9),
+            figsize=(10.5, 2.6 * len(streams) + 1),
             facecolor=_GROUND,
             layout=ConstrainedLayoutEngine(h_pad=0.09),
         )
-        panels = figure.subplots(1, len(streams), squeeze=False)[0]
+        panels = figure.subplots(len(streams), 1, squeeze=False)[:, 0]
         for panel, number in zip(panels, streams, strict=True):
             _draw_panel(panel, [row for row in report["rows"] if row["streams"] == number])
             panel.set_title(f"{number} at a time" if number > 1 else "one at a time", fontsize=10)
-        panels[0].set_ylabel("tokens per second", color=_INK)
+            panel.set_ylabel("tokens per second", color=_INK)
         bars, names = panels[0].get_legend_handles_labels()
         figure.legend(bars, names, loc="outside lower center", ncols=len(names), frameon=False)
         figure.suptitle(

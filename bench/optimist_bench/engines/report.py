@@ -1,21 +1,30 @@
-"""The report of `optimist bench engines`: rows, and as a table."""
+"""The report of `optimist bench engines`: its rows."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from optimist_bench.engines.asking import Round
+from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.servers import ENGINES
 from optimist_bench.engines.workloads import sent_workload
 
 
 class Key(NamedTuple):
-    """What was measured."""
+    """What was measured: how an engine was asked."""
 
     engine: str
     workload: str
-    """As it was sent."""
     streams: int
+
+
+def sent_key(engine: str, workload: str, streams: int) -> Key:
+    """Returns how an engine is asked: what is the same to it is measured once."""
+    takes = ENGINES[engine]
+    return Key(
+        engine,
+        sent_workload(workload, takes_predictions=takes.takes_predictions),
+        streams if takes.takes_batches else 1,
+    )
 
 
 Measured = dict[Key, list[Round]]
@@ -37,64 +46,80 @@ def make_rows(
         streams: From the smallest.
     """
     return [
-        _row(measured, workload, Key(engine, _sent(engine, workload), each), streams[0])
+        _row(measured, engine, workload, each, streams)
         for workload in workloads
         for each in streams
         for engine in engines
     ]
 
 
-def _sent(engine: str, workload: str) -> str:
-    return sent_workload(workload, takes_predictions=ENGINES[engine].takes_predictions)
-
-
 def _row(
-    measured: Mapping[Key, Sequence[Round]], workload: str, key: Key, fewest_streams: int
+    measured: Mapping[Key, Sequence[Round]],
+    engine: str,
+    workload: str,
+    streams: int,
+    all_streams: Sequence[int],
 ) -> dict[str, Any]:
-    rounds = measured[key]
-    reference = ENGINES[key.engine].without_drafts
-    reference_key = Key(reference, _sent(reference, workload), fewest_streams)
+    key, plain = sent_key(engine, workload, streams), ENGINES[engine].without_drafts
+    rounds, plain_rounds = measured[key], measured.get(sent_key(plain, workload, streams))
+    expected = _plain_answers(measured, plain, workload, all_streams)
     seconds = [each.seconds for each in rounds]
     rates = [each.tokens_per_second for each in rounds]
     fronts = [cost for each in rounds if (cost := each.front_us_per_token) is not None]
     return {
-        "engine": key.engine,
+        "engine": engine,
         "workload": workload,
-        "streams": key.streams,
+        "streams": streams,
         "sent": key.workload,
+        "sent_streams": key.streams,
         "requests": len(rounds[0].answers),
         "tokens": round(median(each.num_tokens for each in rounds)),
         "seconds": round(median(seconds), 3),
         "seconds_min": round(min(seconds), 3),
         "seconds_max": round(max(seconds), 3),
         "tokens_per_second": round(median(rates), 2),
+        "tokens_per_second_mean": round(fmean(rates), 2),
         "tokens_per_second_min": round(min(rates), 2),
         "tokens_per_second_max": round(max(rates), 2),
+        "gain": None if engine == plain or plain_rounds is None else _gain(rounds, plain_rounds),
         "time_to_first_token_ms": _milliseconds(median(each.first_seconds for each in rounds)),
         "front_us_per_token": round(median(fronts), 1) if fronts else None,
-        **_compare(rounds, measured.get(reference_key), reference, is_itself=key == reference_key),
+        **_compare(rounds, expected, plain),
         "rounds": [_round(turn, each) for turn, each in enumerate(rounds, 1)],
     }
 
 
-def _compare(
-    rounds: Sequence[Round], reference: Sequence[Round] | None, name: str, *, is_itself: bool
-) -> dict[str, Any]:
-    """Returns the share of answers with the same text as those of the engine without drafts.
+def _gain(rounds: Sequence[Round], plain_rounds: Sequence[Round]) -> float:
+    """Returns the tokens per second over those without drafts in the same turn, the median."""
+    pairs = zip(rounds, plain_rounds, strict=True)
+    return round(
+        median(each.tokens_per_second / plain.tokens_per_second for each, plain in pairs), 3
+    )
 
-    These are of its first round with the fewest streams; there it is compared with nothing, and
-    requests that only rounds with more streams have are left out.
-    """
-    if is_itself or reference is None:
-        reason = "these are the answers to compare with" if is_itself else f"{name} was not run"
-        return {"same_text": None, "same_text_reason": reason}
-    texts = [answer.text for answer in reference[0].answers]
+
+def _plain_answers(
+    measured: Mapping[Key, Sequence[Round]], plain: str, workload: str, streams: Sequence[int]
+) -> list[Answer]:
+    """Returns the answers without drafts: of each request those with the fewest streams."""
+    answers: list[Answer] = []
+    for each in streams:
+        for first in measured.get(sent_key(plain, workload, each), ())[:1]:
+            answers += first.answers[len(answers) :]
+    return answers
+
+
+def _compare(rounds: Sequence[Round], expected: Sequence[Answer], plain: str) -> dict[str, Any]:
+    """Returns the share of answers with the same text as those of the engine without drafts."""
     same = [
-        answer.text == text
+        answer.text == other.text
         for each in rounds
-        for answer, text in zip(each.answers, texts, strict=False)
+        for answer, other in zip(each.answers, expected, strict=False)
+        if answer is not other
     ]
-    return {"same_text": round(sum(same) / len(same), 4), "same_text_reason": None}
+    if same:
+        return {"same_text": round(sum(same) / len(same), 4), "same_text_reason": None}
+    reason = "these are the answers to compare with" if expected else f"{plain} was not run"
+    return {"same_text": None, "same_text_reason": reason}
 
 
 def _round(turn: int, each: Round) -> dict[str, Any]:
@@ -110,44 +135,3 @@ def _round(turn: int, each: Round) -> dict[str, Any]:
 
 def _milliseconds(seconds: float) -> float:
     return round(1000 * seconds, 1)
-
-
-def describe(report: Mapping[str, Any]) -> str:
-    """Returns the report as a table in Markdown, below a line that says what was measured."""
-    header = (
-        *("workload", "streams", "engine", "tokens", "seconds", "tokens/s (min to max)"),
-        *("first token, ms", "front, us/token", "same text"),
-    )
-    versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-    stolen = max(each["stolen_share"] for row in report["rows"] for each in row["rounds"])
-    return "\n".join(
-        [
-            f"{report['model']}, {report['dtype']}, {report['cpu']}, {report['threads']} threads, "
-            f"{report['turns']} turns, answers of at most {report['max_tokens']} tokens; "
-            f"{versions}; the host took up to {stolen:.1%} of the processors",
-            "",
-            _line(header),
-            _line(["---"] * len(header)),
-            *(_line(_cells(row)) for row in report["rows"]),
-        ]
-    )
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    low, high = row["tokens_per_second_min"], row["tokens_per_second_max"]
-    same, front = row["same_text"], row["front_us_per_token"]
-    return [
-        row["workload"],
-        str(row["streams"]),
-        row["engine"],
-        str(row["tokens"]),
-        f"{row['seconds']:.1f}",
-        f"{row['tokens_per_second']:.1f} ({low:.1f} to {high:.1f})",
-        f"{row['time_to_first_token_ms']:.0f}",
-        "" if front is None else f"{front:.0f}",
-        "" if same is None else f"{same:.0%}",
-    ]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -23,12 +23,12 @@ _POLL_SECONDS = 0.1
 
 _SERVE = ("{python}", "-m", "optimist_cli", "serve", "{model}")
 _OURS = (*_SERVE, "--dtype", "{dtype}", "--port", "{port}")
+_PREFIX_CACHE = {"OPTIMIST_SCHEDULER_ENABLE_PREFIX_CACHING": "true"}
 _GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}")
 _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 _VLLM_FLAGS = (
     *("--dtype", "{dtype}", "--max-model-len", "4096", "--enforce-eager"),
-    # Rounds repeat their prompts, which no other engine keeps.
-    "--no-enable-prefix-caching",
+    "--enable-prefix-caching",
 )
 _VLLM = (
     *("{vllm}/bin/vllm", "serve", "{model}", "--host", "127.0.0.1", "--port", "{port}"),
@@ -66,6 +66,8 @@ class Engine:
     variables: Mapping[str, str] = field(default_factory=dict)
     """Of the environment, besides what all engines get, with {vllm} and {cpus}."""
     takes_predictions: bool = False
+    takes_batches: bool = True
+    """Otherwise it answers one request after the other, and is asked so."""
 
     def words(self, model: str, dtype: str, vllm: str, port: int | str) -> list[str]:
         """Returns the command line."""
@@ -79,21 +81,25 @@ class Engine:
 
 
 ENGINES = {
-    "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
+    "optimist": Engine(_OURS, "optimist-plain", _PREFIX_CACHE, takes_predictions=True),
     "optimist-plain": Engine(
-        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
+        _OURS,
+        "optimist-plain",
+        {**_PREFIX_CACHE, "OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"},
     ),
     # With heads beside the model, see docs/training.md.
     "optimist-eagle": Engine(
-        (*_OURS, "--drafter", "eagle"), "optimist-plain", takes_predictions=True
+        (*_OURS, "--drafter", "eagle"), "optimist-plain", _PREFIX_CACHE, takes_predictions=True
     ),
     "optimist-medusa": Engine(
-        (*_OURS, "--drafter", "medusa"), "optimist-plain", takes_predictions=True
+        (*_OURS, "--drafter", "medusa"), "optimist-plain", _PREFIX_CACHE, takes_predictions=True
     ),
     # Our gateway with vLLM as its engine: what vllm-optimist is with vLLM's own front.
     "optimist-vllm-engine": Engine(_VLLM_ENGINE, "vllm", _VLLM_VARIABLES, takes_predictions=True),
     "transformers": Engine(_TRANSFORMERS, "transformers", _WAITING),
-    "transformers-lookup": Engine((*_TRANSFORMERS, "--lookup"), "transformers", _WAITING),
+    "transformers-lookup": Engine(
+        (*_TRANSFORMERS, "--lookup"), "transformers", _WAITING, takes_batches=False
+    ),
     "vllm": Engine(_VLLM, "vllm", _VLLM_VARIABLES),
     "vllm-ngram": Engine(
         (*_VLLM, "--speculative-config", '{{"method":"ngram","num_speculative_tokens":16}}'),

@@ -3,24 +3,31 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 
 import optimist_common
 from optimist_common.errors import SetupError
 from optimist_training.data.options import read_json_lines
 
-WORKLOADS = ("rewrite", "rewrite-predicted", "chat")
+WORKLOADS = ("rewrite", "rewrite-predicted", "wrong-predicted", "chat", "edit-agent")
+SAMPLED = ("wrong-predicted", "chat")
+"""At temperature 1; the others are greedy."""
 OWN_SOURCES = Path(optimist_common.__file__).parent
 """Files to rewrite that every installation has."""
 FILE_CHARS = (600, 2000)
 """Sizes of the files that are rewritten: prompts of 200 to 700 tokens."""
 
+# Sent to engines whose API has no predictions.
+_WITHOUT_PREDICTION = {"rewrite-predicted": "rewrite", "wrong-predicted": "chat"}
 # Of several phrasings, with these a small model rewrites the most files: the text comes first.
 _CHANGES = (
     "Repeat the text above word for word, but fix the typos in it.",
     "Repeat the text above word for word, but rename `name` to `label`.",
 )
+_NUM_PARTS = 4
+"""Requests of an agent's conversation, each about the next part of its file."""
 _QUESTIONS = (
     "Tell me a short story about a lighthouse keeper who finds a letter.",
     "Why is the sky blue?",
@@ -39,61 +46,97 @@ _QUESTIONS = (
     "Describe a harbour early in the morning.",
     "What should somebody ask before they adopt a dog?",
 )
-_NUM_CHATS = 8
-"""Chats of a round, however many requests are wanted, if there are not more streams."""
+_SPREAD = 0.618034
+"""The golden ratio's fraction: however many of its multiples are taken, they lie far apart."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A chat request of one message."""
+    """A chat request, or a conversation of several."""
 
     text: str
     prediction: str | None = None
-    """What the answer probably repeats."""
+    """What the answer is said to repeat."""
+    seed: int | None = None
+    """Sampled with it at temperature 1; None: greedy."""
+    replies: tuple[tuple[str, str], ...] = ()
+    """Of a conversation: what the assistant is taken to have answered, and what is said next."""
+
+    def conversation(self) -> list[list[dict[str, str]]]:
+        """Returns the messages of each request: all that was said so far."""
+        messages = [{"role": "user", "content": self.text}]
+        requests = [messages]
+        for reply, text in self.replies:
+            answered = {"role": "assistant", "content": reply}
+            messages = [*messages, answered, {"role": "user", "content": text}]
+            requests.append(messages)
+        return requests
 
 
 def sent_workload(workload: str, *, takes_predictions: bool) -> str:
     """Returns the workload that an engine is sent: without predictions if it does not take them."""
-    return "rewrite" if workload == "rewrite-predicted" and not takes_predictions else workload
+    return workload if takes_predictions else _WITHOUT_PREDICTION.get(workload, workload)
 
 
 def make_prompts(workload: str, files: str, num_prompts: int, num_streams: int = 1) -> list[Prompt]:
-    """Returns the requests of a round: at least as many as streams, the others always the same.
+    """Returns the requests of a round: at least as many as streams, the first always the same.
 
     Args:
         workload: One of WORKLOADS.
         files: As for `read_files`.
-        num_prompts: How many; of chats at most 8.
+        num_prompts: How many.
         num_streams: Requests at a time.
 
     Raises:
         SetupError: There are fewer files, or fewer requests than streams.
     """
+    wanted = max(num_prompts, num_streams)
     if workload == "chat":
-        prompts = [Prompt(question) for question in _QUESTIONS]
-        num_prompts = min(num_prompts, _NUM_CHATS)
-    else:
-        texts = read_files(files)
-        if len(texts) < num_prompts:
-            sizes = f"{FILE_CHARS[0]} to {FILE_CHARS[1]} characters"
-            raise SetupError(
-                f"--files: {len(texts)} files of {sizes}; --prompts wants {num_prompts}"
-            )
-        # Spread over them, so that few files are of many kinds too.
-        chosen = [texts[each * len(texts) // num_prompts] for each in range(num_prompts)]
-        chosen += [text for text in texts if text not in chosen]
-        # All with one of the changes, then all with the other.
-        prompts = [
-            Prompt(
-                f"{text}\n\n{_CHANGES[(number + turn) % len(_CHANGES)]}",
-                text if workload == "rewrite-predicted" else None,
-            )
-            for turn in range(len(_CHANGES))
-            for number, text in enumerate(chosen)
+        return [Prompt(_question(number), seed=number) for number in range(wanted)]
+    texts = read_files(files)
+    # Few files are of many kinds too.
+    texts = [text for _, text in sorted(enumerate(texts), key=lambda each: each[0] * _SPREAD % 1)]
+    if len(texts) < num_prompts:
+        sizes = f"{FILE_CHARS[0]} to {FILE_CHARS[1]} characters"
+        raise SetupError(f"--files: {len(texts)} files of {sizes}; --prompts wants {num_prompts}")
+    if workload == "wrong-predicted":
+        return [
+            Prompt(_question(number), text, seed=number)
+            for number, text in zip(range(wanted), cycle(texts), strict=False)
         ]
+    # All with one of the changes, then all with the other.
+    prompts = [
+        _prompt(workload, text, (number + turn) % len(_CHANGES))
+        for turn in range(len(_CHANGES))
+        for number, text in enumerate(texts)
+    ]
     if len(prompts) < num_streams:
         raise SetupError(f"--streams: {workload} has {len(prompts)} requests, not {num_streams}")
-    return prompts[: max(num_prompts, num_streams)]
+    return prompts[:wanted]
+
+
+def _question(number: int) -> str:
+    return _QUESTIONS[number % len(_QUESTIONS)]
+
+
+def _prompt(workload: str, text: str, change: int) -> Prompt:
+    if workload != "edit-agent":
+        prediction = text if workload == "rewrite-predicted" else None
+        return Prompt(f"{text}\n\n{_CHANGES[change]}", prediction)
+    parts = _parts(text)
+    asked = [f"{part}\n\n{_CHANGES[change]}" for part in parts]
+    # All engines are sent the same, and what a small model does wrong has no consequences.
+    right = [part.replace("name", "label") if change else part for part in parts]
+    return Prompt(asked[0], replies=tuple(zip(right, asked[1:], strict=False)))
+
+
+def _parts(text: str) -> list[str]:
+    """Returns about equal parts of a text, of whole lines; long lines make them fewer."""
+    parts, start = [""] * _NUM_PARTS, 0
+    for line in text.splitlines(keepends=True):
+        parts[start * _NUM_PARTS // len(text)] += line
+        start += len(line)
+    return [part.strip("\n") for part in parts if part.strip()]
 
 
 def read_files(path: str) -> list[str]:
@@ -143,4 +186,5 @@ def _texts_of_directory(path: Path) -> Iterator[str]:
 
 def digest(prompts: Sequence[Prompt]) -> str:
     """Returns a short name of prompts, by which two reports can be compared."""
-    return hashlib.sha256(json.dumps([each.text for each in prompts]).encode()).hexdigest()[:16]
+    text = json.dumps([asdict(each) for each in prompts])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

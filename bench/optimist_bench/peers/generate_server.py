@@ -39,12 +39,16 @@ class GenerateServer(ThreadingHTTPServer):
         """Answers whatever waits, a batch at a time."""
         while True:
             batch = self._take_batch()
-            try:
-                self.engine.answer(batch)
-            except Exception as error:
-                traceback.print_exc()
-                for request in batch:
-                    request.pieces.put(Piece(f"{type(error).__name__}: {error}", 0, "error"))
+            for temperature in {request.temperature for request in batch}:
+                self._answer([each for each in batch if each.temperature == temperature])
+
+    def _answer(self, batch: list[Request]) -> None:
+        try:
+            self.engine.answer(batch)
+        except Exception as error:
+            traceback.print_exc()
+            for request in batch:
+                request.pieces.put(Piece(f"{type(error).__name__}: {error}", 0, "error"))
 
     def _take_batch(self) -> list[Request]:
         batch = [self.waiting.get()]
@@ -94,15 +98,17 @@ class _Handler(BaseHTTPRequestHandler):
         if not 0 < length <= MAX_BODY_BYTES:
             raise ValueError(f"the body may have at most {MAX_BODY_BYTES} bytes")
         body = json.loads(self.rfile.read(length))
-        if body["stream"] is not True or body["temperature"] != 0:
-            raise ValueError("only greedy, streamed answers are served")
+        if body["stream"] is not True:
+            raise ValueError("only streamed answers are served")
         token_ids = self.server.engine.tokenizer.apply_chat_template(
             body["messages"], add_generation_prompt=True, return_dict=False
         )
         max_tokens = int(body["max_tokens"])
         if max_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
-        return Request(token_ids, max_tokens)
+        return Request(
+            token_ids, max_tokens, float(body["temperature"]), int(body.get("seed") or 0)
+        )
 
     def _events(self, request: Request) -> Iterator[str]:
         reason = None

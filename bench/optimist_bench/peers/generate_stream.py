@@ -34,6 +34,9 @@ class Request:
 
     token_ids: TokenIds
     max_tokens: int
+    temperature: float = 0.0
+    seed: int = 0
+    """Of the whole batch, if it is the first in it."""
     pieces: "queue.SimpleQueue[Piece]" = field(default_factory=queue.SimpleQueue)
 
 
@@ -95,17 +98,24 @@ class GenerateStream:
         self.batch_size = 1 if with_lookup else batch_size
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = load_weights(directory, dtype).to(device)
-        self._options: dict[str, Any] = {"do_sample": False, "use_cache": True}
-        if with_lookup:
-            self._options |= _LOOKUP
+        self._options: dict[str, Any] = {"use_cache": True, **(_LOOKUP if with_lookup else {})}
         ends = self._model.generation_config.eos_token_id
         self._end_token_ids = frozenset(ends if isinstance(ends, list) else [ends])
 
     @torch.inference_mode()
     def answer(self, requests: Sequence[Request]) -> None:
-        """Answers requests in one batch, padded on the left; each gets a last piece."""
+        """Answers requests in one batch, padded on the left; each gets a last piece.
+
+        Args:
+            requests: All of the same temperature.
+        """
         pad_token_id = min(self._end_token_ids)
         token_ids, mask = pad_left([request.token_ids for request in requests], pad_token_id)
+        temperature = requests[0].temperature
+        sampling: dict[str, Any] = {"do_sample": temperature > 0}
+        if temperature > 0:
+            torch.manual_seed(requests[0].seed)
+            sampling |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
         answers = [_Answer(each, self.tokenizer, self._end_token_ids) for each in requests]
         self._model.generate(
             token_ids.to(self._model.device),
@@ -114,4 +124,5 @@ class GenerateStream:
             max_new_tokens=max(request.max_tokens for request in requests),
             streamer=_Streamer(answers),
             **self._options,
+            **sampling,
         )

@@ -1,7 +1,8 @@
 """`optimist bench engines`: its prompts, rows and plot; a run of all engines with a small model."""
 
 import json
-from itertools import product
+from collections import Counter
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,9 +13,10 @@ from optimist_bench.__main__ import main as bench
 from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.command import EnginesSettings, main
 from optimist_bench.engines.plot import draw
-from optimist_bench.engines.report import Key, describe, make_rows
+from optimist_bench.engines.report import Key, make_rows
 from optimist_bench.engines.servers import ENGINES, Engine, find_vllm_version, require_vllm
-from optimist_bench.engines.workloads import WORKLOADS, make_prompts, read_files
+from optimist_bench.engines.tables import combine, describe
+from optimist_bench.engines.workloads import SAMPLED, WORKLOADS, make_prompts, read_files
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from tests.bench.conftest import ReportOf
@@ -51,8 +53,36 @@ def test_a_predicted_rewrite_is_the_same_request_with_the_file_attached(tmp_path
     for prompt in predicted:
         assert prompt.prediction is not None
         assert prompt.text.startswith(prompt.prediction)
-    assert len({each.text for each in make_prompts("chat", pairs, 12)}) == 8
-    assert len(make_prompts("chat", pairs, 2)) == 2
+
+
+def test_a_wrong_prediction_is_a_file_attached_to_a_chat(tmp_path: Path) -> None:
+    pairs = pairs_file(tmp_path, 5)
+    chats, wrong = (make_prompts(each, pairs, 3, 20) for each in ("chat", "wrong-predicted"))
+    assert [(each.text, each.seed) for each in chats] == [(each.text, each.seed) for each in wrong]
+    # A question that comes again is sampled with another seed.
+    assert len({each.seed for each in chats}) == 20
+    assert [each.prediction for each in chats] == [None] * 20
+    files = [each.prediction for each in make_prompts("rewrite-predicted", pairs, 5)]
+    assert [each.prediction for each in wrong] == files * 4
+
+
+def test_an_agent_is_sent_the_whole_conversation_about_a_file(tmp_path: Path) -> None:
+    source = "\n".join(f"name = {number}  # of a name" for number in range(40))
+    (tmp_path / "file").write_text(source)
+    fixed, renamed = (
+        prompt.conversation() for prompt in make_prompts("edit-agent", str(tmp_path), 1, 2)
+    )
+    for requests, right in ((fixed, source), (renamed, source.replace("name", "label"))):
+        assert [len(each) for each in requests] == [1, 3, 5, 7]
+        for shorter, longer in pairwise(requests):
+            assert longer[: len(shorter)] == shorter
+        last = requests[-1]
+        assert [each["role"] for each in last] == ["user", "assistant"] * 3 + ["user"]
+        parts, changes = zip(*(each["content"].split("\n\n") for each in last[::2]), strict=True)
+        assert "\n".join(parts) == source
+        assert len(set(changes)) == 1
+        answers = [each["content"] for each in last[1::2]]
+        assert right.startswith("\n".join(answers))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -60,9 +90,10 @@ def test_more_streams_add_requests_to_the_same_ones(tmp_path: Path, workload: st
     pairs = pairs_file(tmp_path, 5)
     few, many = make_prompts(workload, pairs, 2), make_prompts(workload, pairs, 2, 10)
     assert make_prompts(workload, pairs, 2, 2) == few == many[:2]
-    assert len({each.text for each in many}) == len(many) == 10
-    with pytest.raises(SetupError, match=rf"^--streams: {workload} has 1[06] requests, not 17$"):
-        make_prompts(workload, pairs, 2, 17)
+    assert len(set(many)) == len(many) == 10
+    if workload not in SAMPLED:
+        with pytest.raises(SetupError, match=rf"^--streams: {workload} has 10 requests, not 17$"):
+            make_prompts(workload, pairs, 2, 17)
 
 
 def test_what_vllm_s_environment_has_is_found(tmp_path: Path) -> None:
@@ -105,10 +136,11 @@ ROUNDS = {
 REWRITES = ("rewrite", "rewrite-predicted")
 
 
-def _report() -> dict[str, Any]:
-    engines = ("optimist", "optimist-plain", "transformers-lookup")
+def _report(*engines: str) -> dict[str, Any]:
     facts = {"model": "models/smollm2", "dtype": "float32", "cpu": "2 x Processor", "threads": 2}
-    facts |= {"turns": 2, "max_tokens": 10, "versions": {"optimist": "0.1.0"}}
+    facts |= {"max_tokens": 10, "versions": {"optimist": "0.1.0"}}
+    facts |= {"prompts_digest": {"rewrite": "0123"}}
+    engines = engines or ("optimist", "optimist-plain", "transformers-lookup")
     return facts | {"rows": make_rows(ROUNDS, engines, REWRITES, [1])}
 
 
@@ -117,28 +149,50 @@ def test_a_row_has_the_median_the_spread_and_what_it_was_compared_with() -> None
     ours = rows["optimist", "rewrite"]
     assert ours["tokens"] == 20
     assert (ours["seconds"], ours["seconds_min"], ours["seconds_max"]) == (4.5, 4, 5)
-    assert ours["tokens_per_second"] == 4.5
+    assert (ours["tokens_per_second"], ours["tokens_per_second_mean"]) == (4.5, 4.5)
     assert ours["time_to_first_token_ms"] == 1125
     assert ours["front_us_per_token"] == 225
     assert ours["same_text"] == 0.75
     assert [each["stolen_share"] for each in ours["rounds"]] == [0.125, 0.125]
-    assert rows["optimist", "rewrite-predicted"]["same_text"] == 1
+    predicted = rows["optimist", "rewrite-predicted"]
+    # Of its two turns, 4 and 2 times as fast as the plain one in the same turn.
+    assert (ours["gain"], predicted["gain"]) == (0.9, 3)
+    assert predicted["same_text"] == 1
     itself = rows["optimist-plain", "rewrite"]
-    assert itself["same_text"] is None
-    assert itself["same_text_reason"] == "these are the answers to compare with"
+    # Its second turn is compared with its first.
+    assert (itself["same_text"], itself["gain"]) == (1, None)
     # It takes no prediction, so that this is the same measurement.
     assert rows["optimist-plain", "rewrite-predicted"]["seconds"] == itself["seconds"]
     assert (ours["requests"], itself["requests"]) == (2, 2)
     alone = rows["transformers-lookup", "rewrite"]
-    assert alone["same_text"] is None
+    assert (alone["same_text"], alone["gain"]) == (None, None)
     assert alone["same_text_reason"] == "transformers was not run"
 
 
-def test_texts_are_compared_as_far_as_both_have_the_request() -> None:
-    key = Key("optimist-plain", "chat", 1)
-    measured = {key: [_round(1, "a")], key._replace(streams=2): [_round(1, "a", "b")]}
-    rows = make_rows(measured, ["optimist-plain"], ["chat"], [1, 2])
-    assert [(row["requests"], row["same_text"]) for row in rows] == [(1, None), (2, 1)]
+def test_each_request_is_compared_where_it_was_asked_with_the_fewest_streams() -> None:
+    plain = Key("optimist-plain", "chat", 1)
+    measured = {plain: [_round(1, "a")], plain._replace(streams=2): [_round(1, "a", "b")]}
+    for streams, texts in ((1, "a"), (2, "xc")):
+        measured[Key("optimist", "chat", streams)] = [_round(1, *texts)]
+    rows = make_rows(measured, ["optimist-plain", "optimist"], ["chat"], [1, 2])
+    assert [(row["requests"], row["same_text"]) for row in rows] == [
+        (1, None),
+        (1, 1),
+        (2, 1),
+        (2, 0),
+    ]
+    assert rows[0]["same_text_reason"] == "these are the answers to compare with"
+
+
+def test_who_takes_no_batches_is_asked_one_request_at_a_time() -> None:
+    measured = {
+        Key("transformers", "chat", 1): [_round(2, "a")],
+        Key("transformers", "chat", 2): [_round(1, "a", "b")],
+        Key("transformers-lookup", "chat", 1): [_round(1, "a")],
+    }
+    rows = make_rows(measured, ["transformers-lookup"], ["chat"], [1, 2])
+    assert [(row["streams"], row["sent_streams"]) for row in rows] == [(1, 1), (2, 1)]
+    assert [(row["gain"], row["same_text"]) for row in rows] == [(2, 1), (0.5, 1)]
 
 
 def test_a_report_is_printed_and_drawn_again(
@@ -147,9 +201,17 @@ def test_a_report_is_printed_and_drawn_again(
     saved, plot = tmp_path / "report.json", tmp_path / "plot.svg"
     saved.write_text(json.dumps(_report()))
     assert main(["--report", str(saved), "--plot", str(plot)]) == 0
-    assert capsys.readouterr().out == describe(_report()) + "\n"
-    row = "| rewrite | 1 | optimist | 20 | 4.5 | 4.5 (4.0 to 5.0) | 1125 | 225 | 75% |"
-    assert row in describe(_report())
+    printed = capsys.readouterr().out
+    assert printed == describe(_report()) + "\n"
+    for line in (
+        "| workload | at a time | optimist | optimist-plain | transformers-lookup |",
+        "| rewrite | 1 | 4.5 (0.90) | 5.0 | **10.0** |",
+        "| rewrite-predicted | 1 | **15.0** (3.00) | 5.0 | 10.0 |",
+        "Same text as without drafts, at least: optimist 75% greedy; optimist-plain 100% greedy.",
+        "| tokens/s, 1 at a time | rewrite | rewrite-predicted |",
+        "| optimist | 4 | 15 |",
+    ):
+        assert line in printed.splitlines()
     texts = "".join(ElementTree.parse(plot).getroot().itertext())
     for text in ("smollm2, float32, 2 x Processor", "tokens per second", *REWRITES, "optimist"):
         assert text in texts
@@ -158,13 +220,31 @@ def test_a_report_is_printed_and_drawn_again(
         draw(_report(), Path("/nowhere/plot.svg"))
 
 
+def test_reports_of_different_engines_are_one_table(tmp_path: Path) -> None:
+    parts = [_report("optimist", "optimist-plain"), _report("transformers-lookup")]
+    assert describe(combine(parts)) == describe(_report())
+    paths = [tmp_path / "ours.json", tmp_path / "peers.json"]
+    for change, message in (
+        ({"dtype": "bfloat16"}, "--report: dtype is float32 and bfloat16"),
+        ({"prompts_digest": {"rewrite": "4567"}}, "--report: the requests of rewrite are not the"),
+    ):
+        for path, part in zip(paths, (parts[0], parts[1] | change), strict=True):
+            path.write_text(json.dumps(part))
+        with pytest.raises(SetupError, match=message):
+            main(["--report", ",".join(map(str, paths))])
+
+
 SERVER = r"""
 import json, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-port, starts = sys.argv[1:]
-with open(starts, "a") as file:
-    file.write("started\n")
+port, path = sys.argv[1:]
+
+def note(line):
+    with open(path, "a") as file:
+        file.write(line + "\n")
+
+note("{}")
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -172,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer("process_cpu_seconds_total 1.5" if self.path == "/metrics" else models)
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
+        note(self.rfile.read(int(self.headers["content-length"])).decode())
         choice = {"index": 0, "delta": {"content": "Yes."}}
         event = {"choices": [choice], "usage": {"completion_tokens": 2}}
         self._answer(f"data: {json.dumps(event)}\n\n")
@@ -186,31 +266,43 @@ ThreadingHTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 """
 
 
-@pytest.mark.parametrize(("keep_running", "num_starts"), [("false", 3), ("true", 1)])
+@pytest.mark.parametrize(
+    ("keep_running", "num_starts", "order"),
+    [
+        # Side by side, with one stream and with two.
+        ("true", 1, ["optimist", "transformers"] * 2 + ["transformers", "optimist"] * 2),
+        ("false", 2, ["optimist", "transformers", "transformers", "optimist"]),
+    ],
+)
 def test_servers_are_started_in_each_turn_or_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     keep_running: str,
     num_starts: int,
+    order: list[str],
 ) -> None:
     for name in ("optimist", "transformers"):
         words = ("{python}", "-c", SERVER.replace("{", "{{").replace("}", "}}"), "{port}")
         engine = Engine((*words, str(tmp_path / name)), "transformers")
         monkeypatch.setitem(ENGINES, name, engine)
     arguments = ["--model", str(BUNDLED_MODEL), "--engines", "optimist,transformers", "--json"]
-    arguments += ["--workloads", "chat", "--prompts", "1", "--streams", "1,2", "--turns", "3"]
+    arguments += ["--workloads", "chat", "--prompts", "1", "--streams", "1,2", "--turns", "2"]
     assert main([*arguments, "--keep-running", keep_running]) == 0
     printed = capsys.readouterr()
     report = json.loads(printed.out)
     assert report["keep_running"] is (keep_running == "true")
     sizes = [(row["streams"], row["requests"], len(row["rounds"])) for row in report["rows"]]
-    assert sizes == [(1, 1, 3), (1, 1, 3), (2, 2, 3), (2, 2, 3)]
+    assert sizes == [(1, 1, 2), (1, 1, 2), (2, 2, 2), (2, 2, 2)]
     assert all(row["front_us_per_token"] == 0 for row in report["rows"])
-    order = [line.split()[-1] for line in printed.err.splitlines() if line.startswith("turn ")]
-    assert order == ["optimist", "transformers", "transformers", "optimist", "optimist", order[1]]
+    asked = [line.split()[-1] for line in printed.err.splitlines() if line.startswith("turn ")]
+    assert asked == order
     for name in ("optimist", "transformers"):
-        assert (tmp_path / name).read_text().count("started") == num_starts
+        requests = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        assert requests.count({}) == num_starts
+        # Warm-ups have none; rounds are asked with different ones, as they repeat their prompts.
+        salts = [each["cache_salt"] for each in requests if "cache_salt" in each]
+        assert sorted(Counter(salts).values()) == [1, 1, 2, 2]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from optimist_bench.peers.generate_server import GenerateServer
-from optimist_bench.peers.generate_stream import Piece, Request
+from optimist_bench.peers.generate_stream import GenerateStream, Piece, Request
 from optimist_bench.peers.process import PeerError, PeerProcess, Setup
 from optimist_training.data.edits import unseen_edits
 from optimist_training.data.tokenizer import end_token, prompt_of
@@ -157,11 +157,42 @@ def test_what_waits_is_answered_in_batches(http: httpx.Client, server: GenerateS
     assert engine.batches == [1, 2, 1]
 
 
+def test_a_batch_has_one_temperature(http: httpx.Client, server: GenerateServer) -> None:
+    engine: Any = server.engine
+    engine.may_answer.clear()
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(http.post, "/v1/chat/completions", json=BODY)
+        assert engine.begun.get(timeout=10) == 1
+        sampled = BODY | {"temperature": 1, "seed": 7}
+        others = [
+            pool.submit(http.post, "/v1/chat/completions", json=body) for body in (BODY, sampled)
+        ]
+        while server.waiting.qsize() < 2:
+            time.sleep(0.01)
+        engine.may_answer.set()
+        assert all(_events(each.result()) for each in (first, *others))
+    assert engine.batches == [1, 1, 1]
+
+
+@pytest.mark.parametrize("with_lookup", [False, True])
+def test_sampled_answers_are_of_their_seed(with_lookup: bool) -> None:
+    engine = GenerateStream(str(BUNDLED_MODEL), "float32", 8, with_lookup=with_lookup)
+    tokens = engine.tokenizer.encode("abc", add_special_tokens=False)
+
+    def answer(temperature: float, seed: int) -> str:
+        request = Request(tokens, 24, temperature, seed)
+        engine.answer([request])
+        return "".join(request.pieces.get().text for _ in range(request.pieces.qsize()))
+
+    # The model is very sure of its tokens.
+    assert answer(1e4, 1) == answer(1e4, 1) != answer(1e4, 2)
+    assert answer(0.0, 1) == answer(0.0, 2)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stream": False}, "only greedy, streamed answers"),
-        ({"temperature": 1}, "only greedy, streamed answers"),
+        ({"stream": False}, "only streamed answers"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"messages": None}, "TypeError"),
     ],
