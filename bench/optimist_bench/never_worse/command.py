@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,8 +10,15 @@ from optimist_bench.harness.command import names, numbers, run_command
 from optimist_bench.harness.pair import load_tokenizer
 from optimist_bench.never_worse.curves import CURVES
 from optimist_bench.never_worse.grid import SCENARIOS, find_cells, run_cells
+from optimist_bench.never_worse.record import record
 from optimist_bench.never_worse.report import describe, make_report
-from optimist_bench.never_worse.texts import WORKLOADS, Texts, generate_texts, load_texts
+from optimist_bench.never_worse.texts import (
+    WORKLOADS,
+    Texts,
+    generate_texts,
+    load_texts,
+    save_texts,
+)
 from optimist_common.settings import CommaSeparated, ServiceSettings
 from optimist_scheduler.core.requests.config import DraftWidthPolicy
 
@@ -41,6 +48,18 @@ class NeverWorseSettings(ServiceSettings):
     )
     quick: bool = Field(False, description="1 and 8 requests at a time, undisturbed: true or false")
     cases: str = Field("", description="file with recorded texts; empty: generated ones")
+    record: str = Field(
+        "", description="file to write texts to that --model answers, to simulate these"
+    )
+    model: str = Field("models/smollm2", description="directory of the model that is served")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "bfloat16", description="number format of its weights: float32 or bfloat16"
+    )
+    files: str = Field(
+        "",
+        description="what is rewritten: a directory of text files, or JSON lines with `before`; "
+        "empty: sources of this package",
+    )
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer of generated texts"
     )
@@ -65,6 +84,10 @@ def measure(settings: NeverWorseSettings) -> dict[str, Any]:
 
 
 def _find_texts(settings: NeverWorseSettings) -> Texts:
+    if settings.record:
+        texts = record(settings.model, settings.dtype, settings.files)
+        save_texts(texts, settings.record)
+        return texts
     if settings.cases:
         return load_texts(settings.cases)
     return generate_texts(settings.tokenizer, load_tokenizer(settings.tokenizer))
