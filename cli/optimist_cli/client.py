@@ -26,6 +26,7 @@ class ChatRequest:
     """The expected answer, or several of them, the most likely one first."""
     max_tokens: int | None = None
     temperature: float = 0.0
+    seed: int | None = None
     num_choices: int = 1
 
     def body(self) -> dict[str, Any]:
@@ -40,8 +41,9 @@ class ChatRequest:
         }
         if self.prediction is not None:
             body["prediction"] = _prediction(self.prediction)
-        if self.max_tokens is not None:
-            body["max_tokens"] = self.max_tokens
+        for name in ("max_tokens", "seed"):
+            if (value := getattr(self, name)) is not None:
+                body[name] = value
         if self.num_choices > 1:
             body["n"] = self.num_choices
         return body

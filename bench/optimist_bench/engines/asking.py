@@ -94,7 +94,10 @@ class Asker:
 
     def _ask(self, prompt: Prompt, max_tokens: int) -> Answer:
         messages = [{"role": "user", "content": prompt.text}]
-        request = ChatRequest(self._model, messages, prompt.prediction, max_tokens)
+        temperature = 0.0 if prompt.seed is None else 1.0
+        request = ChatRequest(
+            self._model, messages, prompt.prediction, max_tokens, temperature, prompt.seed
+        )
         started = perf_counter()
         first, texts = None, []
         try:

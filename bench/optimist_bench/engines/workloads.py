@@ -50,6 +50,8 @@ class Prompt:
     text: str
     prediction: str | None = None
     """What the answer probably repeats."""
+    seed: int | None = None
+    """Sampled with it at temperature 1; None: greedy."""
 
 
 def sent_workload(workload: str, *, takes_predictions: bool) -> str:

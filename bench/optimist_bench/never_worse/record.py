@@ -1,6 +1,7 @@
 """Asks a model the workloads, and keeps the tokens of prompts and answers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from optimist_bench.engines.workloads import Prompt, make_prompts
@@ -12,24 +13,18 @@ MAX_TOKENS = 256
 _NUM_QUESTIONS = 16
 
 
-def make_rewrites(files: str, number: int = NUM_TEXTS) -> list[Prompt]:
+def make_rewrites(files: str) -> list[Prompt]:
     """Returns files to rewrite, with themselves as what the answers probably repeat."""
-    return make_prompts("rewrite-predicted", files, number)
+    return make_prompts("rewrite-predicted", files, NUM_TEXTS)
 
 
-def make_questions(number: int = NUM_TEXTS) -> list[Prompt]:
-    """Returns questions; one that comes again is sampled with another seed."""
-    asked = make_prompts("chat", "", _NUM_QUESTIONS, _NUM_QUESTIONS)
-    return [asked[each % len(asked)] for each in range(number)]
-
-
-def make_options(number: int, *, is_sampled: bool) -> Options:
-    """Returns how a request is answered: greedily, or by its own seed at temperature 1.
+def make_questions() -> list[Prompt]:
+    """Returns questions, each to be sampled by a seed of its own.
 
     A small model's greedy stories repeat themselves, so that even a wrong prediction comes true.
     """
-    sampled: Options = {"temperature": 1.0, "seed": number} if is_sampled else {"temperature": 0.0}
-    return {**sampled, "max_tokens": MAX_TOKENS}
+    asked = make_prompts("chat", "", _NUM_QUESTIONS, _NUM_QUESTIONS)
+    return [replace(asked[seed % len(asked)], seed=seed) for seed in range(NUM_TEXTS)]
 
 
 def record(model: str, dtype: str, files: str) -> Texts:
@@ -42,22 +37,16 @@ def record(model: str, dtype: str, files: str) -> Texts:
     rewrites, questions = make_rewrites(files), make_questions()
     tokenizer = load_tokenizer(model, "--model")
     with LLM(model, dtype=dtype) as served:
-        rewritten = _ask(served, tokenizer, rewrites, rewrites, is_sampled=False)
-        told = _ask(served, tokenizer, questions, rewrites, is_sampled=True)
+        rewritten = _ask(served, tokenizer, rewrites, rewrites)
+        told = _ask(served, tokenizer, questions, rewrites)
     return Texts(f"{model}/tokenizer.json", rewritten, told)
 
 
 def _ask(
-    served: LLM,
-    tokenizer: Any,
-    prompts: Sequence[Prompt],
-    files: Sequence[Prompt],
-    *,
-    is_sampled: bool,
+    served: LLM, tokenizer: Any, prompts: Sequence[Prompt], files: Sequence[Prompt]
 ) -> list[Text]:
     results = served.chat(
-        [[Message("user", prompt.text)] for prompt in prompts],
-        [make_options(number, is_sampled=is_sampled) for number in range(len(prompts))],
+        [[Message("user", prompt.text)] for prompt in prompts], [_options(each) for each in prompts]
     )
     return [
         Text(
@@ -71,3 +60,9 @@ def _ask(
         )
         for prompt, file, result in zip(prompts, files, results, strict=True)
     ]
+
+
+def _options(prompt: Prompt) -> Options:
+    if prompt.seed is None:
+        return {"temperature": 0.0, "max_tokens": MAX_TOKENS}
+    return {"temperature": 1.0, "seed": prompt.seed, "max_tokens": MAX_TOKENS}

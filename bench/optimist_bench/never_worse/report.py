@@ -13,6 +13,7 @@ def make_report(cells: Sequence[dict[str, Any]], seconds: float) -> dict[str, An
     """Returns the report on all cells."""
     return {
         "seconds": round(seconds, 1),
+        "all_right": not any(cell.get("num_different_texts") for cell in cells),
         "cells": list(cells),
         "worst": min(cells, key=lambda cell: cell["ratio"], default=None),
         "virtual": _summarise([cell for cell in cells if cell["is_virtual"]]),
