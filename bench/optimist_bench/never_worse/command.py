@@ -1,6 +1,7 @@
 """The command: which cells are computed, and of which texts."""
 
 import os
+import sys
 import time
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from optimist_bench.never_worse.curves import CURVES
 from optimist_bench.never_worse.grid import SCENARIOS, find_cells, run_cells
 from optimist_bench.never_worse.real import RealRun, run_for_real
 from optimist_bench.never_worse.record import record
-from optimist_bench.never_worse.report import describe, make_report
+from optimist_bench.never_worse.report import describe, make_report, name_cell
 from optimist_bench.never_worse.texts import (
     WORKLOADS,
     Texts,
@@ -92,7 +93,10 @@ def measure(settings: NeverWorseSettings) -> dict[str, Any]:
     cells = list(find_cells(settings.workloads, rows, settings.curves, scenarios))
     num_cores = len(os.sched_getaffinity(0))
     num_processes = settings.processes or num_cores
-    found = list(run_cells(cells, texts, settings.draft_width, num_processes))
+    found = []
+    for cell in run_cells(cells, texts, settings.draft_width, num_processes):
+        found.append(cell)
+        print(f"{name_cell(cell)}: {cell['ratio']:.3f}", file=sys.stderr)
     if settings.model and settings.turns:
         real = RealRun(
             model=settings.model,

@@ -31,6 +31,11 @@ def _summarise(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def name_cell(cell: dict[str, Any]) -> str:
+    """Returns a cell's coordinates in words."""
+    return ", ".join(f"{name} {cell[name]}" for name in COORDINATES)
+
+
 def describe(report: dict[str, Any]) -> str:
     """Returns worst and median ratios by workload and curve, as a table in Markdown."""
     curves = list(dict.fromkeys(cell["curve"] for cell in report["cells"]))
@@ -54,8 +59,7 @@ def describe(report: dict[str, Any]) -> str:
         lines.append(f"| {workload} | {ratios} |")
     worst = report["worst"]
     if worst is not None:
-        where = ", ".join(f"{name} {worst[name]}" for name in COORDINATES)
-        lines += ["", f"Worst: {worst['ratio']:.3f} ({where})."]
+        lines += ["", f"Worst: {worst['ratio']:.3f} ({name_cell(worst)})."]
     below = report["virtual"]["below"] + report["real"]["below"]
     lines.append(f"Below {LEAST_RATIO}: {below} of {len(report['cells'])}.")
     return "\n".join(lines)
