@@ -11,6 +11,7 @@ BENCHMARKS = {
     "drafts": "optimist_bench.drafts.command",
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
+    "never-worse": "optimist_bench.never_worse.command",
     "overhead": "optimist_bench.overhead.command",
     "overlap": "optimist_bench.overlap.command",
     "overload": "optimist_bench.overload.command",

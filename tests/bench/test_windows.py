@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from optimist_bench.windows.settings import VirtualSettings
-from optimist_bench.windows.timeline import Cores, Service, Timeline
+from optimist_bench.harness.virtual.settings import VirtualSettings
+from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_common.errors import SetupError
 from tests.bench.conftest import ReportOf
 

@@ -1,38 +1,12 @@
-"""What is run, on which services, and what these cost in virtual time."""
+"""What is run, and on which services."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from optimist_bench.harness.command import ProposerAlgorithm
+from optimist_bench.harness.virtual.settings import VirtualSettings
 from optimist_common.settings import ServiceSettings
-
-
-class VirtualSettings(BaseModel):
-    """A run in virtual time: what takes how much processor time, in microseconds, and on what.
-
-    The defaults are what the real services take on cores of an AMD EPYC, messages included.
-    """
-
-    virtual: bool = Field(
-        False, description="whether to compute the run in virtual time: true or false"
-    )
-    cores: int = Field(
-        0, ge=0, le=1024, description="cores that virtual services share; 0: each has its own"
-    )
-    wire_us: float = Field(50.0, ge=0, description="how long a message is on its way")
-    step_us: float = Field(800.0, ge=0, description="scheduler, for a step")
-    row_us: float = Field(30.0, ge=0, description="scheduler, for a row of a step")
-    window_us: float = Field(30.0, ge=0, description="scheduler, for a window")
-    message_us: float = Field(
-        170.0, ge=0, description="scheduler, for a batch, its answer, or a new request"
-    )
-    batch_us: float = Field(330.0, ge=0, description="proposer, for a batch")
-    observation_us: float = Field(36.0, ge=0, description="proposer, for an observation")
-    opening_us: float = Field(450.0, ge=0, description="proposer, for a request that it opens")
-    worker_us: float = Field(600.0, ge=0, description="worker, for a step, on a core")
-    worker_row_us: float = Field(20.0, ge=0, description="worker, for a row of a step, on a core")
-    load_token_us: float = Field(2.0, ge=0, description="who sends the requests, for a token")
 
 
 class WindowsSettings(VirtualSettings, ServiceSettings):
@@ -44,6 +18,9 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
 
     section: ClassVar[str] = "bench_windows"
 
+    virtual: bool = Field(
+        False, description="whether to compute the run in virtual time: true or false"
+    )
     pairs: str = Field("", description="JSON lines with `before` and `after`; empty: generated")
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
@@ -59,12 +36,7 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
     free_tokens: int = Field(0, ge=0, description="tokens of a pass that make it no longer")
     pass_row_us: int = Field(0, ge=0, description="how much longer each request makes it")
-    looks_up: bool = Field(
-        True, description="whether the worker looks drafts up in predictions: true or false"
-    )
     depth: int = Field(2, ge=1, le=3, description="plans in flight")
-    wait_ms: float = Field(10.0, ge=0, description="longest wait for a window between two passes")
-    wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")
 
     def describe_worker(self) -> dict[str, int]:
         """Returns the settings of the simulated worker, but for its texts."""

@@ -1,7 +1,6 @@
-"""A run in virtual time: the worker, who sends the requests, and the report."""
+"""A run in virtual time: who sends the requests, and the report."""
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.pair import Pair, load_vocabulary
 from optimist_bench.harness.simulated_service import (
     SimulatedSettings,
@@ -18,66 +16,19 @@ from optimist_bench.harness.simulated_service import (
     make_model,
 )
 from optimist_bench.harness.truth_worker import TruthWorker
-from optimist_bench.windows.proposing import Links, Proposer
+from optimist_bench.harness.virtual.proposing import Links, Proposer, make_proposer
+from optimist_bench.harness.virtual.scheduling import Engine
+from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
+from optimist_bench.harness.virtual.worker import Worker
 from optimist_bench.windows.report import Costs, Progress, make_report
 from optimist_bench.windows.requests import Requests
-from optimist_bench.windows.scheduling import Engine
 from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.timeline import Cores, Service, Timeline
-from optimist_common.columns import INT32_BYTES
-from optimist_proposer.service import build_following
-from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.translate import finished_message
-
-NO_LIMIT_MS = 2**31
-"""Of processor time on a request: clocks decide nothing here."""
-
-
-class Worker(Service):
-    """The worker: passes take their time, of which its own work is a part."""
-
-    def __init__(
-        self, timeline: Timeline, cores: Cores, settings: WindowsSettings, model: TruthWorker
-    ) -> None:
-        super().__init__(timeline, cores)
-        self._settings, self._model = settings, model
-        self._simulated = SimulatedSettings(**settings.describe_worker())
-        self.answer: Callable[[worker_pb2.ExecuteResponse], None]
-        """Takes results when they have reached the scheduler."""
-        self._plans: deque[worker_pb2.ExecuteRequest] = deque()
-        self._runs = False
-        self._idle_since = 0.0
-
-    def run(self, plan: worker_pb2.ExecuteRequest) -> None:
-        """Runs a plan after those that came before."""
-        self._plans.append(plan)
-        if not self._runs:
-            self._begin_pass()
-
-    def _begin_pass(self) -> None:
-        self._runs = True
-        self.ask(partial(self._execute, self._plans.popleft(), self._timeline.now))
-
-    def _execute(self, plan: worker_pb2.ExecuteRequest, started: float) -> None:
-        response, settings = self._model.execute(plan), self._settings
-        num_rows = len(response.slots) // INT32_BYTES
-        self.spend(settings.worker_us + settings.worker_row_us * num_rows)
-        pass_us = find_step_us(self._simulated, response.num_tokens, num_rows)
-        left_us = max(started + pass_us - self.time, 0.0)
-        response.idle_ns = round(1000 * (started - self._idle_since))
-        response.step_ns = round(1000 * (self.time + left_us - started))
-        self.send(left_us, self._end_pass)
-        self.send(left_us + settings.wire_us, partial(self.answer, response))
-
-    def _end_pass(self) -> None:
-        self._runs, self._idle_since = False, self._timeline.now
-        if self._plans:
-            self._begin_pass()
 
 
 class Load(Service):
@@ -146,17 +97,15 @@ def run_virtually(
 ) -> dict[str, Any]:
     """Runs all requests in virtual time; returns the report."""
     timeline, cores = Timeline(), Cores(settings.cores)
-    proposing = ProposerSettings(
-        model="", algorithm=settings.algorithm, max_alignment_ms=NO_LIMIT_MS
-    )
     vocabulary = load_vocabulary(tokenizer)
     proposers = [
-        Proposer(timeline, cores, settings, build_following(proposing, vocabulary, None))
+        make_proposer(timeline, cores, settings, vocabulary, settings.algorithm)
         for _ in range(settings.replicas)
     ]
     scheduler, model = _make_cores(settings, pairs)
     engine = Engine(timeline, cores, settings, scheduler, Links(proposers))
-    worker = Worker(timeline, cores, settings, model)
+    simulated = SimulatedSettings(**settings.describe_worker())
+    worker = Worker(timeline, cores, settings, model, partial(find_step_us, simulated))
     requests = Requests(pairs, settings.requests)
     load = Load(timeline, cores, settings, requests, engine, proposers)
     engine.run_plan = worker.run

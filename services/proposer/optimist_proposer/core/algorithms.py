@@ -1,6 +1,7 @@
 """The algorithms by the names that settings know them by."""
 
 from collections.abc import Callable
+from functools import cache
 
 from optimist_aligner import Aligner
 from optimist_aligner.algorithm import Algorithm
@@ -8,6 +9,8 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_common.errors import SetupError, one_line
 
 
+# It takes seconds, and remembers nothing of requests.
+@cache
 def _auto(vocabulary: Vocabulary) -> Algorithm:
     algorithm = Aligner(vocabulary)
     # Built now, so that no request waits for it.

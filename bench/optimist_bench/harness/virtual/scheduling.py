@@ -6,9 +6,9 @@ from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
-from optimist_bench.windows.proposing import Batch, Link, Links, read_window
-from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.timeline import Cores, Service, Timeline
+from optimist_bench.harness.virtual.proposing import Batch, Link, Links, read_window
+from optimist_bench.harness.virtual.settings import VirtualSettings
+from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_proposer.core.messages import Answer
 from optimist_scheduler.core.base.values import NO_OUTPUTS, StepOutputs
 from optimist_scheduler.core.requests.following import LOOKED_UP_LOSS, find_slack
@@ -30,7 +30,7 @@ class Engine(Service):
         self,
         timeline: Timeline,
         cores: Cores,
-        settings: WindowsSettings,
+        settings: VirtualSettings,
         scheduler: Scheduler,
         links: Links,
     ) -> None:
@@ -59,8 +59,9 @@ class Engine(Service):
         self.spend(self._costs.message_us)
         self._flush()
         self._scheduler.add(new, self.time / 1e6)
-        self._links.open(new)
-        self._send_batches_soon()
+        if new.is_followed:
+            self._links.open(new)
+            self._send_batches_soon()
         self._wake()
 
     def take_result(self, response: worker_pb2.ExecuteResponse) -> None:

@@ -9,16 +9,23 @@ from functools import partial
 
 import numpy as np
 
-from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.timeline import Cores, Service, Timeline
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_bench.harness.command import ProposerAlgorithm
+from optimist_bench.harness.virtual.settings import VirtualSettings
+from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import SentWindow
 from optimist_proposer.core.messages import Answer, Observation, Open
 from optimist_proposer.following import Following
+from optimist_proposer.service import build_following
+from optimist_proposer.settings import ProposerSettings
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.windows.window import Window
 from optimist_scheduler.proposers.links import MAX_UNANSWERED_BATCHES
 from optimist_scheduler.proposers.proposers import find_batch_size
+
+NO_LIMIT_MS = 2**31
+"""Of processor time on a request: clocks decide nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class Proposer(Service):
     """One proposer, which answers batches in turn."""
 
     def __init__(
-        self, timeline: Timeline, cores: Cores, settings: WindowsSettings, following: Following
+        self, timeline: Timeline, cores: Cores, settings: VirtualSettings, following: Following
     ) -> None:
         super().__init__(timeline, cores)
         self._settings, self._following = settings, following
@@ -54,6 +61,18 @@ class Proposer(Service):
             + costs.observation_us * len(batch.observations)
         )
         self.send(costs.wire_us, partial(take_answer, answer))
+
+
+def make_proposer(
+    timeline: Timeline,
+    cores: Cores,
+    settings: VirtualSettings,
+    vocabulary: Vocabulary,
+    algorithm: ProposerAlgorithm = "auto",
+) -> Proposer:
+    """Returns a proposer with the limits of the real one, but for its processor time."""
+    proposing = ProposerSettings(model="", algorithm=algorithm, max_alignment_ms=NO_LIMIT_MS)
+    return Proposer(timeline, cores, settings, build_following(proposing, vocabulary, None))
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +133,8 @@ class Links:
         predicted, prompt = (
             array("i", each) for each in (new.predicted_token_ids, new.prompt_token_ids)
         )
-        self._followed[new.request_id] = _Followed(Open(new.request_id, [predicted], prompt, ""))
+        opening = Open(new.request_id, [predicted], prompt, "")
+        self._followed[new.request_id] = _Followed(opening, token_ids=list(new.output_token_ids))
         self._unsent[new.request_id] = None
 
     def close(self, request_id: str) -> None:

@@ -1,0 +1,1 @@
+"""`optimist bench never-worse`: whether there is a load that drafts make slower."""
