@@ -175,18 +175,15 @@ class SlotPlanes {
 
   // Returns how many of its drafts each row has at most a given hazard of: `drafts` if all.
   py::object count_worth(const py::handle& slots, const py::handle& lengths,
-                         const py::object& drafts, const py::handle& depths,
-                         const py::handle& is_valued) const {
+                         const py::object& drafts, const py::handle& depths) const {
     const Column<int64_t> of_rows(slots);
     const Column<int32_t> long_as(lengths), most(drafts);
     const Column<float> deepest(depths);
-    const Column<bool> valued(is_valued);
     const int64_t last = hazards_.size() - 1;
     std::vector<int32_t> worth(most.begin(), most.end());
     bool are_all = true;
     for (int64_t row = 0; row < of_rows.size(); ++row) {
       const int64_t slot = of_rows[row];
-      if (!valued.at(slot)) continue;
       const float depth = deepest.at(row);
       if (is_tree_.at(slot)) {
         const float* nodes = &node_hazards_[slot * most_drafts_];

@@ -134,7 +134,8 @@ class Scheduler:
         """
         if new.request_id in self._requests:
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
-        request = build_request(new, self.config)
+        predicted_gain = self._state.table.predicted_gain.find_first()
+        request = build_request(new, self.config, predicted_gain)
         arrival = self._num_added + 1 if arrival is None else arrival
         request.arrival, request.arrival_time = arrival, now
         if not self._requests or math.isinf(self._moved_at):
@@ -251,18 +252,14 @@ class Scheduler:
     def find_unaligned(self) -> list[str]:
         """Returns the requests that a step may wait for and that have no window to draft from.
 
-        They have a prediction, or gain much; none of them rests.
+        They gain what a wait costs; none of them rests. Prompts are not held back: while one is
+        computed, the next step may wait at no cost.
         """
         table, running = self._state.table, self._state.running
         is_unaligned = table.is_worth_a_wait(running) & (
             table.window_end[running] <= table.num_tokens[running]
         )
-        unaligned = [table.request_ids[slot] for slot in running[is_unaligned].tolist()]
-        for request in self._state.waiting.requests:
-            window = request.window
-            if request.is_worth_a_wait and (window is None or not window.num_nodes):
-                unaligned.append(request.request_id)
-        return unaligned
+        return [table.request_ids[slot] for slot in running[is_unaligned].tolist()]
 
     def count_followed(self) -> tuple[int, int]:
         """Returns how many of the running requests are followed and awake, and how many rest."""

@@ -20,9 +20,9 @@ from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
-PRIOR_HAZARD = 1.0
-"""Weight of what is claimed at first, in hazards."""
-MEMORY = 0.9
+PRIOR_TOKENS = 4.0
+"""How many examined drafts the first trust in what is claimed weighs."""
+MEMORY = 0.95
 """What a lookup of a slot leaves of the weight of those before."""
 _NO_TOKEN = -1
 
@@ -119,21 +119,21 @@ class Predictions:
 class Doubts:
     """How much less likely drafts are than `CHANCES` says, by what came of those before.
 
-    Hazards are minus the logarithms of chances. Those that are claimed of the drafts that were
-    examined are compared with how many of them were wrong, of each slot by itself: what other rows
-    have come to may differ from rank to rank.
+    Hazards are minus the logarithms of chances. The mean of those that are claimed of the drafts
+    that were examined is compared with that of the share of them that were right, of each slot by
+    itself: what other rows have come to may differ from rank to rank.
     """
 
     def __init__(self, num_slots: int) -> None:
         """Believes `CHANCES` at first."""
         self._hazards = -torch.from_numpy(CHANCES).log()
         self._num_matched = torch.zeros(num_slots + 1, dtype=torch.int64)
-        self._claimed = torch.zeros(num_slots + 1)
-        self._wrong = torch.zeros(num_slots + 1)
+        self._sums = torch.zeros(3, num_slots + 1)
+        """Examined drafts, those that were right, and their hazards [3, num_slots + 1]."""
 
     def admit(self, slot: int) -> None:
         """Forgets a slot."""
-        self._claimed[slot] = self._wrong[slot] = 0
+        self._sums[:, slot] = 0
 
     def count_likely(
         self, slots: torch.Tensor, num_matched: torch.Tensor, least_chance: float
@@ -146,8 +146,10 @@ class Doubts:
             least_chance: The chance.
         """
         self._num_matched[slots] = num_matched
-        claimed, wrong = self._claimed, self._wrong
-        scales = (wrong[slots] + PRIOR_HAZARD) / (claimed[slots] + PRIOR_HAZARD)
+        examined, right, claimed = self._sums[:, slots]
+        means = torch.where(examined > 0, claimed / examined, 1.0)
+        trusted = PRIOR_TOKENS * torch.exp(-means)
+        scales = -torch.log((right + trusted) / (examined + PRIOR_TOKENS)) / means
         most = -math.log(least_chance) if least_chance > 0 else math.inf
         return (self._hazards[num_matched] * scales[:, None] <= most).sum(1)
 
@@ -155,9 +157,8 @@ class Doubts:
         """Takes what came of drafts, at least one of each slot `[num_rows]`."""
         last = torch.minimum(accepted, drafted - 1)
         claimed = self._hazards[self._num_matched[slots], last]
-        wrong = (accepted < drafted).float()
-        for sums, values in ((self._claimed, claimed), (self._wrong, wrong)):
-            sums[slots] = sums[slots] * MEMORY + values
+        new = torch.stack([last + 1.0, accepted.float(), claimed])
+        self._sums[:, slots] = self._sums[:, slots] * MEMORY + new
 
 
 class NgramDrafter:

@@ -192,7 +192,6 @@ def test_planes_are_those_of_python(seed: int) -> None:
                     starts,
                     np.maximum(ends - starts, 0),
                     np.array([random.random() * 3 for _ in slots], np.float32),
-                    np.array([random.random() < 0.8 for _ in range(NUM_SLOTS)]),
                 )
 
 

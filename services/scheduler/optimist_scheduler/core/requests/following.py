@@ -16,14 +16,19 @@ NOT_FOLLOWED = -1
 """Gain of a request that no proposer follows."""
 LEAST_GAIN = 64
 """A request that gains less rests until a window promises a token."""
-WAIT_GAIN = TOKEN
-"""Steps wait for windows of requests without a prediction that gain so much."""
+WAIT_NS = 1_200_000
+"""How long a worker has nothing to run if the next plan is made from a result, or waits for a
+window."""
 FIRST_GAIN = 256
-"""What is expected of a request that wakes."""
-FIRST_PREDICTED_GAIN = 4096
-"""What is expected of a request with a prediction."""
-MEMORY_SHIFT = 4
-"""A pass counts 1/16 of the average."""
+"""What is expected of a request that wakes, and at least of one with a prediction."""
+FIRST_PREDICTED_GAIN = 1024
+"""What is expected at most of a request with a prediction that has drafted nothing."""
+MORE_SHIFT = 3
+"""A pass counts 1/8 of the average if it gains more than that."""
+LESS_SHIFT = 2
+"""And 1/4 if it gains less: what never holds is soon waited for no more."""
+COMMON_SHIFT = 5
+"""A pass counts 1/32 of what requests with predictions gain of late."""
 LEAST_GROUP = 8
 """New tokens of a resting request that are sent to proposers together."""
 GROUP_SHIFT = 3
@@ -45,11 +50,11 @@ OVERRUN_MEMORY = 1 / 64
 """By how much less a wait is expected to overrun after each that did not."""
 
 
-def find_first_gain(num_predicted_tokens: int, *, is_followed: bool) -> int:
+def find_first_gain(num_predicted_tokens: int, predicted_gain: int, *, is_followed: bool) -> int:
     """Returns the gain that a request begins with; without a prediction it rests at first."""
     if not is_followed:
         return NOT_FOLLOWED
-    return FIRST_PREDICTED_GAIN if num_predicted_tokens else 0
+    return predicted_gain if num_predicted_tokens else 0
 
 
 def rests(gain: int) -> bool:
@@ -64,14 +69,37 @@ def average(gains: Int32Array, accepted: Int32Array) -> Int32Array:
         gains: The gains before; of those that rest or are not followed they stay [num_rows].
         accepted: Drafts from windows that the pass accepted [num_rows].
     """
-    change = (accepted * np.int32(TOKEN) - gains) >> MEMORY_SHIFT
+    change = accepted * np.int32(TOKEN) - gains
+    change >>= np.where(change < 0, np.int32(LESS_SHIFT), np.int32(MORE_SHIFT))
     return gains + change * (gains >= LEAST_GAIN)
 
 
-def is_worth_a_wait(gains: Int32Array | int, num_predicted_tokens: Int32Array | int) -> BoolArray:
-    """Returns for which requests a step may wait, of rows [num_rows] or of one []."""
-    is_worth = (gains >= WAIT_GAIN) | ((gains >= LEAST_GAIN) & (num_predicted_tokens > 0))
-    return np.asarray(is_worth)
+class PredictedGain:
+    """What requests with predictions gain of late: by it, those that come are waited for or not."""
+
+    def __init__(self) -> None:
+        """Expects of each that it is worth a wait."""
+        self._gain = FIRST_PREDICTED_GAIN
+
+    def observe(self, accepted: Int32Array) -> None:
+        """Takes the drafts of windows that a pass accepted, of its rows with predictions."""
+        if len(accepted):
+            mean = int(accepted.sum()) * TOKEN // len(accepted)
+            self._gain += (min(mean, 4 * TOKEN) - self._gain) >> COMMON_SHIFT
+
+    def find_first(self) -> int:
+        """Returns what is expected of one that comes."""
+        return min(max(self._gain, FIRST_GAIN), FIRST_PREDICTED_GAIN)
+
+
+def find_wait_gain(pass_ns: float) -> int:
+    """Returns from which gain on a step may wait for windows: what a wait costs.
+
+    Args:
+        pass_ns: How long a pass takes.
+    """
+    share = min(WAIT_NS / pass_ns, 0.5)
+    return max(round(TOKEN * share / (1 - share)), LEAST_GAIN)
 
 
 def is_due(

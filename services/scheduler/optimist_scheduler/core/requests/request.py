@@ -15,9 +15,9 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import (
+    FIRST_PREDICTED_GAIN,
     NOT_FOLLOWED,
     find_first_gain,
-    is_worth_a_wait,
 )
 from optimist_scheduler.core.requests.suspicion import Suspicion
 from optimist_scheduler.core.windows.window import Window
@@ -161,14 +161,17 @@ class Request:
         """Whether a lookup is of use: in a prediction, or for want of a proposer."""
         return not self.is_followed or self.num_predicted_tokens > 0
 
-    @property
-    def is_worth_a_wait(self) -> bool:
-        """Whether a step may wait for a window of it; it has no slot."""
-        return bool(is_worth_a_wait(self.gain, self.num_predicted_tokens))
 
+def build_request(
+    new: NewRequest, config: EngineConfig, predicted_gain: int = FIRST_PREDICTED_GAIN
+) -> Request:
+    """Returns the request; raises RejectionError (REFUSED) if it can never run.
 
-def build_request(new: NewRequest, config: EngineConfig) -> Request:
-    """Returns the request; raises RejectionError (REFUSED) if it can never run."""
+    Args:
+        new: What is asked for.
+        config: The bounds.
+        predicted_gain: What is expected of one with a prediction.
+    """
     if fault := next(_find_faults(new, config), None):
         raise RejectionError(FinishReason.REFUSED, fault)
     num_prompt_tokens, num_output_tokens = len(new.prompt_token_ids), len(new.output_token_ids)
@@ -196,7 +199,9 @@ def build_request(new: NewRequest, config: EngineConfig) -> Request:
         num_given_tokens=num_output_tokens,
         # Who has output has had the prompt reported before.
         num_reported_tokens=num_prompt_tokens - 1 if num_output_tokens else 0,
-        gain=find_first_gain(len(new.predicted_token_ids), is_followed=new.is_followed),
+        gain=find_first_gain(
+            len(new.predicted_token_ids), predicted_gain, is_followed=new.is_followed
+        ),
         num_observed_tokens=num_prompt_tokens + num_output_tokens,
     )
 

@@ -11,7 +11,7 @@ from optimist_scheduler.core.base.memory import BlockPool, hash_blocks
 from optimist_scheduler.core.base.values import BoolArray, Int32Array, SchedulerStats, SlotArray
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
+from optimist_scheduler.core.requests.following import FIRST_GAIN, find_wait_gain, rests, wakes
 from optimist_scheduler.core.requests.pace import Pace
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
@@ -93,8 +93,8 @@ class SchedulerState:
         """Lets the first requests begin with what the drafter is worth by what is known of it."""
         slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
         self.widths.admit(0, self.config.num_speculative_tokens)
-        widths = self.widths.choose(slots, nobody, 1, self._costs, self.drafter_costs, choice=1)
-        self.widths.remember(slots, widths, nobody)
+        self.widths.choose(slots, nobody, 1, self._costs, self.drafter_costs, choice=1)
+        self.table.wait_gain = find_wait_gain(self._costs.cost_of(1))
 
     def costs_for(self, slots: SlotArray) -> CostCurve:
         """Returns what passes of some slots take by their tokens."""
@@ -187,7 +187,6 @@ class SchedulerState:
             self.position_slots.add(slot)
         widths = self.widths.admit(slot, request.max_draft_tokens, uses_lookup=request.uses_lookup)
         self.table.draft_width[slot], self.table.drafter_width[slot] = widths
-        self.weigh_window(slot)
         index = bisect(self._running_order, request.order)
         self._running_order.insert(index, request.order)
         self.running = np.concatenate([self.running[:index], [slot], self.running[index:]])
@@ -252,7 +251,6 @@ class SchedulerState:
         if not self.table.replace_window(slot, window):
             return False
         request.window_base = window.base
-        self.weigh_window(slot)
         self.unsent_windows[slot] = None
         return True
 
@@ -278,13 +276,6 @@ class SchedulerState:
         self.table.request(slot).window = NO_WINDOW
         self.unsent_windows[slot] = None
 
-    def weigh_window(self, slot: int) -> None:
-        """Sets how much a slot may draft from its window, where that says what is worth it."""
-        windows = self.table.windows
-        width = self.widths.take_window(slot, has_values=bool(windows.is_valued[slot]))
-        if width is not None:
-            self.table.draft_width[slot] = width
-
     def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
         """Chooses anew how much some rows may draft.
 
@@ -292,23 +283,22 @@ class SchedulerState:
             slots: Running slots that emit a token in a pass [num_rows].
             base_tokens: Tokens of the pass without drafts.
         """
-        table, windows = self.table, self.table.windows
-        lengths, ends = table.num_tokens.take(slots), table.window_end.take(slots)
-        drafting = ends > lengths
+        table = self.table
+        lengths = table.num_tokens.take(slots)
+        curve = self.key_costs.curve(self._costs, lengths)
+        table.wait_gain = find_wait_gain(curve.cost_of(len(slots)))
+        drafting = table.window_end.take(slots) > lengths
         widths = self.widths.choose(
             slots,
             drafting,
             base_tokens,
-            self.key_costs.curve(self._costs, lengths),
+            curve,
             self.drafter_costs,
             self.stats.num_results // WIDTH_INTERVAL,
-            drafting & windows.is_valued.take(slots),
-            lambda most: windows.find_hazards(slots, lengths, ends, most),
             self.key_costs.token_ns,
             float(lengths.mean()) if self.key_costs else 0.0,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
-        self.widths.remember(slots, widths, drafting)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from optimist_scheduler.core.base.values import BoolArray, Int32Array, SlotArray
-from optimist_scheduler.core.requests.following import is_worth_a_wait
+from optimist_scheduler.core.requests.following import FIRST_PREDICTED_GAIN, PredictedGain
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.windows.slot_planes import NO_PATH
 from optimist_scheduler.core.windows.slot_windows import WindowPlanes
@@ -204,6 +204,9 @@ class RequestTable(Rows):
         self.requests: list[Request | None] = [None] * max_num_seqs
         self.request_ids = [""] * max_num_seqs
         """Of the requests, for those who need nothing else of them."""
+        self.predicted_gain = PredictedGain()
+        self.wait_gain = FIRST_PREDICTED_GAIN
+        """From which gain on steps wait for windows, see `find_wait_gain`."""
         self.num_followed = 0
         """Slots whose requests a proposer follows."""
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
@@ -235,7 +238,7 @@ class RequestTable(Rows):
 
     def is_worth_a_wait(self, slots: SlotArray) -> BoolArray:
         """Returns for which requests a step may wait for a window [num_rows]."""
-        return is_worth_a_wait(self.gain.take(slots), self.num_predicted_tokens.take(slots))
+        return self.gain.take(slots) >= self.wait_gain
 
     def admit(self, request: Request, num_cached_tokens: int) -> int:
         """Gives a request a slot and returns it.

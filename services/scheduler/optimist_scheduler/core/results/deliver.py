@@ -72,15 +72,15 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     nothing was drafted.
     """
     table, slots, starts = state.table, new.slots, new.starts
-    is_valued = table.windows.is_valued.take(slots)
+    firsts = table.windows.find_first_hazards(slots, starts)
     inside, num_agreed, estimated, lost = table.windows.follow(
         slots, starts, new.num_tokens, new.token_ids, table.window_end
     )
     for slot in lost:
         # The worker may not have the tree yet: it is to forget what it has instead.
         table.request(slot).window = NO_WINDOW
-    # A window that agrees has begun.
-    has_window = inside > 0
+    # How an output begins says little of how far it repeats what is expected.
+    has_window = (inside > 0) & (starts > table.num_prompt_tokens.take(slots))
     if state.config.drafter is not None:
         has_window &= new.draft_sources <= PREDICTION
     num_windows = np.count_nonzero(has_window)
@@ -94,11 +94,10 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     examined = np.minimum(num_agreed + 1, inside)
     if num_windows < len(has_window):
         rows = has_window.nonzero()[0]
-        slots, starts, is_valued = slots.take(rows), starts.take(rows), is_valued.take(rows)
+        slots, starts, firsts = slots.take(rows), starts.take(rows), firsts.take(rows)
         examined, num_agreed = examined.take(rows), num_agreed.take(rows)
         estimated = estimated.take(rows)
-    is_first = starts == table.num_prompt_tokens.take(slots)
-    state.widths.observe(slots, num_agreed, examined, estimated, is_valued, is_first)
+    state.widths.observe(slots, num_agreed, examined, estimated, firsts)
 
 
 def report_logprobs(

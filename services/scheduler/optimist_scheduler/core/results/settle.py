@@ -12,7 +12,7 @@ from optimist_scheduler.core.base.values import (
     SlotArray,
     StepOutputs,
 )
-from optimist_scheduler.core.requests.following import LEAST_GAIN, average
+from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED, average
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
@@ -163,10 +163,12 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     if not table.num_followed:
         return
     before = table.gain.take(new.slots)
-    if not np.count_nonzero(before >= LEAST_GAIN):
-        return
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
+    is_predicted = (table.num_predicted_tokens.take(new.slots) > 0) & (before > NOT_FOLLOWED)
+    table.predicted_gain.observe(accepted[is_predicted])
+    if not np.count_nonzero(before >= LEAST_GAIN):
+        return
     after = average(before, accepted)
     table.gain[new.slots] = after
     for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
@@ -176,13 +178,10 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
 def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     """Learns what steps cost, and now and then chooses anew how much the step's rows draft."""
     pass_ns = result.step_ns - result.draft_ns
+    costs = state.costs_for(step.slots)
+    # As it is expected: stalls say nothing of what drafts bring.
     num_prompt_tokens = int(np.add.reduce(step.num_known_tokens - step.emits))
-    share = 1.0
-    if 0 < num_prompt_tokens < result.num_tokens:
-        costs = state.costs_for(step.slots)
-        share = costs.cost_of(result.num_tokens - num_prompt_tokens)
-        share /= costs.cost_of(result.num_tokens)
-    state.widths.observe_pass(len(result.token_ids), pass_ns * share)
+    expected_ns = costs.cost_of(result.num_tokens - num_prompt_tokens)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
     if result.num_tokens and result.step_ns:
@@ -192,7 +191,11 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
         drafted = result.num_drafted_tokens[is_drafters]
         if len(drafted):
             deepest = int(state.config.drafter.count_levels(drafted).max())
+            expected_ns += state.drafter_costs.cost_of(deepest)
             state.drafter_costs.observe(deepest, result.draft_ns)
+    if num_rows := int(np.count_nonzero(result.num_emitted_tokens)):
+        num_plain = num_rows * expected_ns / costs.cost_of(num_rows)
+        state.widths.observe_pass(len(result.token_ids), num_plain)
     if not _is_turn(state, WIDTH_INTERVAL):
         return
     table, slots = state.table, step.slots[step.emits > 0]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
-from optimist_scheduler.core.requests.following import NOT_FOLLOWED
+from optimist_scheduler.core.requests.following import NOT_FOLLOWED, TOKEN
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
@@ -38,13 +38,18 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
         np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
-    return bool(np.count_nonzero(_chances(state, slots) >= LEAST_CHANCE))
+    chances = _chances(state, slots)
+    gains = np.maximum(state.table.gain.take(slots), 0) / TOKEN
+    # Planned after what is in flight, the row brings more, and later.
+    after = (1 + gains) / (1 + state.table.wait_gain / TOKEN)
+    is_likely = (chances >= LEAST_CHANCE) | (1 + chances * gains >= after)
+    return bool(np.count_nonzero(is_likely))
 
 
 def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
     """Returns whether `_chances` of a slot is at least LEAST_CHANCE, if that is plain to see."""
     table, windows = state.table, state.table.windows
-    if not (state.widths.goes_by_value and windows.is_valued[slot]) or windows.is_tree[slot]:
+    if not state.widths.goes_by_value or windows.is_tree[slot]:
         return False
     length, placeholders = int(table.num_tokens[slot]), int(table.num_output_placeholders[slot])
     if table.window_end[slot] <= length + placeholders:
@@ -61,7 +66,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     rows = state.table.gather(slots)
     windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
-    if state.widths.goes_by_value and windows.num_valued:
+    if state.widths.goes_by_value:
         chances = _estimate_chances(state, slots, rows, num_drafts)
     else:
         chances = np.power(state.widths.rate(slots), num_drafts)
@@ -90,7 +95,7 @@ def _estimate_chances(
     cells, hazards = windows.cells(slots, rows.num_tokens), windows.hazards_before
     estimated = (hazards.take(cells + inside) - hazards.take(cells)) * state.widths.scales[slots]
     chances: FloatArray = np.exp(-estimated)
-    is_unknown = (inside < num_drafts) | ~windows.is_valued[slots]
+    is_unknown = inside < num_drafts
     if is_unknown.any():
         known = state.widths.rate(slots) ** num_drafts
         chances = np.where(is_unknown & ~windows.is_tree[slots], known, chances)
@@ -136,7 +141,8 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
     drafter = state.config.drafter
     if drafter is None or not drafter.is_selective:
         return 0.0
-    return state.widths.find_price(int(known.sum()), int(drafts.sum())) / LOOKUP_WORTH
+    price = state.widths.find_price(len(known), int(known.sum()), int(drafts.sum()))
+    return price / LOOKUP_WORTH
 
 
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:

@@ -166,13 +166,16 @@ def _share_budget(
         drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
     if windows.num_trees:
         drafts = _take_trees(view, slots, rows, drafts)
-    if view.widths.goes_by_value and windows.num_valued:
+    # Not beside the end of a prompt: the next pass drafts the same, and knows the first token.
+    drafts = drafts * (left <= 1)
+    if view.widths.goes_by_value and np.count_nonzero(drafts):
         drafts = view.widths.choose_worth(
             slots,
             total,
             drafts,
             lambda depths: windows.count_worth(slots, assumed, drafts, depths),
             assumed,
+            windows.find_first_hazards(slots, assumed),
         )
     if view.config.drafter is not None:
         has_window = (rows.window_end > assumed) | (drafts > 0)
@@ -190,8 +193,6 @@ def _share_budget(
     first = np.minimum(left, 1)
     extra = budget - int(first.sum())
     more = left - first
-    # A prompt does not hold its own tokens back for its drafts.
-    num_drafts = int(drafts[more == 0].sum())
     quota = max(int(view.config.prefill_share * extra), extra - num_drafts)
     prompts = more.nonzero()[0]
     requests = [view.table.request(slot) for slot in slots[prompts].tolist()]
@@ -379,9 +380,7 @@ def admit(
         budget -= known
         # After a prompt that is not computed to its end there is nothing to verify.
         if known == candidate.num_left_tokens:
-            num_before = config.max_num_batched_tokens - budget
-            most = min(num_for_drafts, budget)
-            drafts = _count_drafts(view, request, num_before, most, num_spare)
+            drafts = _count_drafts(view, request, min(num_for_drafts, budget), num_spare)
         budget -= drafts
         num_for_drafts -= drafts
         num_new = config.num_blocks_for(num_tokens + drafts) - len(cached)
@@ -430,17 +429,16 @@ def gives_way(request: Request, other: Request) -> bool:
     return (other.is_promoted, -other.priority) > (request.is_promoted, -request.priority)
 
 
-def _count_drafts(
-    view: ScheduleView, request: Request, num_before: int, budget: int, num_spare: int
-) -> int:
+def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
+    """Returns what the drafter drafts beside the end of a prompt.
+
+    Windows and lookups do not: the next pass drafts the same, and knows the first token.
+    """
+    drafter = view.config.drafter
+    if drafter is None or drafter.is_lookup:
+        return 0
     num_tokens = len(request.token_ids)
-    window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
-    if window is not None and window.num_nodes:
-        width = view.widths.first(request.max_draft_tokens, window, num_before)
-    else:
-        width = view.widths.first_of_drafter(
-            request.max_draft_tokens, uses_lookup=request.uses_lookup
-        )
+    width = view.widths.first_of_drafter(request.max_draft_tokens)
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
     return max(0, min(width, request.max_length - num_tokens - 1, budget, room))

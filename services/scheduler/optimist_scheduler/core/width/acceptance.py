@@ -1,7 +1,6 @@
 """What the worker drafts with, and how often a row's drafts are accepted, learned on line by slot.
 
-Of the worker's drafter as a rate, of windows by how far what they say of their own chances comes
-true, and for the rule of thumb as the accepted share.
+Of the worker's drafter as a rate, and for the rule of thumb as the accepted share.
 """
 
 import math
@@ -13,13 +12,11 @@ import numpy.typing as npt
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import (
-    BoolArray,
     Float32Array,
     FloatArray,
     Int32Array,
     SlotArray,
 )
-from optimist_scheduler.core.windows.window import MAX_NODES, PRIOR_HAZARD, WINDOW_PRIOR
 
 DRAFTER_PRIOR = 0.7
 """Agreement that a drafter is trusted with before it has drafted anything."""
@@ -30,12 +27,6 @@ MEMORY_TOKENS = 64.0
 COMMON_TOKENS = 512.0
 """The same for what all rows have in common."""
 _FADING = np.float32(-1 / MEMORY_TOKENS)
-_KEPT = np.exp(np.arange(MAX_NODES + 2, dtype=np.float32) * _FADING)
-"""What is left of counts after so many examined tokens of a window."""
-MIN_HAZARD = 1 / 1024
-"""No row is taken to be certain."""
-MOST_COMMON_SCALE = 256.0
-"""By which windows of new rows may be doubted, or believed, at most."""
 
 START_WIDTH = 5
 MIN_WIDTH = 1
@@ -197,117 +188,3 @@ class AdaptiveWidths:
     def choose(self, slots: SlotArray) -> Int32Array:
         """Returns the most drafts per row [num_rows]."""
         return self._widths[slots]
-
-
-class Calibration:
-    """Decayed counts per slot of examined and agreeing tokens, and of the estimated hazard.
-
-    The hazard of a token is minus the logarithm of its chance, given those before it. The share of
-    tokens that agreed has a hazard too, and a row's scale is that one over the mean of what was
-    estimated: 1 for windows that say what is, more for those that promise too much. A window's
-    hazards times the scale are what is expected of it. Windows that estimate the same for
-    all their tokens are expected to do as they did, whatever that is; of others, tokens keep their
-    relation to each other.
-    """
-
-    def __init__(self, max_num_seqs: int) -> None:
-        """Starts with empty slots."""
-        self._counts = np.zeros((4, max_num_seqs), np.float32)
-        """Examined tokens, those that agreed, estimated hazards, and how many examined tokens the
-        first trust weighs still [4, max_num_seqs]."""
-        self._counts[3] = PRIOR_TOKENS
-        self._first_scales = np.ones(max_num_seqs, np.float32)
-        agreed, estimated = PRIOR_TOKENS * WINDOW_PRIOR, PRIOR_TOKENS * PRIOR_HAZARD
-        self._all_counts = PRIOR_TOKENS, agreed, estimated
-        """The first three of all rows with windows that say values."""
-        self._first_counts = self._all_counts
-        """The same of windows at the beginning of outputs alone."""
-
-    @property
-    def common_scale(self) -> float:
-        """Scale of all rows with windows that say values, of late: what new rows begin with."""
-        return self._find_scale(self._all_counts)
-
-    @property
-    def first_scale(self) -> float:
-        """The same of windows at the beginning of outputs, which are doubted at least like others.
-
-        How answers begin says more of the model than of what they repeat.
-        """
-        return max(self._find_scale(self._first_counts), self.common_scale)
-
-    @staticmethod
-    def _find_scale(counts: _Counts) -> float:
-        examined, agreed, estimated = counts
-        hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
-        scale: float = hazard * examined / estimated
-        return min(max(scale, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
-
-    def reset(self, slot: int) -> float:
-        """Forgets what was observed in a slot; returns its scale."""
-        self._counts[:, slot] = 0
-        self._counts[3, slot] = PRIOR_TOKENS
-        self._first_scales[slot] = scale = self.common_scale
-        return scale
-
-    def observe(
-        self,
-        slots: SlotArray,
-        agreed: Int32Array,
-        examined: Int32Array,
-        estimated: Float32Array,
-        is_valued: BoolArray,
-        is_first: BoolArray,
-    ) -> None:
-        """Counts tokens.
-
-        Args:
-            slots: Each at most once [num_rows].
-            agreed: Tokens that agreed with the output [num_rows].
-            examined: Tokens that were compared with it: those that agreed and the first that did
-                not, for what comes after it says nothing [num_rows].
-            estimated: Hazard of the examined tokens together [num_rows].
-            is_valued: Whether the window said so itself [num_rows].
-            is_first: Whether it was at the beginning of the output [num_rows].
-        """
-        new = np.empty((3, len(slots)), np.float32)
-        new[0], new[1], new[2] = examined, agreed, estimated
-        counts = self._counts.take(slots, axis=1)
-        counts *= _KEPT.take(examined)
-        counts[:3] += new
-        # By columns: numpy takes several times as long to set rows of a plane at once.
-        of_slots = self._counts
-        of_slots[0][slots], of_slots[1][slots] = counts[0], counts[1]
-        of_slots[2][slots], of_slots[3][slots] = counts[2], counts[3]
-        is_all = np.count_nonzero(is_valued) == len(slots)
-        self._all_counts = _add(self._all_counts, new if is_all else new[:, is_valued])
-        rows = (is_valued & is_first).nonzero()[0]
-        if len(rows):
-            self._first_counts = _add(self._first_counts, new.take(rows, axis=1))
-
-    def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
-        """Returns rates and scales.
-
-        A rate is the chance that a token agrees, in the mean of those examined; a scale is what
-        hazards of the row's windows are to be multiplied by. What a row is trusted with at first
-        counts as tokens with the mean hazard of the row's [num_rows].
-        """
-        examined, agreed, estimated, trust = self._counts.take(slots, axis=1)
-        if np.count_nonzero(examined) == len(examined):
-            means: Float32Array = estimated / examined
-        else:
-            means = estimated / np.maximum(examined, np.float32(1e-9))
-            means = np.where(examined > 0, means, np.float32(PRIOR_HAZARD))
-        means = np.maximum(means, np.float32(1e-6))
-        trusted = trust * np.exp(-means * self._first_scales[slots])
-        rates: Float32Array = (agreed + trusted) / (examined + trust)
-        hazards: Float32Array = -np.log(np.maximum(rates, np.float32(1e-9)))
-        hazards = np.maximum(hazards, np.float32(MIN_HAZARD))
-        return rates, hazards / means
-
-
-def _add(counts: _Counts, new: Float32Array) -> _Counts:
-    """Returns what all rows have in common after some more `[3, num_rows]`."""
-    examined, agreed, estimated = np.add.reduce(new, 1).tolist()
-    kept = math.exp(-examined / COMMON_TOKENS)
-    return counts[0] * kept + examined, counts[1] * kept + agreed, counts[2] * kept + estimated

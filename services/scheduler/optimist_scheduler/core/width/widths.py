@@ -10,7 +10,6 @@ from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import (
     BoolArray,
     Float32Array,
-    FloatArray,
     Int32Array,
     SlotArray,
 )
@@ -19,20 +18,19 @@ from optimist_scheduler.core.width.acceptance import (
     START_WIDTH,
     Acceptance,
     AdaptiveWidths,
-    Calibration,
     Drafter,
     DrafterRows,
 )
+from optimist_scheduler.core.width.calibration import WindowCalibration
 from optimist_scheduler.core.width.crossover import choose_crossover
-from optimist_scheduler.core.width.goodput import Prices, choose_goodput
-from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.core.width.goodput import Prices, choose_levels
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
 
 RATE_MEMORY = 1 / 16
 """Weight of a pass in the mean of what passes bring."""
 PROBE_PERIOD = 64
-"""A row whose drafts are off gets one with every so many choices."""
+"""Choices between two probes of a drafter that is off."""
 PROBE_SHARE = 8
 """Of the rows for which the drafter is off, one in so many is probed at a time."""
 PROBE_LOSS = 0.01
@@ -43,7 +41,7 @@ class Widths(NamedTuple):
     """Most drafts of the next passes [num_rows]."""
 
     windows: Int32Array
-    """From the window; of one that says values, what `DraftWidths.choose_worth` leaves of it."""
+    """From the window; by goodput, what `DraftWidths.choose_worth` leaves of it."""
     drafter: Int32Array
     """From the worker's drafter, all branches of a tree together."""
 
@@ -52,7 +50,7 @@ class DraftWidths:
     """What is known of the rows' drafts, by slot, and the policy that makes widths of it.
 
     - fixed: each request's own limit.
-    - goodput: most expected tokens per time of the pass (`goodput.py`).
+    - goodput: the drafts that bring more than their time does otherwise (`goodput.py`).
     - adaptive: one up or down by the accepted share (`AdaptiveWidths`).
     - crossover: the limit where that is faster than no drafts, else 0 (`crossover.py`).
 
@@ -67,18 +65,16 @@ class DraftWidths:
         self._policy = policy
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
-        self._calibration = Calibration(max_num_seqs)
-        self._num_emitted, self._ns = 0.0, 0.0
-        """Tokens and time of a pass without what prompts take, in the mean of the last ones."""
-        self._prices = Prices(0.0, CostCurve())
+        self._calibration = WindowCalibration(max_num_seqs)
+        self._num_emitted, self._num_plain = 1.0, 1.0
+        """New tokens of a pass, and those that its rows would have in its time without drafts, in
+        the mean of the last ones."""
+        self._prices = Prices(CostCurve())
         """Since the last choice."""
         self.goes_by_value = policy == "goodput"
         """Whether what windows say of their chances counts."""
         self.goes_by_share = policy == "adaptive"
         """Whether the share of accepted drafts counts."""
-        self.scales = np.ones(max_num_seqs, np.float32)
-        """What the hazards that windows estimate are multiplied by, since the last choice
-        [max_num_seqs]."""
         self._adaptive = AdaptiveWidths(max_num_seqs)
         self._level_limits = np.zeros(max_num_seqs, np.int32)
         self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR)
@@ -99,7 +95,7 @@ class DraftWidths:
             What it may draft to begin with, from its window and from the drafter.
         """
         self._limits[slot] = limit
-        self.scales[slot] = self._calibration.reset(slot)
+        self._calibration.reset(slot)
         if self.goes_by_share:
             self._adaptive.reset(slot, limit)
         if self._drafter is not None:
@@ -107,30 +103,6 @@ class DraftWidths:
             self._level_acceptance.reset(slot)
             self._adaptive_levels.reset(slot, most)
         return self._first_width(limit), self.first_of_drafter(limit, uses_lookup=uses_lookup)
-
-    def first(self, limit: int, window: Window, num_tokens: int) -> int:
-        """Returns how much of its window such a request begins with; changes nothing.
-
-        Args:
-            limit: Its limit.
-            window: Its window.
-            num_tokens: Tokens of the pass without these drafts.
-        """
-        width = min(self._first_width(limit), window.num_nodes)
-        if not (self.goes_by_value and window.has_values and width):
-            return width
-        hazards, scale = window.find_hazards()[:width], np.float32(self._calibration.first_scale)
-        if window.tree.parents is not None:
-            hazards = np.maximum.accumulate(hazards)
-        if self._prices.is_worth(hazards[-1] * scale):
-            return width
-        hazards = hazards * scale
-
-        def count(depth: float | FloatArray) -> Int32Array:
-            return np.array([hazards.searchsorted(np.float32(depth), side="right")], np.int32)
-
-        most = np.array([width], np.int32)
-        return int(self._prices.choose_worth(num_tokens, most, count)[0])
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
@@ -146,9 +118,10 @@ class DraftWidths:
         """Returns the most drafts that each slot may have [num_rows]."""
         return self._limits.take(slots)
 
-    def take_window(self, slot: int, *, has_values: bool) -> int | None:
-        """Returns the width that a new window is given, None for the one that the row has."""
-        return int(self._limits[slot]) if has_values and self.goes_by_value else None
+    @property
+    def scales(self) -> Float32Array:
+        """What the hazards that windows estimate are multiplied by [max_num_seqs]."""
+        return self._calibration.scales
 
     def observe(
         self,
@@ -156,30 +129,14 @@ class DraftWidths:
         accepted: Int32Array,
         examined: Int32Array,
         estimated: Float32Array,
-        is_valued: BoolArray,
-        is_first: BoolArray,
+        firsts: Float32Array,
     ) -> None:
         """Learns from the windows of the rows of a settled step.
 
         A row that had a window but no drafts counts too: its emitted tokens are compared with the
-        window as if that had been drafted.
-
-        Args:
-            slots: Each at most once [num_rows].
-            accepted: Tokens of the window that agreed with the output [num_rows].
-            examined: Tokens that were compared with it: those and the first that did not agree; a
-                row with 0 is left as it is [num_rows].
-            estimated: Hazard of those that agreed and the first that did not, by what the windows
-                say [num_rows].
-            is_valued: Whether they say it, and it is not what is taken for it [num_rows].
-            is_first: Whether they are at the beginning of the output [num_rows].
+        window as if that had been drafted. See `Calibration.observe`.
         """
-        self._calibration.observe(slots, accepted, examined, estimated, is_valued, is_first)
-        missed = accepted < examined
-        if np.count_nonzero(missed):
-            # Doubts count at once, not only with the next choice.
-            slots = slots[missed]
-            self.scales[slots] = self._calibration.weigh(slots)[1]
+        self._calibration.observe(slots, accepted, examined, estimated, firsts)
 
     def choose_worth(
         self,
@@ -188,8 +145,9 @@ class DraftWidths:
         most: Int32Array,
         count: Callable[[Float32Array], Int32Array],
         lengths: Int32Array,
+        firsts: Float32Array,
     ) -> Int32Array:
-        """Returns how many drafts of windows that say values are worth their cost [num_rows].
+        """Returns how many drafts of windows are worth their cost [num_rows].
 
         Args:
             slots: The rows' [num_rows].
@@ -198,35 +156,43 @@ class DraftWidths:
             count: Returns how many of them have at most a hazard that is given for each row, by
                 what the windows say [num_rows].
             lengths: Tokens of the rows, which drafts attend to [num_rows].
+            firsts: Hazard of the first of them, by what the windows say [num_rows].
         """
-        scales = self.scales[slots]
+        find_depths = self._calibration.find_depths(slots, firsts)
         return self._prices.choose_worth(
-            num_tokens, most, lambda depth: count(np.asarray(depth, np.float32) / scales), lengths
+            self._find_rate(len(slots)),
+            num_tokens,
+            most,
+            lambda depth: count(find_depths(depth)),
+            lengths,
         )
 
-    def find_price(self, num_tokens: int, num_drafts: int) -> float:
+    def _find_rate(self, num_rows: int) -> float:
+        """Returns tokens per nanosecond that passes of some rows bring: no less than undrafted."""
+        speedup = max(self._num_emitted / self._num_plain, 1.0)
+        return speedup * self._prices.find_plain_rate(num_rows)
+
+    def find_price(self, num_rows: int, num_tokens: int, num_drafts: int) -> float:
         """Returns the chance from which on a draft is worth its time, 0 where costs do not count.
 
         Args:
+            num_rows: Rows of the pass.
             num_tokens: Tokens of the pass without drafts.
             num_drafts: Its drafts.
         """
         if not (self.goes_by_value and num_drafts):
             return 0.0
-        return self._prices.find_price(num_tokens, num_drafts)
+        return self._prices.find_price(self._find_rate(num_rows), num_tokens, num_drafts)
 
-    def observe_pass(self, num_emitted: int, ns: float) -> None:
+    def observe_pass(self, num_emitted: int, num_plain: float) -> None:
         """Learns what a pass brings.
 
         Args:
             num_emitted: New tokens of all rows.
-            ns: Time of the pass in nanoseconds, without what prompts take.
+            num_plain: Tokens that these rows would have in the time of the pass without drafts.
         """
-        if num_emitted == 0:
-            return
-        memory = RATE_MEMORY if self._num_emitted else 1.0
-        self._num_emitted += memory * (num_emitted - self._num_emitted)
-        self._ns += memory * (ns - self._ns)
+        self._num_emitted += RATE_MEMORY * (num_emitted - self._num_emitted)
+        self._num_plain += RATE_MEMORY * (num_plain - self._num_plain)
 
     def observe_drafts(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Moves widths that go by the share of accepted drafts.
@@ -252,7 +218,7 @@ class DraftWidths:
 
     def rate(self, slots: SlotArray) -> Float32Array:
         """Returns the chance that a draft is accepted if those before it were [num_rows]."""
-        return self._calibration.weigh(slots)[0]
+        return self._calibration.rate(slots)
 
     def rate_of_drafter(self, slots: SlotArray) -> Float32Array:
         """Returns the same for levels of the drafter [num_rows]."""
@@ -266,8 +232,6 @@ class DraftWidths:
         curve: CostCurve,
         drafter_curve: CostCurve,
         choice: int,
-        is_valued: BoolArray | None = None,
-        find_hazards: Callable[[int], Float32Array] | None = None,
         key_ns: float = 0.0,
         mean_length: float = 0.0,
     ) -> Widths:
@@ -283,42 +247,31 @@ class DraftWidths:
             drafter_curve: Time of the drafter by the largest level of a pass.
             choice: Number of the choice, counted up by the caller; decides whose turn it is to be
                 probed.
-            is_valued: Whether a row goes by what its window says; by default none does [num_rows].
-            find_hazards: Returns the cumulated hazards that windows say of so many tokens that come
-                next, infinite beyond their ends [num_rows, most drafts].
             key_ns: What a draft takes longer for each token that its row has more than the mean.
             mean_length: That mean, of the rows.
         """
         limits = self._limits[slots]
         if self._policy not in ("goodput", "crossover"):
             return self._choose_without_costs(slots, limits)
-        rates, scales = self._calibration.weigh(slots)
+        widths, levels = limits, np.zeros_like(limits)
         rows = self._find_drafter_rows(slots, drafter_curve)
-        arguments = rates, limits, drafting, base_tokens, curve, rows
         if self.goes_by_value:
-            self.scales[slots] = scales
-            # Before the first pass, as if one row decoded without drafts.
-            rate = self._num_emitted / self._ns if self._ns else 1 / float(curve.cost(1))
-            self._prices = Prices(rate, curve, key_ns, mean_length)
-            num_valued = 0 if is_valued is None else np.count_nonzero(is_valued)
-            # Where the window itself says how many are worth it, nothing else limits them.
-            if rows is None and num_valued == len(slots):
-                return Widths(limits, np.zeros_like(limits))
-            if is_valued is None or find_hazards is None or not num_valued:
-                widths, levels = choose_goodput(*arguments)
-            else:
-                hazards = find_hazards(int(np.maximum.reduce(limits))) * scales[:, None]
-                hazards[~is_valued, :1] = np.nan
-                widths, levels = choose_goodput(*arguments, hazards)
-                widths = np.where(is_valued, limits, widths)
+            self._calibration.refresh(slots)
+            self._prices = Prices(curve, key_ns, mean_length)
+            if rows is not None:
+                rate = self._find_rate(len(slots))
+                levels = choose_levels(rows, ~drafting, rate, base_tokens, curve)
         else:
-            widths, levels = choose_crossover(*arguments)
+            rates = self.rate(slots)
+            widths, levels = choose_crossover(rates, limits, drafting, base_tokens, curve, rows)
         if rows is not None:
+            served = levels[~drafting & (rows.limits > 0)]
+            if len(served):
+                # Otherwise each new request would draft all it may until it is first looked at.
+                self._first_levels = round(float(served.mean()))
             is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
             levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
-        is_probed = (slots + choice) % PROBE_PERIOD == 0
-        probed: Int32Array = np.maximum(widths, np.minimum(limits, is_probed))
-        return Widths(probed, self._count_tokens(levels, limits))
+        return Widths(widths, self._count_tokens(levels, limits))
 
     def _find_drafter_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows | None:
         if self._drafter is None or not self.may_use_drafter(slots):
@@ -333,19 +286,6 @@ class DraftWidths:
     def may_use_drafter(self, slots: SlotArray) -> bool:
         """Returns whether the drafter may draft for any of some slots."""
         return self._drafter is not None and bool(np.count_nonzero(self._level_limits.take(slots)))
-
-    def remember(self, slots: SlotArray, widths: Widths, drafting: BoolArray) -> None:
-        """Lets new requests begin with what the drafter was given for the rows of a choice.
-
-        Otherwise each would draft as much as it may until it is first looked at. Rows that it never
-        drafts for say nothing of it.
-        """
-        if self._drafter is None or self._policy not in ("goodput", "crossover"):
-            return
-        served = widths.drafter[~drafting & (self._level_limits[slots] > 0)]
-        if len(served) == 0:
-            return
-        self._first_levels = round(float(self._drafter.count_levels(served).mean()))
 
     def _find_probed(
         self,

@@ -153,9 +153,8 @@ class SlotPlanes:
         lengths: Int32Array,
         drafts: Int32Array,
         depths: Float32Array,
-        is_valued: BoolArray,
     ) -> Int32Array:
-        """See `WindowPlanes.count_worth`; `is_valued` is by slot."""
+        """See `WindowPlanes.count_worth`."""
         cells, hazards = slots * self._expected.shape[1] + lengths, self._hazards_before
         # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
         # go on past the longest sequence.
@@ -163,13 +162,13 @@ class SlotPlanes:
         is_worth = reach <= depths
         if not self._trees and np.count_nonzero(is_worth) == len(is_worth):
             return drafts
-        is_tree, is_valued = self._is_tree[slots], is_valued[slots]
+        is_tree = self._is_tree[slots]
         worth = drafts.copy()
-        rows = np.flatnonzero(is_tree & is_valued)
+        rows = np.flatnonzero(is_tree)
         if len(rows):
             is_above = self._node_hazards[slots[rows]] <= depths[rows, None]
             worth[rows] = np.minimum(drafts[rows], np.count_nonzero(is_above, axis=1))
-        rows = np.flatnonzero(~is_worth & is_valued & ~is_tree)
+        rows = np.flatnonzero(~is_worth & ~is_tree)
         if len(rows):
             worth[rows] = self._count_of_chains(cells[rows], drafts[rows], depths[rows])
         return worth

@@ -9,7 +9,7 @@ from optimist_scheduler.core.base.values import (
     SlotArray,
 )
 from optimist_scheduler.core.windows.fastest import SlotPlanes
-from optimist_scheduler.core.windows.slot_planes import NO_PATH, Followed
+from optimist_scheduler.core.windows.slot_planes import Followed
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, Window
 
 
@@ -34,10 +34,6 @@ class WindowPlanes:
         cumulated from the window's beginning on [1 + max_num_seqs * max_length]."""
         self.hazards = self.hazards_before[1:].reshape(shape)
         """The same up to each token; 0 at the last position before [max_num_seqs, max_length]."""
-        self.is_valued = np.zeros(max_num_seqs, np.bool_)
-        """Whether the window says values [max_num_seqs]."""
-        self.num_valued = 0
-        """How many slots that is."""
         self.is_tree = np.zeros(max_num_seqs, np.bool_)
         """Whether there is more than the likeliest path [max_num_seqs]."""
         self.num_side_nodes = np.zeros(max_num_seqs, np.int32)
@@ -69,15 +65,11 @@ class WindowPlanes:
     def set(self, slot: int, window: Window, start: int, length: int) -> int:
         """Replaces the window of a slot; see `SlotPlanes.set`."""
         tree, hazards = window.tree, window.find_hazards()
-        end = self._planes.set(slot, tree.token_ids, tree.parents, hazards, start, length)
-        if end != NO_PATH:
-            self._set_valued(slot, is_valued=end > 0 and window.has_values)
-        return end
+        return self._planes.set(slot, tree.token_ids, tree.parents, hazards, start, length)
 
     def remove(self, slot: int) -> None:
         """Forgets the window of a slot."""
         self._planes.remove(slot)
-        self._set_valued(slot, is_valued=False)
 
     def follow(
         self,
@@ -88,10 +80,19 @@ class WindowPlanes:
         window_ends: Int32Array,
     ) -> Followed:
         """Appends new tokens to sequences, and follows them; see `SlotPlanes.follow`."""
-        followed = Followed(*self._planes.follow(slots, starts, counts, token_ids, window_ends))
-        for slot in followed.lost:
-            self._set_valued(slot, is_valued=False)
-        return followed
+        return Followed(*self._planes.follow(slots, starts, counts, token_ids, window_ends))
+
+    def find_first_hazards(self, slots: SlotArray, lengths: Int32Array) -> Float32Array:
+        """Returns the hazard of what comes next on likeliest paths, by what windows say [num_rows].
+
+        Args:
+            slots: Each at most once [num_rows].
+            lengths: Prompt and output tokens [num_rows].
+        """
+        cells, hazards = self.cells(slots, lengths), self.hazards_before
+        firsts: Float32Array = hazards.take(cells + 1, mode="clip")
+        firsts -= hazards.take(cells, mode="clip")
+        return firsts
 
     def find_hazards(
         self, slots: SlotArray, lengths: Int32Array, ends: Int32Array, most: int
@@ -120,7 +121,7 @@ class WindowPlanes:
     def count_worth(
         self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """Returns how many drafts have at most a given hazard, all if the window says no values.
+        """Returns how many drafts have at most a given hazard [num_rows].
 
         Args:
             slots: Each at most once [num_rows].
@@ -128,8 +129,4 @@ class WindowPlanes:
             drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
             depths: The hazards, cumulated [num_rows].
         """
-        return self._planes.count_worth(slots, lengths, drafts, depths, self.is_valued)
-
-    def _set_valued(self, slot: int, *, is_valued: bool) -> None:
-        self.num_valued += is_valued - int(self.is_valued[slot])
-        self.is_valued[slot] = is_valued
+        return self._planes.count_worth(slots, lengths, drafts, depths)
