@@ -82,9 +82,7 @@ class Engine:
 ENGINES = {
     "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
     "optimist-plain": Engine(
-        _OURS,
-        "optimist-plain",
-        {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"},
+        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
     ),
     # With heads beside the model, see docs/training.md.
     "optimist-eagle": Engine(
