@@ -95,7 +95,7 @@ class EnginesSettings(ServiceSettings):
 def main(arguments: list[str]) -> int:
     """Runs the benchmark; returns the exit code."""
 
-    def run(settings: EnginesSettings) -> Mapping[str, Any]:
+    def run(settings: EnginesSettings) -> dict[str, Any]:
         if settings.report:
             report = combine([_read(path) for path in settings.report])
         else:

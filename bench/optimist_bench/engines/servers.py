@@ -17,13 +17,12 @@ from optimist_cli.serve.ports import free_ports
 from optimist_common.errors import SetupError
 from optimist_common.process import end_with_this_process
 
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 
 _SERVE = ("{python}", "-m", "optimist_cli", "serve", "{model}")
 _OURS = (*_SERVE, "--dtype", "{dtype}", "--port", "{port}")
-_PREFIX_CACHE = {"OPTIMIST_SCHEDULER_ENABLE_PREFIX_CACHING": "true"}
 _GENERATE = ("{python}", "-m", "optimist_bench.peers.generate_server", "{model}")
 _TRANSFORMERS = (*_GENERATE, "--dtype", "{dtype}", "--port", "{port}")
 _VLLM_FLAGS = (
@@ -81,18 +80,16 @@ class Engine:
 
 
 ENGINES = {
-    "optimist": Engine(_OURS, "optimist-plain", _PREFIX_CACHE, takes_predictions=True),
+    "optimist": Engine(_OURS, "optimist-plain", takes_predictions=True),
     "optimist-plain": Engine(
-        _OURS,
-        "optimist-plain",
-        {**_PREFIX_CACHE, "OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"},
+        _OURS, "optimist-plain", {"OPTIMIST_SCHEDULER_NUM_SPECULATIVE_TOKENS": "0"}
     ),
     # With heads beside the model, see docs/training.md.
     "optimist-eagle": Engine(
-        (*_OURS, "--drafter", "eagle"), "optimist-plain", _PREFIX_CACHE, takes_predictions=True
+        (*_OURS, "--drafter", "eagle"), "optimist-plain", takes_predictions=True
     ),
     "optimist-medusa": Engine(
-        (*_OURS, "--drafter", "medusa"), "optimist-plain", _PREFIX_CACHE, takes_predictions=True
+        (*_OURS, "--drafter", "medusa"), "optimist-plain", takes_predictions=True
     ),
     # Our gateway with vLLM as its engine: what vllm-optimist is with vLLM's own front.
     "optimist-vllm-engine": Engine(_VLLM_ENGINE, "vllm", _VLLM_VARIABLES, takes_predictions=True),

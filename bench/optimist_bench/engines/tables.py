@@ -11,7 +11,7 @@ Report = Mapping[str, Any]
 _COMMON = ("model", "dtype", "cpu", "threads", "max_tokens")
 
 
-def combine(reports: Sequence[Report]) -> Report:
+def combine(reports: Sequence[Report]) -> dict[str, Any]:
     """Returns several reports of different engines as one.
 
     Raises:
