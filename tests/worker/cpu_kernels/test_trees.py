@@ -39,7 +39,7 @@ OTHERS = [BatchRow(3, 9), BatchRow(100, 1, (-1, 0, 0)), BatchRow(0, 70)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     row=trees(),
     window=st.none() | st.integers(1, 150),
