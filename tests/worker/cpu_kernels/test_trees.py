@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ OTHERS = [BatchRow(3, 9), BatchRow(100, 1, (-1, 0, 0)), BatchRow(0, 70)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     row=trees(),
     window=st.none() | st.integers(1, 150),
@@ -57,7 +58,7 @@ def test_a_node_attends_as_its_path_without_the_tree(
 ) -> None:
     case = make_case([*OTHERS, row], shape, dtype)
     sinks = torch.linspace(-1, 3, shape.num_heads) if has_sinks else None
-    options = {"window": window, "softcap": softcap, "sinks": sinks}
+    options: dict[str, Any] = {"window": window, "softcap": softcap, "sinks": sinks}
     found = attend(case, **options)[-row.num_queries :]
     alone = case.alone(len(OTHERS))
     for path in row.paths:
@@ -82,7 +83,9 @@ def without_tree(case: Case, queries: list[int]) -> Case:
 
 def tree_of(right: list[int], base: int) -> WindowUpdate:
     """A window of what is right, behind and beside other tokens."""
-    parents, token_ids, last = [], [], -1
+    parents: list[int] = []
+    token_ids: list[int] = []
+    last = -1
     for token in right:
         wrong = [(token + 1) % VOCAB_SIZE, (token + 2) % VOCAB_SIZE]
         number = len(token_ids)
