@@ -74,14 +74,14 @@ class Crew {
     wake(num_allowed);
   }
 
-  // Returns how many helpers may take parts, one more after each pause.
+  // Returns how many helpers may take parts: after a pause, one more for each window.
   int64_t may_help() {
     int64_t number = num_allowed.load(std::memory_order_relaxed);
     if (number == most_helpers) return number;
     int64_t now = now_ns();
     if (now < resume_ns) return number;
     raised_ns = now;
-    resume_ns = now + pause_ns;
+    resume_ns = now + WINDOW_NS;
     allow(++number);
     return number;
   }
