@@ -47,9 +47,9 @@ def test_a_copy_takes_as_few_passes_as_the_limit_says(
     services: Services, client: OpenAI, copied: list[int], depth: int
 ) -> None:
     """One pass for the prompt, whatever it drafts, and one for each 129 tokens of 300."""
-    services.scheduler.restart(
-        "--max-plans-in-flight", str(depth), "--num-speculative-tokens", "128"
-    )
+    options = ("--max-plans-in-flight", str(depth), "--num-speculative-tokens", "128")
+    # However late a proposer is on a busy machine.
+    services.scheduler.restart(*options, "--proposer-wait", "always")
     services.gateway.wait_until_healthy()
     copies = [
         answer(client, predicted_token_ids=copied, **limit)
