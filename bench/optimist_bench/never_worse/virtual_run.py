@@ -141,14 +141,18 @@ class Load(Service):
         self._num_tokens += start
         for ended in outputs.ended:
             self._take_end(ended.handle)
-        if not self._live and not self._groups:
-            stalled_us = self._services.times.stalled_us
-            self.seconds.append((self.time - stalled_us - self._began_us) / 1e6)
-        if not self._live:
-            self.go_on()
-        elif 0 < self._restart_at <= self._num_tokens:
+        if 0 < self._restart_at <= self._num_tokens and self._live:
             self._restart_at = 0
             self._restart()
+        # Outputs without an end may follow the last one.
+        if outputs.ended and not self._live:
+            self._end_group()
+
+    def _end_group(self) -> None:
+        if not self._groups:
+            stalled_us = self._services.times.stalled_us
+            self.seconds.append((self.time - stalled_us - self._began_us) / 1e6)
+        self.go_on()
 
     def _take_end(self, handle: int) -> None:
         new, token_ids = self._live.pop(handle)
