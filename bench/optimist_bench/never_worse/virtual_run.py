@@ -62,7 +62,7 @@ class Run:
     draft_width: str = "goodput"
     has_stalls: bool = False
     starts_busy: bool = False
-    """Whether the scheduler is told a wrong curve."""
+    """Whether the scheduler gets a wrong curve."""
 
 
 class PassTimes:
@@ -249,11 +249,11 @@ def _describe(run: Run) -> worker_pb2.DescribeResponse:
     message = model.describe()
     sizes, times = run.curve
     if run.starts_busy:
-        told = [
+        timed = [
             time * (BUSY_TIMES if size in BUSY_SIZES else 1)
             for size, time in zip(sizes, times, strict=True)
         ]
-        times = tuple(max(told[: number + 1]) for number in range(len(told)))
+        times = tuple(max(timed[: number + 1]) for number in range(len(timed)))
     message.cost_num_tokens, message.cost_us = to_bytes(sizes), to_bytes(times)
     return message
 
@@ -267,5 +267,5 @@ def _make_scheduler(run: Run, message: worker_pb2.DescribeResponse) -> Scheduler
         # Texts come again, and each time their prompts are to be computed.
         enable_prefix_caching=False,
     )
-    told = describe_worker(message, settings)
-    return Scheduler(told.config, told.costs, told.drafter_us, told.key_costs)
+    described = describe_worker(message, settings)
+    return Scheduler(described.config, described.costs, described.drafter_us, described.key_costs)
