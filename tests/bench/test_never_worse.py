@@ -64,7 +64,7 @@ def test_the_grid_has_every_load_once() -> None:
 
 def test_real_workloads_are_those_of_the_grid() -> None:
     rewrites = [Prompt(f"Repeat {number}.", f"file {number}\n") for number in range(6)]
-    questions = [Prompt(f"Tell {number}.", seed=number) for number in range(6)]
+    questions = [Prompt(f"Write {number}.", seed=number) for number in range(6)]
     workloads = make_workloads(rewrites, questions)
     assert tuple(workloads) == WORKLOADS
     assert {each.prediction for each in workloads["nothing"] + workloads["chat"]} == {None}

@@ -38,8 +38,8 @@ def record(model: str, dtype: str, files: str) -> Texts:
     tokenizer = load_tokenizer(model, "--model")
     with LLM(model, dtype=dtype) as served:
         rewritten = _ask(served, tokenizer, rewrites, rewrites)
-        told = _ask(served, tokenizer, questions, rewrites)
-    return Texts(f"{model}/tokenizer.json", rewritten, told)
+        answered = _ask(served, tokenizer, questions, rewrites)
+    return Texts(f"{model}/tokenizer.json", rewritten, answered)
 
 
 def _ask(

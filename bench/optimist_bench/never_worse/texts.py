@@ -88,8 +88,8 @@ def generate_texts(path: str, tokenizer: Tokenizer) -> Texts:
         file = "".join(before)
         prompt = encode(make_prompt(file, "Python"))
         rewrites.append(Text(prompt, file, encode("".join(after))))
-        told = chance.choices(range(tokenizer.get_vocab_size()), k=100 + 10 * (number % 8))
-        stories.append(Text(encode(f"Tell me story {number}."), file, told))
+        story = chance.choices(range(tokenizer.get_vocab_size()), k=100 + 10 * (number % 8))
+        stories.append(Text(encode(f"Write story {number}."), file, story))
     return Texts(path, rewrites, stories)
 
 

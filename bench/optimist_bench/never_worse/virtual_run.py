@@ -62,7 +62,7 @@ class Run:
     draft_width: str = "goodput"
     has_stalls: bool = False
     starts_busy: bool = False
-    """Whether the scheduler is told a wrong curve."""
+    """Whether the scheduler gets a wrong curve."""
 
 
 class PassTimes:
@@ -141,14 +141,18 @@ class Load(Service):
         self._num_tokens += start
         for ended in outputs.ended:
             self._take_end(ended.handle)
-        if not self._live and not self._groups:
-            stalled_us = self._services.times.stalled_us
-            self.seconds.append((self.time - stalled_us - self._began_us) / 1e6)
-        if not self._live:
-            self.go_on()
-        elif 0 < self._restart_at <= self._num_tokens:
+        if 0 < self._restart_at <= self._num_tokens and self._live:
             self._restart_at = 0
             self._restart()
+        # Outputs without an end may follow the last one.
+        if outputs.ended and not self._live:
+            self._end_group()
+
+    def _end_group(self) -> None:
+        if not self._groups:
+            stalled_us = self._services.times.stalled_us
+            self.seconds.append((self.time - stalled_us - self._began_us) / 1e6)
+        self.go_on()
 
     def _take_end(self, handle: int) -> None:
         new, token_ids = self._live.pop(handle)
@@ -245,11 +249,11 @@ def _describe(run: Run) -> worker_pb2.DescribeResponse:
     message = model.describe()
     sizes, times = run.curve
     if run.starts_busy:
-        told = [
+        timed = [
             time * (BUSY_TIMES if size in BUSY_SIZES else 1)
             for size, time in zip(sizes, times, strict=True)
         ]
-        times = tuple(max(told[: number + 1]) for number in range(len(told)))
+        times = tuple(max(timed[: number + 1]) for number in range(len(timed)))
     message.cost_num_tokens, message.cost_us = to_bytes(sizes), to_bytes(times)
     return message
 
@@ -263,5 +267,5 @@ def _make_scheduler(run: Run, message: worker_pb2.DescribeResponse) -> Scheduler
         # Texts come again, and each time their prompts are to be computed.
         enable_prefix_caching=False,
     )
-    told = describe_worker(message, settings)
-    return Scheduler(told.config, told.costs, told.drafter_us, told.key_costs)
+    described = describe_worker(message, settings)
+    return Scheduler(described.config, described.costs, described.drafter_us, described.key_costs)
