@@ -77,6 +77,7 @@ def test_a_drafter_that_is_off_for_a_row_is_no_reason_to_send_ahead() -> None:
     situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
     situation.step()
     situation.table.drafter_width[situation.slot(0)] = 0
+    situation.table.wait_gain = 64
     situation.fill()
     assert len(situation.sent) == 1
     situation.finish()
@@ -114,7 +115,7 @@ def test_a_row_that_no_drafter_can_have_made_ends_its_request(
 
 
 def test_without_a_drafter_nothing_else_may_draft() -> None:
-    situation = Situation()
+    situation = Situation(SLOW, )
     situation.add_predicted(0, [1, 2], 30)
     situation.send()
     fault = r"draft_sources: neither the prediction nor the worker's drafter$"
