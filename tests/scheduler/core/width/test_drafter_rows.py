@@ -115,7 +115,7 @@ def test_a_row_that_no_drafter_can_have_made_ends_its_request(
 
 
 def test_without_a_drafter_nothing_else_may_draft() -> None:
-    situation = Situation(SLOW, )
+    situation = Situation()
     situation.add_predicted(0, [1, 2], 30)
     situation.send()
     fault = r"draft_sources: neither the prediction nor the worker's drafter$"
