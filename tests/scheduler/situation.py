@@ -123,6 +123,10 @@ class Collected:
             self.ended[ended.handle] = ended
 
 
+SLOW = [(1, 20_000)]
+"""Passes in whose time a wait for a window costs little: tokens, and microseconds."""
+
+
 class Situation:
     """Requests `r<handle>` of one worker, step by step."""
 

@@ -55,6 +55,7 @@ def test_vllm_49548_prefills_beside_do_not_bring_the_widths_down(policy: str) ->
     for handle in range(1, 60):
         situation.add(handle, [handle % 50] * 90, 1)
     num_beside = 0
+    situation.step()
     for _ in range(60):
         plan = situation.step()
         num_beside += plan.num_known_tokens.sum() > 20
@@ -90,12 +91,12 @@ def test_sglang_15690_statistics_are_not_polluted_by_finished_requests(depth: in
     situation.propose(0, wrong_at=0)
     situation.fill()
     finished = situation.abort(0)
-    rates = situation.scheduler._state.widths._calibration
-    rate = rates.weigh(ints(0))[0][0]
+    widths = situation.scheduler._state.widths
+    rate = widths.rate(ints(0))[0]
     situation.settle()
     # What came after the end moved nothing that is known of the slot's drafts.
     assert (finished.num_passes, finished.rejected_prediction_tokens) == (0, 0)
-    assert rates.weigh(ints(0))[0][0] == rate
+    assert widths.rate(ints(0))[0] == rate
     situation.add_predicted(1, [3], 9)
     situation.finish()
     assert situation.finished(1).accepted_prediction_tokens > 0

@@ -4,7 +4,7 @@ import pytest
 
 from optimist_scheduler.core.requests.suspicion import MOST_LOSSES
 from optimist_scheduler.core.scheduler import Scheduler
-from tests.scheduler.situation import Situation, config, make_window, rows, set_window
+from tests.scheduler.situation import SLOW, Situation, config, make_window, rows, set_window
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
@@ -53,7 +53,7 @@ def test_a_window_is_sent_once_and_again_after_readmission() -> None:
 
 @pytest.mark.parametrize("at", [0, 2])
 def test_no_draft_is_planned_once_the_output_has_left_the_window(at: int) -> None:
-    situation = Situation()
+    situation = Situation(SLOW)
     expected = situation.add_predicted(0, [1, 2], 20)
     situation.propose(0, wrong_at=at)
     assert situation.send().num_draft_tokens.tolist() == [4]

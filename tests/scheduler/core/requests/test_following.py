@@ -100,7 +100,7 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     while situation.scheduler.count_followed()[1] == 0:
         base = len(situation.text(0))
         wrong = [(situation.expected[0][base] + 1) % situation.config.vocab_size]
-        assert set_window(situation.scheduler, "r0", make_window(base, -1, wrong, [0.6]))
+        assert set_window(situation.scheduler, "r0", make_window(base, -1, wrong, [0.8]))
         step(situation)
     assert not propose(situation, 0, 3, [0.5, 0.375, 0.125])
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])
@@ -115,16 +115,21 @@ def test_a_window_without_values_is_believed() -> None:
 
 def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     situation = long_situation()
+    situation.table.wait_gain = 512
     situation.add(0, [0, 1], 200, is_followed=True)
     situation.add(1, [1, 1], 200, predicted_token_ids=[1])
     situation.add(2, [2, 1], 200)
-    assert situation.scheduler.find_unaligned() == ["r1"]
+    assert situation.scheduler.find_unaligned() == []
     step(situation)
     assert situation.scheduler.find_unaligned() == ["r1"]
+    for _ in range(2):
+        step(situation)
+    # Nothing has come of its prediction.
+    assert situation.scheduler.find_unaligned() == []
     while "r0" not in situation.scheduler.find_unaligned():
         propose(situation, 0, 4)
         assert step(situation).num_accepted_tokens.max() == 4
-    assert 8 < len(situation.text(0)) < 40
+    assert 4 < len(situation.text(0)) < 40
 
 
 @pytest.mark.parametrize("is_followed", [True, False])

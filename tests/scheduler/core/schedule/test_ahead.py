@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduler.situation import Situation
+from tests.scheduler.situation import SLOW, Situation
 
 FEW, MANY = 4, 14
 """Drafts that a new row is likely, and unlikely, to have accepted all."""
@@ -12,6 +12,7 @@ FEW, MANY = 4, 14
 
 def ahead(num_drafts: int, **values: Any) -> Situation:
     return Situation(
+        SLOW,
         max_plans_in_flight=2,
         num_speculative_tokens=num_drafts,
         max_num_batched_tokens=64,

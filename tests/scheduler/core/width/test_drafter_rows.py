@@ -77,6 +77,7 @@ def test_a_drafter_that_is_off_for_a_row_is_no_reason_to_send_ahead() -> None:
     situation.add(0, [1, 2], 30, predicted_token_ids=[9, 9])
     situation.step()
     situation.table.drafter_width[situation.slot(0)] = 0
+    situation.table.wait_gain = 64
     situation.fill()
     assert len(situation.sent) == 1
     situation.finish()

@@ -25,7 +25,7 @@ from optimist_scheduler.core.width.widths import (
     DraftWidths,
 )
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
-from tests.scheduler.situation import ints, window_of
+from tests.scheduler.situation import ints
 
 MEASURING = pytest.mark.parametrize("policy", ["goodput", "crossover"])
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
@@ -50,10 +50,21 @@ def make_widths(
 def choose(
     widths: DraftWidths, has_draft: Sequence[bool], choice: int = NO_PROBE, curve: CostCurve = CURVE
 ) -> list[int]:
-    """Returns what rows get of their windows, which only some have now."""
+    """Returns what rows get of windows without values, which only some have now."""
     slots, drafting = np.arange(len(has_draft), dtype=np.int32), np.array(has_draft, np.bool_)
-    chosen = widths.choose(slots, drafting, len(slots), curve, CostCurve(), choice)
-    return [int(width) for width in chosen.windows]
+    chosen = widths.choose(slots, drafting, len(slots), curve, CostCurve(), choice).windows
+    if widths.goes_by_value:
+        most, lengths = chosen, np.ones_like(chosen)
+        firsts = np.full(len(slots), PRIOR_HAZARD, np.float32)
+        chosen = widths.choose_worth(
+            slots,
+            len(slots),
+            most,
+            lambda depths: np.minimum(most, depths / PRIOR_HAZARD).astype(np.int32),
+            lengths,
+            firsts,
+        )
+    return [int(width) for width in chosen]
 
 
 def choose_drafter(
@@ -73,9 +84,9 @@ def observe(
 ) -> None:
     """Lets widths learn from windows without values."""
     examined = np.minimum(accepted + 1, drafted)
-    nowhere = np.zeros(len(slots), np.bool_)
     estimated = examined * np.float32(PRIOR_HAZARD)
-    widths.observe(slots, accepted, examined, estimated, nowhere, nowhere)
+    firsts = np.full(len(slots), PRIOR_HAZARD, np.float32)
+    widths.observe(slots, accepted, examined, estimated, firsts)
 
 
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
@@ -100,18 +111,9 @@ def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -
     assert [widths.admit(1, limit)[1] for limit in (1, 5)] == [1, 5]
 
 
-def test_a_new_request_is_judged_by_how_answers_began() -> None:
-    widths = make_widths("goodput", 64)
-    choose(widths, [True])
-    window = window_of(0, [(7, node - 1, node) for node in range(64)], np.full(64, 0.9).tolist())
-    before = widths.first(64, window, 400)
-    estimated, yes = np.full(1, 0.1, np.float32), np.ones(1, np.bool_)
-    for agreed in (0, 0, 3, 0, 0, 0, 2, 0):
-        # What comes later in the same answers is right.
-        widths.observe(ints(0), ints(agreed), ints(agreed + 1), estimated, yes, yes)
-        widths.observe(ints(0), ints(40), ints(40), estimated, yes, ~yes)
-    assert before == 64
-    assert 0 < widths.first(64, window, 400) < 32
+def test_windows_and_lookups_are_not_drafted_from_beside_a_prompt_by_goodput() -> None:
+    assert make_widths("goodput", 8).first(8) == 0
+    assert make_widths("fixed", 8).first(8) == 8
 
 
 @MEASURING
@@ -132,17 +134,6 @@ def test_a_row_is_switched_off_alone_and_comes_back_through_what_is_compared_for
     assert choose(widths, [True] * 3)[1] > 0
 
 
-@MEASURING
-def test_a_row_that_is_off_is_probed_once_in_so_many_choices(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, 8, 8, 0)
-    for slot in range(3):
-        disappoint(widths, slot)
-    chosen = np.array([choose(widths, [True] * 3, i) for i in range(2 * PROBE_PERIOD)])
-    assert chosen.sum(axis=0).tolist() == [2, 2, 0]
-    assert chosen.max() == 1
-    assert chosen.sum(axis=1).max() == 1
-
-
 def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
     # Each pass 3 agree, the fourth does not, and 28 more stand behind it: 3 of 4, not 3 of 32.
     widths = make_widths("goodput", 32)
@@ -151,12 +142,35 @@ def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
     assert choose(widths, [True], 0, CostCurve([1, 64], [1000, 1100]))[0] >= 4
 
 
+def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
+    widths, few = make_widths("goodput", 64), np.full(1, 1 / 64, np.float32)
+    for _ in range(80):
+        # A token of which the window is not sure is always wrong, others are right.
+        unsure = np.ones(1, np.float32)
+        widths.observe(ints(0), ints(0), ints(1), unsure, unsure)
+        widths.observe(ints(0), ints(4), ints(4), 4 * few, few)
+    widths.choose(ints(0), np.ones(1, np.bool_), 1, CURVE, CostCurve(), NO_PROBE)
+    for first, number in ((1.0, 0), (1 / 64, 16)):
+        hazards = first + np.arange(16, dtype=np.float32) / 64
+        worth = widths.choose_worth(
+            ints(0),
+            1,
+            ints(16),
+            lambda depths, hazards=hazards: ints(int((hazards <= depths[0]).sum())),
+            ints(9),
+            np.full(1, first, np.float32),
+        )
+        assert worth.tolist() == [number]
+
+
 @pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
-def test_a_new_request_in_the_slot_starts_anew(policy: DraftWidthPolicy) -> None:
+def test_a_new_request_in_the_slot_starts_with_what_all_have(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 8, 8)
     fresh = choose(widths, [True] * 2)
     disappoint(widths, 0)
     assert choose(widths, [True] * 2) != fresh
+    for _ in range(100):
+        observe(widths, ints(1), ints(40), ints(40))
     widths.admit(0, 8)
     assert choose(widths, [True] * 2) == fresh
 
@@ -212,10 +226,9 @@ def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
 
 def test_new_requests_begin_with_what_the_others_have() -> None:
     widths = make_widths("goodput", 40, 40, drafter=CHAIN)
-    slots, nobody = ints(0, 1), np.zeros(2, np.bool_)
-    widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, SLOW, NO_PROBE), nobody)
+    assert choose_drafter(widths, 2, SLOW) == [0, 0]
     assert widths.admit(0, 40)[1] == 0
-    widths.remember(slots, widths.choose(slots, nobody, 2, CURVE, FAST, NO_PROBE), nobody)
+    assert choose_drafter(widths, 2, FAST)[1] > 0
     assert widths.admit(0, 40)[1] > 0
 
 

@@ -104,9 +104,9 @@ def test_of_a_request_that_rests_no_tree_is_left() -> None:
     situation.send()
     core = situation.scheduler._state
     slot, windows = int(core.running[0]), core.table.windows
-    assert windows.num_trees == windows.num_valued == 1
+    assert windows.num_trees == 1
     core.rest(slot)
-    assert windows.num_trees == windows.num_valued == core.table.window_end[slot] == 0
+    assert windows.num_trees == core.table.window_end[slot] == 0
     assert not windows.is_tree[slot]
     situation.finish()
 

@@ -166,9 +166,9 @@ def _share_budget(
         drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
     if windows.num_trees:
         drafts = _take_trees(view, slots, rows, drafts)
-    # Not beside the end of a prompt: the next pass drafts the same, and knows the first token.
-    drafts = drafts * (left <= 1)
     if view.widths.goes_by_value and np.count_nonzero(drafts):
+        # Not beside the end of a prompt, see `DraftWidths.first`.
+        drafts = drafts * (left <= 1)
         drafts = view.widths.choose_worth(
             slots,
             total,
@@ -430,15 +430,15 @@ def gives_way(request: Request, other: Request) -> bool:
 
 
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
-    """Returns what the drafter drafts beside the end of a prompt.
-
-    Windows and lookups do not: the next pass drafts the same, and knows the first token.
-    """
-    drafter = view.config.drafter
-    if drafter is None or drafter.is_lookup:
-        return 0
+    """Returns what is drafted beside the end of a prompt."""
     num_tokens = len(request.token_ids)
-    width = view.widths.first_of_drafter(request.max_draft_tokens)
+    window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
+    if window is not None and window.num_nodes:
+        width = min(view.widths.first(request.max_draft_tokens), window.num_nodes)
+    else:
+        width = view.widths.first_of_drafter(
+            request.max_draft_tokens, uses_lookup=request.uses_lookup
+        )
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
     return max(0, min(width, request.max_length - num_tokens - 1, budget, room))

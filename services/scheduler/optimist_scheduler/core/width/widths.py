@@ -104,6 +104,13 @@ class DraftWidths:
             self._adaptive_levels.reset(slot, most)
         return self._first_width(limit), self.first_of_drafter(limit, uses_lookup=uses_lookup)
 
+    def first(self, limit: int) -> int:
+        """Returns how much of a window is drafted beside the end of its request's prompt.
+
+        By goodput nothing: the next pass drafts the same, and knows the first token.
+        """
+        return 0 if self.goes_by_value else self._first_width(limit)
+
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
 
