@@ -226,6 +226,7 @@ class Scheduler:
                 outcomes.append(WindowError(fault))
             else:
                 outcomes.append(self._state.set_window(request, window))
+        self._state.weigh_drafter()
         return outcomes
 
     def pause(self, mode: PauseMode) -> list[Ended]:

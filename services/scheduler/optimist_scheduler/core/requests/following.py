@@ -24,6 +24,8 @@ FIRST_PREDICTED_GAIN = 4096
 """What is expected of a request with a prediction."""
 MEMORY_SHIFT = 4
 """A pass counts 1/16 of the average."""
+UNTRIED_SHIFT = 2
+"""One in which a row had no chance to draft from its window counts a quarter of that."""
 LEAST_GROUP = 8
 """New tokens of a resting request that are sent to proposers together."""
 GROUP_SHIFT = 3
@@ -57,14 +59,17 @@ def rests(gain: int) -> bool:
     return NOT_FOLLOWED < gain < LEAST_GAIN
 
 
-def average(gains: Int32Array, accepted: Int32Array) -> Int32Array:
+def average(gains: Int32Array, accepted: Int32Array, is_untried: BoolArray) -> Int32Array:
     """Returns gains after one more pass [num_rows].
 
     Args:
         gains: The gains before; of those that rest or are not followed they stay [num_rows].
         accepted: Drafts from windows that the pass accepted [num_rows].
+        is_untried: Whether the row had none because nobody knew what its window would be
+            [num_rows].
     """
-    change = (accepted * np.int32(TOKEN) - gains) >> MEMORY_SHIFT
+    shift = MEMORY_SHIFT + UNTRIED_SHIFT * is_untried
+    change = (accepted * np.int32(TOKEN) - gains) >> shift.astype(np.int32)
     return gains + change * (gains >= LEAST_GAIN)
 
 

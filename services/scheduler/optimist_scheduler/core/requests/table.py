@@ -155,6 +155,12 @@ class Rows(Counters):
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array
     """Most drafts of the next pass if the worker's drafter makes them."""
+    yields: Int32Array
+    """1 where the row drafts with that though it has a window, which the worker is not to have."""
+
+    def find_window_ends(self) -> Int32Array:
+        """Returns `window_end`, 0 of windows that yield [num_rows]."""
+        return self.window_end * (1 - self.yields)
 
 
 _GIVEN = ("owner", "handle", "num_prompt_tokens", "num_predicted_tokens")

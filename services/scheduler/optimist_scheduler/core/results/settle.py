@@ -76,12 +76,13 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         positions = report_positions(state, new)
     follow_windows(state, new)
     _learn_drafter(state, new)
-    _learn_gains(state, new)
+    _learn_gains(state, step, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
         state.register_prompts()
         state.release_settled()
+    state.weigh_drafter()
     return outputs
 
 
@@ -157,7 +158,7 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
-def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
+def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
     if not table.num_followed:
@@ -167,10 +168,23 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
         return
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
-    after = average(before, accepted)
+    after = average(before, accepted, _find_untried(state, step, new))
     table.gain[new.slots] = after
     for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
         state.rest(slot)
+
+
+def _find_untried(state: SchedulerState, step: Plan, new: NewTokens) -> BoolArray:
+    """Returns which rows a model drafted for before anybody knew what their windows would be.
+
+    That they drafted nothing from these says little [num_rows].
+    """
+    drafter = state.config.drafter
+    if drafter is None or drafter.is_lookup:
+        return np.zeros(len(new.slots), np.bool_)
+    is_ahead = np.isin(new.slots, step.slots[step.is_ahead]) | state.table.yields[new.slots] > 0
+    untried: BoolArray = (new.draft_sources == int(drafter.source)) & is_ahead
+    return untried
 
 
 def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
@@ -182,7 +196,7 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
         costs = state.costs_for(step.slots)
         share = costs.cost_of(result.num_tokens - num_prompt_tokens)
         share /= costs.cost_of(result.num_tokens)
-    state.widths.observe_pass(len(result.token_ids), pass_ns * share)
+    state.widths.observe_pass(len(result.token_ids), pass_ns * share + result.draft_ns)
     num_tokens = step.num_known_tokens + result.num_drafted_tokens
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
     if result.num_tokens and result.step_ns:

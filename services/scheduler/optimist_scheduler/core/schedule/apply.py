@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
-from optimist_scheduler.core.requests.following import NOT_FOLLOWED
+from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array, SlotArray
+from optimist_scheduler.core.requests.following import TOKEN
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
-from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.core.windows.window import NO_WINDOW, Window
 
 LOOKUP_WORTH = 0.5
 """What a token that a lookup brings is worth: of two, a window would bring one a pass later."""
@@ -38,7 +38,22 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
         np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
-    return bool(np.count_nonzero(_chances(state, slots) >= LEAST_CHANCE))
+    return bool(np.count_nonzero(_gains_nothing(state, slots)))
+
+
+def _gains_nothing(state: SchedulerState, slots: SlotArray) -> BoolArray:
+    """Returns which rows bring as much per time in a pass that is planned now [num_rows].
+
+    If it is planned after the result, the row drafts from its next window or with the drafter,
+    whatever brings more. Now it does the former only if what is in flight is accepted.
+    """
+    gains = np.maximum(state.table.gain.take(slots), 0) / TOKEN
+    drafted = state.find_drafter_gains(slots)
+    after = np.maximum(gains, drafted)
+    chances = _chances(state, slots)
+    now = chances * after + (1 - chances) * drafted
+    is_as_good: BoolArray = (1 + now) >= LEAST_CHANCE * (1 + after)
+    return is_as_good
 
 
 def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
@@ -47,7 +62,7 @@ def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
     if not (state.widths.goes_by_value and windows.is_valued[slot]) or windows.is_tree[slot]:
         return False
     length, placeholders = int(table.num_tokens[slot]), int(table.num_output_placeholders[slot])
-    if table.window_end[slot] <= length + placeholders:
+    if table.yields[slot] or table.window_end[slot] <= length + placeholders:
         return False
     end = length + placeholders - int(table.num_emits_in_flight[slot])
     hazards = windows.hazards[slot]
@@ -59,6 +74,7 @@ def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
 def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     """Returns how likely the rows go on as they are planned [num_rows]."""
     rows = state.table.gather(slots)
+    rows.window_end = rows.find_window_ends()
     windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
     if state.widths.goes_by_value and windows.num_valued:
@@ -71,12 +87,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
         assumed = np.where(windows.is_tree[slots], emitted, assumed)
     will_draft = rows.window_end > assumed
     waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
-    chances = np.where(waits & state.table.is_worth_a_wait(slots), 0.0, chances)
-    if state.config.drafter is not None:
-        drafts_alone = rows.drafter_width > 0
-        if state.config.drafter.is_lookup:
-            drafts_alone &= state.table.gain.take(slots) == NOT_FOLLOWED
-        return np.where(drafts_alone, 1.0, chances)
+    chances = np.where(waits, 0.0, chances)
     return chances
 
 
@@ -111,6 +122,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     state.num_plans += 1
     state.stats.num_plans += 1
     num_repeats = decision.rows.num_repeats
+    is_ahead = state.table.num_plans_in_flight.take(slots) > 0
     emits = _advance(state, slots, known, drafts, num_repeats)
     released, state.released_slots = state.released_slots, []
     plan = Plan(
@@ -126,6 +138,8 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         num_repeats,
         state.table.generation.take(slots),
         _find_least_chance(state, known, drafts),
+        _find_most_of_drafter(state, slots),
+        is_ahead,
         emits,
     )
     state.in_flight.append(plan)
@@ -137,6 +151,13 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
     if drafter is None or not drafter.is_selective:
         return 0.0
     return state.widths.find_price(int(known.sum()), int(drafts.sum())) / LOOKUP_WORTH
+
+
+def _find_most_of_drafter(state: SchedulerState, slots: SlotArray) -> int | None:
+    drafter = state.config.drafter
+    if drafter is None or drafter.is_lookup:
+        return None
+    return int(np.maximum.reduce(state.table.drafter_width.take(slots)))
 
 
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:
@@ -184,6 +205,8 @@ def _take_windows(state: SchedulerState) -> list[tuple[int, Window]]:
     windows: list[tuple[int, Window]] = []
     for slot in state.unsent_windows:
         window = state.table.request(slot).window
+        if state.table.yields[slot]:
+            window = NO_WINDOW
         if window is not None:
             windows.append((slot, window))
     state.unsent_windows.clear()

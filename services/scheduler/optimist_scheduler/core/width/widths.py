@@ -24,6 +24,10 @@ from optimist_scheduler.core.width.acceptance import (
     DrafterRows,
 )
 from optimist_scheduler.core.width.crossover import choose_crossover
+from optimist_scheduler.core.width.drafting import (
+    choose_drafter,
+    find_window_worth,
+)
 from optimist_scheduler.core.width.goodput import Prices, choose_goodput
 from optimist_scheduler.core.windows.window import Window
 
@@ -83,6 +87,8 @@ class DraftWidths:
         self._level_limits = np.zeros(max_num_seqs, np.int32)
         self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR)
         self._adaptive_levels = AdaptiveWidths(max_num_seqs)
+        self._is_probed = np.zeros(max_num_seqs, np.bool_)
+        """Rows for which the drafter drafts a level to find out, since the last choice."""
         self._first_levels = (
             START_WIDTH if policy == "adaptive" else drafter.max_depth if drafter else 0
         )
@@ -315,6 +321,7 @@ class DraftWidths:
             widths, levels = choose_crossover(*arguments)
         if rows is not None:
             is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
+            self._is_probed[slots] = is_probed
             levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
         is_probed = (slots + choice) % PROBE_PERIOD == 0
         probed: Int32Array = np.maximum(widths, np.minimum(limits, is_probed))
@@ -329,6 +336,46 @@ class DraftWidths:
             self._drafter.tokens_per_level,
             curve,
         )
+
+    def choose_drafter(
+        self,
+        slots: SlotArray,
+        widths: Int32Array,
+        has_window: BoolArray,
+        hazards: Float32Array,
+        curve: CostCurve,
+    ) -> tuple[Int32Array, BoolArray]:
+        """Returns what a drafter with a model may draft for rows, and which windows yield to it.
+
+        Args:
+            slots: The rows' [num_rows].
+            widths: What it may draft at present [num_rows].
+            has_window: Whether a row has a window to draft from [num_rows].
+            hazards: Hazards that windows say of what comes next, cumulated and infinite beyond
+                their ends [num_rows, most drafts].
+            curve: Time of the drafter by the largest level of a pass.
+        """
+        if self._drafter is None:
+            raise ValueError("there is no drafter to choose for")
+        hazards = hazards * self._calibration.weigh(slots)[1][:, None]
+        limits, price = self._drafter.count_levels(widths), 0.0
+        times = np.zeros(self._drafter.max_depth)
+        if self.goes_by_value:
+            limits, price = self._level_limits[slots], self.find_price(len(slots), len(slots))
+            rate = self._num_emitted / self._ns if self._ns else 0.0
+            times = curve.cost(np.arange(1, self._drafter.max_depth + 1)) * rate
+        choice = choose_drafter(
+            self._level_acceptance.rate(slots),
+            limits,
+            has_window,
+            find_window_worth(hazards, price),
+            price * self._drafter.tokens_per_level,
+            times,
+        )
+        levels, yields = choice
+        if self.goes_by_value:
+            levels = np.maximum(levels, np.minimum(limits, self._is_probed[slots]))
+        return self._count_tokens(levels, self._limits[slots]), yields
 
     def may_use_drafter(self, slots: SlotArray) -> bool:
         """Returns whether the drafter may draft for any of some slots."""
