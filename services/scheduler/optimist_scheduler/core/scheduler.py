@@ -17,7 +17,14 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED
+from optimist_scheduler.core.requests.following import (
+    LEAST_FIRST_GAIN,
+    LEAST_GAIN,
+    LOOKED_UP_SHARE,
+    NOT_FOLLOWED,
+    TOKEN,
+    find_losses,
+)
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import (
     NewRequest,
@@ -137,6 +144,8 @@ class Scheduler:
         request = build_request(new, self.config)
         arrival = self._num_added + 1 if arrival is None else arrival
         request.arrival, request.arrival_time = arrival, now
+        if request.is_followed and request.num_predicted_tokens:
+            request.gain = max(self._state.first_gain, LEAST_FIRST_GAIN)
         if not self._requests or math.isinf(self._moved_at):
             self._moved_at = now
         self._require_room(request, now)
@@ -249,21 +258,39 @@ class Scheduler:
         self._pause, self._moved_at = None, math.inf
         self._state.takes_requests = True
 
-    def find_unaligned(self) -> list[str]:
+    def find_unaligned(self) -> dict[str, float]:
         """Returns the requests that a step may wait for and that have no window to draft from.
 
-        They have a prediction, or gain much; none of them rests.
+        They have a prediction, or gain much; none of them rests, or has as much from a drafter.
+
+        Returns:
+            The part of a pass that each loses without a window.
         """
-        table, running = self._state.table, self._state.running
+        state = self._state
+        table, running, drafter = state.table, state.running, self.config.drafter
         is_unaligned = table.is_worth_a_wait(running) & (
             table.window_end[running] <= table.num_tokens[running]
         )
-        unaligned = [table.request_ids[slot] for slot in running[is_unaligned].tolist()]
-        for request in self._state.waiting.requests:
-            window = request.window
-            if request.is_worth_a_wait and (window is None or not window.num_nodes):
-                unaligned.append(request.request_id)
-        return unaligned
+        slots = running[is_unaligned]
+        requests = [table.request(slot) for slot in slots.tolist()]
+        waiting = [
+            request
+            for request in state.waiting.requests
+            if request.is_worth_a_wait and (request.window is None or not request.window.num_nodes)
+        ]
+        gains = np.array([*table.gain[slots], *(each.gain for each in waiting)]) / TOKEN
+        otherwise = np.zeros(len(gains))
+        otherwise[: len(slots)] = state.find_drafter_gains(slots)
+        requests += waiting
+        if drafter is not None and drafter.is_lookup:
+            is_predicted = [each.num_predicted_tokens > 0 for each in requests]
+            otherwise = gains * LOOKED_UP_SHARE * is_predicted
+        losses = find_losses(gains, otherwise).tolist()
+        return {
+            request.request_id: loss
+            for request, loss in zip(requests, losses, strict=True)
+            if loss > 0
+        }
 
     def count_followed(self) -> tuple[int, int]:
         """Returns how many of the running requests are followed and awake, and how many rest."""
@@ -416,6 +443,7 @@ class Scheduler:
         self._state = SchedulerState(config, self.stats, *self._costs, old.num_plans)
         self._state.takes_requests = old.takes_requests
         self._state.pace, self._wait = old.pace, None
+        self._state.first_gain = old.first_gain
 
 
 def _find_adoption_fault(request: Request, config: EngineConfig) -> str | None:

@@ -118,9 +118,9 @@ def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     situation.add(0, [0, 1], 200, is_followed=True)
     situation.add(1, [1, 1], 200, predicted_token_ids=[1])
     situation.add(2, [2, 1], 200)
-    assert situation.scheduler.find_unaligned() == ["r1"]
+    assert list(situation.scheduler.find_unaligned()) == ["r1"]
     step(situation)
-    assert situation.scheduler.find_unaligned() == ["r1"]
+    assert list(situation.scheduler.find_unaligned()) == ["r1"]
     while "r0" not in situation.scheduler.find_unaligned():
         propose(situation, 0, 4)
         assert step(situation).num_accepted_tokens.max() == 4

@@ -7,7 +7,7 @@ is integers, so that a replay has the same.
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import BoolArray, Int32Array
+from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array
 from optimist_scheduler.core.windows.window import Window
 
 TOKEN = 1024
@@ -21,7 +21,11 @@ WAIT_GAIN = TOKEN
 FIRST_GAIN = 256
 """What is expected of a request that wakes."""
 FIRST_PREDICTED_GAIN = 4096
-"""What is expected of a request with a prediction."""
+"""What is expected of the first requests with a prediction."""
+LEAST_FIRST_GAIN = 2 * LEAST_GAIN
+"""What is expected of one at least, whatever others have gained."""
+COMMON_SHIFT = 5
+"""A pass of such a request counts 1/32 of what the next ones are expected to gain."""
 MEMORY_SHIFT = 4
 """A pass counts 1/16 of the average."""
 UNTRIED_SHIFT = 2
@@ -34,9 +38,8 @@ MOST_GROUP = 128
 MOST_PREDICTED_GROUP = 16
 """The same with a prediction, which is likely to be right again."""
 
-LOOKED_UP_LOSS = 1 / 8
-"""Part of a pass that a request loses without a window if it drafts what a lookup finds: of real
-edits, 7.3 of 8.0 tokens come."""
+LOOKED_UP_SHARE = 7 / 8
+"""Of the tokens of a window, what a lookup finds in the prediction: of real edits, 7.3 of 8.0."""
 WAITING_SHARE = 7 / 8
 """Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
 WAIT_MEMORY = 1 / 16
@@ -71,6 +74,28 @@ def average(gains: Int32Array, accepted: Int32Array, is_untried: BoolArray) -> I
     shift = MEMORY_SHIFT + UNTRIED_SHIFT * is_untried
     change = (accepted * np.int32(TOKEN) - gains) >> shift.astype(np.int32)
     return gains + change * (gains >= LEAST_GAIN)
+
+
+def average_first(gain: int, accepted: Int32Array) -> int:
+    """Returns what requests with a prediction are expected to gain, after a pass of some.
+
+    Args:
+        gain: What was expected before.
+        accepted: Drafts from windows that the pass accepted of each, at least one [num_rows].
+    """
+    mean = int(accepted.sum()) * TOKEN // len(accepted)
+    return gain + ((mean - gain) >> COMMON_SHIFT)
+
+
+def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Returns the part of a pass that rows lose without a window [num_rows].
+
+    Args:
+        gains: Tokens that a pass with a window brings besides its own one [num_rows].
+        otherwise: What one without a window brings so [num_rows].
+    """
+    losses: FloatArray = np.maximum(gains - otherwise, 0.0) / (1 + gains)
+    return losses
 
 
 def is_worth_a_wait(gains: Int32Array | int, num_predicted_tokens: Int32Array | int) -> BoolArray:

@@ -17,7 +17,12 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.following import FIRST_GAIN, rests, wakes
+from optimist_scheduler.core.requests.following import (
+    FIRST_GAIN,
+    FIRST_PREDICTED_GAIN,
+    rests,
+    wakes,
+)
 from optimist_scheduler.core.requests.pace import Pace
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
@@ -65,6 +70,8 @@ class SchedulerState:
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._begin_widths()
+        self.first_gain = FIRST_PREDICTED_GAIN
+        """What the next requests with a prediction are expected to gain from it."""
         self.pace = Pace()
         self.waiting = WaitingQueue()
         self.takes_requests = True

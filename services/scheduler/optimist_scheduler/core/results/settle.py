@@ -12,7 +12,7 @@ from optimist_scheduler.core.base.values import (
     SlotArray,
     StepOutputs,
 )
-from optimist_scheduler.core.requests.following import LEAST_GAIN, average
+from optimist_scheduler.core.requests.following import LEAST_GAIN, average, average_first
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
@@ -168,7 +168,11 @@ def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
         return
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
-    after = average(before, accepted, _find_untried(state, step, new))
+    is_untried = _find_untried(state, step, new)
+    is_predicted = (table.num_predicted_tokens.take(new.slots) > 0) & ~is_untried
+    if np.count_nonzero(is_predicted):
+        state.first_gain = average_first(state.first_gain, accepted[is_predicted])
+    after = average(before, accepted, is_untried)
     table.gain[new.slots] = after
     for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
         state.rest(slot)
