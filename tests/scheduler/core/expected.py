@@ -159,7 +159,9 @@ class Expected:
         if self.gain < 64:
             return
         brought = accepted if source == DraftSource.PREDICTION else 0
-        self.gain += (brought * 1024 - self.gain) // 16
+        # A model that drafts instead says little of windows.
+        is_model = source not in (DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM)
+        self.gain += (brought * 1024 - self.gain) // (64 if is_model else 16)
         if self.rests:
             self.window = {}
 

@@ -1,4 +1,4 @@
-"""Requests with windows and a model drafter in virtual time: how right either is, and what it costs.
+"""Requests with windows and a model drafter in virtual time: how right either is, what it costs.
 
 The loop is the engine's of `optimist bench windows`, with what a worker and a proposer do made up.
 """
@@ -30,7 +30,6 @@ from optimist_scheduler.workers.description import describe_worker
 
 VOCAB_SIZE = 1000
 NUM_TOKENS = 160
-NUM_TEXTS = 16
 MOST_NODES = 64
 PERIOD, COPIED = 32, 22
 """Of so many tokens, so many are read in the prediction where that holds partly."""
@@ -242,7 +241,7 @@ class Load(Service):
             self.running.remove(ended.handle)
             if self._number < len(self._texts):
                 self._add()
-        if not self._began and self._number >= max(NUM_TEXTS // 3, 2 * self._num_rows):
+        if not self._began and self._number >= len(self._texts) // 3:
             self._began = self.time
 
     def _add(self) -> None:
@@ -282,7 +281,8 @@ def run(
 ) -> Run:
     """Runs requests with a proposer, a drafter, both or neither."""
     random = Random(1)
-    texts = [[random.randrange(VOCAB_SIZE) for _ in range(NUM_TOKENS)] for _ in range(NUM_TEXTS)]
+    numbers = range(6 + 3 * num_rows)
+    texts = [[random.randrange(VOCAB_SIZE) for _ in range(NUM_TOKENS)] for _ in numbers]
     timeline, settings = Timeline(), WindowsSettings(concurrency=num_rows, depth=depth)
     foreseer = Foreseer(texts, windows or Windows(-1))
     proposer = Proposer(timeline, Cores(0), settings, foreseer)  # type: ignore[arg-type]

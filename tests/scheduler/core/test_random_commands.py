@@ -28,7 +28,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
-from optimist_scheduler.core.requests.following import wakes
+from optimist_scheduler.core.requests.following import LEAST_FIRST_GAIN, wakes
 from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
@@ -337,9 +337,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.dispatcher.add(new, self.now, message)
         assert caught.value.finished.reason is FinishReason.REFUSED
         expected = Expected(new, self.drafter)
+        if new.is_followed and len(new.predicted_token_ids):
+            # What earlier ones have gained, of late.
+            expected.gain = self.find_request(new.request_id).gain
+            assert expected.gain >= LEAST_FIRST_GAIN
         self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
             self.propose(expected)
+
+    def find_request(self, request_id: str) -> Request:
+        found = [worker.scheduler._requests.get(request_id) for worker in self.workers]
+        return next(each for each in found if each is not None)
 
     def draw_live(self, data: Any) -> Expected:
         return self.live[data.draw(st.sampled_from(sorted(self.live)))]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from optimist_scheduler.core.base.memory import BlockPool
-from optimist_scheduler.core.base.values import BoolArray, Int32Array, Logprobs, SlotArray
+from optimist_scheduler.core.base.values import Int32Array, Logprobs, SlotArray
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
@@ -84,8 +84,8 @@ class Plan:
     """Chance below which a draft that is looked up is not worth its time."""
     max_drafter_tokens: int | None
     """Most drafts of a row that a drafter with a model makes; None for any other."""
-    is_ahead: BoolArray
-    """Which rows have plans in flight before this one [num_rows]."""
+    is_ahead: bool
+    """Whether plans were in flight before this one."""
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
     num_runs: int = 0

@@ -70,6 +70,9 @@ class SchedulerState:
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._begin_widths()
+        self.idle_share = 0.0
+        """For how long the worker is idle before a pass that was planned after the last result, as
+        a share of the pass."""
         self.first_gain = FIRST_PREDICTED_GAIN
         """What the next requests with a prediction are expected to gain from it."""
         self.pace = Pace()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION
+from optimist_common.drafts import NGRAM, PREDICTION
 from optimist_scheduler.core.base.values import (
     BoolArray,
     ReportedLogprobs,
@@ -27,6 +27,8 @@ from optimist_scheduler.core.results.deliver import (
 from optimist_scheduler.core.results.read import NewTokens, find_new_tokens
 from optimist_scheduler.core.windows.window import NO_WINDOW
 
+IDLE_MEMORY = 1 / 16
+"""Weight of a pass in the mean of for how long the worker was idle before."""
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
 """The same while none of the rows drafts: new ones begin with what was chosen last."""
 
@@ -76,7 +78,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         positions = report_positions(state, new)
     follow_windows(state, new)
     _learn_drafter(state, new)
-    _learn_gains(state, step, new)
+    _learn_gains(state, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
@@ -158,7 +160,7 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
-def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
+def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
     if not table.num_followed:
@@ -168,7 +170,8 @@ def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
         return
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
-    is_untried = _find_untried(state, step, new)
+    # What a window would have brought where a model drafted is hardly known.
+    is_untried = (new.draft_sources > PREDICTION) & (new.draft_sources != NGRAM)
     is_predicted = (table.num_predicted_tokens.take(new.slots) > 0) & ~is_untried
     if np.count_nonzero(is_predicted):
         state.first_gain = average_first(state.first_gain, accepted[is_predicted])
@@ -176,19 +179,6 @@ def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
     table.gain[new.slots] = after
     for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
         state.rest(slot)
-
-
-def _find_untried(state: SchedulerState, step: Plan, new: NewTokens) -> BoolArray:
-    """Returns which rows a model drafted for before anybody knew what their windows would be.
-
-    That they drafted nothing from these says little [num_rows].
-    """
-    drafter = state.config.drafter
-    if drafter is None or drafter.is_lookup:
-        return np.zeros(len(new.slots), np.bool_)
-    is_ahead = np.isin(new.slots, step.slots[step.is_ahead]) | state.table.yields[new.slots] > 0
-    untried: BoolArray = (new.draft_sources == int(drafter.source)) & is_ahead
-    return untried
 
 
 def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
@@ -205,6 +195,9 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     state.learn_costs(step.slots, num_tokens, result.num_tokens, pass_ns)
     if result.num_tokens and result.step_ns:
         _learn_pace(state, step, result)
+    if result.step_ns and not (step.admissions or step.is_ahead):
+        idle_share = min(result.idle_ns / result.step_ns, 1.0)
+        state.idle_share += (idle_share - state.idle_share) * IDLE_MEMORY
     if state.config.drafter is not None:
         is_drafters = result.draft_sources == int(state.config.drafter.source)
         drafted = result.num_drafted_tokens[is_drafters]

@@ -52,7 +52,8 @@ def _gains_nothing(state: SchedulerState, slots: SlotArray) -> BoolArray:
     after = np.maximum(gains, drafted)
     chances = _chances(state, slots)
     now = chances * after + (1 - chances) * drafted
-    is_as_good: BoolArray = (1 + now) >= LEAST_CHANCE * (1 + after)
+    least = min(LEAST_CHANCE, 1 / (1 + state.idle_share))
+    is_as_good: BoolArray = (1 + now) >= least * (1 + after)
     return is_as_good
 
 
@@ -74,7 +75,6 @@ def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
 def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     """Returns how likely the rows go on as they are planned [num_rows]."""
     rows = state.table.gather(slots)
-    rows.window_end = rows.find_window_ends()
     windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
     if state.widths.goes_by_value and windows.num_valued:
@@ -87,8 +87,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
         assumed = np.where(windows.is_tree[slots], emitted, assumed)
     will_draft = rows.window_end > assumed
     waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
-    chances = np.where(waits, 0.0, chances)
-    return chances
+    return np.where(waits, 0.0, chances)
 
 
 def _estimate_chances(
@@ -122,7 +121,6 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     state.num_plans += 1
     state.stats.num_plans += 1
     num_repeats = decision.rows.num_repeats
-    is_ahead = state.table.num_plans_in_flight.take(slots) > 0
     emits = _advance(state, slots, known, drafts, num_repeats)
     released, state.released_slots = state.released_slots, []
     plan = Plan(
@@ -139,7 +137,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         state.table.generation.take(slots),
         _find_least_chance(state, known, drafts),
         _find_most_of_drafter(state, slots),
-        is_ahead,
+        bool(state.in_flight),
         emits,
     )
     state.in_flight.append(plan)

@@ -160,7 +160,6 @@ def _share_budget(
     runs = _find_rows_to_run(view, slots, rows)
     total = int(np.add.reduce(left))
     windows, drafts = view.table.windows, np.zeros(len(left), np.int32)
-    rows.window_end = rows.find_window_ends()
     if np.count_nonzero(rows.window_end):
         # What is in flight may already reach the length limit.
         ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
