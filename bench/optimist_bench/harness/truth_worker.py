@@ -41,6 +41,8 @@ class _Prediction:
 
 @dataclass(slots=True)
 class Row:
+    """A request, what its model says, and what is known to draft from."""
+
     truth: Sequence[int]
     """All that the model says."""
     prediction: _Prediction
@@ -56,9 +58,11 @@ class Row:
 
     @property
     def num_output(self) -> int:
+        """Output tokens so far."""
         return self.length - self.num_prompt_tokens
 
     def set_window(self, window: worker_pb2.Window) -> None:
+        """Replaces the window."""
         self.tree = TokenTree.from_columns(from_bytes(window.token_ids), from_bytes(window.parents))
         self.node, self.is_followed = ROOT, window.base <= self.num_output
         self.follow(self.truth[window.base : self.num_output])

@@ -45,6 +45,12 @@ WIDTH_INTERVAL = 8
 class SchedulerState:
     """The requests of one worker."""
 
+    idle_share = 0.0
+    """For how long the worker is idle before a pass that was planned after the last result, as a
+    share of the pass."""
+    first_gain = FIRST_PREDICTED_GAIN
+    """What the next requests with a prediction are expected to gain from it."""
+
     def __init__(
         self,
         config: EngineConfig,
@@ -70,11 +76,6 @@ class SchedulerState:
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._begin_widths()
-        self.idle_share = 0.0
-        """For how long the worker is idle before a pass that was planned after the last result, as
-        a share of the pass."""
-        self.first_gain = FIRST_PREDICTED_GAIN
-        """What the next requests with a prediction are expected to gain from it."""
         self.pace = Pace()
         self.waiting = WaitingQueue()
         self.takes_requests = True
