@@ -78,7 +78,7 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         positions = report_positions(state, new)
     follow_windows(state, new)
     _learn_drafter(state, new)
-    _learn_gains(state, new)
+    _learn_gains(state, step, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
@@ -160,7 +160,7 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
-def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
+def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
     if not table.num_followed:
@@ -170,8 +170,8 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
         return
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
-    # What a window would have brought where a model drafted is hardly known.
-    is_untried = (new.draft_sources > PREDICTION) & (new.draft_sources != NGRAM)
+    # What a window would have brought where a model drafted before it could come is not known.
+    is_untried = (new.draft_sources > PREDICTION) & (new.draft_sources != NGRAM) & step.is_ahead
     is_predicted = (table.num_predicted_tokens.take(new.slots) > 0) & ~is_untried
     if np.count_nonzero(is_predicted):
         state.first_gain = average_first(state.first_gain, accepted[is_predicted])
