@@ -278,6 +278,8 @@ class Scheduler:
             for request in state.waiting.requests
             if request.is_worth_a_wait and (request.window is None or not request.window.num_nodes)
         ]
+        if not (requests or waiting):
+            return {}
         gains = np.array([*table.gain[slots], *(each.gain for each in waiting)]) / TOKEN
         otherwise = np.zeros(len(gains))
         otherwise[: len(slots)] = state.find_drafter_gains(slots)

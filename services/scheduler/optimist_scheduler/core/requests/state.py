@@ -346,7 +346,8 @@ class SchedulerState:
         is_other = yields != table.yields.take(slots)
         table.drafter_width[slots], table.yields[slots] = widths, yields
         table.version[slots] += is_other | (~has_window & (widths != before))
-        self.unsent_windows.update(dict.fromkeys(slots[is_other].tolist()))
+        # One that is wrong by now stays away.
+        self.unsent_windows.update(dict.fromkeys(slots[is_other & has_window].tolist()))
 
     def find_drafter_gains(self, slots: SlotArray) -> FloatArray:
         """Returns what a drafter with a model brings rows in a pass, in tokens [num_rows]."""

@@ -364,7 +364,7 @@ class DraftWidths:
             limits, price = self._level_limits[slots], self.find_price(len(slots), len(slots))
             rate = self._num_emitted / self._ns if self._ns else 0.0
             times = curve.cost(np.arange(1, self._drafter.max_depth + 1)) * rate
-        choice = choose_drafter(
+        levels, yields = choose_drafter(
             self._level_acceptance.rate(slots),
             limits,
             has_window,
@@ -372,7 +372,6 @@ class DraftWidths:
             price * self._drafter.tokens_per_level,
             times,
         )
-        levels, yields = choice
         if self.goes_by_value:
             levels = np.maximum(levels, np.minimum(limits, self._is_probed[slots]))
         return self._count_tokens(levels, self._limits[slots]), yields
