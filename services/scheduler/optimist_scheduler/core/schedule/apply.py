@@ -21,11 +21,11 @@ LEAST_CHANCE = 0.9
 def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     """Returns whether a row of a decision probably profits from being sent now.
 
-    A row whose drafts in flight are rejected has nothing to draft from in the next pass, until it
-    is aligned again: then that pass brings one token, and what follows it comes later. So it is
-    for a row that is to be aligned by what is in flight. If this is likely for every row, the
-    result is worth a wait. Otherwise the pass is run for others anyway, and the row had better be
-    in it. A row that the worker's drafter may draft for always has something to draft from.
+    A row whose drafts in flight are rejected has no window to draft from in the next pass, until
+    it is aligned again: then that pass brings one token and what a drafter with a model brings. So
+    it is for a row that is to be aligned by what is in flight. If a wait for the result brings
+    every row more, it is worth it. Otherwise the pass is run for others anyway, and the row had
+    better be in it.
     """
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
