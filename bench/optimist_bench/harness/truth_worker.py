@@ -40,7 +40,9 @@ class _Prediction:
 
 
 @dataclass(slots=True)
-class _Row:
+class Row:
+    """A request, what its model says, and what is known to draft from."""
+
     truth: Sequence[int]
     """All that the model says."""
     prediction: _Prediction
@@ -56,9 +58,11 @@ class _Row:
 
     @property
     def num_output(self) -> int:
+        """Output tokens so far."""
         return self.length - self.num_prompt_tokens
 
     def set_window(self, window: worker_pb2.Window) -> None:
+        """Replaces the window."""
         self.tree = TokenTree.from_columns(from_bytes(window.token_ids), from_bytes(window.parents))
         self.node, self.is_followed = ROOT, window.base <= self.num_output
         self.follow(self.truth[window.base : self.num_output])
@@ -98,6 +102,9 @@ def _count_common(some: Sequence[int], others: Sequence[int]) -> int:
 class TruthWorker:
     """The rows of one scheduler. Of several texts, a prompt's first token says which is said."""
 
+    drafter = DraftSource.NGRAM
+    """What drafts where windows have nothing, see `draft`."""
+
     def __init__(
         self,
         truths: Sequence[Sequence[int]],
@@ -113,7 +120,7 @@ class TruthWorker:
             by_seed: Whether a request's seed, modulo their number, says which text is said.
         """
         self._truths, self._model, self._by_seed = truths, model, by_seed
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, Row] = {}
 
     @property
     def can_repeat(self) -> bool:
@@ -152,7 +159,7 @@ class TruthWorker:
             num_fed += num_known + num_drafted
         is_window = [position < 0 for position in positions]
         sources = [
-            (PREDICTION if of_window else DraftSource.NGRAM) * (count > 0)
+            (PREDICTION if of_window else self.drafter) * (count > 0)
             for of_window, count in zip(is_window, drafted, strict=True)
         ]
         return worker_pb2.ExecuteResponse(
@@ -176,7 +183,11 @@ class TruthWorker:
         """Raises PlanError: plans are run once."""
         raise PlanError("num_repeats: must be 0")
 
-    def _row(self, slot: int) -> _Row:
+    def draft(self, row: Row, most: int, least_chance: float) -> tuple[int, int, int]:
+        """Returns where drafts were looked up, how many there are, and how many come true."""
+        return row.look_up(most, least_chance)
+
+    def _row(self, slot: int) -> Row:
         row = self._rows.get(slot)
         if row is None:
             raise PlanError(f"slots: {slot} is free")
@@ -192,7 +203,7 @@ class TruthWorker:
         if number >= len(self._truths):
             raise PlanError(f"admissions.token_ids: there is no text {number}")
         num_computed = len(from_bytes(admission.cached_blocks)) * self._model.block_size
-        self._rows[admission.slot] = _Row(
+        self._rows[admission.slot] = Row(
             self._truths[number],
             _Prediction(
                 from_bytes(admission.predicted_token_ids),
@@ -205,7 +216,7 @@ class TruthWorker:
         )
 
     def _run(
-        self, row: _Row, num_known: int, num_drafts: int, least_chance: float
+        self, row: Row, num_known: int, num_drafts: int, least_chance: float
     ) -> tuple[list[int], int, list[int], int]:
         """Runs a row.
 
@@ -225,7 +236,7 @@ class TruthWorker:
         num_drafted, accepted = row.find_drafts(most)
         if not num_drafted and most > 0 and self._model.drafter:
             most = min(most, self._model.max_drafter_tokens)
-            start, num_drafted, num_accepted = row.look_up(most, least_chance)
+            start, num_drafted, num_accepted = self.draft(row, most, least_chance)
             position, accepted = start if num_drafted else -1, [ROOT] * num_accepted
         new = list(row.truth[row.num_output : row.num_output + len(accepted) + 1])
         row.follow(new)

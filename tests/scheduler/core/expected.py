@@ -16,6 +16,10 @@ Place = tuple[float, list[int], list[float]]
 """Log-probability, candidates, and theirs."""
 
 
+MODELS = set(DraftSource) - {DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM}
+"""Drafters with a model."""
+
+
 class Received:
     """Collects what is reported to one request, position by position."""
 
@@ -156,10 +160,18 @@ class Expected:
         drafter = self._drafter
         if self.gain >= 0 and drafter is not None and drafter.is_lookup and self.base < 0:
             assert source != drafter.source or self.new.predicted_token_ids
-        if self.gain < 64:
+        if self.gain < 64 or source in MODELS:
+            # How a model's pass counts depends on when it was planned, see `learn_from`.
             return
         brought = accepted if source == DraftSource.PREDICTION else 0
         self.gain += (brought * 1024 - self.gain) // 16
+        if self.rests:
+            self.window = {}
+
+    def learn_from(self, gain: int) -> None:
+        """Takes the gain that the scheduler has found, which a pass lowers at most so much."""
+        assert self.gain - (self.gain + 15) // 16 <= gain <= self.gain
+        self.gain = gain
         if self.rests:
             self.window = {}
 

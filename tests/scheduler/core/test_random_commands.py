@@ -28,7 +28,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
-from optimist_scheduler.core.requests.following import wakes
+from optimist_scheduler.core.requests.following import LEAST_FIRST_GAIN, wakes
 from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
@@ -44,7 +44,7 @@ from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.dispatcher import Dispatcher, Worker
 from optimist_scheduler.workers.translate import new_request, step_result
-from tests.scheduler.core.expected import VOCAB_SIZE, Expected, TokenPath
+from tests.scheduler.core.expected import MODELS, VOCAB_SIZE, Expected, TokenPath
 from tests.scheduler.fake_worker import COLUMNS, FakeWorker, expected_output
 from tests.scheduler.situation import (
     check_slots,
@@ -337,9 +337,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.dispatcher.add(new, self.now, message)
         assert caught.value.finished.reason is FinishReason.REFUSED
         expected = Expected(new, self.drafter)
+        if new.is_followed and len(new.predicted_token_ids):
+            # What earlier ones have gained, of late.
+            request = self.find_request(new.request_id)
+            assert request is not None
+            assert request.gain >= LEAST_FIRST_GAIN
+            expected.gain = request.gain
         self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
             self.propose(expected)
+
+    def find_request(self, request_id: str) -> Request | None:
+        found = [worker.scheduler._requests.get(request_id) for worker in self.workers]
+        return next((each for each in found if each is not None), None)
+
+    def find_worker(self, request: Request) -> DrivenWorker:
+        return next(each for each in self.workers if request.request_id in each.scheduler._requests)
 
     def draw_live(self, data: Any) -> Expected:
         return self.live[data.draw(st.sampled_from(sorted(self.live)))]
@@ -742,6 +755,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                 positions.pop(handle, None),
                 is_looked_up=f"r{handle}" in looked_up,
             )
+            if source in MODELS and (request := self.find_request(f"r{handle}")) is not None:
+                gains = self.find_worker(request).scheduler._state.table.gain
+                gain = request.gain if request.slot < 0 else int(gains[request.slot])
+                self.live[f"r{handle}"].learn_from(gain)
         assert not positions
         for request_id, tokens in outputs.observed:
             self.live[request_id].observe(tokens)

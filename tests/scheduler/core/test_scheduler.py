@@ -24,9 +24,9 @@ def test_drafts_stop_where_the_window_or_the_request_ends() -> None:
     scheduler = situation.scheduler
     assert set_window(scheduler, "r0", make_window(0, 0, expected[:3]))
     assert situation.step().num_draft_tokens.tolist() == [3]
-    assert scheduler.find_unaligned() == ["r0"]
+    assert list(scheduler.find_unaligned()) == ["r0"]
     assert set_window(scheduler, "r0", make_window(4, 4, expected[4:]))
-    assert scheduler.find_unaligned() == []
+    assert list(scheduler.find_unaligned()) == []
     assert situation.step().num_draft_tokens.tolist() == [2]
     situation.finish()
     assert situation.finished(0).num_passes == 2
@@ -58,7 +58,7 @@ def test_no_draft_is_planned_once_the_output_has_left_the_window(at: int) -> Non
     situation.propose(0, wrong_at=at)
     assert situation.send().num_draft_tokens.tolist() == [4]
     assert rows(situation.answer()) == {0: expected[: at + 1]}
-    assert situation.scheduler.find_unaligned() == ["r0"]
+    assert list(situation.scheduler.find_unaligned()) == ["r0"]
     assert situation.send().num_draft_tokens.tolist() == [0]
     situation.finish()
 

@@ -126,6 +126,23 @@ def test_a_drafter_that_is_the_target_is_always_right(llama_path: Path, shape: s
         assert least <= row.num_accepted_tokens <= depth
 
 
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_a_plan_bounds_what_the_drafter_makes(llama_path: Path, most: int) -> None:
+    runner = shared_runner(llama_path, "itself", "chain", AcceptanceRule.COUPLED)
+    runner.release_all()
+    first = plan_rows(0, [PlannedRow(0, 100, 0, blocks_of(0))], admissions=[admit(0, PROMPT)])
+    run(runner, first)
+    # The window is taken back with the plan: the drafter is asked in the same pass.
+    for number, window in enumerate(([1, 2, 3], []), 1):
+        windows = [WindowUpdate(0, 0, window)]
+        plan = plan_rows(
+            number, [PlannedRow(0, 1, 3, [])], windows=windows, max_drafter_tokens=most
+        )
+        (row,) = run(runner, plan)
+        assert row.error is None
+    assert row.num_drafted_tokens == most
+
+
 def shape_of(drafter: str, depth: int, width: int) -> DraftShape:
     changes: dict[str, Any] = {"drafter": drafter, "drafter_depth": depth, "drafter_width": width}
     settings = WorkerSettings(model="m", drafter_tree="dynamic", drafter_tokens=60, **changes)

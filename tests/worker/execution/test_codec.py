@@ -193,6 +193,7 @@ MALFORMED: dict[str, list[float | bytes | list[int]]] = {
     "num_draft_tokens": [[0, -1], b""],
     "num_new_blocks": [[3], [4, -1]],
     "num_repeats": [-1, 64],
+    "max_drafter_tokens": [-1],
     "least_chance": [-0.5, float("nan"), float("inf")],
     "new_blocks": [[1, 2], [1, -1, 2], b"1", [1, 2, 10]],
     "admissions.slot": [4],

@@ -3,7 +3,7 @@
 import itertools
 from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -196,11 +196,11 @@ class Links:
         link.unanswered.add(batch.number)
         return batch
 
-    def count_followed(self, request_ids: Sequence[str]) -> int:
-        """Returns how many of some requests are followed."""
-        return sum(request_id in self._followed for request_id in request_ids)
+    def count_lacking(self, unaligned: Mapping[str, float]) -> float:
+        """Returns what those that are followed lose together, see `Scheduler.find_unaligned`."""
+        return sum(loss for request_id, loss in unaligned.items() if request_id in self._followed)
 
-    def find_awaited(self, unaligned: Sequence[str]) -> list[Link]:
+    def find_awaited(self, unaligned: Iterable[str]) -> list[Link]:
         """Returns those whose answers are due to requests with nothing to draft from."""
         found = [self._followed[each] for each in unaligned if each in self._followed]
         return [

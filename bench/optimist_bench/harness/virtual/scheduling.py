@@ -11,7 +11,7 @@ from optimist_bench.harness.virtual.settings import VirtualSettings
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_proposer.core.messages import Answer
 from optimist_scheduler.core.base.values import NO_OUTPUTS, StepOutputs
-from optimist_scheduler.core.requests.following import LOOKED_UP_LOSS, find_slack
+from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.engine.engine import PASS_MEMORY
@@ -129,9 +129,7 @@ class Engine(Service):
         if self._links.are_late:
             return False
         scheduler = self._scheduler
-        num_lacking: float = self._links.count_followed(scheduler.find_unaligned())
-        if self._costs.looks_up:
-            num_lacking *= LOOKED_UP_LOSS
+        num_lacking = self._links.count_lacking(scheduler.find_unaligned())
         return self.waits.is_worth_one(
             num_lacking, scheduler.num_running, self._pass_seconds, slack_seconds
         )

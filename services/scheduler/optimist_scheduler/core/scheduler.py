@@ -17,7 +17,13 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.estimate import Estimate, estimate_speculation
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.following import LEAST_GAIN, NOT_FOLLOWED
+from optimist_scheduler.core.requests.following import (
+    LEAST_GAIN,
+    LOOKED_UP_SHARE,
+    NOT_FOLLOWED,
+    TOKEN,
+    find_losses,
+)
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import (
     NewRequest,
@@ -227,6 +233,7 @@ class Scheduler:
                 outcomes.append(WindowError(fault))
             else:
                 outcomes.append(self._state.set_window(request, window))
+        self._state.weigh_drafter()
         return outcomes
 
     def pause(self, mode: PauseMode) -> list[Ended]:
@@ -249,17 +256,32 @@ class Scheduler:
         self._pause, self._moved_at = None, math.inf
         self._state.takes_requests = True
 
-    def find_unaligned(self) -> list[str]:
+    def find_unaligned(self) -> dict[str, float]:
         """Returns the requests that a step may wait for and that have no window to draft from.
 
-        They gain what a wait costs; none of them rests. Prompts are not held back: while one is
-        computed, the next step may wait at no cost.
+        They gain what a wait costs; none of them rests, or has as much from a drafter. Prompts are
+        not held back: while one is computed, the next step may wait at no cost.
+
+        Returns:
+            The part of a pass that each loses without a window.
         """
-        table, running = self._state.table, self._state.running
+        state = self._state
+        table, running, drafter = state.table, state.running, self.config.drafter
         is_unaligned = table.is_worth_a_wait(running) & (
             table.window_end[running] <= table.num_tokens[running]
         )
-        return [table.request_ids[slot] for slot in running[is_unaligned].tolist()]
+        slots = running[is_unaligned]
+        if not len(slots):
+            return {}
+        gains, otherwise = table.gain[slots] / TOKEN, state.find_drafter_gains(slots)
+        if drafter is not None and drafter.is_lookup:
+            otherwise = gains * LOOKED_UP_SHARE * (table.num_predicted_tokens[slots] > 0)
+        losses = find_losses(gains, otherwise).tolist()
+        return {
+            table.request_ids[slot]: loss
+            for slot, loss in zip(slots.tolist(), losses, strict=True)
+            if loss > 0
+        }
 
     def count_followed(self) -> tuple[int, int]:
         """Returns how many of the running requests are followed and awake, and how many rest."""
@@ -412,6 +434,7 @@ class Scheduler:
         self._state = SchedulerState(config, self.stats, *self._costs, old.num_plans)
         self._state.takes_requests = old.takes_requests
         self._state.pace, self._wait = old.pace, None
+        self._state.table.predicted_gain = old.table.predicted_gain
 
 
 def _find_adoption_fault(request: Request, config: EngineConfig) -> str | None:

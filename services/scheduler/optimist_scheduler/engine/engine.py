@@ -136,13 +136,12 @@ class Engine(Worker):
         slack_seconds = 0.0
         if scheduler.num_plans_in_flight:
             slack_seconds = find_slack(self._pass_seconds, monotonic() - self._waits_since)
-        find_unaligned, drafter = scheduler.find_unaligned, scheduler.config.drafter
+        find_unaligned = scheduler.find_unaligned
         if self._proposers.is_worth_a_wait(
             find_unaligned,
             scheduler.num_running,
             self._pass_seconds,
             slack_seconds,
-            looks_up=drafter is not None and drafter.is_lookup,
         ):
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()

@@ -9,7 +9,6 @@ from functools import partial
 from optimist.proposer.v1 import proposer_pb2
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, from_bytes
-from optimist_scheduler.core.requests.following import LOOKED_UP_LOSS
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks, WindowWaits
@@ -26,7 +25,7 @@ MAX_BATCH_BYTES = 16 * 1024 * 1024
 MAX_WAITING_CLOSES = 4096
 
 OnWindows = Callable[[Sequence[proposer_pb2.Window]], Sequence[bool | ValueError]]
-FindUnaligned = Callable[[], list[str]]
+FindUnaligned = Callable[[], dict[str, float]]
 
 
 def find_batch_size(num_requests: int) -> int:
@@ -145,8 +144,6 @@ class Proposers:
         num_running: int,
         pass_seconds: float,
         slack_seconds: float,
-        *,
-        looks_up: bool,
     ) -> bool:
         """Returns whether requests lack windows that answers could bring in time.
 
@@ -155,15 +152,11 @@ class Proposers:
             num_running: Requests that the worker could go on with.
             pass_seconds: How long a pass takes.
             slack_seconds: For how long the worker still has something to run.
-            looks_up: Whether the worker looks drafts up in predictions.
         """
         if not self._followed or all(link.is_late or not link.is_open for link in self._links):
             return False
-        num_lacking = 0.0
-        for request_id in find_unaligned():
-            if (followed := self._followed.get(request_id)) is not None:
-                is_looked_up = looks_up and followed.opening.predicted_token_ids
-                num_lacking += LOOKED_UP_LOSS if is_looked_up else 1.0
+        unaligned = find_unaligned().items()
+        num_lacking = sum(loss for request_id, loss in unaligned if request_id in self._followed)
         return self.waits.is_worth_one(num_lacking, num_running, pass_seconds, slack_seconds)
 
     async def wait_for_windows(

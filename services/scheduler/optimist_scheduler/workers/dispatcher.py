@@ -310,9 +310,12 @@ class Dispatcher:
                 outcomes[index] = outcome
         return outcomes
 
-    def find_unaligned(self) -> list[str]:
-        """Returns the requests that a step may wait for and that have no window."""
-        return [each for scheduler in self.schedulers for each in scheduler.find_unaligned()]
+    def find_unaligned(self) -> dict[str, float]:
+        """Returns what `Scheduler.find_unaligned` does, of all workers."""
+        unaligned: dict[str, float] = {}
+        for scheduler in self.schedulers:
+            unaligned |= scheduler.find_unaligned()
+        return unaligned
 
     def pause(self, mode: PauseMode) -> list[Ended]:
         """Stops planning at all workers; returns the requests that this ended."""

@@ -119,6 +119,8 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     message.new_blocks = to_bytes(plan.new_blocks)
     message.num_repeats = plan.num_repeats
     message.least_chance = plan.least_chance
+    if plan.max_drafter_tokens is not None:
+        message.max_drafter_tokens = plan.max_drafter_tokens
     for admission in plan.admissions:
         _write_admission(message.admissions.add(), admission)
     # Asked for once: each time protobuf makes an object for the field.

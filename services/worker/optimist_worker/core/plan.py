@@ -96,6 +96,8 @@ class Plan(NamedTuple):
     """Which run this is; 0 is the first."""
     least_chance: float = 0.0
     """Chance below which a draft that is looked up is not worth its time; 0 if all are."""
+    max_drafter_tokens: int | None = None
+    """Most drafts of a row that a drafter with a model makes; None: as many as planned."""
 
     def rows(self) -> Iterator[PlannedRow]:
         """Goes through the rows."""
@@ -196,4 +198,5 @@ def plan_repeat(plan: Plan, result: StepResult) -> Plan | None:
         num_repeats=plan.num_repeats,
         repeat=plan.repeat + 1,
         least_chance=plan.least_chance,
+        max_drafter_tokens=plan.max_drafter_tokens,
     )

@@ -65,6 +65,9 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
     least_chance = request.least_chance
     if not 0 <= least_chance < math.inf:
         raise PlanError(f"least_chance: must be at least 0 and finite, not {least_chance}")
+    most = request.max_drafter_tokens if request.HasField("max_drafter_tokens") else None
+    if most is not None and most < 0:
+        raise PlanError(f"max_drafter_tokens: must be at least 0, not {most}")
     return Plan(
         request.sequence,
         _released_slots(request.released_slots, sizes),
@@ -78,6 +81,7 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
         num_repeats,
         0,
         least_chance,
+        most,
     )
 
 
@@ -252,6 +256,7 @@ def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
         new_blocks=to_bytes(plan.new_blocks),
         num_repeats=plan.num_repeats,
         least_chance=plan.least_chance,
+        max_drafter_tokens=plan.max_drafter_tokens,
     )
 
 

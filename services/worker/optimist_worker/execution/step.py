@@ -240,6 +240,8 @@ class Step:
             return proposal
         limits = torch.where(drafts.num_tokens > 0, 0, rows.limits)
         most = self._drafter.max_tokens
+        if bounds.max_drafter_tokens is not None:
+            most = min(most, bounds.max_drafter_tokens)
         wanting = DraftRows(
             slots=rows.slots,
             columns=rows.columns,

@@ -209,7 +209,8 @@ class Runner:
             except Exception as failure:
                 holder.error = self._refuse(holder, "its window cannot be set", failure)
                 return
-            holder.has_window, holder.has_tree = True, bool(window.parents)
+            holder.has_window = len(window.token_ids) > 0
+            holder.has_tree = bool(window.parents)
             holder.window_sequence = sequence
 
     def _release(self, slot: int) -> None:
@@ -271,8 +272,11 @@ class Runner:
             state.table.append_blocks(columns[0], new_blocks, [slot.num_blocks for slot in held])
             for slot, new in zip(held, new_blocks, strict=True):
                 slot.num_blocks += len(new)
-        needs, least_chance = state.sampling.needs(columns[0]), launched.plan.least_chance
-        bounds = find_bounds(rows, held, state.sizes.block_size, needs, least_chance)
+        needs, plan = state.sampling.needs(columns[0]), launched.plan
+        bounds = find_bounds(
+            *(rows, held, state.sizes.block_size, needs),
+            *(plan.least_chance, plan.max_drafter_tokens),
+        )
         launched.num_unseen = [slot.num_unseen for slot in held]
         for row, slot in zip(rows, held, strict=True):
             slot.num_unseen += 1 + row.num_draft_tokens

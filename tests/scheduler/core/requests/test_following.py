@@ -119,13 +119,13 @@ def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     situation.add(0, [0, 1], 200, is_followed=True)
     situation.add(1, [1, 1], 200, predicted_token_ids=[1])
     situation.add(2, [2, 1], 200)
-    assert situation.scheduler.find_unaligned() == []
+    assert not situation.scheduler.find_unaligned()
     step(situation)
-    assert situation.scheduler.find_unaligned() == ["r1"]
+    assert list(situation.scheduler.find_unaligned()) == ["r1"]
     for _ in range(2):
         step(situation)
     # Nothing has come of its prediction.
-    assert situation.scheduler.find_unaligned() == []
+    assert not situation.scheduler.find_unaligned()
     while "r0" not in situation.scheduler.find_unaligned():
         propose(situation, 0, 4)
         assert step(situation).num_accepted_tokens.max() == 4

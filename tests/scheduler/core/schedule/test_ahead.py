@@ -6,7 +6,7 @@ import pytest
 
 from tests.scheduler.situation import SLOW, Situation
 
-FEW, MANY = 4, 14
+FEW, MANY = 4, 17
 """Drafts that a new row is likely, and unlikely, to have accepted all."""
 
 

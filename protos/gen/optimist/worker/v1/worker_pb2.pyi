@@ -150,6 +150,7 @@ class ExecuteRequest(_message.Message):
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     NUM_REPEATS_FIELD_NUMBER: _builtins.int
     LEAST_CHANCE_FIELD_NUMBER: _builtins.int
+    MAX_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """Number of the plan; the result carries it back."""
     released_slots: _builtins.bytes
@@ -172,6 +173,10 @@ class ExecuteRequest(_message.Message):
     """
     least_chance: _builtins.float
     """Chance below which a draft that is looked up is not worth its time in this pass; 0 if all are."""
+    max_drafter_tokens: _builtins.int
+    """Most drafts of a row that a drafter with a model makes in this pass, 0 for none; as many as
+    num_draft_tokens if it is not set.
+    """
     @_builtins.property
     def admissions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Admission]:
         """Requests that take a slot with this plan."""
@@ -194,12 +199,15 @@ class ExecuteRequest(_message.Message):
         new_blocks: _builtins.bytes = ...,
         num_repeats: _builtins.int = ...,
         least_chance: _builtins.float = ...,
+        max_drafter_tokens: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "max_drafter_tokens", b"max_drafter_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admissions", b"admissions", "least_chance", b"least_chance", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "num_repeats", b"num_repeats", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "admissions", b"admissions", "least_chance", b"least_chance", "max_drafter_tokens", b"max_drafter_tokens", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "num_repeats", b"num_repeats", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_drafter_tokens: _TypeAlias = _typing.Literal["max_drafter_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_drafter_tokens: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_drafter_tokens) -> _WhichOneofReturnType__max_drafter_tokens | None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
 

@@ -7,7 +7,7 @@ is integers, so that a replay has the same.
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import BoolArray, Int32Array
+from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array
 from optimist_scheduler.core.windows.window import Window
 
 TOKEN = 1024
@@ -27,6 +27,8 @@ MORE_SHIFT = 3
 """A pass counts 1/8 of the average if it gains more than that."""
 LESS_SHIFT = 2
 """And 1/4 if it gains less: what never holds is soon waited for no more."""
+UNTRIED_SHIFT = 2
+"""One in which a row had no chance to draft from its window counts a quarter of that."""
 COMMON_SHIFT = 5
 """A pass counts 1/32 of what requests with predictions gain of late."""
 LEAST_GROUP = 8
@@ -37,9 +39,8 @@ MOST_GROUP = 128
 MOST_PREDICTED_GROUP = 16
 """The same with a prediction, which is likely to be right again."""
 
-LOOKED_UP_LOSS = 1 / 8
-"""Part of a pass that a request loses without a window if it drafts what a lookup finds: of real
-edits, 7.3 of 8.0 tokens come."""
+LOOKED_UP_SHARE = 7 / 8
+"""Of the tokens of a window, what a lookup finds in the prediction: of real edits, 7.3 of 8.0."""
 WAITING_SHARE = 7 / 8
 """Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
 WAIT_MEMORY = 1 / 16
@@ -62,15 +63,18 @@ def rests(gain: int) -> bool:
     return NOT_FOLLOWED < gain < LEAST_GAIN
 
 
-def average(gains: Int32Array, accepted: Int32Array) -> Int32Array:
+def average(gains: Int32Array, accepted: Int32Array, is_untried: BoolArray) -> Int32Array:
     """Returns gains after one more pass [num_rows].
 
     Args:
         gains: The gains before; of those that rest or are not followed they stay [num_rows].
         accepted: Drafts from windows that the pass accepted [num_rows].
+        is_untried: Whether the row had none because nobody knew what its window would be
+            [num_rows].
     """
     change = accepted * np.int32(TOKEN) - gains
-    change >>= np.where(change < 0, np.int32(LESS_SHIFT), np.int32(MORE_SHIFT))
+    shift = np.where(change < 0, np.int32(LESS_SHIFT), np.int32(MORE_SHIFT))
+    change >>= shift + UNTRIED_SHIFT * is_untried.astype(np.int32)
     return gains + change * (gains >= LEAST_GAIN)
 
 
@@ -100,6 +104,17 @@ def find_wait_gain(pass_ns: float) -> int:
     """
     share = min(WAIT_NS / pass_ns, 0.5)
     return max(round(TOKEN * share / (1 - share)), LEAST_GAIN)
+
+
+def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """Returns the part of a pass that rows lose without a window [num_rows].
+
+    Args:
+        gains: Tokens that a pass with a window brings besides its own one [num_rows].
+        otherwise: What one without a window brings so [num_rows].
+    """
+    losses: FloatArray = np.maximum(gains - otherwise, 0.0) / (1 + gains)
+    return losses
 
 
 def is_due(

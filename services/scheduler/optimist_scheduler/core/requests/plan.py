@@ -82,6 +82,10 @@ class Plan:
     """Which use of its slot each row was [num_rows]."""
     least_chance: float
     """Chance below which a draft that is looked up is not worth its time."""
+    max_drafter_tokens: int | None
+    """Most drafts of a row that a drafter with a model makes; None for any other."""
+    is_ahead: bool
+    """Whether plans were in flight before this one."""
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
     num_runs: int = 0

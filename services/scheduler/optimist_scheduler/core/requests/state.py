@@ -8,7 +8,13 @@ import numpy as np
 
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.memory import BlockPool, hash_blocks
-from optimist_scheduler.core.base.values import BoolArray, Int32Array, SchedulerStats, SlotArray
+from optimist_scheduler.core.base.values import (
+    BoolArray,
+    FloatArray,
+    Int32Array,
+    SchedulerStats,
+    SlotArray,
+)
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.following import FIRST_GAIN, find_wait_gain, rests, wakes
@@ -21,10 +27,11 @@ from optimist_scheduler.core.requests.table import (
     StopTokens,
     WaitingQueue,
 )
+from optimist_scheduler.core.width.acceptance import expected_accepted
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.fastest import WorkerWindows
-from optimist_scheduler.core.windows.window import NO_WINDOW, Window
+from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, NO_WINDOW, Window
 
 WIDTH_INTERVAL = 8
 """Results between two choices of draft widths."""
@@ -287,7 +294,7 @@ class SchedulerState:
         lengths = table.num_tokens.take(slots)
         curve = self.key_costs.curve(self._costs, lengths)
         table.wait_gain = find_wait_gain(curve.cost_of(len(slots)))
-        drafting = table.window_end.take(slots) > lengths
+        drafting = (table.window_end.take(slots) > lengths) & (table.yields.take(slots) == 0)
         widths = self.widths.choose(
             slots,
             drafting,
@@ -299,6 +306,34 @@ class SchedulerState:
             float(lengths.mean()) if self.key_costs else 0.0,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
+
+    def weigh_drafter(self) -> None:
+        """Decides what a drafter with a model drafts for whom, and which windows yield to it."""
+        if self.config.drafter is None or self.config.drafter.is_lookup or not len(self.running):
+            return
+        table, slots = self.table, self.running
+        lengths, ends = table.num_tokens.take(slots), table.window_end.take(slots)
+        has_window, before = ends > lengths, table.drafter_width.take(slots)
+        most = MAX_TREE_DRAFTS if np.count_nonzero(has_window) else 0
+        widths, yields = self.widths.choose_drafter(
+            slots,
+            before,
+            has_window,
+            table.windows.find_hazards(slots, lengths, ends, most),
+            self.drafter_costs,
+        )
+        is_other = yields != table.yields.take(slots)
+        table.drafter_width[slots], table.yields[slots] = widths, yields
+        table.version[slots] += is_other | (~has_window & (widths != before))
+        # One that is wrong by now stays away.
+        self.unsent_windows.update(dict.fromkeys(slots[is_other & has_window].tolist()))
+
+    def find_drafter_gains(self, slots: SlotArray) -> FloatArray:
+        """Returns what a drafter with a model brings rows in a pass, in tokens [num_rows]."""
+        if self.config.drafter is None or self.config.drafter.is_lookup:
+            return np.zeros(len(slots))
+        levels = self.config.drafter.count_levels(self.table.drafter_width.take(slots))
+        return expected_accepted(self.widths.rate_of_drafter(slots), levels)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

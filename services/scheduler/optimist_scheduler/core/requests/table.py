@@ -155,6 +155,8 @@ class Rows(Counters):
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array
     """Most drafts of the next pass if the worker's drafter makes them."""
+    yields: Int32Array
+    """1 where the row drafts with that though it has a window, which the worker is not to have."""
 
 
 _GIVEN = ("owner", "handle", "num_prompt_tokens", "num_predicted_tokens")
@@ -217,9 +219,14 @@ class RequestTable(Rows):
         return len(self._free_slots)
 
     def gather(self, slots: SlotArray) -> Rows:
-        """Returns the columns that schedules are made from, of some slots."""
+        """Returns the columns that schedules are made from, of some slots.
+
+        A window that yields counts as none.
+        """
         # Slots are never out of bounds, and numpy wraps sooner than it checks.
-        return Rows(*self._scheduled_columns.take(slots, axis=1, mode="wrap"))
+        rows = Rows(*self._scheduled_columns.take(slots, axis=1, mode="wrap"))
+        rows.window_end *= 1 - rows.yields
+        return rows
 
     def gather_counters(self, slots: SlotArray) -> Counters:
         """Returns the columns that plans and results move, of some slots."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from optimist_common.drafts import PREDICTION
+from optimist_common.drafts import NGRAM, PREDICTION
 from optimist_scheduler.core.base.values import (
     BoolArray,
     ReportedLogprobs,
@@ -76,12 +76,13 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
         positions = report_positions(state, new)
     follow_windows(state, new)
     _learn_drafter(state, new)
-    _learn_gains(state, new)
+    _learn_gains(state, step, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
     if not result.repeat:
         state.register_prompts()
         state.release_settled()
+    state.weigh_drafter()
     return outputs
 
 
@@ -157,7 +158,7 @@ def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:
         state.widths.observe_drafter(new.slots[rows], drafted, accepted)
 
 
-def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
+def _learn_gains(state: SchedulerState, step: Plan, new: NewTokens) -> None:
     """Learns what following requests brings; those that gain too little rest."""
     table = state.table
     if not table.num_followed:
@@ -165,11 +166,13 @@ def _learn_gains(state: SchedulerState, new: NewTokens) -> None:
     before = table.gain.take(new.slots)
     # A pass without a window gains nothing too: a window that is right again wakes.
     accepted = new.num_accepted_tokens * (new.draft_sources == PREDICTION)
+    # What a window would have brought where a model drafted before it could come is not known.
+    is_untried = (new.draft_sources > PREDICTION) & (new.draft_sources != NGRAM) & step.is_ahead
     is_predicted = (table.num_predicted_tokens.take(new.slots) > 0) & (before > NOT_FOLLOWED)
-    table.predicted_gain.observe(accepted[is_predicted])
+    table.predicted_gain.observe(accepted[is_predicted & ~is_untried])
     if not np.count_nonzero(before >= LEAST_GAIN):
         return
-    after = average(before, accepted)
+    after = average(before, accepted, is_untried)
     table.gain[new.slots] = after
     for slot in new.slots[(before >= LEAST_GAIN) & (after < LEAST_GAIN)].tolist():
         state.rest(slot)

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import FloatArray, Int32Array, SlotArray
-from optimist_scheduler.core.requests.following import NOT_FOLLOWED, TOKEN
+from optimist_scheduler.core.base.values import BoolArray, FloatArray, Int32Array, SlotArray
+from optimist_scheduler.core.requests.following import TOKEN
 from optimist_scheduler.core.requests.plan import Plan
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Rows
 from optimist_scheduler.core.schedule.decision import ScheduleDecision
-from optimist_scheduler.core.windows.window import Window
+from optimist_scheduler.core.windows.window import NO_WINDOW, Window
 
 LOOKUP_WORTH = 0.5
 """What a token that a lookup brings is worth: of two, a window would bring one a pass later."""
@@ -21,11 +21,11 @@ LEAST_CHANCE = 0.9
 def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
     """Returns whether a row of a decision probably profits from being sent now.
 
-    A row whose drafts in flight are rejected has nothing to draft from in the next pass, until it
-    is aligned again: then that pass brings one token, and what follows it comes later. So it is
-    for a row that is to be aligned by what is in flight. If this is likely for every row, the
-    result is worth a wait. Otherwise the pass is run for others anyway, and the row had better be
-    in it. A row that the worker's drafter may draft for always has something to draft from.
+    A row whose drafts in flight are rejected has no window to draft from in the next pass, until
+    it is aligned again: then that pass brings one token and what a drafter with a model brings. So
+    it is for a row that is to be aligned by what is in flight. If a wait for the result brings
+    every row more, it is worth it. Otherwise the pass is run for others anyway, and the row had
+    better be in it.
     """
     slots = decision.rows.slots
     if not state.in_flight or decision.admitted or len(slots) == 0:
@@ -38,12 +38,23 @@ def is_worth_sending(state: SchedulerState, decision: ScheduleDecision) -> bool:
         np.count_nonzero(state.table.is_worth_a_wait(slots)) < len(slots)
     ):
         return True
-    chances = _chances(state, slots)
+    return bool(np.count_nonzero(_gains_nothing(state, slots)))
+
+
+def _gains_nothing(state: SchedulerState, slots: SlotArray) -> BoolArray:
+    """Returns which rows bring as much per time in a pass that is planned now [num_rows].
+
+    If it is planned after the result, and so later, the row drafts from its next window or with the
+    drafter, whatever brings more. Now it does the former only if what is in flight is accepted.
+    """
     gains = np.maximum(state.table.gain.take(slots), 0) / TOKEN
-    # Planned after what is in flight, the row brings more, and later.
-    after = (1 + gains) / (1 + state.table.wait_gain / TOKEN)
-    is_likely = (chances >= LEAST_CHANCE) | (1 + chances * gains >= after)
-    return bool(np.count_nonzero(is_likely))
+    drafted = state.find_drafter_gains(slots)
+    after = np.maximum(gains, drafted)
+    chances = _chances(state, slots)
+    now = chances * after + (1 - chances) * drafted
+    least = min(LEAST_CHANCE, 1 / (1 + state.table.wait_gain / TOKEN))
+    is_as_good: BoolArray = (1 + now) >= least * (1 + after)
+    return is_as_good
 
 
 def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
@@ -52,7 +63,7 @@ def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
     if not state.widths.goes_by_value or windows.is_tree[slot]:
         return False
     length, placeholders = int(table.num_tokens[slot]), int(table.num_output_placeholders[slot])
-    if table.window_end[slot] <= length + placeholders:
+    if table.yields[slot] or table.window_end[slot] <= length + placeholders:
         return False
     end = length + placeholders - int(table.num_emits_in_flight[slot])
     hazards = windows.hazards[slot]
@@ -76,13 +87,7 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
         assumed = np.where(windows.is_tree[slots], emitted, assumed)
     will_draft = rows.window_end > assumed
     waits = (rows.draft_width > 0) & ~will_draft & (rows.num_plans_in_flight > 0)
-    chances = np.where(waits & state.table.is_worth_a_wait(slots), 0.0, chances)
-    if state.config.drafter is not None:
-        drafts_alone = rows.drafter_width > 0
-        if state.config.drafter.is_lookup:
-            drafts_alone &= state.table.gain.take(slots) == NOT_FOLLOWED
-        return np.where(drafts_alone, 1.0, chances)
-    return chances
+    return np.where(waits, 0.0, chances)
 
 
 def _estimate_chances(
@@ -131,6 +136,8 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         num_repeats,
         state.table.generation.take(slots),
         _find_least_chance(state, known, drafts),
+        _find_most_of_drafter(state, slots),
+        bool(state.in_flight),
         emits,
     )
     state.in_flight.append(plan)
@@ -143,6 +150,13 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
         return 0.0
     price = state.widths.find_price(len(known), int(known.sum()), int(drafts.sum()))
     return price / LOOKUP_WORTH
+
+
+def _find_most_of_drafter(state: SchedulerState, slots: SlotArray) -> int | None:
+    drafter = state.config.drafter
+    if drafter is None or drafter.is_lookup:
+        return None
+    return int(np.maximum.reduce(state.table.drafter_width.take(slots)))
 
 
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:
@@ -190,6 +204,8 @@ def _take_windows(state: SchedulerState) -> list[tuple[int, Window]]:
     windows: list[tuple[int, Window]] = []
     for slot in state.unsent_windows:
         window = state.table.request(slot).window
+        if state.table.yields[slot]:
+            window = NO_WINDOW
         if window is not None:
             windows.append((slot, window))
     state.unsent_windows.clear()

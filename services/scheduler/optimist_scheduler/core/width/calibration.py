@@ -187,6 +187,13 @@ class WindowCalibration:
             estimated = np.maximum(estimated - firsts * is_unsure, np.float32(0))
         self._sure.observe(slots, agreed, examined, estimated)
 
+    def expect(self, slots: SlotArray, hazards: Float32Array) -> Float32Array:
+        """Returns what is expected of the hazards that windows say, cumulated [num_rows, most]."""
+        firsts = np.where(np.isfinite(hazards[:, :1]), hazards[:, :1], np.float32(0))
+        sure, unsure = self._sure.scales[slots, None], self._unsure.scales[slots, None]
+        after: Float32Array = (hazards - firsts) * sure
+        return after + firsts * np.where(firsts > UNSURE_HAZARD, unsure, sure)
+
     def find_depths(
         self, slots: SlotArray, firsts: Float32Array
     ) -> Callable[[float | FloatArray], Float32Array]:

@@ -23,6 +23,7 @@ from optimist_scheduler.core.width.acceptance import (
 )
 from optimist_scheduler.core.width.calibration import WindowCalibration
 from optimist_scheduler.core.width.crossover import choose_crossover
+from optimist_scheduler.core.width.drafting import choose_drafter, find_window_worth
 from optimist_scheduler.core.width.goodput import Prices, choose_levels
 
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
@@ -79,6 +80,8 @@ class DraftWidths:
         self._level_limits = np.zeros(max_num_seqs, np.int32)
         self._level_acceptance = Acceptance(max_num_seqs, DRAFTER_PRIOR)
         self._adaptive_levels = AdaptiveWidths(max_num_seqs)
+        self._is_probed = np.zeros(max_num_seqs, np.bool_)
+        """Rows for which the drafter drafts a level to find out, since the last choice."""
         self._first_levels = (
             START_WIDTH if policy == "adaptive" else drafter.max_depth if drafter else 0
         )
@@ -277,6 +280,7 @@ class DraftWidths:
                 # Otherwise each new request would draft all it may until it is first looked at.
                 self._first_levels = round(float(served.mean()))
             is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
+            self._is_probed[slots] = is_probed
             levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
         return Widths(widths, self._count_tokens(levels, limits))
 
@@ -289,6 +293,46 @@ class DraftWidths:
             self._drafter.tokens_per_level,
             curve,
         )
+
+    def choose_drafter(
+        self,
+        slots: SlotArray,
+        widths: Int32Array,
+        has_window: BoolArray,
+        hazards: Float32Array,
+        curve: CostCurve,
+    ) -> tuple[Int32Array, BoolArray]:
+        """Returns what a drafter with a model may draft for rows, and which windows yield to it.
+
+        Args:
+            slots: The rows' [num_rows].
+            widths: What it may draft at present [num_rows].
+            has_window: Whether a row has a window to draft from [num_rows].
+            hazards: Hazards that windows say of what comes next, cumulated and infinite beyond
+                their ends [num_rows, most drafts].
+            curve: Time of the drafter by the largest level of a pass.
+        """
+        if self._drafter is None:
+            raise ValueError("there is no drafter to choose for")
+        hazards = self._calibration.expect(slots, hazards)
+        limits, price = self._drafter.count_levels(widths), 0.0
+        times = np.zeros(self._drafter.max_depth)
+        if self.goes_by_value:
+            num_rows = len(slots)
+            limits, price = self._level_limits[slots], self.find_price(num_rows, num_rows, num_rows)
+            levels_ns = curve.cost(np.arange(1, self._drafter.max_depth + 1))
+            times = levels_ns * self._find_rate(num_rows)
+        levels, yields = choose_drafter(
+            self._level_acceptance.rate(slots),
+            limits,
+            has_window,
+            find_window_worth(hazards, price),
+            price * self._drafter.tokens_per_level,
+            times,
+        )
+        if self.goes_by_value:
+            levels = np.maximum(levels, np.minimum(limits, self._is_probed[slots]))
+        return self._count_tokens(levels, self._limits[slots]), yields
 
     def may_use_drafter(self, slots: SlotArray) -> bool:
         """Returns whether the drafter may draft for any of some slots."""

@@ -146,6 +146,8 @@ class StepBounds:
     """What the rows' sampling needs at least."""
     least_chance: float = 0.0
     """See `Plan`."""
+    max_drafter_tokens: int | None = None
+    """See `Plan`."""
 
     def rounded(self, max_num_batched_tokens: int, widest_cut: int | None = None) -> "StepBounds":
         """Returns bounds of one of few sizes, so that a captured step serves many.
@@ -177,6 +179,7 @@ class StepBounds:
             max_unseen=_unseen(self.max_unseen, num_queries),
             num_unseen=_unseen(self.num_unseen, num_tokens),
             least_chance=0.0,
+            max_drafter_tokens=None,
             needs=self.needs._replace(cut_width=round_up(self.needs.cut_width))
             if widest_cut is None
             else self.needs.widened(widest_cut),
@@ -208,6 +211,7 @@ def find_bounds(
     block_size: int,
     needs: Needs,
     least_chance: float = 0.0,
+    max_drafter_tokens: int | None = None,
 ) -> StepBounds:
     """Returns the bounds of a step.
 
@@ -217,13 +221,15 @@ def find_bounds(
         block_size: Tokens per block.
         needs: What the rows' sampling needs.
         least_chance: See `Plan`.
+        max_drafter_tokens: See `Plan`.
     """
     lengths = [row.num_known_tokens + row.num_draft_tokens for row in rows]
     num_drafts = [row.num_draft_tokens for row in rows]
     capacities = [slot.num_blocks * block_size for slot in held]
+    may_draft = max_drafter_tokens != 0
     # 0 where the drafter will not draft.
     num_unseen = [
-        min(slot.num_unseen, capacity) if drafts > 0 and not slot.has_window else 0
+        min(slot.num_unseen, capacity) if may_draft and drafts > 0 and not slot.has_window else 0
         for drafts, slot, capacity in zip(num_drafts, held, capacities, strict=True)
     ]
     return StepBounds(
@@ -242,4 +248,5 @@ def find_bounds(
         has_minimum=any(slot.min_length for slot in held),
         needs=needs,
         least_chance=least_chance,
+        max_drafter_tokens=max_drafter_tokens,
     )
