@@ -165,12 +165,11 @@ def test_a_lookup_that_leaves_out_what_is_unlikely_may_make_more_than_pays(
 
 
 def test_plans_say_from_which_chance_on_a_draft_of_a_lookup_pays() -> None:
-    situation = drafting(
-        LOOKUP, num_speculative_tokens=20, max_model_len=200, draft_width="goodput"
-    )
+    costs = [(1, 11), (64, 74)]
+    values: dict[str, Any] = {"max_model_len": 200, "draft_width": "goodput"}
+    situation = Situation(costs, drafter=LOOKUP, num_speculative_tokens=20, **values)
     situation.add(0, [1, 2], 100, predicted_token_ids=[9] * 40)
-    for _ in range(20):
-        situation.step()
+    situation.step()
     # A pass of the fake worker takes 10 us and one for each token.
     assert 0 < situation.send().least_chance < 1
     situation.answer()

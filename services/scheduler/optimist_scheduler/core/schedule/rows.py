@@ -435,6 +435,8 @@ def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: 
     window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
     if window is not None and window.num_nodes:
         width = min(view.widths.first(request.max_draft_tokens), window.num_nodes)
+    elif view.widths.goes_by_value and view.config.drafter and view.config.drafter.is_lookup:
+        width = 0
     else:
         width = view.widths.first_of_drafter(
             request.max_draft_tokens, uses_lookup=request.uses_lookup
