@@ -105,7 +105,6 @@ class SlotPlanes:
         lengths: Int32Array,
         drafts: Int32Array,
         depths: Float32Array,
-        is_valued: BoolArray,
         /,
     ) -> Int32Array: ...
 

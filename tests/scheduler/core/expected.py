@@ -164,13 +164,14 @@ class Expected:
             # How a model's pass counts depends on when it was planned, see `learn_from`.
             return
         brought = accepted if source == DraftSource.PREDICTION else 0
-        self.gain += (brought * 1024 - self.gain) // 16
+        more = brought * 1024 - self.gain
+        self.gain += more // (4 if more < 0 else 8)
         if self.rests:
             self.window = {}
 
     def learn_from(self, gain: int) -> None:
         """Takes the gain that the scheduler has found, which a pass lowers at most so much."""
-        assert self.gain - (self.gain + 15) // 16 <= gain <= self.gain
+        assert self.gain - (self.gain + 3) // 4 <= gain <= self.gain
         self.gain = gain
         if self.rests:
             self.window = {}

@@ -16,8 +16,8 @@ from optimist_aligner.drafting.draft import Draft
 from optimist_bench.harness.truth_worker import Row, TruthWorker
 from optimist_bench.harness.virtual.proposing import Links, Proposer
 from optimist_bench.harness.virtual.scheduling import Engine
-from optimist_bench.windows.settings import WindowsSettings
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
+from optimist_bench.windows.settings import WindowsSettings
 from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
 from optimist_proposer.core.live_requests import SentWindow

@@ -47,5 +47,5 @@ def test_both_are_as_fast_as_the_faster_one(
     if (windows, name) == ("partly right", "good"):
         # In the gaps of the one, the other helps.
         assert both.rate >= 1.1 * max(of_windows.rate, of_drafter.rate)
-    if windows == "right":
+    if windows == "right" and how[1] == 1:
         assert both.drafter_share < 0.01

@@ -58,8 +58,11 @@ def measure(
     drafter, time, num_tokens = situation.config.drafter, 0.0, 0
     # Proposers answer whom they follow, whether steps wait for that or not.
     while scheduler.num_running or scheduler.num_waiting:
-        for slot in scheduler._state.running.tolist() if proposer is not None else ():
-            if situation.table.window_end[slot] <= situation.table.num_tokens[slot]:
+        for slot in scheduler._state.running.tolist():
+            if (
+                proposer is not None
+                and situation.table.window_end[slot] <= situation.table.num_tokens[slot]
+            ):
                 propose(situation, int(situation.table.request_ids[slot][1:]), *proposer)
         situation.fill()
         result = run_plan(situation)

@@ -28,7 +28,11 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
-from optimist_scheduler.core.requests.following import LEAST_FIRST_GAIN, wakes
+from optimist_scheduler.core.requests.following import (
+    FIRST_GAIN,
+    MOST_FIRST_GAIN,
+    wakes,
+)
 from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
@@ -341,7 +345,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             # What earlier ones have gained, of late.
             request = self.find_request(new.request_id)
             assert request is not None
-            assert request.gain >= LEAST_FIRST_GAIN
+            assert FIRST_GAIN <= request.gain <= MOST_FIRST_GAIN
             expected.gain = request.gain
         self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
@@ -571,7 +575,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.is_eager:
             for request_id in scheduler.find_unaligned():
                 expected = self.live[request_id]
-                assert expected.gain >= (64 if len(expected.new.predicted_token_ids) else 1024)
+                assert expected.gain >= scheduler._state.table.wait_gain
                 self.propose(expected)
             for expected in self.live.values():
                 if expected.rests:

@@ -125,7 +125,7 @@ def test_without_a_drafter_nothing_else_may_draft() -> None:
 def test_the_time_of_the_drafter_is_learnt_apart_from_that_of_the_pass() -> None:
     situation = drafting(CHAIN, draft_width="goodput")
     situation.add(0, [1, 2], 40)
-    for _ in range(6):
+    for _ in range(8):
         situation.send()
         result = run_plan(situation)
         draft_ns = 2_000_000 * bool(result.draft_sources[0])

@@ -35,14 +35,14 @@ def test_long_rows_draft_less_than_short_ones() -> None:
     """Drafts that are as likely as each other pay after few tokens, and not after many."""
     rate, lengths = 2e-6, ints(100, 2000, 5000)
     mean = float(lengths.mean())
-    prices = Prices(rate, KEYS.curve(CURVE, lengths), KEYS.token_ns, mean)
+    prices = Prices(KEYS.curve(CURVE, lengths), KEYS.token_ns, mean)
     hazards = np.arange(1, 21, dtype=np.float32) / 10
 
     def count(depths: object) -> Int32Array:
         limits = np.broadcast_to(np.asarray(depths, np.float32), 3)
         return np.array([(hazards <= limit).sum() for limit in limits], np.int32)
 
-    worth = prices.choose_worth(3, ints(20, 20, 20), count, lengths)
+    worth = prices.choose_worth(rate, 3, ints(20, 20, 20), count, lengths)
     chances = np.exp(-hazards.astype(np.float64))
     for length, number in zip(lengths.tolist(), worth.tolist(), strict=True):
         cost = rate * (10_000 + KEYS.token_ns * length)

@@ -22,7 +22,9 @@ window."""
 FIRST_GAIN = 256
 """What is expected of a request that wakes, and at least of one with a prediction."""
 FIRST_PREDICTED_GAIN = 1024
-"""What is expected at most of a request with a prediction that has drafted nothing."""
+"""What is expected of the first requests with a prediction."""
+MOST_FIRST_GAIN = 4096
+"""What is expected at most of one that has drafted nothing."""
 MORE_SHIFT = 3
 """A pass counts 1/8 of the average if it gains more than that."""
 LESS_SHIFT = 2
@@ -89,11 +91,11 @@ class PredictedGain:
         """Takes the drafts of windows that a pass accepted, of its rows with predictions."""
         if len(accepted):
             mean = int(accepted.sum()) * TOKEN // len(accepted)
-            self._gain += (min(mean, 4 * TOKEN) - self._gain) >> COMMON_SHIFT
+            self._gain += (min(mean, 16 * TOKEN) - self._gain) >> COMMON_SHIFT
 
     def find_first(self) -> int:
         """Returns what is expected of one that comes."""
-        return min(max(self._gain, FIRST_GAIN), FIRST_PREDICTED_GAIN)
+        return min(max(self._gain, FIRST_GAIN), MOST_FIRST_GAIN)
 
 
 def find_wait_gain(pass_ns: float) -> int:

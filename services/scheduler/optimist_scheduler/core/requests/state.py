@@ -321,6 +321,7 @@ class SchedulerState:
             has_window,
             table.windows.find_hazards(slots, lengths, ends, most),
             self.drafter_costs,
+            len(slots) + min(len(self.waiting.requests), table.num_free_slots),
         )
         is_other = yields != table.yields.take(slots)
         table.drafter_width[slots], table.yields[slots] = widths, yields

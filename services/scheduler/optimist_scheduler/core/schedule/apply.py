@@ -136,7 +136,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         num_repeats,
         state.table.generation.take(slots),
         _find_least_chance(state, known, drafts),
-        _find_most_of_drafter(state, slots),
+        _find_most_of_drafter(state, slots, len(decision.admitted)),
         bool(state.in_flight),
         emits,
     )
@@ -152,11 +152,15 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
     return price / LOOKUP_WORTH
 
 
-def _find_most_of_drafter(state: SchedulerState, slots: SlotArray) -> int | None:
+def _find_most_of_drafter(state: SchedulerState, slots: SlotArray, num_admitted: int) -> int | None:
     drafter = state.config.drafter
     if drafter is None or drafter.is_lookup:
         return None
-    return int(np.maximum.reduce(state.table.drafter_width.take(slots)))
+    widths = state.table.drafter_width.take(slots)
+    # Requests that begin pay for its time, and were not there when it was weighed.
+    if np.count_nonzero(widths[: len(slots) - num_admitted]) < num_admitted:
+        return 0
+    return int(np.maximum.reduce(widths))
 
 
 def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Array, Int32Array]:

@@ -431,11 +431,13 @@ def gives_way(request: Request, other: Request) -> bool:
 
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
     """Returns what is drafted beside the end of a prompt."""
-    num_tokens = len(request.token_ids)
+    num_tokens, drafter = len(request.token_ids), view.config.drafter
     window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
     if window is not None and window.num_nodes:
         width = min(view.widths.first(request.max_draft_tokens), window.num_nodes)
-    elif view.widths.goes_by_value and view.config.drafter and view.config.drafter.is_lookup:
+    elif view.widths.goes_by_value and (
+        drafter is None or drafter.is_lookup or view.table.wait_gain <= request.gain
+    ):
         width = 0
     else:
         width = view.widths.first_of_drafter(

@@ -191,8 +191,9 @@ class WindowCalibration:
         """Returns what is expected of the hazards that windows say, cumulated [num_rows, most]."""
         firsts = np.where(np.isfinite(hazards[:, :1]), hazards[:, :1], np.float32(0))
         sure, unsure = self._sure.scales[slots, None], self._unsure.scales[slots, None]
-        after: Float32Array = (hazards - firsts) * sure
-        return after + firsts * np.where(firsts > UNSURE_HAZARD, unsure, sure)
+        of_first = firsts * np.where(firsts > UNSURE_HAZARD, unsure, sure)
+        expected: Float32Array = of_first + (hazards - firsts) * sure
+        return expected
 
     def find_depths(
         self, slots: SlotArray, firsts: Float32Array

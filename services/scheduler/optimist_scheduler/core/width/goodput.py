@@ -170,4 +170,5 @@ def choose_levels(
         if gains[best] > most_gained:
             most_gained, threshold, deepest = gains[best], values[best], level
     is_chosen = chances[:, :deepest] >= threshold
-    return np.count_nonzero(is_chosen, axis=1).astype(np.int32)
+    counts: Int32Array = np.count_nonzero(is_chosen, axis=1).astype(np.int32)
+    return counts

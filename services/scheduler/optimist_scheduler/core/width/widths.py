@@ -29,7 +29,7 @@ from optimist_scheduler.core.width.goodput import Prices, choose_levels
 DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
 
 RATE_MEMORY = 1 / 16
-"""Weight of a pass in the mean of what passes bring."""
+"""Weight of a pass in the mean of what passes bring, once there were so many."""
 PROBE_PERIOD = 64
 """Choices between two probes of a drafter that is off."""
 PROBE_SHARE = 8
@@ -67,7 +67,7 @@ class DraftWidths:
         self._drafter = drafter
         self._limits = np.zeros(max_num_seqs, np.int32)
         self._calibration = WindowCalibration(max_num_seqs)
-        self._num_emitted, self._num_plain = 1.0, 1.0
+        self._num_passes, self._num_emitted, self._num_plain = 1, 1.0, 1.0
         """New tokens of a pass, and those that its rows would have in its time without drafts, in
         the mean of the last ones."""
         self._prices = Prices(CostCurve())
@@ -201,8 +201,10 @@ class DraftWidths:
             num_emitted: New tokens of all rows.
             num_plain: Tokens that these rows would have in the time of the pass without drafts.
         """
-        self._num_emitted += RATE_MEMORY * (num_emitted - self._num_emitted)
-        self._num_plain += RATE_MEMORY * (num_plain - self._num_plain)
+        self._num_passes += 1
+        memory = max(RATE_MEMORY, 1 / self._num_passes)
+        self._num_emitted += memory * (num_emitted - self._num_emitted)
+        self._num_plain += memory * (num_plain - self._num_plain)
 
     def observe_drafts(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
         """Moves widths that go by the share of accepted drafts.
@@ -301,6 +303,7 @@ class DraftWidths:
         has_window: BoolArray,
         hazards: Float32Array,
         curve: CostCurve,
+        num_rows: int,
     ) -> tuple[Int32Array, BoolArray]:
         """Returns what a drafter with a model may draft for rows, and which windows yield to it.
 
@@ -311,6 +314,7 @@ class DraftWidths:
             hazards: Hazards that windows say of what comes next, cumulated and infinite beyond
                 their ends [num_rows, most drafts].
             curve: Time of the drafter by the largest level of a pass.
+            num_rows: Rows of the next pass, those that wait for a slot with them.
         """
         if self._drafter is None:
             raise ValueError("there is no drafter to choose for")
@@ -318,7 +322,6 @@ class DraftWidths:
         limits, price = self._drafter.count_levels(widths), 0.0
         times = np.zeros(self._drafter.max_depth)
         if self.goes_by_value:
-            num_rows = len(slots)
             limits, price = self._level_limits[slots], self.find_price(num_rows, num_rows, num_rows)
             levels_ns = curve.cost(np.arange(1, self._drafter.max_depth + 1))
             times = levels_ns * self._find_rate(num_rows)
