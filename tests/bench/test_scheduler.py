@@ -30,6 +30,12 @@ def test_the_load_is_what_was_asked_for(depth: int) -> None:
     assert set(report["by_phase"]) == {"prepare", "schedule", "settle"}
 
 
+def test_one_request_at_a_time_leaves_steps_with_nothing_to_settle() -> None:
+    report = measure(SchedulerBenchSettings(requests=1, draft_tokens=3, steps=400))
+    assert report["by_phase"]["settle"]["min"] == 0
+    assert report["us_per_request_step"]["min"] > 0
+
+
 def test_without_drafts_a_row_is_a_token() -> None:
     report = measure(SchedulerBenchSettings(requests=2, draft_tokens=0, steps=50))
     assert report["drafts_per_row"] == 0

@@ -22,7 +22,7 @@ from optimist_bench.never_worse.texts import (
     save_texts,
 )
 from optimist_common.settings import CommaSeparated, ServiceSettings
-from optimist_scheduler.core.requests.config import DraftWidthPolicy
+from optimist_scheduler.core.width.widths import DraftWidthPolicy
 
 _QUICK_ROWS = [1, 8]
 

@@ -171,6 +171,10 @@ class Drive:
             result = self._run_worker()
             outputs = self._timed(times.settle, scheduler.settle, result)
             times.num_rows.append(len(result.slots))
+        else:
+            # The only request has ended, and the next one is not planned yet.
+            times.settle.append(0)
+            times.num_rows.append(0)
         self._schedule()
         self._timed(times.prepare, scheduler.prepare)
         times.cpu.append(self._cpu_ns)

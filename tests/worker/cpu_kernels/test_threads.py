@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,8 +50,9 @@ def test_logits_are_bit_for_bit_the_same_with_any_number_of_threads(
     shutil.copytree(checkpoint("llama"), tmp_path, dirs_exist_ok=True)
     config = AutoConfig.from_pretrained(tmp_path)
     config.hidden_size, config.intermediate_size, config.head_dim = 256, 640, 64
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    monkeypatch.setattr(linear, "_prefers_panels", lambda weight: True)
+    auto_model: Any = AutoModelForCausalLM
+    auto_model.from_config(config).save_pretrained(tmp_path)
+    monkeypatch.setattr(linear, "prefers_panels", lambda weight: True)
     runner = build_runner(tmp_path, dtype)
     model, logits = runner.engine.model, list[torch.Tensor]()
     forward = model.module.forward
