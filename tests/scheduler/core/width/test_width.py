@@ -1,6 +1,7 @@
 """How much rows draft, of windows and with the drafter: what is learnt, chosen and probed."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
+from optimist_scheduler.core.base.values import Float32Array, Int32Array
 from optimist_scheduler.core.width.acceptance import (
     DRAFTER_PRIOR,
     Acceptance,
@@ -142,6 +144,10 @@ def test_a_draft_behind_a_rejected_one_is_not_held_against_the_row() -> None:
     assert choose(widths, [True], 0, CostCurve([1, 64], [1000, 1100]))[0] >= 4
 
 
+def count_within(hazards: Float32Array, depths: Float32Array) -> Int32Array:
+    return ints(int((hazards <= depths[0]).sum()))
+
+
 def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
     widths, few = make_widths("goodput", 64), np.full(1, 1 / 64, np.float32)
     for _ in range(80):
@@ -156,7 +162,7 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
             ints(0),
             1,
             ints(16),
-            lambda depths, hazards=hazards: ints(int((hazards <= depths[0]).sum())),
+            partial(count_within, hazards),
             ints(9),
             np.full(1, first, np.float32),
         )
