@@ -157,7 +157,7 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
         widths.observe(ints(0), ints(4), ints(4), 4 * few, few)
     widths.choose(ints(0), np.ones(1, np.bool_), 1, CURVE, CostCurve(), NO_PROBE)
     for first, number in ((1.0, 0), (1 / 64, 16)):
-        hazards = first + np.arange(16, dtype=np.float32) / 64
+        hazards = np.float32(first) + np.arange(16, dtype=np.float32) / np.float32(64)
         worth = widths.choose_worth(
             ints(0),
             1,
