@@ -165,13 +165,13 @@ class Expected:
             return
         brought = accepted if source == DraftSource.PREDICTION else 0
         more = brought * 1024 - self.gain
-        self.gain += more // (4 if more < 0 else 8)
+        self.gain += more // (8 if more < 0 else 4)
         if self.rests:
             self.window = {}
 
     def learn_from(self, gain: int) -> None:
         """Takes the gain that the scheduler has found, which a pass lowers at most so much."""
-        assert self.gain - (self.gain + 3) // 4 <= gain <= self.gain
+        assert self.gain - (self.gain + 7) // 8 <= gain <= self.gain
         self.gain = gain
         if self.rests:
             self.window = {}

@@ -25,10 +25,10 @@ FIRST_PREDICTED_GAIN = 1024
 """What is expected of the first requests with a prediction."""
 MOST_FIRST_GAIN = 4096
 """What is expected at most of one that has drafted nothing."""
-MORE_SHIFT = 3
-"""A pass counts 1/8 of the average if it gains more than that."""
-LESS_SHIFT = 2
-"""And 1/4 if it gains less: what never holds is soon waited for no more."""
+MORE_SHIFT = 2
+"""A pass counts 1/4 of the average if it gains more than that."""
+LESS_SHIFT = 3
+"""And 1/8 if it gains less: what never holds is soon waited for no more."""
 UNTRIED_SHIFT = 2
 """One in which a row had no chance to draft from its window counts a quarter of that."""
 COMMON_SHIFT = 5
