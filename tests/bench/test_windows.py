@@ -9,7 +9,7 @@ from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_common.errors import SetupError
 from tests.bench.conftest import ReportOf
 
-LOAD = ("--requests", "6", "--concurrency", "3", "--pass-ms", "2", "--algorithm", "line")
+LOAD = ("--requests", "6", "--concurrency", "3", "--pass-ms", "8", "--algorithm", "line")
 FREE = tuple(
     word
     for name in VirtualSettings.model_fields
@@ -26,8 +26,10 @@ def run(report_of: ReportOf, *words: str) -> Any:
 
 
 def test_a_run_in_virtual_time_is_the_same_each_time(report_of: ReportOf) -> None:
-    first = run(report_of, *LOAD, "--cores", "2")
-    assert first == run(report_of, *LOAD, "--cores", "2")
+    # A row without a window loses much: steps wait also where the worker is idle meanwhile.
+    words = (*LOAD, "--looks-up", "false", "--cores", "2")
+    first = run(report_of, *words)
+    assert first == run(report_of, *words)
     assert first["tokens_per_pass"] > 3
     assert first["output_tokens"] > first["passes"] >= first["steps"] / 3 > 0
     assert 0 < first["steps_idle_share"] <= first["steps_waited_share"] <= 1
@@ -39,10 +41,11 @@ def test_a_run_in_virtual_time_is_the_same_each_time(report_of: ReportOf) -> Non
 
 @pytest.mark.parametrize("depth", ["1", "2"])
 def test_services_that_cost_nothing_leave_no_pass_waiting(report_of: ReportOf, depth: str) -> None:
-    report = run(report_of, *LOAD, *FREE, "--token-us", "0", "--depth", depth)
+    words = (*LOAD, *FREE, "--looks-up", "false")
+    report = run(report_of, *words, "--token-us", "0", "--depth", depth)
     assert report["steps_waited"] > 0
     assert report["steps_idle_share"] == report["wait_time_share"] == 0
-    assert report["seconds"] == pytest.approx(0.002 * report["steps"])
+    assert report["seconds"] == pytest.approx(0.008 * report["steps"])
 
 
 def test_more_proposers_are_not_slower_where_they_are_the_bottleneck(report_of: ReportOf) -> None:
@@ -64,7 +67,9 @@ def test_more_proposers_are_not_slower_where_they_are_the_bottleneck(report_of: 
 
 
 def test_services_that_share_a_core_are_slower(report_of: ReportOf) -> None:
-    own, shared = (run(report_of, *LOAD, "--cores", number) for number in ("0", "1"))
+    own, shared = (
+        run(report_of, *LOAD, "--pass-ms", "2", "--cores", number) for number in ("0", "1")
+    )
     assert shared["tokens_per_second"] < own["tokens_per_second"]
 
 

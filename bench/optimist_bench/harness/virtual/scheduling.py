@@ -112,6 +112,10 @@ class Engine(Service):
             outputs = self._scheduler.settle(result)
             if outputs is not NO_OUTPUTS:
                 self._held.append(outputs)
+        self._plan_next()
+
+    def _plan_next(self) -> None:
+        """Waits for windows if that pays, then sends the next plan."""
         slack_seconds = 0.0
         if self._scheduler.num_plans_in_flight:
             slack_seconds = find_slack(self._pass_seconds, (self.time - self._pass_since) / 1e6)
@@ -164,7 +168,7 @@ class Engine(Service):
         if self._scheduler.num_plans_in_flight == 1:
             self._pass_since = self.time
         self.send(self._costs.wire_us, partial(self.run_plan, plan_message(plan)))
-        self.ask(self._send_plan)
+        self.ask(self._plan_next)
 
     def _finish_turn(self) -> None:
         """Does what needs not be done before a plan is out, and rests until there are news."""

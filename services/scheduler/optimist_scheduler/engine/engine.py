@@ -93,7 +93,6 @@ class Engine(Worker):
         """Runs, after `begin`, until the worker is lost; raises WorkerLostError or ResultError."""
         scheduler = self.scheduler
         while True:
-            await self._wait_for_windows(scheduler)
             await self._send_plans(scheduler)
             self._delivery.flush()
             self._answer_pauses()
@@ -131,8 +130,6 @@ class Engine(Worker):
 
     async def _wait_for_windows(self, scheduler: Scheduler) -> None:
         """Waits a little for drafts rather than go on without."""
-        if not scheduler.can_send:
-            return
         slack_seconds = 0.0
         if scheduler.num_plans_in_flight:
             slack_seconds = find_slack(self._pass_seconds, monotonic() - self._waits_since)
@@ -157,7 +154,11 @@ class Engine(Worker):
 
     async def _send_plans(self, scheduler: Scheduler) -> None:
         num_starved = scheduler.stats.num_starved
-        while scheduler.can_send and (plan := self.schedule(monotonic())) is not None:
+        while scheduler.can_send:
+            # Also between two plans: while a prompt is computed, its window may come.
+            await self._wait_for_windows(scheduler)
+            if not scheduler.can_send or (plan := self.schedule(monotonic())) is None:
+                break
             self._link.send(plan, self._watch.trace_parents)
             if scheduler.num_plans_in_flight == 1:
                 self._waits_since = monotonic()

@@ -310,9 +310,9 @@ class _FinalNorm(nn.Module):
         self.norm = norm
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Norms `[1, num_tokens, hidden_size]`."""
-        normed: torch.Tensor = NORM(hidden[0], self.norm)
-        return normed[None]
+        """Norms `[batch, num_tokens, hidden_size]`; the worker's batch is 1, transformers' any."""
+        normed: torch.Tensor = NORM(hidden.flatten(0, -2), self.norm)
+        return normed.view_as(hidden)
 
 
 def _fuse_norm(parent: Any, model: Model, *, is_shifted: bool) -> None:
