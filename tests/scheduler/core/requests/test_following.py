@@ -122,7 +122,7 @@ def test_steps_wait_for_predictions_and_for_what_gains_much() -> None:
     assert not situation.scheduler.find_unaligned()
     step(situation)
     assert list(situation.scheduler.find_unaligned()) == ["r1"]
-    for _ in range(2):
+    for _ in range(6):
         step(situation)
     # Nothing has come of its prediction.
     assert not situation.scheduler.find_unaligned()
