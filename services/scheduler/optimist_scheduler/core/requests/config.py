@@ -53,6 +53,10 @@ class SchedulingOptions(BaseModel):
     draft_width: DraftWidthPolicy = Field(
         "goodput", description="how many to draft: goodput, adaptive, crossover or fixed"
     )
+    proposer_wait: Literal["paying", "always"] = Field(
+        "paying",
+        description="when steps wait for proposers: paying (if that brings more) or always",
+    )
     prefill_share: float = Field(
         0.5, ge=0, le=1, description="part of a pass that prompts get at least, if drafts want it"
     )

@@ -17,7 +17,13 @@ from optimist_scheduler.core.base.values import (
 )
 from optimist_scheduler.core.requests.account import DraftAccounts
 from optimist_scheduler.core.requests.config import EngineConfig
-from optimist_scheduler.core.requests.following import FIRST_GAIN, find_wait_gain, rests, wakes
+from optimist_scheduler.core.requests.following import (
+    FIRST_GAIN,
+    LEAST_GAIN,
+    find_wait_gain,
+    rests,
+    wakes,
+)
 from optimist_scheduler.core.requests.pace import Pace
 from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
@@ -101,7 +107,7 @@ class SchedulerState:
         slots, nobody = np.zeros(1, np.int64), np.zeros(1, np.bool_)
         self.widths.admit(0, self.config.num_speculative_tokens)
         self.widths.choose(slots, nobody, 1, self._costs, self.drafter_costs, choice=1)
-        self.table.wait_gain = find_wait_gain(self._costs.cost_of(1))
+        self._set_wait_gain(self._costs.cost_of(1))
 
     def costs_for(self, slots: SlotArray) -> CostCurve:
         """Returns what passes of some slots take by their tokens."""
@@ -293,7 +299,7 @@ class SchedulerState:
         table = self.table
         lengths = table.num_tokens.take(slots)
         curve = self.key_costs.curve(self._costs, lengths)
-        table.wait_gain = find_wait_gain(curve.cost_of(len(slots)))
+        self._set_wait_gain(curve.cost_of(len(slots)))
         drafting = (table.window_end.take(slots) > lengths) & (table.yields.take(slots) == 0)
         widths = self.widths.choose(
             slots,
@@ -306,6 +312,10 @@ class SchedulerState:
             float(lengths.mean()) if self.key_costs else 0.0,
         )
         table.draft_width[slots], table.drafter_width[slots] = widths
+
+    def _set_wait_gain(self, pass_ns: float) -> None:
+        is_paying = self.config.proposer_wait == "paying"
+        self.table.wait_gain = find_wait_gain(pass_ns) if is_paying else LEAST_GAIN
 
     def weigh_drafter(self) -> None:
         """Decides what a drafter with a model drafts for whom, and which windows yield to it."""
