@@ -13,6 +13,7 @@ TEXT = RUNBOOK.read_text()
 _OTHERS = {
     "accepted_prediction_tokens",
     "broken_stream",
+    "cache_salt",
     "draft_model",
     "process_resident_memory_bytes",
     "rate_limit_exceeded",

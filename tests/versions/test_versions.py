@@ -39,7 +39,8 @@ def test_versions_work_together(others: str) -> None:
             plain, predicted = (ask(client, edit, text) for text in (None, edit.before))
             assert plain.text == edit.after
             assert predicted.token_ids == plain.token_ids
-            assert predicted.accepted > len(plain.token_ids) / 2
+            # Before its first window comes, a row drafts from its prompt, which has the code too.
+            assert predicted.by_source["target"] < len(plain.token_ids) / 2
             plain, predicted = (
                 ask(client, edit, text, temperature=1.0, seed=5, max_tokens=40)
                 for text in (None, edit.before)
