@@ -37,8 +37,8 @@ CommaSeparated = Annotated[list[str], BeforeValidator(_split)]
 SECTIONS = frozenset({
     "bench_crossover", "bench_drafts", "bench_edits", "bench_engines", "bench_never_worse",
     "bench_overhead", "bench_overlap", "bench_overload", "bench_pipeline", "bench_predictions",
-    "bench_quantization", "bench_replicas", "bench_scheduler", "bench_windows", "complete", "convert", "explain",
-    "engine", "gateway", "proposer",
+    "bench_quantization", "bench_replicas", "bench_scheduler", "bench_windows", "complete",
+    "convert", "explain", "engine", "gateway", "proposer",
     "replay", "scheduler", "serve", "simulated", "worker",
 })
 # fmt: on
