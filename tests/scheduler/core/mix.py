@@ -1,6 +1,7 @@
 """Requests with windows and a model drafter in virtual time: how right either is, what it costs.
 
-The loop is the engine's of `optimist bench windows`, with what a worker and a proposer do made up.
+The loop is the engine of `optimist_bench.harness.virtual`; what a worker and a proposer do is made
+up.
 """
 
 from array import array
@@ -160,7 +161,7 @@ class Foreseer:
 
 
 class Worker(Service):
-    """Runs plans in turn; see `optimist_bench.windows.virtual_run.Worker`."""
+    """Runs plans in turn; see `optimist_bench.harness.virtual.worker.Worker`."""
 
     def __init__(
         self,
