@@ -310,10 +310,12 @@ async def test_a_scheduler_process_waits_for_its_worker_and_its_log_comes_out_ag
                 assert (await ask(stub, add(handle, PROMPT))).tokens == {handle: truth(PROMPT)}
             process.terminate()
             assert b"Traceback" not in await process.stderr.read()
+            # A second signal would poll the process that has ended, and lose its status.
+            assert await process.wait() == 0
     finally:
         if process.returncode is None:
-            process.terminate()
-        assert await process.wait() == 0
+            process.kill()
+            await process.wait()
     assert servicer.num_streams == 2
     events = [entry.WhichOneof("event") for entry in read(log)]
     assert events.count("added") == 3
