@@ -31,10 +31,6 @@ VOCAB_SIZE, MAX_LENGTH = 50, 64
 REASON = r"the worker was lost [345] times while it worked on this request(, at last on .*)?"
 
 
-class CrashError(Exception):
-    """A worker's process has ended."""
-
-
 @dataclass
 class Place:
     """A worker that ends when a poisonous request has come to some length."""
@@ -93,23 +89,23 @@ class Farm:
         if not place.worker.is_connected:
             self._reach(place)
         elif place.sent and (random.random() < 0.5 or not scheduler.can_send):
-            try:
-                self._run(place)
-            except CrashError:
-                self._lose(place)
+            self._run(place, place.sent.pop(0))
+        elif place.fake.can_repeat and random.random() < 0.5:
+            self._run(place, None)
         elif scheduler.can_send and (plan := place.worker.schedule(0.0)) is not None:
             place.sent.append(plan)
         else:
             place.worker.prepare()
         check_slots(scheduler)
 
-    def _run(self, place: Place) -> None:
-        plan = place.sent.pop(0)
-        message = place.fake.execute(plan)
-        for slot in from_bytes(plan.slots).tolist():
+    def _run(self, place: Place, plan: worker_pb2.ExecuteRequest | None) -> None:
+        """Lets a worker run a plan, or the last one again for None."""
+        message = place.fake.repeat() if plan is None else place.fake.execute(plan)
+        for slot in from_bytes(message.slots).tolist():
             row = place.fake.rows[slot]
             if len(row.token_ids) >= self._poisons.get(row.request_id, 999):
-                raise CrashError
+                self._lose(place)
+                return
         self.got.take(place.worker.settle(step_result(message), message))
 
 
