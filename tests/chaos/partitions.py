@@ -33,6 +33,8 @@ SHAPE = Shape(
 _LEAD_SECONDS = 2.0
 """Of load before the cut, and after it is healed."""
 _DEADLINE_SECONDS = 90.0
+_NO_SCHEDULER = ("scheduler_unavailable", "UNAVAILABLE: ")
+"""In the error that no scheduler is reached, of HTTP and of gRPC."""
 _COUNTS: tuple[str, ...] = ("requests", "answers_equal", "lost", "duplicates", "deadline_misses")
 _COUNTS += ("refused_and_asked_again", "wrong_shown", "lost_shown")
 
@@ -127,8 +129,7 @@ def _report(
     failures = sorted(
         one.ended - cut
         for one in outcomes
-        # The error that no scheduler is reached.
-        if one.ending is Ending.LOST and "scheduler_unavailable" in one.message
+        if one.ending is Ending.LOST and any(each in one.message for each in _NO_SCHEDULER)
     )
     # Of streams that had begun.
     pauses = [

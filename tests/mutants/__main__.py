@@ -32,6 +32,7 @@ RULES = (
     *("plan_rows", "_share_budget", "_find_rows_to_run", "admit", "match_prefix", "_chances"),
     # What is in flight.
     *("_advance", "apply_schedule", "_take_back", "_find_alive", "_take_errors", "settle"),
+    *("find_step", "Suspicion.note_loss", "Suspicion.note_length"),
     *("SchedulerState.rest", "SchedulerState.preempt", "SchedulerState.release_settled"),
     *("SchedulerState.register_prompts", "SchedulerState._stop", "RequestTable.release"),
     # Decisions that were made ahead.

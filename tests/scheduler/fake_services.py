@@ -73,13 +73,20 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                 if stream != self.num_streams:
                     return
                 response = await self._answer(self._run(plan), context)
+                # A newer stream takes the worker over at once.
+                if stream != self.num_streams:
+                    return
                 self.num_plans -= 1
                 yield response
-                while self.worker.can_repeat and plans.empty() and self.worker.is_busy:
+                while self._may_repeat(stream) and plans.empty():
                     self.num_repeats += 1
                     yield await self._answer(self._run(None), context)
         finally:
             reader.cancel()
+
+    def _may_repeat(self, stream: int) -> bool:
+        is_newest = stream == self.num_streams
+        return is_newest and self.worker.can_repeat and self.worker.is_busy
 
     def _run(self, plan: worker_pb2.ExecuteRequest | None) -> worker_pb2.ExecuteResponse:
         try:

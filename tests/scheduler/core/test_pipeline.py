@@ -1,9 +1,14 @@
 """Pipeline stages, each with a plan of its own, and plans that the worker may run again."""
 
+from dataclasses import replace
+
 import pytest
 
 from optimist_common.scheduler_service.pause_mode import PauseMode
-from tests.scheduler.situation import Situation
+from optimist_scheduler.core.requests.plan import StepResult
+from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.workers.translate import step_result
+from tests.scheduler.situation import Situation, run_plan, state
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
@@ -55,6 +60,32 @@ def test_nothing_is_repeated_beside_a_prompt_or_while_somebody_waits() -> None:
     assert [situation.step().num_repeats for _ in range(3)] == [0, 0, 3]
     situation.add(2, [3], 4)
     assert situation.step().num_repeats == 0
+    situation.finish()
+
+
+def refuse(situation: Situation, result: StepResult) -> None:
+    before = state(situation.scheduler)
+    with pytest.raises(ResultError, match="is not the next one"):
+        situation.scheduler.settle(result)
+    assert state(situation.scheduler) == before
+
+
+def test_only_the_result_of_the_next_run_is_taken() -> None:
+    situation = Situation(max_plans_in_flight=2, multi_step_count=3)
+    situation.add(1, [1, 2], 9)
+    situation.step()
+    situation.fill()
+    first = run_plan(situation)
+    for sequence, repeat in ((2, 1), (1, 0), (1, 1), (3, 0), (2, -1)):
+        refuse(situation, replace(first, sequence=sequence, repeat=repeat))
+    situation.got.take(situation.scheduler.settle(first))
+    for repeat in (1, 2):
+        again = step_result(situation.worker.repeat())
+        for sequence, other in ((2, 0), (2, repeat - 1), (2, repeat + 1), (3, repeat)):
+            refuse(situation, replace(again, sequence=sequence, repeat=other))
+        situation.got.take(situation.scheduler.settle(again))
+    # It was run as often as it may be.
+    refuse(situation, replace(again, repeat=3))
     situation.finish()
 
 

@@ -33,10 +33,10 @@ from optimist_scheduler.core.requests.following import (
     MOST_FIRST_GAIN,
     wakes,
 )
-from optimist_scheduler.core.requests.plan import NO_SLOTS
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.results.check import WRONG
+from optimist_scheduler.core.results.nodes import ResultError
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
@@ -683,17 +683,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(number=NUMBERS, data=st.data())
     def receive_again(self, number: int, data: Any) -> None:
         worker = self.choose(number, lambda worker: bool(worker.settled))
+        self.refuse(worker, data.draw(st.sampled_from(worker.settled)))
+
+    @can(lambda worker: bool(worker.results))
+    @rule(number=NUMBERS, sequence=st.integers(-2, 1), repeat=st.integers(0, 3))
+    def receive_in_disorder(self, number: int, sequence: int, repeat: int) -> None:
+        """A result says that it is another run's."""
+        worker = self.choose(number, lambda worker: bool(worker.results))
+        result = worker_pb2.ExecuteResponse()
+        result.CopyFrom(worker.results[0][0])
+        result.sequence, result.repeat = result.sequence + sequence, repeat
+        if result != worker.results[0][0]:
+            self.refuse(worker, result)
+
+    def refuse(self, worker: DrivenWorker, result: worker_pb2.ExecuteResponse) -> None:
+        """Lets a result come that is not the next one."""
         scheduler = worker.scheduler
         before, stats = state(scheduler), asdict(scheduler.stats)
-        costs = scheduler._state.costs_for(NO_SLOTS).cost([1, 5, 20]).tolist()
-        result = data.draw(st.sampled_from(worker.settled))
-        result.step_ns = 10**12
-        outputs = worker.settle(step_result(result), result)
-        assert len(outputs.handles) == len(outputs.ended) == 0
-        late = stats["num_late_results"] + 1
-        assert asdict(scheduler.stats) == {**stats, "num_late_results": late}
+        with pytest.raises(ResultError, match="is not the next one"):
+            worker.settle(step_result(result), result)
+        assert asdict(scheduler.stats) == stats
         assert state(scheduler) == before
-        assert scheduler._state.costs_for(NO_SLOTS).cost([1, 5, 20]).tolist() == costs
 
     @can(lambda worker: True)
     @rule(number=NUMBERS, is_run=st.booleans(), comes_back=st.booleans(), chance=st.integers(0, 5))

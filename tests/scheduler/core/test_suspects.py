@@ -31,10 +31,6 @@ VOCAB_SIZE, MAX_LENGTH = 50, 64
 REASON = r"the worker was lost [345] times while it worked on this request(, at last on .*)?"
 
 
-class CrashError(Exception):
-    """A worker's process has ended."""
-
-
 @dataclass
 class Place:
     """A worker that ends when a poisonous request has come to some length."""
@@ -93,23 +89,23 @@ class Farm:
         if not place.worker.is_connected:
             self._reach(place)
         elif place.sent and (random.random() < 0.5 or not scheduler.can_send):
-            try:
-                self._run(place)
-            except CrashError:
-                self._lose(place)
+            self._run(place, place.sent.pop(0))
+        elif place.fake.can_repeat and random.random() < 0.5:
+            self._run(place, None)
         elif scheduler.can_send and (plan := place.worker.schedule(0.0)) is not None:
             place.sent.append(plan)
         else:
             place.worker.prepare()
         check_slots(scheduler)
 
-    def _run(self, place: Place) -> None:
-        plan = place.sent.pop(0)
-        message = place.fake.execute(plan)
-        for slot in from_bytes(plan.slots).tolist():
+    def _run(self, place: Place, plan: worker_pb2.ExecuteRequest | None) -> None:
+        """Lets a worker run a plan, or the last one again for None."""
+        message = place.fake.repeat() if plan is None else place.fake.execute(plan)
+        for slot in from_bytes(message.slots).tolist():
             row = place.fake.rows[slot]
             if len(row.token_ids) >= self._poisons.get(row.request_id, 999):
-                raise CrashError
+                self._lose(place)
+                return
         self.got.take(place.worker.settle(step_result(message), message))
 
 
@@ -174,23 +170,31 @@ def test_exactly_those_end_that_end_workers(
         assert farm.num_losses <= LOSSES_AT_LAST_ALONE * len(poisons)
 
 
-def test_what_has_passed_is_cleared() -> None:
-    suspicion, are_proven = Suspicion(), []
-    for length, assumed, is_alone in (
-        (8, 10, False),
-        (8, 14, False),
-        (8, 12, False),
-        (13, 13, True),
-    ):
-        suspicion.note_loss(length, assumed, is_alone=is_alone)
-        are_proven.append(suspicion.is_proven)
-        assert suspicion.must_run_alone == (len(are_proven) >= LOSSES_TOGETHER)
-    assert are_proven == [False, False, False, True]
-    suspicion.note_length(14)
-    assert suspicion == Suspicion()
-    suspicion.note_loss(20, 20, is_alone=True)
-    suspicion.note_length(20)
-    assert suspicion.num_losses == 1
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.booleans()), min_size=1))
+def test_losses_count_that_one_length_explains(losses: list[tuple[int, int, bool]]) -> None:
+    suspicion, length, spans = Suspicion(), 3, list[range]()
+    for num_gained, num_in_flight, is_alone in losses:
+        length += num_gained
+        spans.append(range(length + 1, length + max(num_in_flight, 1) + 1))
+        suspicion.note_loss(length, length + num_in_flight, is_alone=is_alone)
+        most = max(sum(place in span for span in spans) for place in spans[-1])
+        assert suspicion.num_losses == most
+        assert suspicion.must_run_alone == (most >= LOSSES_TOGETHER)
+        assert suspicion.is_proven == (most >= (LOSSES_AT_LAST_ALONE if is_alone else MOST_LOSSES))
+    suspicion.note_length(max(span[-1] for span in spans))
+    assert suspicion.num_losses == 0
+
+
+def test_a_request_that_gets_on_does_not_end_for_its_workers() -> None:
+    # Plans may be repeated, so that each loss leaves open how far the worker had got.
+    situation = Situation(multi_step_count=5, max_plans_in_flight=2, max_num_batched_tokens=64)
+    situation.add(1, [1, 7, 1], 40)
+    for _ in range(6):
+        for _ in range(5):
+            situation.fill()
+            situation.answer()
+        situation.lose_worker()
+    situation.finish()
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -68,7 +68,7 @@ async def test_a_worker_repeats_plans_while_no_newer_one_comes(
     assert stats.num_plans + worker.num_repeats == worker.worker.num_steps
     assert client.tokens == {1: truth(PROMPT, 50)}
     # The last runs may have been of no use; their results are on their way still.
-    await until(lambda: stats.num_repeats + stats.num_late_results == worker.num_repeats)
+    await until(lambda: stats.num_repeats == worker.num_repeats)
     assert worker.num_repeats > 0
 
 
@@ -117,8 +117,8 @@ async def test_a_starved_request_goes_first_and_the_log_says_so(
 
 SPOILS: list[dict[str, Any]] = [
     {"token_ids": b"1"},
-    {"sequence": 99},
-    {"repeat": 1},
+    {"sequence": 999},
+    {"repeat": 99},
     {"slots": b"1234"},
 ]
 """What a result is that fits no plan."""
@@ -128,15 +128,16 @@ SPOILS: list[dict[str, Any]] = [
 async def test_a_stream_that_breaks_or_brings_what_fits_no_plan_is_a_pause(
     start: Start, mode: str, worker: FakeWorkerServicer
 ) -> None:
-    worker.break_at = {3, 9}
     prompts = {handle: [handle, 7, handle] for handle in range(6)}
     engine, first = await start(**MODES[mode])
     for spoil in SPOILS:
-        worker.spoil_at, worker.spoil = {worker.worker.num_steps + 14}, spoil
-        num_streams = worker.num_streams
+        # Of a third loss a request that always was at work might be taken for the reason.
+        num_steps, num_streams = worker.worker.num_steps, worker.num_streams
+        worker.break_at, worker.spoil_at = {num_steps + 5}, {num_steps + 14}
+        worker.spoil = spoil
         client = await ask(first.stub, *(add(handle, prompt) for handle, prompt in prompts.items()))
         assert client.tokens == {handle: truth(prompt) for handle, prompt in prompts.items()}
-        assert worker.num_streams == num_streams + (4 if num_streams == 0 else 1)
+        assert worker.num_streams == max(num_streams, 1) + 2
     engine.scheduler.check_integrity()
 
 

@@ -10,7 +10,7 @@ from optimist_bench.harness.virtual.proposing import Batch, Link, Links, read_wi
 from optimist_bench.harness.virtual.settings import VirtualSettings
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_proposer.core.messages import Answer
-from optimist_scheduler.core.base.values import NO_OUTPUTS, StepOutputs
+from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
@@ -109,9 +109,7 @@ class Engine(Service):
             self._pass_since = self.time
             self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
             self._spend_step(SETTLED, len(result.slots))
-            outputs = self._scheduler.settle(result)
-            if outputs is not NO_OUTPUTS:
-                self._held.append(outputs)
+            self._held.append(self._scheduler.settle(result))
         self._plan_next()
 
     def _plan_next(self) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import (
-    NO_OUTPUTS,
     Ended,
     Finished,
     FinishReason,
@@ -342,10 +341,8 @@ class Scheduler:
             decision = None
 
     def settle(self, result: StepResult) -> StepOutputs:
-        """Takes a result of the worker; raises ResultError if it fits no plan."""
+        """Takes the worker's next result; raises ResultError if it fits no plan."""
         outputs = settle(self._state, result)
-        if outputs is None:
-            return NO_OUTPUTS
         for ended in outputs.ended:
             self._note_answer(self._requests.pop(ended.request_id), ended)
         return outputs

@@ -7,7 +7,7 @@ from time import monotonic, perf_counter
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
-from optimist_scheduler.core.base.values import NO_OUTPUTS, Ended, FinishReason
+from optimist_scheduler.core.base.values import Ended, FinishReason
 from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
@@ -191,10 +191,8 @@ class Engine(Worker):
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
         self._waits_since = monotonic()
         outputs = self.settle(result, message)
-        if outputs is not NO_OUTPUTS:
-            self._delivery.hold(outputs)
-            self._metrics.observe_result(result, outputs)
-            for ended in outputs.ended:
-                if ended.finished.reason is FinishReason.ERROR:
-                    reason = ended.finished.message
-                    logger.warning("request %s ends: %s", ended.request_id, reason)
+        self._delivery.hold(outputs)
+        self._metrics.observe_result(result, outputs)
+        for ended in outputs.ended:
+            if ended.finished.reason is FinishReason.ERROR:
+                logger.warning("request %s ends: %s", ended.request_id, ended.finished.message)

@@ -85,7 +85,6 @@ PRESCHEDULE_SAVED = Histogram(
 )
 PREEMPTIONS = Counter("optimist_scheduler_preemptions", "Requests that lost their blocks")
 REPEATS = Counter("optimist_scheduler_repeats", "Results of repeated runs of a plan")
-LATE_RESULTS = Counter("optimist_scheduler_late_results", "Results that were settled already")
 STARVED = Counter("optimist_scheduler_starved", "Requests that went first because they starved")
 FOLLOWED = Gauge(
     "optimist_scheduler_followed",
@@ -132,7 +131,6 @@ _TOTALS = {
     "num_added_rows": PRESCHEDULED_ROWS.labels("added"),
     "num_preemptions": PREEMPTIONS,
     "num_repeats": REPEATS,
-    "num_late_results": LATE_RESULTS,
     "num_starved": STARVED,
     "num_rested": RESTED,
     "num_woken": WOKEN,

@@ -112,7 +112,7 @@ class Worker:
         return None if plan is None else plan_message(plan)
 
     def settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> StepOutputs:
-        """Takes a result; raises ResultError if it cannot be read as a plan's.
+        """Takes the next result; raises ResultError if it cannot be read as that.
 
         Args:
             result: What `message` says.

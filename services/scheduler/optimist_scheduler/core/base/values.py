@@ -247,8 +247,6 @@ class SchedulerStats:
     """Results that were settled, repeats included."""
     num_repeats: int = 0
     """Results of repeated runs of a plan."""
-    num_late_results: int = 0
-    """Results that had been settled already."""
     num_prescheduled: int = 0
     """Decisions that were computed ahead of a result and kept."""
     num_preschedule_hits: int = 0

@@ -83,8 +83,8 @@ class SchedulerState:
         """Running slots whose window the worker does not have, in order."""
         self.in_flight: deque[Plan] = deque()
         """Plans without a result, the oldest first."""
-        self.leased: deque[Plan] = deque()
-        """Plans with a result that the worker may still run again, the oldest first."""
+        self.leased: Plan | None = None
+        """The plan whose result came last, if the worker may still run it again."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
         self.fenced: dict[int, None] = {}
@@ -351,18 +351,17 @@ class SchedulerState:
         self.stats.num_starved += self.waiting.promote(now, self.config.starvation_seconds)
 
     @property
+    def _repeatable(self) -> Plan | None:
+        step = self.leased
+        return step if step is not None and step.num_runs <= step.num_repeats else None
+
+    @property
     def may_repeat(self) -> bool:
         """Whether the worker may still run a plan again that has a result."""
-        return any(
-            step.num_runs <= step.num_repeats
-            and bool(
-                (
-                    (self.table.generation[step.slots] == step.generations)
-                    & (self.table.status[step.slots] != SlotStatus.ENDED)
-                ).any()
-            )
-            for step in self.leased
-        )
+        if (step := self._repeatable) is None:
+            return False
+        is_held = self.table.generation[step.slots] == step.generations
+        return bool((is_held & (self.table.status[step.slots] != SlotStatus.ENDED)).any())
 
     def take_all(self) -> list[Request]:
         """Returns all requests that are not over, without slots, the most urgent first.
@@ -389,10 +388,10 @@ class SchedulerState:
 
     def _find_rows_at_work(self) -> set[tuple[int, int]]:
         """Returns slots and generations of what the worker may be at work on, repeats included."""
-        repeated = [step for step in self.leased if step.num_runs <= step.num_repeats]
+        repeated = self._repeatable
         return {
             row
-            for step in (*self.in_flight, *repeated)
+            for step in (*self.in_flight, *([repeated] if repeated is not None else []))
             for row in zip(step.slots.tolist(), step.generations.tolist(), strict=True)
         }
 

@@ -1,6 +1,6 @@
 """What speaks for a request being the reason why workers are lost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LOSSES_TOGETHER = 2
 """Losses after which a request runs alone; one may be anything, as a machine that ends."""
@@ -12,28 +12,31 @@ MOST_LOSSES = 5
 
 @dataclass(slots=True)
 class Suspicion:
-    """Counts losses of workers that a request may have caused: it was in a plan in flight.
+    """Keeps the losses of workers that a request may have caused: it was in a plan in flight.
 
-    What gets past the tokens that were in flight has not caused them.
+    One that ends workers ends them at one length. It has not caused a loss if it gets past the
+    tokens that were in flight then.
     """
 
-    num_losses: int = 0
-    position: int = 0
-    """Length to which the plans in flight may have brought the request, in tokens."""
+    positions: list[int] = field(default_factory=list)
+    """Of each loss, the length to which the plans in flight may have brought it, in tokens."""
     was_alone: bool = False
-    """Whether no other request was in a plan in flight then."""
+    """Whether no other request was in a plan in flight at the last loss."""
+
+    @property
+    def num_losses(self) -> int:
+        """Losses that it may have caused, all at the same length."""
+        return len(self.positions)
 
     def note_length(self, length: int) -> None:
-        """Takes how long the request is; from the position on it is suspected no more."""
-        if length >= self.position:
-            self.num_losses, self.position, self.was_alone = 0, 0, False
+        """Takes how long the request is; of losses up to there it is suspected no more."""
+        self.positions = [position for position in self.positions if position > length]
 
     def note_loss(self, length: int, assumed_length: int, *, is_alone: bool) -> None:
         """Takes a loss, how long the request is, and what all in flight may have made of that."""
         self.note_length(length)
-        self.num_losses += 1
         # A prompt has to be computed to its end.
-        self.position = max(self.position, assumed_length, length + 1)
+        self.positions.append(max(assumed_length, length + 1))
         self.was_alone = is_alone
 
     @property

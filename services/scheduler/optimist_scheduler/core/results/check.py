@@ -32,25 +32,17 @@ if IS_COMPILED:
 WRONG = "the worker's result is wrong: "
 
 
-def find_step(state: SchedulerState, result: StepResult) -> Plan | None:
-    """Returns the step that a result belongs to; None for one that was settled before.
+def find_step(state: SchedulerState, result: StepResult) -> Plan:
+    """Returns the plan that a result is of: the oldest in flight, or one that was run again.
 
     Raises:
-        ResultError: Its turn has not come.
+        ResultError: It is not the next one. A stream brings all results, each once and in order.
     """
-    oldest = state.in_flight[0].sequence if state.in_flight else state.num_plans + 1
-    leased = state.leased[0] if state.leased else None
-    if result.repeat == 0:
-        if state.in_flight and result.sequence == oldest:
-            return state.in_flight[0]
-    elif leased and result.sequence == leased.sequence:
-        if result.repeat == leased.num_runs <= leased.num_repeats:
-            return leased
-        if result.repeat >= leased.num_runs:
-            raise ResultError(f"repeat: {result.repeat} instead of {leased.num_runs}")
-    if result.sequence < oldest:
-        return None
-    raise ResultError(f"sequence: {result.sequence} instead of {oldest}")
+    step = state.leased if result.repeat else next(iter(state.in_flight), None)
+    got = result.sequence, result.repeat
+    if step is None or got != (step.sequence, step.num_runs) or step.num_runs > step.num_repeats:
+        raise ResultError(f"sequence, repeat: {got} is not the next one")
+    return step
 
 
 def check_result(

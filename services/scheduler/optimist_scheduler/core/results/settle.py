@@ -31,23 +31,17 @@ UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
 """The same while none of the rows drafts: new ones begin with what was chosen last."""
 
 
-def settle(state: SchedulerState, result: StepResult) -> StepOutputs | None:
+def settle(state: SchedulerState, result: StepResult) -> StepOutputs:
     """Settles the oldest plan in flight, or a repeat of the plan that was settled last.
 
     With `e` emitted tokens of `k` planned drafts, `k - (e - 1)` computed tokens and all `1 + k`
     placeholders are taken back. Tokens after a stop token or the length limit are cut off. A row
     that is wrong or has failed ends its request, and no other.
 
-    Returns:
-        What came of it; None for a result that had been settled before.
-
     Raises:
-        ResultError: The result cannot be read as a plan's; nothing was changed.
+        ResultError: The result cannot be read as the next one; nothing was changed.
     """
     step = find_step(state, result)
-    if step is None:
-        state.stats.num_late_results += 1
-        return None
     if not step.num_runs:
         # Also if the result is refused: once more, the same windows change nothing.
         _set_worker_windows(state, step)
@@ -119,12 +113,10 @@ def _take_back(state: SchedulerState, step: Plan, rows: Counters, result: StepRe
     table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens - num_planned
     table.num_plans_in_flight[slots] = rows.num_plans_in_flight - 1
     table.num_emits_in_flight[slots] = rows.num_emits_in_flight - step.emits
-    # The worker has gone on to this plan: older ones are not run again.
-    for older in state.leased:
+    # The worker has gone on to this plan: the one before is not run again.
+    if (older := state.leased) is not None:
         _reduce_lease(state, older, older.num_repeats + 1 - older.num_runs)
-    state.leased.clear()
-    if step.num_repeats:
-        state.leased.append(step)
+    state.leased = step if step.num_repeats else None
 
 
 def _take_errors(
