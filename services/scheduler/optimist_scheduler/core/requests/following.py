@@ -124,16 +124,21 @@ def is_due(
     num_predicted_tokens: Int32Array,
     num_output_tokens: Int32Array,
     num_unsent_tokens: Int32Array,
+    *,
+    is_turn: bool,
 ) -> BoolArray:
     """Returns of which requests proposers are sent the new tokens now [num_rows].
 
-    Those of a request that rests are sent seldom.
+    Those of a request that rests are sent seldom, and together with others': a message costs more
+    than what it says.
     """
+    due: BoolArray = gains >= LEAST_GAIN
+    if not is_turn:
+        return due
     most = np.where(num_predicted_tokens > 0, MOST_PREDICTED_GROUP, MOST_GROUP)
     # numpy's `clip` takes several times as long.
     groups = np.minimum(np.maximum(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP), most)
-    due: BoolArray = (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
-    due |= gains >= LEAST_GAIN
+    due |= (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
     return due
 
 

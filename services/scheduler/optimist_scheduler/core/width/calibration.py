@@ -57,6 +57,7 @@ class Calibration:
         first trust weighs still [4, max_num_seqs]."""
         self._trust, self._hazard = trust, np.float32(hazard)
         self._counts[3] = trust
+        self._first_scales = np.ones(max_num_seqs, np.float32)
         self._common = np.array([trust, trust * math.exp(-hazard), trust * hazard])
         """The first three of all rows."""
         self.scales = np.ones(max_num_seqs, np.float32)
@@ -74,7 +75,7 @@ class Calibration:
         """Forgets what was observed in a slot."""
         self._counts[:, slot] = 0
         self._counts[3, slot] = self._trust
-        self.scales[slot] = self.common_scale
+        self._first_scales[slot] = self.scales[slot] = self.common_scale
 
     def observe(
         self, slots: SlotArray, agreed: Int32Array, examined: Int32Array, estimated: Float32Array
@@ -121,7 +122,7 @@ class Calibration:
             means = estimated / np.maximum(examined, np.float32(1e-9))
             means = np.where(examined > 0, means, self._hazard)
         means = np.maximum(means, np.float32(1e-6))
-        trusted = trust * np.exp(-means * np.float32(self.common_scale))
+        trusted = trust * np.exp(-means * self._first_scales[slots])
         rates: Float32Array = (agreed + trusted) / (examined + trust)
         hazards: Float32Array = -np.log(np.maximum(rates, np.float32(1e-9)))
         hazards = np.maximum(hazards, np.float32(MIN_HAZARD))
