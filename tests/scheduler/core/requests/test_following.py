@@ -61,9 +61,22 @@ def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
     while 0 not in situation.got.ended:
         for _, tokens in step(situation).observed:
             sent += tokens
-            assert len(tokens) == max(8, min(len(sent) // 8, most))
+            # With others', so at every eighth result.
+            assert situation.scheduler.stats.num_results % 8 == 0
+            assert 0 <= len(tokens) - max(8, min(len(sent) // 8, most)) < 8
     assert sent == situation.text(0)[: len(sent)]
     assert len(sent) > 1024
+
+
+def test_tokens_of_all_stages_of_a_pipeline_are_sent() -> None:
+    situation = Situation(num_pipeline_stages=2, max_num_seqs=4, num_blocks=100, vocab_size=30_000)
+    for handle in range(4):
+        situation.add(handle, [handle, 1], 60, is_followed=True)
+    sent = set[str]()
+    while situation.is_busy:
+        situation.fill()
+        sent.update(request_id for request_id, _ in situation.answer().observed)
+    assert sent == {"r0", "r1", "r2", "r3"}
 
 
 def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
