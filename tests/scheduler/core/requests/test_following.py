@@ -119,6 +119,26 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])
 
 
+def test_a_message_is_not_worth_one_awake_row_of_many() -> None:
+    situation = Situation(
+        max_num_seqs=8, num_blocks=200, vocab_size=30_000, num_speculative_tokens=4
+    )
+    for handle in range(8):
+        situation.add(handle, [handle, 1], 50, is_followed=True)
+    step(situation)
+    sent = {1: set[bool](), 2: set[bool]()}
+    for handle in range(2):
+        assert propose(situation, handle, 2, [0.75, 0.5])
+        for _ in range(9):
+            names = [request_id for request_id, _ in step(situation).observed]
+            if situation.scheduler.stats.num_results % 8:
+                sent[handle + 1].add("r0" in names)
+    assert situation.scheduler.count_followed() == (2, 6)
+    # With the groups of those that rest, until two of eight are awake.
+    assert sent == {1: {False}, 2: {True}}
+    situation.finish()
+
+
 def test_a_window_without_values_is_believed() -> None:
     situation = long_situation()
     situation.add(0, [1, 2], 200, is_followed=True)

@@ -38,6 +38,8 @@ LEAST_GROUP = 8
 GROUP_SHIFT = 3
 """They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
 MOST_GROUP = 128
+MOST_ROWS_PER_SENT = 4
+"""A message is worth it if one row in so many has new tokens to send that is awake."""
 MOST_PREDICTED_GROUP = 16
 """The same with a prediction, which is likely to be right again."""
 
@@ -125,6 +127,7 @@ def is_due(
     num_output_tokens: Int32Array,
     num_unsent_tokens: Int32Array,
     *,
+    wait_gain: int,
     is_turn: bool,
 ) -> BoolArray:
     """Returns of which requests proposers are sent the new tokens now [num_rows].
@@ -134,7 +137,8 @@ def is_due(
     """
     due: BoolArray = gains >= LEAST_GAIN
     if not is_turn:
-        return due
+        is_worth = np.count_nonzero(due) * MOST_ROWS_PER_SENT >= len(gains)
+        return due if is_worth else gains >= wait_gain
     most = np.where(num_predicted_tokens > 0, MOST_PREDICTED_GROUP, MOST_GROUP)
     # numpy's `clip` takes several times as long.
     groups = np.minimum(np.maximum(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP), most)

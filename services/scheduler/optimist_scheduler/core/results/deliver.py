@@ -224,6 +224,7 @@ def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
         table.num_predicted_tokens.take(slots),
         lengths - table.num_prompt_tokens.take(slots),
         lengths - table.num_observed_tokens.take(slots),
+        wait_gain=table.wait_gain,
         is_turn=state.is_turn(LEAST_GROUP),
     )
     if new.reasons:
