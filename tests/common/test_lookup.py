@@ -9,7 +9,8 @@ MATCHED = np.full(2, 3)
 
 
 def count_likely(doubts: Doubts) -> list[int]:
-    return doubts.count_likely(SLOTS, MATCHED, 0.3).tolist()
+    counts: list[int] = doubts.count_likely(SLOTS, MATCHED, 0.3).tolist()
+    return counts
 
 
 def test_a_slot_that_was_wrong_is_doubted_and_no_other_one() -> None:
