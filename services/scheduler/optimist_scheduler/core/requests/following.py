@@ -38,6 +38,8 @@ LEAST_GROUP = 8
 GROUP_SHIFT = 3
 """They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
 MOST_GROUP = 128
+ROWS_PER_INTERVAL = 8
+"""Of so many requests that rest one has something to send at each result."""
 MOST_ROWS_PER_SENT = 4
 """A message is worth it if one row in so many has new tokens to send that is awake."""
 MOST_PREDICTED_GROUP = 16
@@ -119,6 +121,11 @@ def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
     """
     losses: FloatArray = np.maximum(gains - otherwise, 0.0) / (1 + gains)
     return losses
+
+
+def find_interval(num_rows: int) -> int:
+    """Returns at every which result tokens of requests that rest are sent: seldom if many run."""
+    return min(max(num_rows // ROWS_PER_INTERVAL, 1), LEAST_GROUP)
 
 
 def is_due(
