@@ -119,7 +119,7 @@ def test_who_has_promised_too_much_is_doubted() -> None:
 
 def test_a_message_is_not_worth_few_awake_rows_of_many() -> None:
     situation = Situation(
-        max_num_seqs=32, num_blocks=800, vocab_size=30_000, num_speculative_tokens=4
+        max_num_seqs=32, max_num_batched_tokens=256, max_num_waiting=32, num_blocks=800
     )
     for handle in range(32):
         situation.add(handle, [handle, 1], 50, is_followed=True)
