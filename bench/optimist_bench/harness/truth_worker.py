@@ -10,9 +10,11 @@ from optimist.worker.v1 import worker_pb2
 from optimist_bench.harness.simulated_worker import PlanError
 from optimist_common.columns import Int32Column, from_bytes, to_bytes
 from optimist_common.drafts import PREDICTION, ROOT, DraftSource, TokenTree
-from optimist_common.lookup import CHANCES, LONGEST_MATCH, MATCH_AT_START, REACH
+from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH, Doubts
 
 _NOWHERE = np.empty(0, np.int64)
+_ALONE = np.zeros(1, np.int64)
+"""The slot of a row that has `Doubts` of its own."""
 
 
 class _Prediction:
@@ -55,6 +57,7 @@ class Row:
     node: int = ROOT
     """Last node that the output has passed."""
     tree: TokenTree = field(default_factory=lambda: TokenTree(np.empty(0, np.int32)))
+    doubts: Doubts = field(default_factory=lambda: Doubts(1))
 
     @property
     def num_output(self) -> int:
@@ -86,11 +89,14 @@ class Row:
         """Returns where in the prediction drafts begin, how many, and how many come true."""
         last = self.truth[max(self.num_output - LONGEST_MATCH, 0) : self.num_output]
         start, num_matched = self.prediction.find(last)
-        chances = CHANCES[num_matched if last else MATCH_AT_START]
-        most = min(most, int(np.count_nonzero(chances >= least_chance)))
+        matched = _ALONE + (num_matched if last else MATCH_AT_START)
+        most = min(most, int(self.doubts.count_likely(_ALONE, matched, least_chance)[0]))
         drafts = self.prediction.token_ids[start : start + most].tolist()
         truth = self.truth[self.num_output : self.num_output + len(drafts)]
-        return start, len(drafts), _count_common(drafts, truth)
+        num_right = _count_common(drafts, truth)
+        if drafts:
+            self.doubts.observe(_ALONE, _ALONE + len(drafts), _ALONE + num_right)
+        return start, len(drafts), num_right
 
 
 def _count_common(some: Sequence[int], others: Sequence[int]) -> int:

@@ -6,13 +6,12 @@ of several positions that look alike the one next to the cursor is taken, and wh
 token that differed is taken for the source's, and the copy to go on after it.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
 
 from optimist_common.drafts import DraftSource
-from optimist_common.lookup import CHANCES, LONGEST_MATCH, MATCH_AT_START, REACH
+from optimist_common.lookup import LONGEST_MATCH, MATCH_AT_START, REACH, Doubts
 from optimist_worker.core.batch.slot_table import SlotTable, send
 from optimist_worker.core.drafts import Drafts
 from optimist_worker.core.plan import Admission
@@ -20,10 +19,6 @@ from optimist_worker.drafters.drafter import DraftRows, Proposal, VerifiedStep
 
 MOST_PREDICTED = 32_768
 """Tokens of a request's predictions that are kept; what comes after is not looked up."""
-PRIOR_TOKENS = 4.0
-"""How many examined drafts the first trust in what is claimed weighs."""
-MEMORY = 0.95
-"""What a lookup of a slot leaves of the weight of those before."""
 _NO_TOKEN = -1
 
 
@@ -116,51 +111,6 @@ class Predictions:
         return texts, indices[:, LONGEST_MATCH:]
 
 
-class Doubts:
-    """How much less likely drafts are than `CHANCES` says, by what came of those before.
-
-    Hazards are minus the logarithms of chances. The mean of those that are claimed of the drafts
-    that were examined is compared with that of the share of them that were right, of each slot by
-    itself: what other rows have come to may differ from rank to rank.
-    """
-
-    def __init__(self, num_slots: int) -> None:
-        """Believes `CHANCES` at first."""
-        self._hazards = -torch.from_numpy(CHANCES).log()
-        self._num_matched = torch.zeros(num_slots + 1, dtype=torch.int64)
-        self._sums = torch.zeros(3, num_slots + 1)
-        """Examined drafts, those that were right, and their hazards [3, num_slots + 1]."""
-
-    def admit(self, slot: int) -> None:
-        """Forgets a slot."""
-        self._sums[:, slot] = 0
-
-    def count_likely(
-        self, slots: torch.Tensor, num_matched: torch.Tensor, least_chance: float
-    ) -> torch.Tensor:
-        """Returns how many drafts have at least a chance, int64 `[num_rows]`.
-
-        Args:
-            slots: `[num_rows]`.
-            num_matched: Of the sources that they are drafted from `[num_rows]`.
-            least_chance: The chance.
-        """
-        self._num_matched[slots] = num_matched
-        examined, right, claimed = self._sums[:, slots]
-        means = torch.where(examined > 0, claimed / examined, 1.0)
-        trusted = PRIOR_TOKENS * torch.exp(-means)
-        scales = -torch.log((right + trusted) / (examined + PRIOR_TOKENS)) / means
-        most = -math.log(least_chance) if least_chance > 0 else math.inf
-        return (self._hazards[num_matched] * scales[:, None] <= most).sum(1)
-
-    def observe(self, slots: torch.Tensor, drafted: torch.Tensor, accepted: torch.Tensor) -> None:
-        """Takes what came of drafts, at least one of each slot `[num_rows]`."""
-        last = torch.minimum(accepted, drafted - 1)
-        claimed = self._hazards[self._num_matched[slots], last]
-        new = torch.stack([last + 1.0, accepted.float(), claimed])
-        self._sums[:, slots] = self._sums[:, slots] * MEMORY + new
-
-
 class NgramDrafter:
     """Copies on from where the last tokens occur in predictions or before; a chain per row."""
 
@@ -173,7 +123,7 @@ class NgramDrafter:
         self._cursors = torch.full((table.num_slots + 1,), -1, device=table.device)
         self._predictions = Predictions(table)
         # Where sizes are not read, a pass takes the time of all drafts that were planned.
-        self._doubts = Doubts(table.num_slots) if table.reads_sizes else None
+        self._doubts = Doubts(table.num_slots + 1) if table.reads_sizes else None
 
     def admit(self, admission: Admission) -> None:
         """Takes a request's predictions; forgets where the slot's output was copied from."""
@@ -202,8 +152,9 @@ class NgramDrafter:
         end = torch.where(is_predicted, predictions.lengths[rows.slots], length)
         number = torch.minimum((end - found).clamp(max=self.max_tokens), rows.limits)
         if self._doubts is not None:
-            likely = self._doubts.count_likely(rows.slots, num_matched, rows.least_chance)
-            number = torch.minimum(number, likely)
+            slots, matched = rows.slots.numpy(), num_matched.numpy()
+            likely = self._doubts.count_likely(slots, matched, rows.least_chance)
+            number = torch.minimum(number, torch.from_numpy(likely))
         number = torch.where(found >= 0, number, 0)
         indices = found[:, None] + torch.arange(rows.width, device=found.device)
         within = indices.clamp(0, predictions.token_ids.shape[1] - 1)
@@ -259,4 +210,5 @@ class NgramDrafter:
             drafts, accepted = step.proposal.drafts, step.verdict.num_accepted
             is_judged = (drafts.sources == int(self.source)) & (step.num_emitted > 0)
             if len(rows := is_judged.nonzero()[:, 0]):
-                self._doubts.observe(slots[rows], drafts.num_tokens[rows], accepted[rows])
+                judged = slots[rows], drafts.num_tokens[rows], accepted[rows]
+                self._doubts.observe(*(column.numpy() for column in judged))

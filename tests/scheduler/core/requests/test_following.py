@@ -66,6 +66,17 @@ def test_tokens_of_what_rests_are_sent_in_groups(predicted: list[int]) -> None:
     assert len(sent) > 1024
 
 
+def test_tokens_of_all_stages_of_a_pipeline_are_sent() -> None:
+    situation = Situation(num_pipeline_stages=2, max_num_seqs=4, num_blocks=100, vocab_size=30_000)
+    for handle in range(4):
+        situation.add(handle, [handle, 1], 60, is_followed=True)
+    sent = set[str]()
+    while situation.is_busy:
+        situation.fill()
+        sent.update(request_id for request_id, _ in situation.answer().observed)
+    assert sent == {"r0", "r1", "r2", "r3"}
+
+
 def test_the_window_of_what_comes_to_rest_is_dropped() -> None:
     situation = long_situation(num_speculative_tokens=0)
     situation.add(0, [1, 2], 200, is_followed=True)
@@ -104,6 +115,27 @@ def test_who_has_promised_too_much_is_doubted() -> None:
         step(situation)
     assert not propose(situation, 0, 3, [0.5, 0.375, 0.125])
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])
+
+
+def test_a_message_is_not_worth_few_awake_rows_of_many() -> None:
+    situation = Situation(
+        max_num_seqs=32, max_num_batched_tokens=256, max_num_waiting=32, num_blocks=800
+    )
+    for handle in range(32):
+        situation.add(handle, [handle, 1], 50, is_followed=True)
+    step(situation)
+    sent = {7: set[bool](), 8: set[bool]()}
+    for num_awake, woken in ((7, range(7)), (8, range(7, 8))):
+        for handle in woken:
+            assert propose(situation, handle, 2, [0.75, 0.5])
+        for _ in range(5):
+            names = [request_id for request_id, _ in step(situation).observed]
+            if situation.scheduler.stats.num_results % 4:
+                sent[num_awake].add("r0" in names)
+    assert situation.scheduler.count_followed() == (8, 24)
+    # With the groups of those that rest, at every fourth result, until one of four is awake.
+    assert sent == {7: {False}, 8: {True}}
+    situation.finish()
 
 
 def test_a_window_without_values_is_believed() -> None:

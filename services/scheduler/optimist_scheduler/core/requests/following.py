@@ -38,6 +38,10 @@ LEAST_GROUP = 8
 GROUP_SHIFT = 3
 """They grow to 1/8 of the output: so much of it goes by at most before it is looked at."""
 MOST_GROUP = 128
+ROWS_PER_INTERVAL = 8
+"""Of so many requests that rest one has something to send at each result."""
+MOST_ROWS_PER_SENT = 4
+"""A message is worth it if one row in so many has new tokens to send that is awake."""
 MOST_PREDICTED_GROUP = 16
 """The same with a prediction, which is likely to be right again."""
 
@@ -119,21 +123,33 @@ def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
     return losses
 
 
+def find_interval(num_rows: int) -> int:
+    """Returns at every which result tokens of requests that rest are sent: seldom if many run."""
+    return min(max(num_rows // ROWS_PER_INTERVAL, 1), LEAST_GROUP)
+
+
 def is_due(
     gains: Int32Array,
     num_predicted_tokens: Int32Array,
     num_output_tokens: Int32Array,
     num_unsent_tokens: Int32Array,
+    *,
+    wait_gain: int,
+    is_turn: bool,
 ) -> BoolArray:
     """Returns of which requests proposers are sent the new tokens now [num_rows].
 
-    Those of a request that rests are sent seldom.
+    Those of a request that rests are sent seldom, and together with others': a message costs more
+    than what it says.
     """
+    due: BoolArray = gains >= LEAST_GAIN
+    if not is_turn:
+        is_worth = np.count_nonzero(due) * MOST_ROWS_PER_SENT >= len(gains)
+        return due if is_worth else gains >= wait_gain
     most = np.where(num_predicted_tokens > 0, MOST_PREDICTED_GROUP, MOST_GROUP)
     # numpy's `clip` takes several times as long.
     groups = np.minimum(np.maximum(num_output_tokens >> GROUP_SHIFT, LEAST_GROUP), most)
-    due: BoolArray = (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
-    due |= gains >= LEAST_GAIN
+    due |= (num_unsent_tokens >= groups) & (gains > NOT_FOLLOWED)
     return due
 
 

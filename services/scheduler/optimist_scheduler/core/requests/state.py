@@ -155,6 +155,11 @@ class SchedulerState:
             self.waiting.version,
         )
 
+    def is_turn(self, interval: int) -> bool:
+        """Returns whether a result is one that so many others follow before the next such."""
+        # Each stage of a pipeline has rows of its own.
+        return self.stats.num_results % interval < self.config.num_pipeline_stages
+
     def wait(self, request: Request) -> None:
         """Lets a request wait for its turn."""
         if self.config.enable_prefix_caching:

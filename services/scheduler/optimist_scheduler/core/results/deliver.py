@@ -18,7 +18,7 @@ from optimist_scheduler.core.base.values import (
     count_up,
 )
 from optimist_scheduler.core.requests.account import num_rejected_tokens
-from optimist_scheduler.core.requests.following import is_due
+from optimist_scheduler.core.requests.following import find_interval, is_due
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
@@ -224,6 +224,8 @@ def _find_observed(state: SchedulerState, new: NewTokens) -> Int64Array:
         table.num_predicted_tokens.take(slots),
         lengths - table.num_prompt_tokens.take(slots),
         lengths - table.num_observed_tokens.take(slots),
+        wait_gain=table.wait_gain,
+        is_turn=state.is_turn(find_interval(len(slots))),
     )
     if new.reasons:
         is_observed[list(new.reasons)] = False

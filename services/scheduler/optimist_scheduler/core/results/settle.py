@@ -191,17 +191,17 @@ def _learn_costs(state: SchedulerState, step: Plan, result: StepResult) -> None:
     if num_rows := int(np.count_nonzero(result.num_emitted_tokens)):
         num_plain = num_rows * expected_ns / costs.cost_of(num_rows)
         state.widths.observe_pass(len(result.token_ids), num_plain)
-    if not _is_turn(state, WIDTH_INTERVAL):
+    if not state.is_turn(WIDTH_INTERVAL):
         return
     table, slots = state.table, step.slots[step.emits > 0]
     slots = slots[table.status[slots] == SlotStatus.RUNNING]
-    if len(slots) and (_may_draft(state, slots) or _is_turn(state, UNUSED_WIDTH_INTERVAL)):
+    if len(slots) and (_may_draft(state, slots) or state.is_turn(UNUSED_WIDTH_INTERVAL)):
         state.choose_widths(slots, int(step.num_known_tokens.sum()))
 
 
 def _learn_pace(state: SchedulerState, step: Plan, result: StepResult) -> None:
     """Learns now and then how fast requests go, and from the first result."""
-    if state.pace.is_known and not _is_turn(state, WIDTH_INTERVAL):
+    if state.pace.is_known and not state.is_turn(WIDTH_INTERVAL):
         return
     emits = result.num_emitted_tokens > 0
     # Without anybody who waits, a worker may be idle because there is nothing to do.
@@ -213,12 +213,6 @@ def _learn_pace(state: SchedulerState, step: Plan, result: StepResult) -> None:
         result.step_ns + idle_ns,
         state.costs_for(step.slots).cost_of(result.num_tokens),
     )
-
-
-def _is_turn(state: SchedulerState, interval: int) -> bool:
-    """Returns whether a result is one that so many others follow before the next such."""
-    # Each stage of a pipeline has rows of its own.
-    return state.stats.num_results % interval < state.config.num_pipeline_stages
 
 
 def _may_draft(state: SchedulerState, slots: SlotArray) -> bool:
