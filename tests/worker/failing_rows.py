@@ -38,7 +38,7 @@ async def check_failing_rows(alone: Runner, port: int, caplog: pytest.LogCapture
     for index, grammar in enumerate(FAILING):
         sampling = write_sampling(SamplingParams(grammar=grammar))
         commands.insert(3 * index + 1, add(100 + index, prompts[index], sampling=sampling))
-    async with serve_fleet([port], []) as (fleet, stub):
+    async with serve_fleet([port], [], draft_width="fixed") as (fleet, stub):
         client = Client(stub)
         await client.ask(*commands)
         assert fleet.dispatcher.num_moved == 0

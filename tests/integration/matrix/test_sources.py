@@ -25,8 +25,8 @@ NUM_RANDOM_REQUESTS = 20
 def services() -> Iterator[Services]:
     with ExitStack() as stack:
         proposer = start(stack, "proposer", *MODEL_FLAG)
-        # Without predictions, only the source in question drafts.
-        yield start_services(stack, [proposer], MEMORY, ("--follow", "predictions"))
+        # Without predictions, only the source in question drafts, whatever its time is worth.
+        yield start_services(stack, [proposer], MEMORY, ("--follow", "predictions", "--draft-width", "fixed"))
         assert proposer.is_running
 
 
