@@ -29,7 +29,6 @@ from optimist_common.sampling_message import write_sampling
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
 from optimist_scheduler.core.requests.following import (
-    FIRST_GAIN,
     MOST_FIRST_GAIN,
     wakes,
 )
@@ -345,7 +344,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             # What earlier ones have gained, of late.
             request = self.find_request(new.request_id)
             assert request is not None
-            assert FIRST_GAIN <= request.gain <= MOST_FIRST_GAIN
+            assert 0 <= request.gain <= MOST_FIRST_GAIN
             expected.gain = request.gain
         self.requests[new.request_id] = self.live[new.request_id] = expected
         if self.is_eager:
