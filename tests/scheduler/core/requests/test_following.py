@@ -117,6 +117,22 @@ def test_who_has_promised_too_much_is_doubted() -> None:
     assert propose(situation, 0, 8, [0.98**depth for depth in range(1, 9)])
 
 
+def test_predictions_of_which_none_held_of_late_are_waited_for_by_nobody() -> None:
+    situation = long_situation()
+    situation.add(0, [1, 2], 300, is_followed=True, predicted_token_ids=[1, 2])
+    step(situation)
+    assert situation.scheduler.count_followed() == (1, 0)
+    while 0 not in situation.got.ended:
+        step(situation)
+    situation.add(1, [3, 4], 200, is_followed=True, predicted_token_ids=[3, 4])
+    step(situation)
+    assert situation.scheduler.count_followed() == (0, 1)
+    # Until a window promises a token.
+    assert propose(situation, 1, 2, [0.75, 0.5])
+    assert situation.scheduler.count_followed() == (1, 0)
+    situation.finish()
+
+
 def test_a_message_is_not_worth_few_awake_rows_of_many() -> None:
     situation = Situation(
         max_num_seqs=32, max_num_batched_tokens=256, max_num_waiting=32, num_blocks=800

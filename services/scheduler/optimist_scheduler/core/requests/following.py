@@ -20,7 +20,7 @@ WAIT_NS = 1_200_000
 """How long a worker has nothing to run if the next plan is made from a result, or waits for a
 window."""
 FIRST_GAIN = 256
-"""What is expected of a request that wakes, and at least of one with a prediction."""
+"""What is expected of a request that wakes."""
 FIRST_PREDICTED_GAIN = 1024
 """What is expected of the first requests with a prediction."""
 MOST_FIRST_GAIN = 4096
@@ -99,7 +99,7 @@ class PredictedGain:
 
     def find_first(self) -> int:
         """Returns what is expected of one that comes."""
-        return min(max(self._gain, FIRST_GAIN), MOST_FIRST_GAIN)
+        return min(self._gain, MOST_FIRST_GAIN)
 
 
 def find_wait_gain(pass_ns: float) -> int:
