@@ -5,7 +5,6 @@ up.
 """
 
 from array import array
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from optimist_bench.harness.truth_worker import Row, TruthWorker
 from optimist_bench.harness.virtual.proposing import Links, Proposer
 from optimist_bench.harness.virtual.scheduling import Engine
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
+from optimist_bench.harness.virtual.worker import Worker
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_common.columns import to_bytes
 from optimist_common.drafts import DraftSource
@@ -77,28 +77,45 @@ class DraftingWorker(TruthWorker):
     drafter = DraftSource.EAGLE
 
     def __init__(
-        self, texts: Sequence[Sequence[int]], model: worker_pb2.DescribeResponse, right: float
+        self,
+        texts: Sequence[Sequence[int]],
+        model: worker_pb2.DescribeResponse,
+        passes: Passes,
+        drafting: Drafting,
     ) -> None:
         super().__init__(texts, model)
-        self._right = right
-        self.deepest = 0
-        self.most: int | None = None
+        self._passes, self._drafting = passes, drafting
+        self._deepest = 0
+        """The largest level that the drafter has drafted in a pass."""
+        self._most: int | None = None
+        self.num_passes, self.drafter_us = 0, 0.0
 
     def execute(self, request: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
-        """Runs a plan; `deepest` is the largest level that the drafter has drafted."""
-        self.deepest = 0
+        """Runs a plan."""
+        self._deepest = 0
         if request.HasField("max_drafter_tokens"):
-            self.most = request.max_drafter_tokens
+            self._most = request.max_drafter_tokens
         response = super().execute(request)
         response.draft_positions = b""
+        response.draft_ns = round(1000 * self._draft_us)
+        self.num_passes += 1
+        self.drafter_us += self._draft_us
         return response
+
+    def find_pass_us(self, num_tokens: int, _num_rows: int) -> float:
+        """Returns the time of the pass that was run last."""
+        return 1000 * self._passes.find_ms(num_tokens) + self._draft_us
+
+    @property
+    def _draft_us(self) -> float:
+        return 1000 * self._drafting.level_ms * self._deepest
 
     def draft(self, row: Row, most: int, least_chance: float) -> tuple[int, int, int]:
         """Is right as often as the model is, token by token."""
-        most = min(most, NUM_LEVELS if self.most is None else self.most)
-        self.deepest = max(self.deepest, most)
-        num_right, name = 0, hash(tuple(row.truth[:4]))
-        while num_right < most and Random(name + row.num_output + num_right).random() < self._right:
+        most = min(most, NUM_LEVELS if self._most is None else self._most)
+        self._deepest = max(self._deepest, most)
+        num_right, name, right = 0, hash(tuple(row.truth[:4])), self._drafting.right
+        while num_right < most and Random(name + row.num_output + num_right).random() < right:
             num_right += 1
         return 0, most, num_right
 
@@ -158,52 +175,6 @@ class Foreseer:
         numbers = range(base, base + len(token_ids))
         parents = array("i", range(-1, len(token_ids) - 1))
         return Draft(array("i", token_ids), parents, array("i", numbers), array("f", values))
-
-
-class Worker(Service):
-    """Runs plans in turn; see `optimist_bench.harness.virtual.worker.Worker`."""
-
-    def __init__(
-        self,
-        timeline: Timeline,
-        model: DraftingWorker,
-        passes: Passes,
-        drafting: Drafting,
-        engine: Engine,
-    ) -> None:
-        super().__init__(timeline, Cores(0))
-        self._model, self._passes, self._drafting = model, passes, drafting
-        self._engine = engine
-        self._plans: deque[worker_pb2.ExecuteRequest] = deque()
-        self._runs, self._idle_since = False, 0.0
-        self.num_passes, self.drafter_us = 0, 0.0
-
-    def run(self, plan: worker_pb2.ExecuteRequest) -> None:
-        """Runs a plan after those that came before."""
-        self._plans.append(plan)
-        if not self._runs:
-            self._begin_pass()
-
-    def _begin_pass(self) -> None:
-        self._runs = True
-        self.ask(partial(self._execute, self._plans.popleft()))
-
-    def _execute(self, plan: worker_pb2.ExecuteRequest) -> None:
-        response = self._model.execute(plan)
-        draft_us = 1000 * self._drafting.level_ms * self._model.deepest
-        pass_us = 1000 * self._passes.find_ms(response.num_tokens) + draft_us
-        response.idle_ns = round(1000 * (self.time - self._idle_since))
-        response.step_ns, response.draft_ns = round(1000 * pass_us), round(1000 * draft_us)
-        self.num_passes += 1
-        self.drafter_us += draft_us
-        self.spend(pass_us)
-        self.send(0.0, self._end_pass)
-        self.send(50.0, lambda: self._engine.ask(partial(self._engine.take_result, response)))
-
-    def _end_pass(self) -> None:
-        self._runs, self._idle_since = False, self._timeline.now
-        if self._plans:
-            self._begin_pass()
 
 
 class Load(Service):
@@ -298,21 +269,17 @@ def run(
     )
     scheduler = Scheduler(description.config, description.costs, description.drafter_us)
     engine = Engine(timeline, Cores(0), settings, scheduler, Links([proposer]))
-    worker = Worker(
-        timeline,
-        DraftingWorker(texts, message, drafting.right if drafting else 0.0),
-        passes,
-        drafting or Drafting(0, 0),
-        engine,
-    )
+    model = DraftingWorker(texts, message, passes, drafting or Drafting(0, 0))
+    worker = Worker(timeline, Cores(0), settings, model, model.find_pass_us)
     is_predicted = is_predicted and windows is not None
     load = Load(timeline, engine, texts, num_rows, is_predicted=is_predicted)
     engine.run_plan = worker.run
+    worker.answer = lambda response: engine.ask(partial(engine.take_result, response))
     engine.deliver = lambda outputs: load.ask(partial(load.read, outputs))
     load.ask(load.begin)
     timeline.run()
     assert not load.running
-    return Run(load.rate, worker.num_passes, worker.drafter_us / timeline.now)
+    return Run(load.rate, model.num_passes, model.drafter_us / timeline.now)
 
 
 def _describe(

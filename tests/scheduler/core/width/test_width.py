@@ -114,8 +114,17 @@ def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -
 
 
 def test_windows_and_lookups_are_not_drafted_from_beside_a_prompt_by_goodput() -> None:
-    assert make_widths("goodput", 8).first(8) == 0
-    assert make_widths("fixed", 8).first(8) == 8
+    lookup, how = Drafter(DraftSource.NGRAM, 4, 4), {"uses_lookup": True, "may_wait": False}
+    assert make_widths("goodput", 8, drafter=CHAIN).first(8, 5, **how) == 0
+    assert make_widths("goodput", 8, drafter=lookup).first(8, 0, **how) == 0
+    assert make_widths("fixed", 8).first(8, 5, **how) == 5
+    assert make_widths("fixed", 8, drafter=lookup).first(8, 0, **how) == 4
+
+
+def test_a_model_drafts_beside_a_prompt_by_goodput_where_no_step_waits() -> None:
+    widths = make_widths("goodput", 8, drafter=CHAIN)
+    assert widths.first(8, 0, uses_lookup=True, may_wait=False) == 4
+    assert widths.first(8, 0, uses_lookup=True, may_wait=True) == 0
 
 
 @MEASURING

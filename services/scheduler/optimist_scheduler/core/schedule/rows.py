@@ -431,18 +431,14 @@ def gives_way(request: Request, other: Request) -> bool:
 
 def _count_drafts(view: ScheduleView, request: Request, budget: int, num_spare: int) -> int:
     """Returns what is drafted beside the end of a prompt."""
-    num_tokens, drafter = len(request.token_ids), view.config.drafter
+    num_tokens = len(request.token_ids)
     window = request.window and request.window.follow(request.token_ids, request.num_prompt_tokens)
-    if window is not None and window.num_nodes:
-        width = min(view.widths.first(request.max_draft_tokens), window.num_nodes)
-    elif view.widths.goes_by_value and (
-        drafter is None or drafter.is_lookup or view.table.wait_gain <= request.gain
-    ):
-        width = 0
-    else:
-        width = view.widths.first_of_drafter(
-            request.max_draft_tokens, uses_lookup=request.uses_lookup
-        )
+    width = view.widths.first(
+        request.max_draft_tokens,
+        0 if window is None else window.num_nodes,
+        uses_lookup=request.uses_lookup,
+        may_wait=view.table.wait_gain <= request.gain,
+    )
     block_size = view.config.block_size
     room = (view.config.num_blocks_for(num_tokens) + num_spare) * block_size - num_tokens
     return max(0, min(width, request.max_length - num_tokens - 1, budget, room))

@@ -107,12 +107,24 @@ class DraftWidths:
             self._adaptive_levels.reset(slot, most)
         return self._first_width(limit), self.first_of_drafter(limit, uses_lookup=uses_lookup)
 
-    def first(self, limit: int) -> int:
-        """Returns how much of a window is drafted beside the end of its request's prompt.
+    def first(self, limit: int, num_nodes: int, *, uses_lookup: bool, may_wait: bool) -> int:
+        """Returns how much is drafted beside the end of a request's prompt.
 
-        By goodput nothing: the next pass drafts the same, and knows the first token.
+        By goodput only with a drafter with a model, where no step waits for a window: otherwise
+        the next pass drafts the same, and knows the first token.
+
+        Args:
+            limit: The request's limit.
+            num_nodes: Drafts of its window.
+            uses_lookup: See `admit`.
+            may_wait: Whether a step may wait for its window.
         """
-        return 0 if self.goes_by_value else self._first_width(limit)
+        has_model = self._drafter is not None and not self._drafter.is_lookup
+        if self.goes_by_value and (num_nodes or may_wait or not has_model):
+            return 0
+        if num_nodes:
+            return min(self._first_width(limit), num_nodes)
+        return self.first_of_drafter(limit, uses_lookup=uses_lookup)
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
