@@ -26,7 +26,9 @@ def services() -> Iterator[Services]:
     with ExitStack() as stack:
         proposer = start(stack, "proposer", *MODEL_FLAG)
         # Without predictions, only the source in question drafts, whatever its time is worth.
-        yield start_services(stack, [proposer], MEMORY, ("--follow", "predictions", "--draft-width", "fixed"))
+        yield start_services(
+            stack, [proposer], MEMORY, ("--follow", "predictions", "--draft-width", "fixed")
+        )
         assert proposer.is_running
 
 
