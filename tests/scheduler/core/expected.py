@@ -182,15 +182,14 @@ class Expected:
         self._observed += tokens
 
     def check_observed(self) -> None:
-        """Proposers are sent all that steps may wait for, in order, and what rests in groups."""
+        """Proposers are sent all of what is awake, in order, and what rests in groups."""
         num_unsent = len(self.output) - len(self._observed)
         assert self._observed == self.output[: len(self._observed)]
-        if self.gain >= 1024:
+        if self.gain >= 64:
             assert num_unsent == 0
-        elif self.gain >= 0:
+        elif self.rests:
             most = 16 if len(self.new.predicted_token_ids) else 128
-            # And, until the next eighth result, what 8 passes with up to 6 drafts bring.
-            assert num_unsent < max(8, min(len(self.output) // 8, most)) + 8 * (1 + 6)
+            assert num_unsent < max(8, min(len(self.output) // 8, most))
 
     def check_account(self, finished: Finished) -> None:
         """Compares the account with what was delivered; the request may have been aborted."""

@@ -813,10 +813,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_gains(self, worker: DrivenWorker) -> None:
         table = worker.scheduler._state.table
         for slot in np.flatnonzero(table.status).tolist():
+            expected = self.requests[table.request_ids[slot]]
             # What ended learns nothing more from a model's pass, see `learn_from`.
-            if (expected := self.live.get(table.request_ids[slot])) is None:
-                continue
-            assert table.gain[slot] == expected.gain
+            is_over = table.request_ids[slot] not in self.live
+            if not (is_over and self.drafter is not None and self.drafter.source in MODELS):
+                assert table.gain[slot] == expected.gain
             assert not expected.rests or table.window_end[slot] == 0
 
     def teardown(self) -> None:

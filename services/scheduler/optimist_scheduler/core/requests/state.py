@@ -356,14 +356,15 @@ class SchedulerState:
         self.stats.num_starved += self.waiting.promote(now, self.config.starvation_seconds)
 
     @property
-    def _repeatable(self) -> Plan | None:
+    def repeatable(self) -> Plan | None:
+        """The plan that has a result and of which the worker may still run a repeat."""
         step = self.leased
         return step if step is not None and step.num_runs <= step.num_repeats else None
 
     @property
     def may_repeat(self) -> bool:
         """Whether the worker may still run a plan again that has a result."""
-        if (step := self._repeatable) is None:
+        if (step := self.repeatable) is None:
             return False
         is_held = self.table.generation[step.slots] == step.generations
         return bool((is_held & (self.table.status[step.slots] != SlotStatus.ENDED)).any())
@@ -393,10 +394,10 @@ class SchedulerState:
 
     def _find_rows_at_work(self) -> set[tuple[int, int]]:
         """Returns slots and generations of what the worker may be at work on, repeats included."""
-        repeated = self._repeatable
         return {
             row
-            for step in (*self.in_flight, *([repeated] if repeated is not None else []))
+            for step in (*self.in_flight, self.repeatable)
+            if step is not None
             for row in zip(step.slots.tolist(), step.generations.tolist(), strict=True)
         }
 

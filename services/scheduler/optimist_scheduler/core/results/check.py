@@ -38,9 +38,9 @@ def find_step(state: SchedulerState, result: StepResult) -> Plan:
     Raises:
         ResultError: It is not the next one. A stream brings all results, each once and in order.
     """
-    step = state.leased if result.repeat else next(iter(state.in_flight), None)
+    step = state.repeatable if result.repeat else next(iter(state.in_flight), None)
     got = result.sequence, result.repeat
-    if step is None or got != (step.sequence, step.num_runs) or step.num_runs > step.num_repeats:
+    if step is None or got != (step.sequence, step.num_runs):
         raise ResultError(f"sequence, repeat: {got} is not the next one")
     return step
 

@@ -105,7 +105,7 @@ class DraftWidths:
             self._level_limits[slot] = most = self._most_levels(limit, uses_lookup=uses_lookup)
             self._level_acceptance.reset(slot)
             self._adaptive_levels.reset(slot, most)
-        return self._first_width(limit), self.first_of_drafter(limit, uses_lookup=uses_lookup)
+        return self._first_width(limit), self._first_of_drafter(limit, uses_lookup=uses_lookup)
 
     def first(self, limit: int, num_nodes: int, *, uses_lookup: bool, may_wait: bool) -> int:
         """Returns how much is drafted beside the end of a request's prompt.
@@ -124,12 +124,12 @@ class DraftWidths:
             return 0
         if num_nodes:
             return min(self._first_width(limit), num_nodes)
-        return self.first_of_drafter(limit, uses_lookup=uses_lookup)
+        return self._first_of_drafter(limit, uses_lookup=uses_lookup)
 
     def _first_width(self, limit: int) -> int:
         return min(START_WIDTH, limit) if self._policy == "adaptive" else limit
 
-    def first_of_drafter(self, limit: int, *, uses_lookup: bool = True) -> int:
+    def _first_of_drafter(self, limit: int, *, uses_lookup: bool = True) -> int:
         """Returns how much of the drafter such a request begins with; changes nothing."""
         if self._drafter is None:
             return 0
