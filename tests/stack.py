@@ -24,8 +24,8 @@ BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"
 MODEL_FLAG = ("--model", str(BUNDLED_MODEL))
 START_SECONDS = 240.0
 END_SECONDS = 30.0
-# On a busy machine a proposer's answer may be late, or does not pay, and fewer tokens are predicted;
-# and what passes cost there says nothing.
+# On a busy machine a proposer's answer may be late, or not seem worth a wait, and fewer tokens
+# would be predicted; and what passes cost there says nothing.
 PATIENT = {
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT": "always",
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000",
