@@ -23,7 +23,7 @@ Conversation = Sequence[Message | Mapping[str, str]]
 """Messages, or mappings with `role` and `content`."""
 
 _HOST = "127.0.0.1"
-_CHOSEN = ("model", "host", "port", "grpc_port", "end_with_stdin")
+_CHOSEN = ("model", "host", "port", "grpc_port", "api_key", "end_with_stdin")
 # A batch waits for a service that restarts and for its share of a full server.
 _RETRIES = RetryPolicy(max_retries=8)
 
@@ -35,14 +35,13 @@ class LLM:
     however that ends.
     """
 
-    def __init__(self, model: str | os.PathLike[str], **options: str | float) -> None:
+    def __init__(self, model: str | os.PathLike[str], **options: str | float | bool) -> None:
         """Starts the services and returns when the model can be asked.
 
         Args:
             model: A model directory, a GGUF file or a hub name, as for `optimist serve`.
             options: Options of `optimist serve`, such as `dtype="bfloat16"`, `device="cuda"`,
-                `drafter="ngram"` or `config="FILE"`. Those of single services are read from the
-                environment and the config file, as `optimist serve` does.
+                `max_model_len=8192`, `num_speculative_tokens=0` or `config="FILE"`.
 
         Raises:
             TypeError: An option is one that this class chooses itself.
@@ -53,7 +52,7 @@ class LLM:
                 raise TypeError(f"LLM chooses {name} itself")
         port, grpc_port = _free_ports(2)
         flags = options | {"host": _HOST, "port": port, "grpc_port": grpc_port}
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        words = [_flag(name.replace("_", "-"), value) for name, value in flags.items()]
         key = secrets.token_urlsafe(32)
         self._services = ServeProcess([os.fspath(model), *words], _environment(key))
         self._client = Client(f"{_HOST}:{grpc_port}", api_key=key, timeout=None, retries=_RETRIES)
@@ -133,6 +132,12 @@ class LLM:
             raise ValueError(f"sampling_params: {len(params)} for {len(prompts)} prompts")
         requests = list(zip(prompts, params, strict=True))
         return run_batch(self._client, requests, self._services.require_running)
+
+
+def _flag(name: str, value: str | float) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
 
 
 def _messages(conversation: Conversation) -> list[Message]:
