@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.error import ApiError, FieldError
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import (
     ChoiceContent,
     Function,
@@ -287,12 +287,6 @@ async def test_a_slow_moment_is_not_held_against_a_grammar(
         assert "too complex" in (await refusal(own, LETTERS, model)).message
     await own.stop()
     assert await own.grammar(LETTERS, model)
-
-
-async def test_a_model_without_a_tokenizer_file(tmp_path: Path, model: ModelDescription) -> None:
-    grammars = Grammars(str(tmp_path), HERMES, {})
-    with pytest.raises(ApiError, match=r"tokenizer\.json"):
-        await grammars.grammar(Structure(RegexContent("a")), model)
 
 
 async def test_another_model_starts_another_process_and_a_longer_context_none(

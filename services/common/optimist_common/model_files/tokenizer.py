@@ -121,6 +121,33 @@ def _check_template(template: Any, what: str) -> None:
             raise FileError(f"{what} ({name}) has more than {MAX_TEMPLATE_BYTES} characters")
 
 
+def find_file(name: str, file: str) -> Path | None:
+    """Returns where a file of a model is, fetched from the hub if need be; None if it has none.
+
+    Args:
+        name: Directory or hub name.
+        file: The file's name.
+
+    Raises:
+        OSError: There is no such model, or the hub does not answer.
+    """
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(_place(name), file, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else Path(path)
+
+
+def _place(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path) if path.is_dir() else name
+
+
+def has_tokenizer(name: str) -> bool:
+    """Returns whether a directory has a tokenizer in any form; names of a hub are taken to."""
+    path = Path(name).expanduser()
+    return not path.is_dir() or any(file for form in _FORMS for file in path.glob(form))
+
+
 def load_tokenizer(name: str, flag: str) -> Any:
     """Returns the tokenizer of transformers; runs no code of the model.
 
@@ -133,12 +160,10 @@ def load_tokenizer(name: str, flag: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    path = Path(name).expanduser()
-    place = str(path) if path.is_dir() else name
-    if path.is_dir() and not any(file for form in _FORMS for file in path.glob(form)):
+    if not has_tokenizer(name):
         raise SetupError(f"{flag}: {name}: there is no tokenizer.json")
     with explained(f"{flag}: cannot load the tokenizer of {name}"):
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(_place(name), trust_remote_code=False)
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise SetupError(
             f"{flag}: the tokenizer of {name} has no fast form; convert it to a tokenizer.json"

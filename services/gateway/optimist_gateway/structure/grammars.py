@@ -160,7 +160,7 @@ class Grammars:
     def __init__(self, model: str, form: ToolFormat, markers: Mapping[str, int]) -> None:
         """Sets up without the process that compiles; the first grammar starts it.
 
-        The model, a directory or hub name, has a tokenizer.json; the markers are the ids of special
+        The model, a directory or hub name, has a tokenizer; the markers are the ids of special
         tokens by their texts.
         """
         self.form, self._markers = form, markers

@@ -11,6 +11,7 @@ from typing import Any
 from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
+from optimist_common.model_files.vocabulary import Vocabulary
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
@@ -25,7 +26,6 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.infilling import find_infilling
-from optimist_gateway.text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 import logging
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
-    GenerationConfig,
     PreTrainedConfig,
 )
 from transformers.activations import ACT2FN
@@ -245,8 +243,7 @@ def make_dummy_weights(
     training, so that activations keep a usual size. No weight file is read.
 
     Raises:
-        SetupError: The model does not fit into memory, transformers has no decoder for it, or its
-            generation_config.json is damaged.
+        SetupError: The model does not fit into memory, or transformers has no decoder for it.
     """
     logger.info("making dummy weights for %s", name)
     begin = time.monotonic()
@@ -258,9 +255,6 @@ def make_dummy_weights(
             module = auto_model.from_config(
                 config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
             )
-    if (generation := _read_generation_config(name, flag)) is not None:
-        # It may name more end tokens than the model's own config.
-        module.generation_config = generation
     _log_end("made", module, begin)
     return module
 
@@ -281,14 +275,12 @@ def _read_weights(
     else:
         # Each weight goes there as it is read, so the host never holds the whole model.
         shared["device_map"] = {"": device}
-    generation_config = _read_generation_config(name, flag)
     with built(name, flag, config):
         module, report = model_class.from_pretrained(
             name,
             use_safetensors=True,
             dtype=dtype,
             attn_implementation=NAME,
-            generation_config=generation_config,
             output_loading_info=True,
             trust_remote_code=False,
             **shared,
@@ -300,14 +292,6 @@ def _read_weights(
             "save the whole model with save_pretrained"
         )
     return module
-
-
-def _read_generation_config(name: str, flag: str) -> GenerationConfig | None:
-    """Returns a directory's generation_config.json, if it has one."""
-    if not (Path(name).expanduser() / "generation_config.json").is_file():
-        return None
-    with explained(f"{flag}: cannot read generation_config.json of {name}"):
-        return GenerationConfig.from_pretrained(name)
 
 
 def _sharing(number: int) -> Any:
