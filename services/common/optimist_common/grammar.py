@@ -7,7 +7,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from tokenizers import Tokenizer
 
-from optimist_common.model_files.vocabulary import Vocabulary
+from optimist_common.vocabulary import Vocabulary
 
 _MAX_REASON = 300
 

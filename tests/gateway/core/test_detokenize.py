@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
-from optimist_common.model_files.vocabulary import Vocabulary
+from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.detokenize import MAX_PENDING_TOKENS, Detokenizer, StopStrings
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]

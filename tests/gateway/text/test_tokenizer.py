@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
-from optimist_common.model_files.vocabulary import Vocabulary
+from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall

@@ -11,7 +11,7 @@ from typing import Any
 from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
-from optimist_common.model_files.vocabulary import Vocabulary
+from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format

@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedConfig,
 )
 from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError
@@ -146,6 +147,8 @@ def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
 logger = logging.getLogger(__name__)
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
+_OTHER_ROPES = ("default", "axial", "ntk_alpha", "xdrope")
+"""Rotary embeddings that classes of transformers compute themselves."""
 _DUMMY_SEED = 20261121
 
 
@@ -187,6 +190,14 @@ def check_config(name: str, flag: str, config: Any) -> None:
             f"{flag}: {name} ({config.model_type}) cannot be served: {unsupported}; "
             "choose a decoder with causal full or sliding-window attention"
         )
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    for one in [each for each in rope.values() if isinstance(each, dict)] or [rope]:
+        kind = one.get("rope_type", "default")
+        if kind not in (*ROPE_INIT_FUNCTIONS, *_OTHER_ROPES):
+            raise SetupError(
+                f"{flag}: {name}: config.json: rope_type is {kind!r}, which transformers "
+                f"{transformers.__version__} does not know"
+            )
     for key in ("hidden_act", "hidden_activation", "activation_function"):
         activation = getattr(text_config, key, None)
         if isinstance(activation, str) and activation not in ACT2FN:

@@ -184,7 +184,7 @@ def load_model(
         module=module,
         layers=probe_layers(name, flag, module, own, text_config),
         vocab_size=vocab_size,
-        max_position_embeddings=_max_positions(text_config),
+        max_position_embeddings=known_positions(text_config),
         eos_token_ids=read_end_tokens(
             name, flag, vocab_size, getattr(text_config, "eos_token_id", None)
         ),
@@ -194,15 +194,28 @@ def load_model(
     )
 
 
-def _max_positions(config: Any) -> int:
-    """Returns how many positions the model knows without changing its rotary frequencies.
+def known_positions(config: Any) -> int:
+    """Returns how many positions a decoder knows without changing its rotary frequencies.
 
-    LongRoPE switches them for long sequences, which no mixed batch can do per row.
+    LongRoPE and dynamic NTK scaling change them for long sequences, which no mixed batch can do for
+    one row: they have the positions before that. YaRN and linear scaling multiply the positions by
+    a factor, which `max_position_embeddings` need not include. It does beside parameters for each
+    type of layer, as Gemma 3 has.
     """
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        longest = int(rope.get("original_max_position_embeddings") or longest)
+    of_types = [one for one in rope.values() if isinstance(one, dict)]
+    # Where there are several places for it, transformers takes this one.
+    outer = None if of_types else getattr(config, "original_max_position_embeddings", None)
+    for one in of_types or [rope]:
+        kind, factor = one.get("rope_type"), one.get("factor") or 1.0
+        original = int(outer or one.get("original_max_position_embeddings") or longest)
+        if kind == "longrope":
+            longest = min(longest, original)
+        elif kind == "yarn":
+            longest = max(longest, int(original * factor))
+        elif kind == "linear" and not of_types:
+            longest = max(longest, int(longest * factor))
     return longest or 2**31 - 1
 
 
