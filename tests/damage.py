@@ -322,7 +322,6 @@ def of_tokenizer_config() -> Iterator[Damage]:
         *(("added_tokens_decoder", [5]), ("added_tokens_decoder", {"x": {"content": "y"}})),
         *(("added_tokens_decoder", {str(2**31): {"content": "y"}}), ("tokenizer_class", 5)),
         *(("added_tokens_decoder", {"3": "y"}), ("chat_template", 5), ("chat_template", ["x"])),
-        ("chat_template", [{"name": "rag", "template": "x"}]),
         ("chat_template", [{"name": "default", "template": 5}]),
         ("chat_template", "x" * 2**21),
     ):

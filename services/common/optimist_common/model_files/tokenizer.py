@@ -23,6 +23,8 @@ _SPECIAL = (
 )
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _FORMS = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "*.spm", "tekken.json")
+_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+_TEMPLATE = "chat_template.json"
 _VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model")
 
 
@@ -35,10 +37,12 @@ def check_tokenizer_files(directory: Path) -> None:
         if os.path.lexists(directory / name):
             read_file(directory / name, MAX_BYTES)
     _check_templates(directory)
-    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+    for name in (*_NAMES, "added_tokens.json", _TEMPLATE):
         if os.path.lexists(directory / name):
             content = _read(directory / name)
-            if name == "added_tokens.json":
+            if name == _TEMPLATE:
+                _check_template(content.get("chat_template"), f"{name}: chat_template")
+            elif name == "added_tokens.json":
                 for token, number in content.items():
                     check_id(f"{name}: {shown(token)}", number)
             else:
@@ -110,8 +114,6 @@ def _check_template(template: Any, what: str) -> None:
             if not isinstance(each, dict) or not isinstance(each.get("name"), str):
                 raise FileError(f"{what}[{index}] must be an object with name and template")
             named[each["name"]] = each.get("template")
-        if "default" not in named:
-            raise FileError(f"{what} is a list without one that is named default")
     for name, text in named.items():
         if text is None and template is None:
             continue
@@ -169,6 +171,28 @@ def load_tokenizer(name: str, flag: str) -> Any:
             f"{flag}: the tokenizer of {name} has no fast form; convert it to a tokenizer.json"
         )
     return tokenizer
+
+
+def load_templates(name: str, flag: str, tokenizer: Any) -> dict[str, str]:
+    """Returns the chat templates of a model by their names, without empty ones.
+
+    Args:
+        name: Directory or hub name.
+        flag: Setting that named it.
+        tokenizer: Of transformers; beside it there may be the template of a processor.
+
+    Raises:
+        SetupError: They cannot be read; the message begins with the flag.
+    """
+    found = tokenizer.chat_template
+    if not found:
+        with explained(f"{flag}: cannot read {_TEMPLATE} of {name}"):
+            path = find_file(name, _TEMPLATE)
+            found = None if path is None else read_object(path).get("chat_template")
+    if isinstance(found, list):
+        found = {one["name"]: one["template"] for one in found}
+    named = found if isinstance(found, dict) else {"default": found or ""}
+    return {key: template for key, template in named.items() if template.strip()}
 
 
 @contextmanager

@@ -212,7 +212,9 @@ class Generation:
         # Only a conversation has thoughts, and it is the only prompt.
         thinking = prompts[0].thinking
         if thinking is not None and (thinking.is_inside or thinking.form.is_usual):
-            predictions = await after_thinking(predictions, thinking.form, model.tokenizer)
+            predictions = await after_thinking(
+                predictions, thinking.form, model.tokenizer, description
+            )
         if request.splits_reasoning and self._service.limits.splits_reasoning:
             self.thinking = thinking
         num_tokens = sum(len(one.token_ids) for one in prompts)
