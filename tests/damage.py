@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +102,16 @@ def replace(name: str, make: Callable[[Path], object]) -> Callable[[Path], objec
         make(path / name)
 
     return apply
+
+
+def without_fast(apply: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Puts other files in the place of tokenizer.json."""
+
+    def apply_both(path: Path) -> None:
+        (path / TOKENIZER).unlink()
+        apply(path)
+
+    return apply_both
 
 
 def change_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
@@ -327,6 +338,23 @@ def of_tokenizer_config() -> Iterator[Damage]:
     ):
         apply = change(TOKENIZER_CONFIG, **{key: value})
         yield Damage(f"{key}={str(value)[:50]}", apply, rf"tokenizer_config\.json: {key}")
+    for name in (TOKENIZER, TOKENIZER_CONFIG, "vocab.json"):
+        link = replace(name, lambda path: path.symlink_to("none"))
+        yield Damage(f"{name}: link", link, rf"{name[:-5]}\.json cannot be read: it is a link to")
+    for content in (b"", b"\0\1\xff"):
+        slow = write("tokenizer.model", content)
+        yield Damage(
+            f"slow {content!r}", without_fast(slow), r"tokenizer\.model is a .* neither of"
+        )
+    for content, package in ((b"\n\5\n\1a", "sentencepiece"), (b"IQ== 0\n", "tiktoken")):
+        slow = write("tokenizer.model", content)
+        if find_spec(package) is not None:
+            continue
+        words = rf"no tokenizer\.json, and .* tokenizer\.model takes .*pip install {package}$"
+        yield Damage(f"slow {package}", without_fast(slow), words)
+    for template in (5, ["x"]):
+        apply = write("chat_template.json", json.dumps({"chat_template": template}))
+        yield Damage(f"template {template}", apply, r"chat_template\.json: chat_template")
     pipe = replace("chat_template.jinja", os.mkfifo)
     yield Damage("template pipe", pipe, r"chat_template\.jinja is not a regular file")
     apply = write("added_tokens.json", json.dumps({"new": 2**31}))

@@ -1,6 +1,7 @@
 """Grammars are checked in a process that some of them end."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,9 @@ from optimist_gateway.structure import verdicts as verdicts_module
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from optimist_gateway.structure.verdicts import Verdicts
+from optimist_gateway.text.tokenizer import load_tokenizer
+from optimist_worker.model.grammar import load_grammar_set, unpack_bitmask
+from optimist_worker.model.matcher import GrammarRow
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -287,6 +291,32 @@ async def test_a_slow_moment_is_not_held_against_a_grammar(
         assert "too complex" in (await refusal(own, LETTERS, model)).message
     await own.stop()
     assert await own.grammar(LETTERS, model)
+
+
+async def test_a_tokenizer_in_another_form_follows_grammars(
+    tmp_path: Path, backend: Backend, model: ModelDescription
+) -> None:
+    """GPT-2's has two files."""
+    backend.model.save(str(tmp_path))
+    config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    tokenizer = load_tokenizer(str(tmp_path))
+    text = "def main(argument):\n"
+    expected = backend.encode(text, add_special_tokens=False).ids
+    assert (await tokenizer.encode(text, add_special_tokens=False)).token_ids == expected
+    grammars = Grammars(str(tmp_path), HERMES, {})
+    assert await grammars.grammar(LETTERS, model)
+    await grammars.stop()
+    # The worker follows them by the same tokenizer.
+    followed = load_grammar_set(str(tmp_path), model.vocab_size, [EOS])
+    followed.open(0, 'start: "main"')
+    (mask,) = unpack_bitmask(followed.allowed([GrammarRow(0, [])]), model.vocab_size)
+    assert {backend.id_to_token(one) for one in mask.nonzero()[:, 0].tolist()} <= {
+        "m",
+        "ma",
+        "main",
+    }
 
 
 async def test_another_model_starts_another_process_and_a_longer_context_none(

@@ -1,5 +1,6 @@
 """The tokenizer of a model directory, loaded by transformers once its files have been tried."""
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _FORMS = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "*.spm", "tekken.json")
 _NAMES = ("tokenizer_config.json", "special_tokens_map.json")
 _TEMPLATE = "chat_template.json"
-_VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model")
+_FAST = "tokenizer.json"
+_SLOW = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", *_SLOW)
 
 
 def check_tokenizer_files(directory: Path) -> None:
@@ -33,28 +36,48 @@ def check_tokenizer_files(directory: Path) -> None:
 
     tokenizer.json itself is tried in a process of its own.
     """
-    for name in _VOCABULARIES:
-        if os.path.lexists(directory / name):
-            read_file(directory / name, MAX_BYTES)
     _check_templates(directory)
-    for name in (*_NAMES, "added_tokens.json", _TEMPLATE):
+    for name in (*_VOCABULARIES, *_NAMES, "added_tokens.json", _TEMPLATE, _FAST):
         if os.path.lexists(directory / name):
-            content = _read(directory / name)
-            if name == _TEMPLATE:
-                _check_template(content.get("chat_template"), f"{name}: chat_template")
-            elif name == "added_tokens.json":
-                for token, number in content.items():
-                    check_id(f"{name}: {shown(token)}", number)
-            else:
-                _check_names(content, name)
-    try_tokenizer(directory / "tokenizer.json")
+            _check_file(directory / name)
+    if not (directory / _FAST).exists():
+        _check_slow(directory)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path, MAX_BYTES // 4)
-    except FileNotFoundError:
-        raise FileError(f"{path.name} is a link to nothing") from None
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise FileError(f"{path.name} cannot be read: it is a link to nothing")
+    if path.name in _VOCABULARIES:
+        read_file(path, MAX_BYTES)
+        return
+    if path.name == _FAST:
+        try_tokenizer(path)
+        return
+    content = read_object(path, MAX_BYTES // 4)
+    if path.name == _TEMPLATE:
+        _check_template(content.get("chat_template"), f"{path.name}: chat_template")
+    elif path.name == "added_tokens.json":
+        for token, number in content.items():
+            check_id(f"{path.name}: {shown(token)}", number)
+    else:
+        _check_names(content, path.name)
+
+
+def _check_slow(directory: Path) -> None:
+    """Raises FileError for a tokenizer that cannot be converted to a tokenizer.json."""
+    for name in _SLOW:
+        if not (directory / name).exists():
+            continue
+        data = read_file(directory / name, MAX_BYTES)
+        # The first field of the message is a piece; tiktoken's files are lines of Base64.
+        package = "sentencepiece" if data.startswith(b"\n") else "tiktoken"
+        if not data or (package == "tiktoken" and not data.isascii()):
+            raise FileError(f"{name} is a tokenizer neither of SentencePiece nor of tiktoken")
+        if importlib.util.find_spec(package) is None:
+            raise FileError(
+                f"there is no tokenizer.json, and to convert {name} takes a package that is not "
+                f"installed: pip install {package}"
+            )
 
 
 def _check_templates(directory: Path) -> None:
