@@ -126,7 +126,7 @@ def test_texts_follow_the_grammar(kind: str, more: int) -> None:
     # A model may have fewer tokens than its tokenizer, and has often more.
     vocab_size = tokenizer.get_vocab_size() + more
     vocabulary = Vocabulary(tokenizer)
-    before = tokenizer.token_to_id("a")
+    before = tokenizer.get_vocab()["a"]
     for grammar, follows in GRAMMARS.items():
         for seed in range(8):
             token_ids = draw(tokenizer, vocab_size, grammar, seed)

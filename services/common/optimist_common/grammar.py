@@ -4,7 +4,7 @@ import re
 from typing import Final, TypedDict
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from tokenizers import Tokenizer
 
 from optimist_common.vocabulary import Vocabulary
@@ -52,13 +52,12 @@ def matching_tokenizer(source: str, vocab_size: int, eos_token_ids: list[int]) -
     except ValueError:
         # It has more tokens, or a decoder that llguidance does not know.
         tokens = _Tokens(source, vocab_size, eos_token_ids[0])
-        return LLTokenizer(tokens, n_vocab=vocab_size, eos_token=eos_token_ids)
+        return LLTokenizer(TokenizerWrapper(tokens), n_vocab=vocab_size, eos_token=eos_token_ids)
 
 
 class _Tokens:
     """The tokens of a model in the form that llguidance takes instead of a tokenizer.json."""
 
-    is_tokenizer_wrapper = True
     bos_token_id = None
 
     def __init__(self, source: str, vocab_size: int, eos_token_id: int) -> None:
@@ -79,10 +78,10 @@ class _Tokens:
         }
         self._longest = max(map(len, self._ids), default=0)
 
-    def __call__(self, text: str) -> list[int]:
+    def __call__(self, data: bytes) -> list[int]:
         """Returns tokens with just the bytes of a text: where only it may follow, only they may."""
-        token_ids = self._backend.encode(text, add_special_tokens=False).ids
-        data, size = text.encode(), len(self.tokens)
+        token_ids = self._backend.encode(data.decode(), add_special_tokens=False).ids
+        size = len(self.tokens)
         if b"".join(self.tokens[one] for one in token_ids if one < size) == data:
             return [one for one in token_ids if one < size]
         # It would write a space before the text, or needs tokens that the model lacks.

@@ -253,7 +253,7 @@ class Generation:
             provenance = Provenance(PredictionSpans(predictions), spans)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
-            detokenizer=tokenizer.detokenizer(self._shown_tokens()),
+            detokenizer=tokenizer.detokenizer(self._shown_tokens(), prompt.token_ids),
             stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=describe and LogprobReader(describe, offset),

@@ -245,14 +245,17 @@ class Tokenizer:
         if self._process is not None:
             await self._process.stop()
 
-    def detokenizer(self, shown: Collection[str] | None = ()) -> Detokenizer:
+    def detokenizer(
+        self, shown: Collection[str] | None = (), before: Sequence[int] = ()
+    ) -> Detokenizer:
         """Returns what turns the tokens of one answer into text.
 
-        Of special tokens, it shows those of these texts only; None for all.
+        Of special tokens, it shows those of these texts only; None for all. The answer follows the
+        tokens `before`: what begins a word has its space, and what continues one has none.
         """
         skipped = self._special_ids.difference(map(self.markers.get, shown or ()))
         vocabulary = self.vocabulary if self.vocabulary.is_byte_level else None
-        return Detokenizer(self._decode, () if shown is None else skipped, vocabulary)
+        return Detokenizer(self._decode, () if shown is None else skipped, vocabulary, before)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         if self.vocabulary.is_byte_level:
