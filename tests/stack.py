@@ -104,7 +104,7 @@ class Stack:
     def __init__(
         self,
         *options: str,
-        model: Path = BUNDLED_MODEL,
+        model: str = str(BUNDLED_MODEL),
         engine_python: str = ENGINE_PYTHON,
         vllm_flags: Sequence[str] = (),
         **variables: str,
@@ -117,7 +117,7 @@ class Stack:
         port, grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self.grpc_address = f"127.0.0.1:{grpc_port}"
-        command = [sys.executable, "-m", "optimist_cli", "serve", str(model)]
+        command = [sys.executable, "-m", "optimist_cli", "serve", model]
         self._modules = {name: f"optimist_{name}" for name in SERVICES}
         if engine_python:
             options = (*options, "--engine", "vllm", "--engine-python", engine_python)

@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stack(model: Path) -> Iterator[Stack]:
-    stack = Stack(model=model)
+    stack = Stack(model=str(model))
     yield stack
     stack.stop()
 
