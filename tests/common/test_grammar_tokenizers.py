@@ -140,7 +140,7 @@ def test_texts_follow_the_grammar(kind: str, more: int) -> None:
 def test_tokens_that_mean_nothing_alone_are_refused() -> None:
     tokenizer = Tokenizer(models.BPE(numbered(SPECIAL, ["a</w>", "b", "b</w>"]), []))
     tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-    with pytest.raises(ValueError, match="the text of its tokens depends on those around them"):
+    with pytest.raises(ValueError, match="tokens depends on those around them"):
         matching_tokenizer(tokenizer.to_str(), 10, [END])
 
 

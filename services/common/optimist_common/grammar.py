@@ -45,8 +45,10 @@ def matching_tokenizer(source: str, vocab_size: int, eos_token_ids: list[int]) -
         eos_token_ids: Allowed where a grammar may end.
 
     Raises:
-        ValueError: It cannot be used.
+        ValueError: It cannot be used, or nothing ends a text.
     """
+    if not eos_token_ids:
+        raise ValueError("the model names no end token")
     try:
         return LLTokenizer(source, n_vocab=vocab_size, eos_token=eos_token_ids)
     except ValueError:
@@ -64,7 +66,7 @@ class _Tokens:
         self._backend = Tokenizer.from_str(source)
         vocabulary = Vocabulary(self._backend)
         if not vocabulary.joins():
-            raise ValueError("the text of its tokens depends on those around them")
+            raise ValueError("the text of the tokenizer's tokens depends on those around them")
         self.eos_token_id = eos_token_id
         self.tokens = [vocabulary[token_id][1] for token_id in range(vocab_size)]
         self.special_token_ids = [

@@ -319,6 +319,16 @@ async def test_a_tokenizer_in_another_form_follows_grammars(
     }
 
 
+async def test_a_model_without_an_end_has_no_grammars(
+    model_directory: Path, model: ModelDescription
+) -> None:
+    grammars = Grammars(str(model_directory), HERMES, {})
+    endless = replace(model, eos_token_ids=())
+    error = await refusal(grammars, LETTERS, endless)
+    assert error.message == "this model cannot follow grammars: the model names no end token"
+    await grammars.stop()
+
+
 async def test_another_model_starts_another_process_and_a_longer_context_none(
     grammars: Grammars, model: ModelDescription
 ) -> None:

@@ -38,7 +38,7 @@ def load_checker(argument: str) -> Callable[[Any], str]:
     try:
         tokenizer = matching_tokenizer(_source(**description), *sizes)
     except ValueError as error:
-        reason = f"this model's tokenizer cannot follow grammars: {one_line(error)}"
+        reason = f"this model cannot follow grammars: {one_line(error)}"
         return lambda question: reason if isinstance(question, str) else "{}"
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     # What is loaded with the first grammar is not counted as its time.

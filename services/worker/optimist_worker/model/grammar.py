@@ -36,8 +36,6 @@ class GrammarSet:
         Raises:
             ValueError: The model has no end token, or the tokenizer cannot be used.
         """
-        if not eos_token_ids:
-            raise ValueError("grammar: the model names no end token")
         tokenizer = Tokenizer.from_str(tokenizer.to_str())
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -46,7 +44,7 @@ class GrammarSet:
                 tokenizer.to_str(), vocab_size, list(eos_token_ids)
             )
         except ValueError as error:
-            raise ValueError(f"grammar: the tokenizer cannot be used: {one_line(error)}") from None
+            raise ValueError(f"grammar: {one_line(error)}") from None
         self._end_only = np.zeros(-(-vocab_size // 32) * 4, np.uint8)
         for token_id in eos_token_ids:
             self._end_only[token_id // 8] |= 1 << token_id % 8
