@@ -149,16 +149,20 @@ def _check_template(template: Any, what: str) -> None:
 def find_file(name: str, file: str) -> Path | None:
     """Returns where a file of a model is, fetched from the hub if need be; None if it has none.
 
+    Nor has it one that was not fetched before while the hub does not answer.
+
     Args:
         name: Directory or hub name.
         file: The file's name.
-
-    Raises:
-        OSError: There is no such model, or the hub does not answer.
     """
     from transformers.utils.hub import cached_file
 
-    path = cached_file(_place(name), file, _raise_exceptions_for_missing_entries=False)
+    path = cached_file(
+        _place(name),
+        file,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
     return None if path is None else Path(path)
 
 

@@ -29,14 +29,13 @@ class GrammarSet:
         """Prepares a vocabulary.
 
         Args:
-            tokenizer: Of the model.
+            tokenizer: Of the model; limits that were set for training are taken from it.
             vocab_size: Of the model's logits; ids that the tokenizer does not have are refused.
             eos_token_ids: Allowed where the grammar may end.
 
         Raises:
             ValueError: The model has no end token, or the tokenizer cannot be used.
         """
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())
         tokenizer.no_padding()
         tokenizer.no_truncation()
         try:

@@ -24,6 +24,7 @@ from optimist_worker.model.loading import (
 
 _PROBE = "optimist_probe"
 _NOTHING = LayerSpec(0, 0, 0)
+_MOST_POSITIONS = 2**31 - 1
 
 
 def probe_layers(
@@ -216,7 +217,7 @@ def known_positions(config: Any) -> int:
             longest = max(longest, int(original * factor))
         elif kind == "linear" and not of_types:
             longest = max(longest, int(longest * factor))
-    return longest or 2**31 - 1
+    return min(longest or _MOST_POSITIONS, _MOST_POSITIONS)
 
 
 class FeatureTap:
