@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,6 +104,16 @@ def replace(name: str, make: Callable[[Path], object]) -> Callable[[Path], objec
     return apply
 
 
+def without_fast(apply: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Puts other files in the place of tokenizer.json."""
+
+    def apply_both(path: Path) -> None:
+        (path / TOKENIZER).unlink()
+        apply(path)
+
+    return apply_both
+
+
 def change_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
     def apply(path: Path) -> None:
         weights = load_file(path / WEIGHTS)
@@ -151,7 +162,7 @@ NO_SIZES: tuple[Any, ...] = (0, -1, 10**12, 2**63, 64.5, "64", {}, True)
 COUNTS = ("sliding_window", "num_experts", "num_local_experts", "num_experts_per_tok")
 NO_COUNTS: tuple[Any, ...] = (-1, 10**12, 1.5, "2", [1], False)
 TOKENS = ("eos_token_id", "bos_token_id", "pad_token_id")
-NO_TOKENS: tuple[Any, ...] = (2**63, 1.5, "2", [[2]], True)
+NO_TOKENS: tuple[Any, ...] = (2**63, 1.5, "2", [[2]], True, [2] * 1025)
 NUMBERS = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
 NO_NUMBERS: tuple[Any, ...] = (0, -1.0, float("nan"), float("inf"), 1e308, "1", [1], True)
 OTHERS: tuple[tuple[str, Any], ...] = (
@@ -322,12 +333,28 @@ def of_tokenizer_config() -> Iterator[Damage]:
         *(("added_tokens_decoder", [5]), ("added_tokens_decoder", {"x": {"content": "y"}})),
         *(("added_tokens_decoder", {str(2**31): {"content": "y"}}), ("tokenizer_class", 5)),
         *(("added_tokens_decoder", {"3": "y"}), ("chat_template", 5), ("chat_template", ["x"])),
-        ("chat_template", [{"name": "rag", "template": "x"}]),
         ("chat_template", [{"name": "default", "template": 5}]),
         ("chat_template", "x" * 2**21),
     ):
         apply = change(TOKENIZER_CONFIG, **{key: value})
         yield Damage(f"{key}={str(value)[:50]}", apply, rf"tokenizer_config\.json: {key}")
+    for name in (TOKENIZER, TOKENIZER_CONFIG, "vocab.json"):
+        link = replace(name, lambda path: path.symlink_to("none"))
+        yield Damage(f"{name}: link", link, rf"{name[:-5]}\.json cannot be read: it is a link to")
+    for content in (b"", b"\0\1\xff"):
+        slow = write("tokenizer.model", content)
+        yield Damage(
+            f"slow {content!r}", without_fast(slow), r"tokenizer\.model is a .* neither of"
+        )
+    for content, package in ((b"\n\5\n\1a", "sentencepiece"), (b"IQ== 0\n", "tiktoken")):
+        slow = write("tokenizer.model", content)
+        if find_spec(package) is not None:
+            continue
+        words = rf"no tokenizer\.json, and .* tokenizer\.model takes .*pip install {package}$"
+        yield Damage(f"slow {package}", without_fast(slow), words)
+    for template in (5, ["x"]):
+        apply = write("chat_template.json", json.dumps({"chat_template": template}))
+        yield Damage(f"template {template}", apply, r"chat_template\.json: chat_template")
     pipe = replace("chat_template.jinja", os.mkfifo)
     yield Damage("template pipe", pipe, r"chat_template\.jinja is not a regular file")
     apply = write("added_tokens.json", json.dumps({"new": 2**31}))

@@ -99,11 +99,12 @@ def wait_for_end(pids: Iterable[int]) -> None:
 
 
 class Stack:
-    """`optimist serve` with the bundled model on free ports."""
+    """`optimist serve` on free ports, with the bundled model if no other is named."""
 
     def __init__(
         self,
         *options: str,
+        model: str = str(BUNDLED_MODEL),
         engine_python: str = ENGINE_PYTHON,
         vllm_flags: Sequence[str] = (),
         **variables: str,
@@ -116,7 +117,7 @@ class Stack:
         port, grpc_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self.grpc_address = f"127.0.0.1:{grpc_port}"
-        command = [sys.executable, "-m", "optimist_cli", "serve", str(BUNDLED_MODEL)]
+        command = [sys.executable, "-m", "optimist_cli", "serve", model]
         self._modules = {name: f"optimist_{name}" for name in SERVICES}
         if engine_python:
             options = (*options, "--engine", "vllm", "--engine-python", engine_python)

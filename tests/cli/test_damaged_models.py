@@ -1,6 +1,5 @@
 """Damaged model directories as a user meets them: each service, and `optimist serve`."""
 
-import json
 import re
 import subprocess
 import sys
@@ -80,17 +79,3 @@ def test_serve_hands_the_line_on_and_ends_the_others(
     start += f"optimist serve: worker could not start: optimist worker: --model: {path}: model.sa"
     assert re.match(start, last), last
     assert not [one for one in descendants(1).values() if str(path) in one]
-
-
-def test_unknown_end_tokens_are_dropped(model: Path, tmp_path: Path) -> None:
-    """They are in files that were written for a larger vocabulary."""
-    from optimist_worker.model.model import load_model
-
-    def ends(*ids: object) -> list[int]:
-        target = tmp_path / str(len(list(tmp_path.iterdir())))
-        apply = write(damage.GENERATION, json.dumps({"eos_token_id": list(ids)}))
-        path = damage.damaged(model, target, damage.Damage("", apply, ""))
-        return load_model(str(path), "float32", "cpu").eos_token_ids
-
-    assert ends(5, 99999) == [5]
-    assert ends(99999) == [2], "that of config.json"

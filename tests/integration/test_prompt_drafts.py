@@ -21,10 +21,12 @@ NO_DRAFTS = {"num_speculative_tokens": 0}
 class Parts:
     """Services that were started one by one."""
 
-    def __init__(self, stack: ExitStack, proposer: Service, drafter: str) -> None:
+    def __init__(
+        self, stack: ExitStack, proposer: Service, drafter: str, wait: str = "always"
+    ) -> None:
         # Float64, so that every token is the same however wide a pass is.
         worker = ("--dtype", "float64", "--drafter", drafter)
-        url = start_services(stack, [proposer], worker).url
+        url = start_services(stack, [proposer], worker, ("--proposer-wait", wait)).url
         self.client = stack.enter_context(connect(url))
         # Who comes before a proposer is reached is not followed.
         assert any("ngram" in self.ask().by_source for _ in range(50))
@@ -60,6 +62,12 @@ def test_the_file_in_the_prompt_is_drafted(proposer: Service) -> None:
         assert plain.by_source.keys() == {"target"}
 
 
+def require_same(plain: dict[str, Any], drafted: dict[str, Any]) -> None:
+    (expected,), (choice,) = plain["choices"], drafted["choices"]
+    assert choice["message"] == expected["message"]
+    assert choice["token_ids"] == expected["token_ids"]
+
+
 def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) -> None:
     """The prediction has the first half; a name that changes breaks windows all the time."""
     edit = edits(8, seed=19)[7]
@@ -71,15 +79,19 @@ def test_prediction_prompt_and_model_draft_for_one_request(proposer: Service) ->
     lines = edit.before.splitlines(keepends=True)
     prediction = "".join(lines[: len(lines) // 2])
     with ExitStack() as stack:
-        parts = Parts(stack, proposer, "eagle")
+        # The model drafts where a step does not wait for a window: now and then.
+        parts = Parts(stack, proposer, "eagle", wait="paying")
         plain = parts.complete(messages, **NO_DRAFTS)
-        drafted = parts.complete(messages, **predict(prediction))
-    (expected,), (choice,) = plain["choices"], drafted["choices"]
-    assert choice["message"] == expected["message"]
-    assert choice["token_ids"] == expected["token_ids"]
-    by_source = drafted["usage"]["completion_tokens_details"]["tokens_by_source"]
-    assert by_source.keys() == {"target", "prediction", "ngram", "eagle"}
-    assert drafted["usage"]["num_passes"] < plain["usage"]["num_passes"] / 2
+        for _ in range(20):
+            drafted = parts.complete(messages, **predict(prediction))
+            require_same(plain, drafted)
+            by_source = drafted["usage"]["completion_tokens_details"]["tokens_by_source"]
+            if by_source.keys() == {"target", "prediction", "ngram", "eagle"}:
+                break
+        else:
+            pytest.fail(f"not all drafted: {by_source}")
+    (choice,) = drafted["choices"]
+    assert drafted["usage"]["num_passes"] < plain["usage"]["num_passes"]
     segments, counts = choice["provenance"], Counter[str]()
     assert "".join(segment["text"] for segment in segments) == choice["message"]["content"]
     for segment in segments:

@@ -87,11 +87,18 @@ def test_texts_of_a_vocabulary(tmp_path: Path) -> None:
     assert vocabulary.newline_token_ids == {1, 3, 4}
 
 
-def test_directory_without_tokenizer_or_line_ends_is_a_setup_error(tmp_path: Path) -> None:
+def test_a_directory_without_a_tokenizer_is_a_setup_error(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"--model: .* is not a directory"):
         load_vocabulary(str(tmp_path / "absent"))
     with pytest.raises(SetupError, match=r"--model: .* there is no tokenizer\.json") as info:
         load_vocabulary(str(tmp_path))
     assert "\n" not in str(info.value)
-    with pytest.raises(SetupError, match="ends a line"):
-        load_vocabulary(write_tokenizer(tmp_path, ["a", "b"]))
+
+
+def test_a_vocabulary_without_line_ends_is_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """WordPiece has none, nor has T5's."""
+    vocabulary = load_vocabulary(write_tokenizer(tmp_path, ["a", "b"]))
+    assert (vocabulary.token_texts, vocabulary.newline_token_ids) == (("a", "b"), frozenset())
+    assert "ends a line" in caplog.text

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist_aligner.text.vocabulary import Vocabulary
-from optimist_common.errors import SetupError
 from optimist_common.model_files.directory import check_tokenizer
 from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.network.server import GrpcServer, until_signal
@@ -15,6 +14,7 @@ from optimist_common.observing.metrics import serve_metrics
 from optimist_common.observing.tracing import OFF, Tracer
 from optimist_common.process import collecting_seldom
 from optimist_common.request_log.logs import RequestLogs
+from optimist_common.vocabulary import Vocabulary as Tokens
 from optimist_proposer.batch import BatchProposer, RequestSpans
 from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.live_requests import RequestCache
@@ -25,6 +25,8 @@ from optimist_proposer.settings import ProposerSettings
 from optimist_proposer.store.redis_store import RedisStore
 from optimist_proposer.store.store import WriteBehind
 
+logger = logging.getLogger(__name__)
+
 
 def load_vocabulary(model: str) -> Vocabulary:
     """Returns the text of every token, and the tokenizer as what splits texts.
@@ -33,7 +35,7 @@ def load_vocabulary(model: str) -> Vocabulary:
         model: Directory or hub name; only the tokenizer is read, and no code from there is run.
 
     Raises:
-        SetupError: There is no tokenizer, or none of its tokens ends a line.
+        SetupError: There is no tokenizer.
     """
     check_tokenizer(model, "--model")
     tokenizer = load_tokenizer(model, "--model")
@@ -42,22 +44,13 @@ def load_vocabulary(model: str) -> Vocabulary:
         token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
         return token_ids
 
-    known = sorted(tokenizer.get_vocab().values())
-    texts = [""] * (known[-1] + 1 if known else 0)
-    decoded = tokenizer.batch_decode(
-        [[token_id] for token_id in known],
-        skip_special_tokens=False,
-        clean_up_tokenization_spaces=False,
-    )
-    for token_id, text in zip(known, decoded, strict=True):
-        texts[token_id] = text
-    vocabulary = Vocabulary(texts, encode)
+    tokens = Tokens(tokenizer.backend_tokenizer)
+    size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    vocabulary = Vocabulary([tokens[token_id][0] for token_id in range(size)], encode)
     if not vocabulary.newline_token_ids:
-        raise SetupError(f"--model: no token of {model} ends a line; is it a text model?")
+        logger.warning("no token of %s ends a line: all of a prediction is one", model)
     return vocabulary
 
-
-logger = logging.getLogger(__name__)
 
 WINDOW_TOKENS = 256
 """Most tokens in a window: as many as schedulers and workers take."""

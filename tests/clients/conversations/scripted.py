@@ -14,8 +14,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.grammar import (
     MAX_LEXER_STATES,
     find_reason,
-    load_tokenizer,
     make_matcher,
+    matching_tokenizer,
 )
 from tests.gateway.fake_scheduler import EOS, FakeScheduler, Script, Step, tokens
 
@@ -138,7 +138,7 @@ class ScriptedScheduler(FakeScheduler):
         source = (directory / "tokenizer.json").read_text()
         self._backend = Backend.from_str(source)
         super().__init__(self._backend.get_vocab_size(), max_model_len=MAX_MODEL_LEN)
-        self._matching = load_tokenizer(source, self.vocab_size, [EOS])
+        self._matching = matching_tokenizer(source, self.vocab_size, [EOS])
         self.plan: Plan = lambda _: "Hello."
         self.prompts: list[Prompt] = []
         """All that came since the plan was made."""

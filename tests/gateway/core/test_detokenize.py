@@ -1,6 +1,7 @@
 """Streamed text is the decoded whole, in whole characters."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
+from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.detokenize import MAX_PENDING_TOKENS, Detokenizer, StopStrings
-from optimist_gateway.text.vocabulary import Vocabulary
 
 WORDS = ["\N{LOWER ONE EIGHTH BLOCK}def", "\N{LOWER ONE EIGHTH BLOCK}", "def", "a", "b", "(", ")"]
 SPECIAL = ["<s>", "</s>", "<|ä €|>"]
@@ -163,3 +164,31 @@ def test_text_ends_before_the_first_complete_stop_string(text: str, stop: list[s
         held = text[len(shown) :]
         assert held == "" or any(one.startswith(held) and one != held for one in stop)
     assert shown + state.flush() == (text if expected is None else text[: expected[0]])
+
+
+def word_piece() -> Backend:
+    backend = Backend(models.WordPiece({"[UNK]": 0, "a": 1, "##a": 2, ",": 3}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "before", "answer", "text"),
+    [
+        (BYTE_FALLBACK, ["a"], ["\N{LOWER ONE EIGHTH BLOCK}def", "b"], " defb"),
+        (BYTE_FALLBACK, ["a"], ["def", "\N{LOWER ONE EIGHTH BLOCK}"], "def "),
+        (BYTE_FALLBACK, ["<s>"], ["\N{LOWER ONE EIGHTH BLOCK}def"], " def"),
+        (BYTE_FALLBACK, ["a"] * 9, ["<0xE6>", "<0x9D>", "<0xB1>"], "東"),
+        (BYTE_FALLBACK, [], ["\N{LOWER ONE EIGHTH BLOCK}def"], "def"),
+        (word_piece(), ["a"], ["##a", "a", ","], "a a,"),
+        (word_piece(), ["a"], ["a"], " a"),
+    ],
+)
+def test_an_answer_goes_on_where_its_prompt_ends(
+    backend: Backend, before: list[str], answer: list[str], text: str
+) -> None:
+    first, following = ([token_id(backend, one) for one in part] for part in (before, answer))
+    state = Detokenizer(partial(backend.decode, skip_special_tokens=False), (), None, first)
+    assert "".join(stream(state, following, [1] * len(following))) == text
+    whole = backend.decode([*first, *following], skip_special_tokens=False)
+    assert whole == backend.decode(first, skip_special_tokens=False) + text

@@ -234,7 +234,7 @@ async def test_sentencepiece_begins_no_suffix_with_a_space(tmp_path: Path) -> No
     )
     backend.add_special_tokens(FAMILIES["Code Llama"][0])
     made = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
-    tokenizer = Tokenizer(made)
+    tokenizer = Tokenizer(made, {})
     for text, expected in (
         ("ab a", ["ab", "▁a"]),
         (" ab", ["▁ab"]),

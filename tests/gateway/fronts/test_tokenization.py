@@ -44,7 +44,9 @@ async def test_special_tokens_are_added_if_wanted(model_directory: Path, backend
     wrapped = AutoTokenizer.from_pretrained(model_directory)
     begins = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 1)])
     wrapped.backend_tokenizer.post_processor = begins
-    async with starting(model_directory, Tokenizer(wrapped), backend) as gateway:
+    async with starting(
+        model_directory, Tokenizer(wrapped, {"default": CHAT_TEMPLATE}), backend
+    ) as gateway:
 
         async def tokenized(**fields: Any) -> Any:
             return (await gateway.answer("/tokenize", **fields))["tokens"]

@@ -258,7 +258,7 @@ def test_markers_that_were_added_to_a_vocabulary(backend: Backend) -> None:
     added.add_tokens(
         [AddedToken(part, normalized=False) for part in ("<tool_call>", "</tool_call>")]
     )
-    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=added))  # type: ignore[no-untyped-call]
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=added), {})  # type: ignore[no-untyped-call]
     markers = tokenizer.markers
     assert [part for part in HERMES.parts if part in markers] == ["<tool_call>", "</tool_call>"]
     follows = Follows(added)

@@ -1,6 +1,7 @@
 """Grammars are checked in a process that some of them end."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer as Backend
 
-from optimist_gateway.core.error import ApiError, FieldError
+from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import (
     ChoiceContent,
     Function,
@@ -25,6 +26,9 @@ from optimist_gateway.structure import verdicts as verdicts_module
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from optimist_gateway.structure.verdicts import Verdicts
+from optimist_gateway.text.tokenizer import load_tokenizer
+from optimist_worker.model.grammar import load_grammar_set, unpack_bitmask
+from optimist_worker.model.matcher import GrammarRow
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -289,10 +293,40 @@ async def test_a_slow_moment_is_not_held_against_a_grammar(
     assert await own.grammar(LETTERS, model)
 
 
-async def test_a_model_without_a_tokenizer_file(tmp_path: Path, model: ModelDescription) -> None:
+async def test_a_tokenizer_in_another_form_follows_grammars(
+    tmp_path: Path, backend: Backend, model: ModelDescription
+) -> None:
+    """GPT-2's has two files."""
+    backend.model.save(str(tmp_path))
+    config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "<|end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    tokenizer = load_tokenizer(str(tmp_path))
+    text = "def main(argument):\n"
+    expected = backend.encode(text, add_special_tokens=False).ids
+    assert (await tokenizer.encode(text, add_special_tokens=False)).token_ids == expected
     grammars = Grammars(str(tmp_path), HERMES, {})
-    with pytest.raises(ApiError, match=r"tokenizer\.json"):
-        await grammars.grammar(Structure(RegexContent("a")), model)
+    assert await grammars.grammar(LETTERS, model)
+    await grammars.stop()
+    # The worker follows them by the same tokenizer.
+    followed = load_grammar_set(str(tmp_path), model.vocab_size, [EOS])
+    followed.open(0, 'start: "main"')
+    (mask,) = unpack_bitmask(followed.allowed([GrammarRow(0, [])]), model.vocab_size)
+    assert {backend.id_to_token(one) for one in mask.nonzero()[:, 0].tolist()} <= {
+        "m",
+        "ma",
+        "main",
+    }
+
+
+async def test_a_model_without_an_end_has_no_grammars(
+    model_directory: Path, model: ModelDescription
+) -> None:
+    grammars = Grammars(str(model_directory), HERMES, {})
+    endless = replace(model, eos_token_ids=())
+    error = await refusal(grammars, LETTERS, endless)
+    assert error.message == "this model cannot follow grammars: the model names no end token"
+    await grammars.stop()
 
 
 async def test_another_model_starts_another_process_and_a_longer_context_none(

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import TemplateProcessing
 
 from optimist_common.errors import SetupError
+from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.error import FieldError
 from optimist_gateway.core.request import Message, ToolCall
@@ -18,9 +19,9 @@ from optimist_gateway.structure.tool_format import HERMES, JSON, MISTRAL
 from optimist_gateway.text.chat_template import render
 from optimist_gateway.text.template_messages import template_messages, with_tools
 from optimist_gateway.text.tokenizer import Tokenizer, load_tokenizer
-from optimist_gateway.text.vocabulary import Vocabulary
 from tests.gateway.fake_scheduler import EOS
 
+TOOL_USE = "additional_chat_templates/tool_use.jinja"
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 
 
@@ -122,8 +123,9 @@ def test_vocabularies_of_other_kinds() -> None:
     assert described[2:] == [(one, one.encode()) for one in ("<0xE6", "東", "<0xE7>")]
     words = Backend(models.WordPiece({"[UNK]": 0, "fox": 1, "##es": 2}, unk_token="[UNK]"))
     words.decoder = decoders.WordPiece()
-    assert Vocabulary(words)[1] == ("fox", b"fox")
-    assert Vocabulary(Backend(models.BPE({"a": 0}, [])))[0] == ("a", b"a")
+    assert [Vocabulary(words)[token][1] for token in (1, 2)] == [b" fox", b"es"]
+    # Without a decoder there is a space between all.
+    assert Vocabulary(Backend(models.BPE({"a": 0}, [])))[0] == (" a", b" a")
 
 
 TOOL = {
@@ -186,6 +188,56 @@ async def test_a_tokenizer_tells_its_format(model_directory: Path, tmp_path: Pat
     assert "<tools>" in await prompt(directory, [TOOL])
     assert "<tools>" not in await prompt(directory, [])
     assert load_tokenizer(str(directory), "json").tool_format.name == "json"
+
+
+NAMED = {"default": "D{{ messages[0].content }}", "tool_use": "T{{ messages[0].content }}"}
+AS_LIST = [{"name": name, "template": source} for name, source in NAMED.items()]
+
+
+@pytest.mark.parametrize(
+    ("files", "texts"),
+    [
+        ({"tokenizer_config.json": AS_LIST}, ("D", "T")),
+        ({"tokenizer_config.json": AS_LIST[1:]}, (None, "T")),
+        ({"tokenizer_config.json": NAMED["default"]}, ("D", "D")),
+        ({"chat_template.jinja": NAMED["default"]}, ("D", "D")),
+        ({"chat_template.jinja": NAMED["default"], TOOL_USE: NAMED["tool_use"]}, ("D", "T")),
+        ({TOOL_USE: NAMED["tool_use"]}, (None, "T")),
+        ({"chat_template.json": NAMED["default"]}, ("D", "D")),
+        ({"chat_template.json": AS_LIST}, ("D", "T")),
+        ({"tokenizer_config.json": ""}, (None, None)),
+        ({"tokenizer_config.json": " \n"}, (None, None)),
+        ({"chat_template.jinja": ""}, (None, None)),
+        ({"chat_template.jinja": "", "chat_template.json": NAMED["default"]}, ("D", "D")),
+        ({"tokenizer_config.json": [{"name": "default", "template": ""}]}, (None, None)),
+        ({"chat_template.json": ""}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+async def test_templates_are_found_wherever_they_are(
+    files: dict[str, Any],
+    texts: tuple[str | None, str | None],
+    model_directory: Path,
+    tmp_path: Path,
+) -> None:
+    directory = directory_with("", model_directory, tmp_path)
+    (directory / "chat_template.jinja").unlink()
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        if name.endswith(".json"):
+            values = json.loads(path.read_text()) if path.exists() else {}
+            content = json.dumps(values | {"chat_template": content})
+        path.write_text(content)
+    tokenizer = load_tokenizer(str(directory))
+    assert (tokenizer.info()["chat_template"] is None) == (texts[0] is None)
+    for tools, expected in zip((None, [TOOL]), texts, strict=True):
+        if expected is not None:
+            text = await tokenizer.render_messages([{"role": "user", "content": "a"}], tools)
+            assert text == f"{expected}a"
+            continue
+        with pytest.raises(FieldError, match=r"this model has no chat template.*; use /v1/compl"):
+            await tokenizer.render_messages([{"role": "user", "content": "a"}], tools)
 
 
 async def test_templates_that_refuse_or_are_slow(model_directory: Path, tmp_path: Path) -> None:

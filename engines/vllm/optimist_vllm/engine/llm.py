@@ -16,6 +16,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from optimist_common.drafts import DraftSource
 from optimist_common.errors import SetupError, one_line
+from optimist_common.model_files.end_tokens import read_end_tokens
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_vllm import parent
 from optimist_vllm.core.payload import PAYLOAD
@@ -197,24 +198,18 @@ def _describe(model: str, config: Any, *, is_ours: bool) -> Description:
         max_model_len=model_config.max_model_len,
         kv_capacity_tokens=cache.num_gpu_blocks * cache.block_size,
         num_blocks=cache.num_gpu_blocks,
-        eos_token_ids=_eos_token_ids(model_config),
+        eos_token_ids=read_end_tokens(
+            model_config.model,
+            "--model",
+            model_config.get_vocab_size(),
+            getattr(model_config.hf_text_config, "eos_token_id", None),
+            model_config.tokenizer,
+        ),
         num_engines=config.parallel_config.data_parallel_size,
         has_priorities=config.scheduler_config.policy == "priority",
         max_draft_tokens=max_drafts,
         draft_source=source,
     )
-
-
-def _eos_token_ids(model_config: Any) -> list[int]:
-    """Returns what ends an answer, as our workers find it."""
-    generation = model_config.try_get_generation_config()
-    configs = (model_config.hf_config, model_config.hf_text_config)
-    found = [generation.get("eos_token_id")]
-    found += [getattr(config, "eos_token_id", None) for config in configs]
-    for ids in found:
-        if ids is not None:
-            return [int(token_id) for token_id in (ids if isinstance(ids, list) else [ids])]
-    return []
 
 
 def _sampling_params(request: NewRequest) -> SamplingParams:

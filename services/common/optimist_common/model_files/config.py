@@ -114,6 +114,8 @@ _MAY_BE_LISTS = ("intermediate_size", "num_key_value_heads", "num_attention_head
 
 def _check_integers(key: str, value: Any, name: str, least: int, most: int) -> None:
     values = value if isinstance(value, list) and key in _MAY_BE_LISTS else [value]
+    if len(values) > MAX_LAYERS:
+        raise FileError(f"{name}: {key} has {len(values)} entries; {MAX_LAYERS} are the most")
     for each in values:
         if type(each) is not int or not least <= each <= most:
             raise _wrong(name, key, each, f"a whole number from {least} to {most}")

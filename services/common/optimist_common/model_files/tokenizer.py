@@ -1,5 +1,6 @@
 """The tokenizer of a model directory, loaded by transformers once its files have been tried."""
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +24,11 @@ _SPECIAL = (
 )
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _FORMS = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken", "*.spm", "tekken.json")
-_VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model")
+_NAMES = ("tokenizer_config.json", "special_tokens_map.json")
+_TEMPLATE = "chat_template.json"
+_FAST = "tokenizer.json"
+_SLOW = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", *_SLOW)
 
 
 def check_tokenizer_files(directory: Path) -> None:
@@ -31,26 +36,48 @@ def check_tokenizer_files(directory: Path) -> None:
 
     tokenizer.json itself is tried in a process of its own.
     """
-    for name in _VOCABULARIES:
-        if os.path.lexists(directory / name):
-            read_file(directory / name, MAX_BYTES)
     _check_templates(directory)
-    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+    for name in (*_VOCABULARIES, *_NAMES, "added_tokens.json", _TEMPLATE, _FAST):
         if os.path.lexists(directory / name):
-            content = _read(directory / name)
-            if name == "added_tokens.json":
-                for token, number in content.items():
-                    check_id(f"{name}: {shown(token)}", number)
-            else:
-                _check_names(content, name)
-    try_tokenizer(directory / "tokenizer.json")
+            _check_file(directory / name)
+    if not (directory / _FAST).exists():
+        _check_slow(directory)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path, MAX_BYTES // 4)
-    except FileNotFoundError:
-        raise FileError(f"{path.name} is a link to nothing") from None
+def _check_file(path: Path) -> None:
+    if not path.exists():
+        raise FileError(f"{path.name} cannot be read: it is a link to nothing")
+    if path.name in _VOCABULARIES:
+        read_file(path, MAX_BYTES)
+        return
+    if path.name == _FAST:
+        try_tokenizer(path)
+        return
+    content = read_object(path, MAX_BYTES // 4)
+    if path.name == _TEMPLATE:
+        _check_template(content.get("chat_template"), f"{path.name}: chat_template")
+    elif path.name == "added_tokens.json":
+        for token, number in content.items():
+            check_id(f"{path.name}: {shown(token)}", number)
+    else:
+        _check_names(content, path.name)
+
+
+def _check_slow(directory: Path) -> None:
+    """Raises FileError for a tokenizer that cannot be converted to a tokenizer.json."""
+    for name in _SLOW:
+        if not (directory / name).exists():
+            continue
+        data = read_file(directory / name, MAX_BYTES)
+        # The first field of the message is a piece; tiktoken's files are lines of Base64.
+        package = "sentencepiece" if data.startswith(b"\n") else "tiktoken"
+        if not data or (package == "tiktoken" and not data.isascii()):
+            raise FileError(f"{name} is a tokenizer neither of SentencePiece nor of tiktoken")
+        if importlib.util.find_spec(package) is None:
+            raise FileError(
+                f"there is no tokenizer.json, and to convert {name} takes a package that is not "
+                f"installed: pip install {package}"
+            )
 
 
 def _check_templates(directory: Path) -> None:
@@ -110,8 +137,6 @@ def _check_template(template: Any, what: str) -> None:
             if not isinstance(each, dict) or not isinstance(each.get("name"), str):
                 raise FileError(f"{what}[{index}] must be an object with name and template")
             named[each["name"]] = each.get("template")
-        if "default" not in named:
-            raise FileError(f"{what} is a list without one that is named default")
     for name, text in named.items():
         if text is None and template is None:
             continue
@@ -119,6 +144,37 @@ def _check_template(template: Any, what: str) -> None:
             raise FileError(f"{what} ({name}) is {shown(text)}; it must be a text")
         if len(text) > MAX_TEMPLATE_BYTES:
             raise FileError(f"{what} ({name}) has more than {MAX_TEMPLATE_BYTES} characters")
+
+
+def find_file(name: str, file: str) -> Path | None:
+    """Returns where a file of a model is, fetched from the hub if need be; None if it has none.
+
+    Nor has it one that was not fetched before while the hub does not answer.
+
+    Args:
+        name: Directory or hub name.
+        file: The file's name.
+    """
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(
+        _place(name),
+        file,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if path is None else Path(path)
+
+
+def _place(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path) if path.is_dir() else name
+
+
+def has_tokenizer(name: str) -> bool:
+    """Returns whether a directory has a tokenizer in any form; names of a hub are taken to."""
+    path = Path(name).expanduser()
+    return not path.is_dir() or any(file for form in _FORMS for file in path.glob(form))
 
 
 def load_tokenizer(name: str, flag: str) -> Any:
@@ -133,17 +189,37 @@ def load_tokenizer(name: str, flag: str) -> Any:
     """
     from transformers import AutoTokenizer
 
-    path = Path(name).expanduser()
-    place = str(path) if path.is_dir() else name
-    if path.is_dir() and not any(file for form in _FORMS for file in path.glob(form)):
+    if not has_tokenizer(name):
         raise SetupError(f"{flag}: {name}: there is no tokenizer.json")
     with explained(f"{flag}: cannot load the tokenizer of {name}"):
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(_place(name), trust_remote_code=False)
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise SetupError(
             f"{flag}: the tokenizer of {name} has no fast form; convert it to a tokenizer.json"
         )
     return tokenizer
+
+
+def load_templates(name: str, flag: str, tokenizer: Any) -> dict[str, str]:
+    """Returns the chat templates of a model by their names, without empty ones.
+
+    Args:
+        name: Directory or hub name.
+        flag: Setting that named it.
+        tokenizer: Of transformers; beside it there may be the template of a processor.
+
+    Raises:
+        SetupError: They cannot be read; the message begins with the flag.
+    """
+    found = tokenizer.chat_template
+    if not found:
+        with explained(f"{flag}: cannot read {_TEMPLATE} of {name}"):
+            path = find_file(name, _TEMPLATE)
+            found = None if path is None else read_object(path).get("chat_template")
+    if isinstance(found, list):
+        found = {one["name"]: one["template"] for one in found}
+    named = found if isinstance(found, dict) else {"default": found or ""}
+    return {key: template for key, template in named.items() if template.strip()}
 
 
 @contextmanager

@@ -35,12 +35,7 @@ _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def try_tokenizer(path: Path) -> None:
-    """Raises FileError unless the tokenizers library reads a file and makes tokens of texts.
-
-    No tokenizer.json at all is right: some tokenizers are made of other files.
-    """
-    if not os.path.lexists(path):
-        return
+    """Raises FileError unless the tokenizers library reads a file and makes tokens of texts."""
     read_file(path, MAX_BYTES)
     try:
         result = subprocess.run(  # noqa: S603 (ourselves)

@@ -49,7 +49,12 @@ class ModelDescription:
         size = self.vocab_size
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= size):
             unknown = next(token for token in token_ids if not 0 <= token < size)
-            raise FieldError(path, f"{unknown} is not a token of this model (0 to {size - 1})")
+            raise self.unknown_token(unknown, path)
+
+    def unknown_token(self, token_id: int, path: Path, text: str = "") -> FieldError:
+        """Returns the error, which has the path, of a token that is not one of the model's."""
+        size = self.vocab_size
+        return FieldError(path, f"{token_id}{text} is not a token of this model (0 to {size - 1})")
 
     def require_supported(self, fields: Iterable[str]) -> None:
         """Raises FieldError if no scheduler supports one of the fields that a command has."""

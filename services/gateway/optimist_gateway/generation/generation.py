@@ -212,7 +212,9 @@ class Generation:
         # Only a conversation has thoughts, and it is the only prompt.
         thinking = prompts[0].thinking
         if thinking is not None and (thinking.is_inside or thinking.form.is_usual):
-            predictions = await after_thinking(predictions, thinking.form, model.tokenizer)
+            predictions = await after_thinking(
+                predictions, thinking.form, model.tokenizer, description
+            )
         if request.splits_reasoning and self._service.limits.splits_reasoning:
             self.thinking = thinking
         num_tokens = sum(len(one.token_ids) for one in prompts)
@@ -251,7 +253,7 @@ class Generation:
             provenance = Provenance(PredictionSpans(predictions), spans)
         answer = Answer(
             num_prompt_tokens=len(prompt.token_ids),
-            detokenizer=tokenizer.detokenizer(self._shown_tokens()),
+            detokenizer=tokenizer.detokenizer(self._shown_tokens(), prompt.token_ids),
             stop=request.stop,
             min_tokens=add.min_tokens,
             logprobs=describe and LogprobReader(describe, offset),

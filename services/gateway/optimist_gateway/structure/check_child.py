@@ -14,7 +14,8 @@ from typing import Any
 from llguidance import LLTokenizer
 
 from optimist_common.errors import one_line
-from optimist_common.grammar import MAX_LEXER_STATES, find_problem, load_tokenizer, make_matcher
+from optimist_common.grammar import MAX_LEXER_STATES, find_problem, make_matcher, matching_tokenizer
+from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_gateway.structure.json_rule import loosened
 
@@ -29,15 +30,15 @@ def load_checker(argument: str) -> Callable[[Any], str]:
     """Returns what checks a grammar, a text: no text if it is good, else why it is not.
 
     Of a schema, an object, it returns what is left of it that compiles, as JSON. The argument is
-    JSON with `tokenizer` (path of a file), `vocab_size` and `eos_token_ids`.
+    JSON with `model`, `tokenizer` (path of its tokenizer.json, empty if its tokenizer is in another
+    form), `vocab_size` and `eos_token_ids`.
     """
     description = json.loads(argument)
-    with open(description["tokenizer"], encoding="utf-8") as file:  # noqa: PTH123 (no pathlib)
-        source = file.read()
+    sizes = description["vocab_size"], description["eos_token_ids"]
     try:
-        tokenizer = load_tokenizer(source, description["vocab_size"], description["eos_token_ids"])
+        tokenizer = matching_tokenizer(_source(**description), *sizes)
     except ValueError as error:
-        reason = f"this model's tokenizer cannot follow grammars: {one_line(error)}"
+        reason = f"this model cannot follow grammars: {one_line(error)}"
         return lambda question: reason if isinstance(question, str) else "{}"
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     # What is loaded with the first grammar is not counted as its time.
@@ -57,6 +58,14 @@ def load_checker(argument: str) -> Callable[[Any], str]:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
     return answer
+
+
+def _source(model: str, tokenizer: str, **_others: Any) -> str:
+    """Returns the text of a tokenizer.json."""
+    if not tokenizer:
+        return str(load_tokenizer(model, "--model").backend_tokenizer.to_str())
+    with open(tokenizer, encoding="utf-8") as file:  # noqa: PTH123 (no pathlib)
+        return file.read()
 
 
 def check_grammar(grammar: str, tokenizer: LLTokenizer) -> str:

@@ -160,10 +160,10 @@ class Grammars:
     def __init__(self, model: str, form: ToolFormat, markers: Mapping[str, int]) -> None:
         """Sets up without the process that compiles; the first grammar starts it.
 
-        The model, a directory or hub name, has a tokenizer.json; the markers are the ids of special
+        The model, a directory or hub name, has a tokenizer; the markers are the ids of special
         tokens by their texts.
         """
-        self.form, self._markers = form, markers
+        self.form, self._markers, self._known_markers = form, markers, markers
         self._verdicts = Verdicts(model)
 
     async def stop(self) -> None:
@@ -183,6 +183,9 @@ class Grammars:
             ApiError: It cannot be checked now.
         """
         await self._verdicts.use(model)
+        # What is no token of the model is written as text.
+        known = {text: one for text, one in self._markers.items() if one < model.vocab_size}
+        self._known_markers = known
         source, problem = await self._checked(structure, thinking)
         if problem:
             structure = await self._loosened(structure)
@@ -200,9 +203,9 @@ class Grammars:
     ) -> tuple[str, str]:
         """Returns a grammar, and what is wrong with it."""
         # Of the largest schemas it takes a while.
-        source = await beside(partial(grammar, structure, self.form, self._markers), LONG)
+        source = await beside(partial(grammar, structure, self.form, self._known_markers), LONG)
         if thinking is not None:
-            source = after_thinking(source, thinking, self._markers)
+            source = after_thinking(source, thinking, self._known_markers)
         return source, await self._verdicts.problem(source)
 
     async def _loosened(self, structure: Structure) -> Structure:

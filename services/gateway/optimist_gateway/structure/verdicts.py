@@ -1,16 +1,15 @@
 """What a process that may be ended says of grammars and schemas, remembered."""
 
+import asyncio
 import hashlib
 import json
 import time
 from collections.abc import Mapping
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers.utils.hub import cached_file
-
+from optimist_common.model_files.tokenizer import find_file
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
@@ -52,7 +51,7 @@ class Verdicts:
     def __init__(self, model: str) -> None:
         """Sets up without the process; the first grammar starts it.
 
-        The model, a directory or hub name, has a tokenizer.json.
+        The model, a directory or hub name, has a tokenizer.
         """
         self._model = model
         self._tokens: dict[str, Any] = {}
@@ -109,7 +108,8 @@ class Verdicts:
 
     async def _ask(self, question: Any) -> _Verdict:
         if self._process is None:
-            description = {"tokenizer": self._tokenizer_file(), **self._tokens}
+            file = await asyncio.to_thread(find_file, self._model, "tokenizer.json")
+            description = {"model": self._model, "tokenizer": str(file or ""), **self._tokens}
             self._process = ChildProcess(_LOADER, json.dumps(description), _SECONDS, "grammars")
         try:
             return _Verdict(await self._process.ask(question))
@@ -120,11 +120,3 @@ class Verdicts:
         except ChildUnavailableError as error:
             reason = f"grammars cannot be checked now: {error}"
             raise ApiError(503, reason, code="overloaded") from None
-
-    def _tokenizer_file(self) -> str:
-        model = Path(self._model).expanduser()
-        try:
-            return str(cached_file(model, "tokenizer.json", local_files_only=True))
-        except OSError:
-            reason = "this model has no tokenizer.json, so its answers cannot be held to a form"
-            raise ApiError(400, reason, code="unsupported_parameter") from None

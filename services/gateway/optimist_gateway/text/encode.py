@@ -93,7 +93,8 @@ class _Encoder:
     async def _encode_infilling(self, prompt: TextOrTokens, path: Path) -> Prompt:
         """Returns the prompt for what stands between a prompt and the suffix of the request."""
         tokenizer, model = self.tokenizer, self.model
-        if (infilling := tokenizer.infilling) is None:
+        infilling = tokenizer.infilling
+        if infilling is None or max(infilling.marks) >= model.vocab_size:
             fault = "is not supported: this model's tokenizer has no tokens to fill in the middle"
             raise FieldError(("suffix",), fault, code="unsupported_value")
         prefix: Sequence[int]
@@ -102,9 +103,12 @@ class _Encoder:
         suffix = await tokenizer.encode_continued(self.request.suffix, model.max_model_len + 1)
         if len(suffix) > model.max_model_len:
             raise model.too_long(("suffix",), f"at least {len(suffix)} tokens in the suffix")
+        self._require_known(suffix, ("suffix",))
         begins = await tokenizer.encode("", add_special_tokens=True)
         token_ids = [*begins.token_ids, *infilling.prompt(prefix, suffix)]
-        return Prompt(token_ids, end_ids=infilling.end_ids)
+        self._require_known(begins.token_ids, path)
+        end_ids = frozenset(one for one in infilling.end_ids if one < model.vocab_size)
+        return Prompt(token_ids, end_ids=end_ids)
 
     async def _tokens(self, text: str, path: Path, *, add_special_tokens: bool = False) -> Encoding:
         """Returns the tokens of a prompt; raises FieldError, which has the path, for too many."""
@@ -119,7 +123,15 @@ class _Encoder:
         if encoding.num_tokens > most:
             at_least = "" if encoding.is_whole else "at least "
             raise self.model.too_long(path, f"{at_least}{encoding.num_tokens} tokens in the prompt")
+        self._require_known(encoding.token_ids, path)
         return encoding
+
+    def _require_known(self, token_ids: Sequence[int], path: Path) -> None:
+        """Raises FieldError, which has the path, for a text with a token that the model lacks."""
+        number = self.tokenizer.num_known(token_ids, self.model.vocab_size)
+        if number < len(token_ids):
+            text = self.tokenizer.vocabulary[token_ids[number]][0]
+            raise self.model.unknown_token(token_ids[number], path, f" ({text!r})")
 
 
 async def render_chat(

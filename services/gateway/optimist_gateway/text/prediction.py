@@ -26,7 +26,8 @@ async def predicted_tokens(
 ) -> list[SentPrediction]:
     """Returns the tokens of each prediction, the most likely first, without empty ones.
 
-    Each is cut at the length of the model's longest sequence. Texts get the line ends of the
+    Each is cut at the length of the model's longest sequence, texts before a token that the model
+    lacks, which cannot come true. Texts get the line ends of the
     prompts; those with others than LF follow once more with LF, if there is room, as some models
     write LF whatever they read.
 
@@ -49,7 +50,7 @@ async def predicted_tokens(
         if expected is not None:
             adapt = partial(with_line_ends, prediction, expected)
             text = await beside(adapt, len(prediction) + len(expected))
-        encoded.append(await _encode(index, text, request, tokenizer, longest))
+        encoded.append(await _encode(index, text, request, tokenizer, model))
         if "\r" in text:
             others.append((index, with_lf(text)))
     counts = [len(one.token_ids) for one in encoded]
@@ -61,7 +62,7 @@ async def predicted_tokens(
     encoded = [one for one in encoded if one.token_ids]
     room = most - sum(counts)
     for index, text in others[: MAX_PREDICTIONS - len(encoded)]:
-        other = await _encode(index, text, request, tokenizer, longest)
+        other = await _encode(index, text, request, tokenizer, model)
         room -= len(other.token_ids)
         if room >= 0:
             encoded.append(other)
@@ -82,16 +83,20 @@ async def _expected_line_ends(request: Request, tokenizer: Tokenizer) -> LineEnd
 
 
 async def _encode(
-    index: int, text: str, request: Request, tokenizer: Tokenizer, most: int
+    index: int, text: str, request: Request, tokenizer: Tokenizer, model: ModelDescription
 ) -> SentPrediction:
     """Returns the tokens of a prediction, of which the client has sent a text like this one."""
     encoding = await tokenizer.encode(
-        text, add_special_tokens=False, with_spans=request.include_provenance, most=most
+        text,
+        add_special_tokens=False,
+        with_spans=request.include_provenance,
+        most=min(model.max_model_len, MAX_TOKENS),
     )
+    number = tokenizer.num_known(encoding.token_ids, model.vocab_size)
     spans, sent = encoding.spans, str(request.predictions[index])
     if spans is not None and text != sent:
         spans = await beside(partial(sent_spans, spans, text, sent), len(text))
-    return SentPrediction(index, encoding.token_ids, spans)
+    return SentPrediction(index, encoding.token_ids[:number], spans and spans[:number])
 
 
 def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:
@@ -108,7 +113,10 @@ def _require_at_most(sizes: Iterable[int], limit: int, unit: str) -> None:
 
 
 async def after_thinking(
-    predictions: Sequence[SentPrediction], form: ThinkingFormat, tokenizer: Tokenizer
+    predictions: Sequence[SentPrediction],
+    form: ThinkingFormat,
+    tokenizer: Tokenizer,
+    model: ModelDescription,
 ) -> list[SentPrediction]:
     """Returns predictions that begin with the end of thoughts.
 
@@ -117,7 +125,7 @@ async def after_thinking(
     encoding = await tokenizer.encode(form.closing + form.between, add_special_tokens=False)
     end = encoding.token_ids
     num_tokens = sum(len(one.token_ids) + len(end) for one in predictions)
-    if num_tokens > MAX_TOKENS:
+    if num_tokens > MAX_TOKENS or tokenizer.num_known(end, model.vocab_size) < len(end):
         return list(predictions)
     return [
         replace(one, token_ids=[*end, *one.token_ids], num_added=len(end)) for one in predictions

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from optimist_common.model_files.directory import check_tokenizer
-from optimist_common.model_files.tokenizer import explained
+from optimist_common.model_files.tokenizer import explained, load_templates
 from optimist_common.model_files.tokenizer import load_tokenizer as load_transformers_tokenizer
+from optimist_common.vocabulary import Vocabulary
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.spans import joined_spans
 from optimist_gateway.core.answer.thinking import thinking_format
@@ -25,7 +26,6 @@ from optimist_gateway.security.child_process import (
 from optimist_gateway.structure.tool_format import AUTO, tool_format
 from optimist_gateway.text.chat_template import RENDERER, check_template, render
 from optimist_gateway.text.infilling import find_infilling
-from optimist_gateway.text.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +58,17 @@ class Tokenizer:
     """Text to tokens and back, for one model."""
 
     def __init__(
-        self, tokenizer: Any, tool_call_format: str = AUTO, template_seconds: float | None = None
+        self,
+        tokenizer: Any,
+        templates: Mapping[str, str],
+        tool_call_format: str = AUTO,
+        template_seconds: float | None = None,
     ) -> None:
         """Wraps a fast tokenizer of transformers.
 
         Args:
-            tokenizer: The tokenizer, with its chat template.
+            tokenizer: The tokenizer.
+            templates: Its chat templates; `default`, and perhaps `tool_use`.
             tool_call_format: How the model writes tool calls; see `tool_format`.
             template_seconds: The longest that the template may take for one prompt, in a process of
                 its own; None for as long as it likes, in this process.
@@ -72,14 +77,14 @@ class Tokenizer:
         # A tokenizer file may carry limits that were set for training.
         backend.no_truncation()
         backend.no_padding()
-        self._tokenizer = tokenizer
+        self._tokenizer, self._templates = tokenizer, templates
         self._backend = backend
         self._process: ChildProcess | None = None
         if template_seconds is not None:
             self._process = ChildProcess(RENDERER, "", template_seconds, "the chat template")
         self.unready_reason: str | None = None
         """Why chats cannot be tokenized yet, or None if they can."""
-        if self._process is not None and tokenizer.chat_template is not None:
+        if self._process is not None and templates:
             self.unready_reason = "the process of the chat template starts"
         self.vocabulary = Vocabulary(backend)
         added = backend.get_added_tokens_decoder().items()
@@ -96,14 +101,15 @@ class Tokenizer:
         self._special_tokens = {
             name: str(token) for name, token in tokenizer.special_tokens_map.items()
         }
-        has_template = tokenizer.chat_template is not None
-        template = self._template(with_tools=True) if has_template else ""
+        template = self._template(with_tools=True)
         self.tool_format = tool_format(tool_call_format, template)
         """How the model writes tool calls."""
         self.thinking_format = thinking_format(template, [token.content for _, token in added])
         """What is around what the model thinks before it answers; None if nothing is known."""
-        self.longest_token = max(len(token) for token in backend.get_vocab())
+        vocabulary = backend.get_vocab()
+        self.longest_token = max(map(len, vocabulary))
         """Characters of the longest token: a text of n characters has at least n over this many."""
+        self._last_id = max(vocabulary.values())
 
     async def encode(
         self,
@@ -161,6 +167,13 @@ class Tokenizer:
         start = sum(start < len(mark) for start, _ in encoding.spans or ())
         return encoding.token_ids[start:]
 
+    def num_known(self, token_ids: Sequence[int], vocab_size: int) -> int:
+        """Returns how many tokens precede the first that a model of so many lacks."""
+        if self._last_id < vocab_size:
+            return len(token_ids)
+        unknown = (index for index, token in enumerate(token_ids) if token >= vocab_size)
+        return next(unknown, len(token_ids))
+
     async def render_messages(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -175,10 +188,12 @@ class Tokenizer:
             FieldError: The model has no chat template, or it rejects the messages.
             ApiError: It cannot be rendered now.
         """
-        if self._tokenizer.chat_template is None:
-            raise _no_prompt("this model has no chat template; use /v1/completions")
+        template = self._template(with_tools=tools is not None)
+        if not template:
+            named = f" but for {', '.join(self._templates)}" if self._templates else ""
+            raise _no_prompt(f"this model has no chat template{named}; use /v1/completions")
         value = {
-            "template": self._template(with_tools=tools is not None),
+            "template": template,
             "messages": messages,
             "tools": tools,
             "special_tokens": self._special_tokens,
@@ -207,7 +222,7 @@ class Tokenizer:
             "tokenizer_class": type(self._tokenizer).__name__,
             **{name: self._special_tokens.get(name) for name in names},
             "vocab_size": self._backend.get_vocab_size(),
-            "chat_template": self._tokenizer.chat_template,
+            "chat_template": self._template(with_tools=False) or None,
         }
 
     async def start(self) -> None:
@@ -230,14 +245,17 @@ class Tokenizer:
         if self._process is not None:
             await self._process.stop()
 
-    def detokenizer(self, shown: Collection[str] | None = ()) -> Detokenizer:
+    def detokenizer(
+        self, shown: Collection[str] | None = (), before: Sequence[int] = ()
+    ) -> Detokenizer:
         """Returns what turns the tokens of one answer into text.
 
-        Of special tokens, it shows those of these texts only; None for all.
+        Of special tokens, it shows those of these texts only; None for all. The answer follows the
+        tokens `before`: what begins a word has its space, and what continues one has none.
         """
         skipped = self._special_ids.difference(map(self.markers.get, shown or ()))
         vocabulary = self.vocabulary if self.vocabulary.is_byte_level else None
-        return Detokenizer(self._decode, () if shown is None else skipped, vocabulary)
+        return Detokenizer(self._decode, () if shown is None else skipped, vocabulary, before)
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         if self.vocabulary.is_byte_level:
@@ -259,7 +277,8 @@ class Tokenizer:
 
     def _template(self, *, with_tools: bool) -> str:
         """Returns the source of the template; some models have one of their own for tools."""
-        return str(self._tokenizer.get_chat_template(None, [{}] if with_tools else None))
+        template = self._templates.get("default", "")
+        return self._templates.get("tool_use", template) if with_tools else template
 
 
 def _spans(encoding: Any, most: int | None) -> list[tuple[int, int]]:
@@ -286,8 +305,8 @@ def load_tokenizer(
     """
     check_tokenizer(model, flag)
     tokenizer = load_transformers_tokenizer(model, flag)
+    templates = load_templates(model, flag, tokenizer)
     with explained(f"{flag}: {model}: the chat template cannot be read"):
-        templates = tokenizer.chat_template or {}
-        for source in templates.values() if isinstance(templates, dict) else [templates]:
+        for source in templates.values():
             check_template(source)
-    return Tokenizer(tokenizer, tool_call_format, template_seconds)
+    return Tokenizer(tokenizer, templates, tool_call_format, template_seconds)

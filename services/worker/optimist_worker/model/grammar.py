@@ -7,15 +7,15 @@ import torch
 from llguidance import LLMatcher
 from tokenizers import Tokenizer
 
-from optimist_common.errors import one_line
-from optimist_common.grammar import load_tokenizer
+from optimist_common.errors import SetupError, one_line
+from optimist_common.grammar import matching_tokenizer
+from optimist_common.model_files.tokenizer import load_tokenizer
 from optimist_common.sampling import MAX_GRAMMAR_BYTES
 from optimist_worker.core.batch.slot_table import receive, send
 from optimist_worker.core.drafts import Drafts, Ragged
 from optimist_worker.core.plan import Admission
 from optimist_worker.model.matcher import GrammarRow, Matcher, compile_grammar
 from optimist_worker.model.model import Model
-from optimist_worker.model.tokenizer import find_tokenizer
 
 _MAX_KEPT = 2**20
 """Characters of grammars that are kept compiled, as choices and the turns of a conversation have
@@ -29,22 +29,21 @@ class GrammarSet:
         """Prepares a vocabulary.
 
         Args:
-            tokenizer: Of the model.
+            tokenizer: Of the model; limits that were set for training are taken from it.
             vocab_size: Of the model's logits; ids that the tokenizer does not have are refused.
             eos_token_ids: Allowed where the grammar may end.
 
         Raises:
             ValueError: The model has no end token, or the tokenizer cannot be used.
         """
-        if not eos_token_ids:
-            raise ValueError("grammar: the model names no end token")
-        tokenizer = Tokenizer.from_str(tokenizer.to_str())
         tokenizer.no_padding()
         tokenizer.no_truncation()
         try:
-            self._tokenizer = load_tokenizer(tokenizer.to_str(), vocab_size, list(eos_token_ids))
+            self._tokenizer = matching_tokenizer(
+                tokenizer.to_str(), vocab_size, list(eos_token_ids)
+            )
         except ValueError as error:
-            raise ValueError(f"grammar: the tokenizer cannot be used: {one_line(error)}") from None
+            raise ValueError(f"grammar: {one_line(error)}") from None
         self._end_only = np.zeros(-(-vocab_size // 32) * 4, np.uint8)
         for token_id in eos_token_ids:
             self._end_only[token_id // 8] |= 1 << token_id % 8
@@ -124,7 +123,7 @@ class GrammarSet:
 
 
 def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:
-    """Reads tokenizer.json of a model.
+    """Loads the tokenizer of a model.
 
     Args:
         model: Directory or hub name.
@@ -135,19 +134,10 @@ def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) 
         ValueError: There is none, it is damaged, or it does not fit.
     """
     try:
-        path = find_tokenizer(model)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"grammar: cannot find the tokenizer of {model}: {one_line(error)}"
-        ) from None
-    if path is None:
-        raise ValueError(f"grammar: the model {model} has no tokenizer.json")
-    try:
-        tokenizer = Tokenizer.from_file(path)
-    except Exception as error:
-        # tokenizers raises Exception itself for whatever is wrong with the file.
-        raise ValueError(f"grammar: {path} cannot be read: {one_line(error)}") from None
-    return GrammarSet(tokenizer, vocab_size, eos_token_ids)
+        tokenizer = load_tokenizer(model, "grammar")
+    except SetupError as error:
+        raise ValueError(str(error)) from None
+    return GrammarSet(tokenizer.backend_tokenizer, vocab_size, eos_token_ids)
 
 
 def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:

@@ -3,7 +3,6 @@
 import logging
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +12,10 @@ from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
-    GenerationConfig,
     PreTrainedConfig,
 )
 from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import logging as transformers_logging
 
 from optimist_common.errors import SetupError
@@ -148,6 +147,8 @@ def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
 logger = logging.getLogger(__name__)
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
+_OTHER_ROPES = ("default", "axial", "ntk_alpha", "xdrope")
+"""Rotary embeddings that classes of transformers compute themselves."""
 _DUMMY_SEED = 20261121
 
 
@@ -189,6 +190,14 @@ def check_config(name: str, flag: str, config: Any) -> None:
             f"{flag}: {name} ({config.model_type}) cannot be served: {unsupported}; "
             "choose a decoder with causal full or sliding-window attention"
         )
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    for one in [each for each in rope.values() if isinstance(each, dict)] or [rope]:
+        kind = one.get("rope_type", "default")
+        if kind not in (*ROPE_INIT_FUNCTIONS, *_OTHER_ROPES):
+            raise SetupError(
+                f"{flag}: {name}: config.json: rope_type is {kind!r}, which transformers "
+                f"{transformers.__version__} does not know"
+            )
     for key in ("hidden_act", "hidden_activation", "activation_function"):
         activation = getattr(text_config, key, None)
         if isinstance(activation, str) and activation not in ACT2FN:
@@ -245,8 +254,7 @@ def make_dummy_weights(
     training, so that activations keep a usual size. No weight file is read.
 
     Raises:
-        SetupError: The model does not fit into memory, transformers has no decoder for it, or its
-            generation_config.json is damaged.
+        SetupError: The model does not fit into memory, or transformers has no decoder for it.
     """
     logger.info("making dummy weights for %s", name)
     begin = time.monotonic()
@@ -258,9 +266,6 @@ def make_dummy_weights(
             module = auto_model.from_config(
                 config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
             )
-    if (generation := _read_generation_config(name, flag)) is not None:
-        # It may name more end tokens than the model's own config.
-        module.generation_config = generation
     _log_end("made", module, begin)
     return module
 
@@ -281,14 +286,12 @@ def _read_weights(
     else:
         # Each weight goes there as it is read, so the host never holds the whole model.
         shared["device_map"] = {"": device}
-    generation_config = _read_generation_config(name, flag)
     with built(name, flag, config):
         module, report = model_class.from_pretrained(
             name,
             use_safetensors=True,
             dtype=dtype,
             attn_implementation=NAME,
-            generation_config=generation_config,
             output_loading_info=True,
             trust_remote_code=False,
             **shared,
@@ -300,14 +303,6 @@ def _read_weights(
             "save the whole model with save_pretrained"
         )
     return module
-
-
-def _read_generation_config(name: str, flag: str) -> GenerationConfig | None:
-    """Returns a directory's generation_config.json, if it has one."""
-    if not (Path(name).expanduser() / "generation_config.json").is_file():
-        return None
-    with explained(f"{flag}: cannot read generation_config.json of {name}"):
-        return GenerationConfig.from_pretrained(name)
 
 
 def _sharing(number: int) -> Any:

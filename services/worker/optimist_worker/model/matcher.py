@@ -153,7 +153,7 @@ class Matcher:
         if self._has_ended or self._matcher.is_stopped():
             return self._end_only
         mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        # The tokenizer may have more tokens than the model.
+        # There may be a word more than tokens need.
         return None if self._matcher.is_error() else mask[: len(self._end_only)]
 
     def _consume(self, token_id: int) -> bool:

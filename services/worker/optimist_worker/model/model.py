@@ -1,6 +1,5 @@
 """A transformers decoder whose attention reads our blocks."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +8,7 @@ from transformers import AttentionInterface
 
 from optimist_common.errors import SetupError
 from optimist_common.model_files.directory import check_model
+from optimist_common.model_files.end_tokens import read_end_tokens
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
@@ -21,12 +21,10 @@ from optimist_worker.model.loading import (
     make_dummy_weights,
     take_device,
 )
-from optimist_worker.model.tokenizer import end_token_id
-
-logger = logging.getLogger(__name__)
 
 _PROBE = "optimist_probe"
 _NOTHING = LayerSpec(0, 0, 0)
+_MOST_POSITIONS = 2**31 - 1
 
 
 def probe_layers(
@@ -187,41 +185,39 @@ def load_model(
         module=module,
         layers=probe_layers(name, flag, module, own, text_config),
         vocab_size=vocab_size,
-        max_position_embeddings=_max_positions(text_config),
-        eos_token_ids=_eos_token_ids(name, module, vocab_size),
+        max_position_embeddings=known_positions(text_config),
+        eos_token_ids=read_end_tokens(
+            name, flag, vocab_size, getattr(text_config, "eos_token_id", None)
+        ),
         dtype=dtype,
         device=device,
         cut=cut,
     )
 
 
-def _max_positions(config: Any) -> int:
-    """Returns how many positions the model knows without changing its rotary frequencies.
+def known_positions(config: Any) -> int:
+    """Returns how many positions a decoder knows without changing its rotary frequencies.
 
-    LongRoPE switches them for long sequences, which no mixed batch can do per row.
+    LongRoPE and dynamic NTK scaling change them for long sequences, which no mixed batch can do for
+    one row: they have the positions before that. YaRN and linear scaling multiply the positions by
+    a factor, which `max_position_embeddings` need not include. It does beside parameters for each
+    type of layer, as Gemma 3 has.
     """
     longest = int(getattr(config, "max_position_embeddings", 0) or 0)
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        longest = int(rope.get("original_max_position_embeddings") or longest)
-    return longest or 2**31 - 1
-
-
-def _eos_token_ids(name: str, module: Any, vocab_size: int) -> list[int]:
-    """Returns the tokens that end a text, of the first that names one that the model has."""
-    for config in (module.generation_config, module.config, module.config.get_text_config()):
-        ids = getattr(config, "eos_token_id", None)
-        named = [] if ids is None else ids if isinstance(ids, list) else [ids]
-        known = [token_id for token_id in named if 0 <= token_id < vocab_size]
-        if len(known) < len(named):
-            logger.warning(
-                "%s: eos_token_id is %s, and tokens are from 0 to %d; what is not is dropped",
-                *(name, ids, vocab_size - 1),
-            )
-        if known:
-            return known
-    token_id = end_token_id(name)
-    return [] if token_id is None or token_id >= vocab_size else [token_id]
+    of_types = [one for one in rope.values() if isinstance(one, dict)]
+    # Where there are several places for it, transformers takes this one.
+    outer = None if of_types else getattr(config, "original_max_position_embeddings", None)
+    for one in of_types or [rope]:
+        kind, factor = one.get("rope_type"), one.get("factor") or 1.0
+        original = int(outer or one.get("original_max_position_embeddings") or longest)
+        if kind == "longrope":
+            longest = min(longest, original)
+        elif kind == "yarn":
+            longest = max(longest, int(original * factor))
+        elif kind == "linear" and not of_types:
+            longest = max(longest, int(longest * factor))
+    return min(longest or _MOST_POSITIONS, _MOST_POSITIONS)
 
 
 class FeatureTap:

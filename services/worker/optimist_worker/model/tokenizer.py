@@ -1,60 +1,40 @@
-"""Tokenizers of the model and of what drafts for it."""
+"""Whether what drafts for a model has its tokenizer."""
 
 import logging
-from pathlib import Path
 
 from tokenizers import Tokenizer
-from transformers.utils.hub import cached_file
 
 from optimist_common.errors import SetupError
 from optimist_common.model_files.directory import check_tokenizer
-from optimist_common.model_files.json_file import read_object
-from optimist_common.model_files.tokenizer import explained
+from optimist_common.model_files.tokenizer import has_tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
 _FLAG = "--drafter-model"
 
 
-def find_tokenizer(name: str) -> str | None:
-    """Returns where the tokenizer.json of a model is, fetched from the hub if need be, or None.
-
-    Args:
-        name: Directory or hub name.
-
-    Raises:
-        OSError, ValueError: There is no such model, or the hub does not answer.
-    """
-    directory = Path(name).expanduser()
-    place = str(directory) if directory.is_dir() else name
-    path: str | None = cached_file(
-        place, "tokenizer.json", _raise_exceptions_for_missing_entries=False
-    )
-    return path
-
-
 def check_same_tokenizer(target: str, draft: str) -> None:
     """Makes sure that token ids mean the same to both models.
 
     The embeddings may have rows beyond the tokenizer's last id, and different numbers of them. Two
-    models without tokenizer.json, such as those with dummy weights, cannot be compared and pass.
+    models without a tokenizer, such as those with dummy weights, cannot be compared and pass.
 
     Args:
         target: Directory or hub name of the model that is served.
         draft: Directory or hub name of the model that drafts for it.
 
     Raises:
-        SetupError: They differ, one has no tokenizer.json, or one is damaged.
+        SetupError: They differ, one model has none, or one is damaged.
     """
     check_tokenizer(draft, _FLAG)
     of_target, of_draft = _read(target), _read(draft)
     if of_target is None and of_draft is None:
-        logger.warning("neither %s nor %s has a tokenizer.json to compare", target, draft)
+        logger.warning("neither %s nor %s has a tokenizer to compare", target, draft)
         return
     if of_target is None or of_draft is None:
         lacking, other = (target, draft) if of_target is None else (draft, target)
         raise SetupError(
-            f"{_FLAG}: {lacking} has no tokenizer.json and {other} has one, so their tokens "
+            f"{_FLAG}: {lacking} has no tokenizer and {other} has one, so their tokens "
             "cannot be compared; copy the one that belongs to it"
         )
     difference = _difference(of_target, of_draft)
@@ -65,30 +45,8 @@ def check_same_tokenizer(target: str, draft: str) -> None:
         )
 
 
-def end_token_id(name: str) -> int | None:
-    """Returns the token that the tokenizer's config names as the end of a text, if it does.
-
-    Args:
-        name: Directory of a model that has been checked.
-    """
-    directory = Path(name).expanduser()
-    try:
-        named = read_object(directory / "tokenizer_config.json").get("eos_token")
-        text = named.get("content") if isinstance(named, dict) else named
-        if isinstance(text, str) and (directory / "tokenizer.json").is_file():
-            token_id: int | None = Tokenizer.from_file(
-                str(directory / "tokenizer.json")
-            ).token_to_id(text)
-            return token_id
-    except FileNotFoundError:
-        pass
-    return None
-
-
 def _read(name: str) -> Tokenizer | None:
-    with explained(f"{_FLAG}: cannot read the tokenizer of {name}"):
-        path = find_tokenizer(name)
-        return None if path is None else Tokenizer.from_file(path)
+    return load_tokenizer(name, _FLAG).backend_tokenizer if has_tokenizer(name) else None
 
 
 def _difference(target: Tokenizer, draft: Tokenizer) -> str | None:

@@ -35,12 +35,20 @@ class Detokenizer:
     vocabulary: Mapping[int, tuple[str, bytes]] | None = None
     """The text and the bytes of each token, if the decoded whole has the bytes of all, one after
     the other; None for other vocabularies."""
+    before: Sequence[int] = ()
+    """Tokens that the answer follows: the first one's text may depend on them, too."""
     _bytes: bytes = field(init=False, default=b"")
     """The beginning of a character."""
     _context: Sequence[int] = field(init=False, default=())
     _context_length: int = field(init=False, default=0)
     """How many characters of the decoded context were returned."""
     _pending: list[int] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begins behind the tokens that the answer follows."""
+        if self.vocabulary is None and self.before:
+            self._context = self.before[-_RESYNC_TOKENS:]
+            self._context_length = len(self.decode(self._context))
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Adds tokens and returns the new text, possibly none."""
