@@ -12,15 +12,15 @@ from typing import Self, cast
 from optimist_client.answer import Result
 from optimist_client.batch import run_batch
 from optimist_client.client import Client
-from optimist_client.request import Message, Options, Prompt
+from optimist_client.request import Message, Options, Prompt, SamplingParams
 from optimist_client.retry import RetryPolicy
 from optimist_client.serve_process import ServeProcess
 
-SamplingParams = Options
-"""`Options` by the name that vLLM's users know."""
-
 Conversation = Sequence[Message | Mapping[str, str]]
 """Messages, or mappings with `role` and `content`."""
+
+Params = SamplingParams | Options
+"""What a request asks for, as an object or a dict."""
 
 _HOST = "127.0.0.1"
 _CHOSEN = ("model", "host", "port", "grpc_port", "api_key", "end_with_stdin")
@@ -76,7 +76,7 @@ class LLM:
     def generate(
         self,
         prompts: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params | Sequence[Params] | None = None,
     ) -> list[Result]:
         """Continues prompts, many at once.
 
@@ -101,7 +101,7 @@ class LLM:
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params | Sequence[Params] | None = None,
     ) -> list[Result]:
         """Answers conversations by the model's chat template; otherwise as `generate`.
 
@@ -119,18 +119,19 @@ class LLM:
     def _run(
         self,
         prompts: Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        sampling_params: Params | Sequence[Params] | None,
     ) -> list[Result]:
         if not self._end.alive:
             raise RuntimeError("the LLM is closed")
         self._services.require_running()
-        if sampling_params is None or isinstance(sampling_params, Mapping):
-            params: Sequence[SamplingParams] = [sampling_params or {}] * len(prompts)
+        if sampling_params is None or isinstance(sampling_params, SamplingParams | Mapping):
+            params: Sequence[Params] = [sampling_params or {}] * len(prompts)
         else:
             params = sampling_params
         if len(params) != len(prompts):
             raise ValueError(f"sampling_params: {len(params)} for {len(prompts)} prompts")
-        requests = list(zip(prompts, params, strict=True))
+        options = [one.options() if isinstance(one, SamplingParams) else one for one in params]
+        requests = list(zip(prompts, options, strict=True))
         return run_batch(self._client, requests, self._services.require_running)
 
 
