@@ -34,6 +34,7 @@ class Weight(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
+    file: str
 
 
 def read_headers(directory: Path) -> dict[str, Weight]:
@@ -74,7 +75,7 @@ def read_header(path: Path) -> dict[str, Weight]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        weight, span = _read_entry(entry, f"{path.name}: {name[:100]}")
+        weight, span = _read_entry(entry, path.name, name[:100])
         weights[name] = weight
         spans.append(span)
     end = 0
@@ -175,8 +176,9 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     return parse_object(data, f"{path.name}: the header"), size - _LENGTH_BYTES - length
 
 
-def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
+def _read_entry(entry: Any, file: str, name: str) -> tuple[Weight, tuple[int, int]]:
     """Returns a weight, and where its bytes begin and end."""
+    what = f"{file}: {name}"
     if not isinstance(entry, dict):
         raise FileError(f"{what} is {shown(entry)}; it must be an object")
     dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
@@ -194,7 +196,7 @@ def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
             f"{what}: {dtype} {list(shape)} takes {num_bits // 8} bytes, and data_offsets are "
             f"{span[1] - span[0]} apart"
         )
-    return Weight(dtype, tuple(shape)), (span[0], span[1])
+    return Weight(dtype, tuple(shape), file), (span[0], span[1])
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:

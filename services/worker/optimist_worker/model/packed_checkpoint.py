@@ -1,0 +1,208 @@
+"""Checkpoints whose weights are quantised already, read on a CPU as if they were plain."""
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+from optimist_common.errors import SetupError
+from optimist_common.model_files.directory import find_directory
+from optimist_common.model_files.json_file import shown
+from optimist_common.model_files.tokenizer import explained
+from optimist_common.model_files.weights import read_headers
+from optimist_worker.model.packed import (
+    MATRICES,
+    SCALES,
+    Block,
+    Layout,
+    PackedError,
+    PackedMatrix,
+    PackedModule,
+    Part,
+)
+
+logger = logging.getLogger(__name__)
+
+METHODS = ("compressed-tensors", "fp8", "mxfp8", "fbgemm_fp8", "modelopt", "gptq", "awq")
+"""Values of `quant_method` that are read here."""
+_FORMATS = (
+    *("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
+    *("mxfp8-quantized", "mixed-precision", "dense"),
+)
+_FILES = ("*.json", "model*.safetensors")
+_PLAIN = ("F64", "F32", "F16", "BF16")
+# What rounds activations, keys and values, which are not rounded here.
+_UNUSED = re.compile(
+    r"\.(input|output|activation|[qkv])_(scale|zero_point)(_ub)?$|\.weight_shape$|\.g_idx$"
+)
+
+
+class PackedCheckpoint:
+    """The weights of a checkpoint, of which those that are packed are unpacked when they are read.
+
+    Values are what the files mean: stored number times scale, in single precision (double, if that
+    is wanted), then rounded to the dtype to compute in. Activations are not rounded, nor are keys
+    and values, whatever the config says of them: that is for kernels that compute in few bits.
+    """
+
+    def __init__(self, directory: Path, layout: Layout) -> None:
+        """Opens the files and reads their headers; raises FileError."""
+        self.directory, self._layout = directory, layout
+        headers = read_headers(directory)
+        files = {each.file for each in headers.values()}
+        opened = {file: safe_open(directory / file, framework="pt") for file in files}
+        self._parts = {name: opened[each.file].get_slice(name) for name, each in headers.items()}
+
+    def weights(self, dtype: torch.dtype) -> dict[str, Part | PackedMatrix]:
+        """Returns the weights by the names that they have in plain checkpoints.
+
+        Args:
+            dtype: To compute in.
+
+        Raises:
+            PackedError: What is stored is not known.
+        """
+        modules: dict[str, dict[str, Part]] = {}
+        for name, part in self._parts.items():
+            module, _, key = name.rpartition(".")
+            modules.setdefault(module, {})[key] = part
+        return dict(
+            pair for name, parts in modules.items() for pair in self._read(name, parts, dtype)
+        )
+
+    def _read(
+        self, module: str, parts: dict[str, Part], dtype: torch.dtype
+    ) -> Iterator[tuple[str, Part | PackedMatrix]]:
+        """Yields the plain weights of a module."""
+        left = dict(parts)
+        is_packed = not parts.keys().isdisjoint((*SCALES, "weight_packed", "qweight"))
+        if is_packed and not parts.keys().isdisjoint(MATRICES):
+            yield f"{module}.weight", PackedModule(module, parts, self._layout).matrix(dtype)
+            known = (*MATRICES, *SCALES, "weight_zero_point", "weight_shape", "weight_g_idx")
+            left = {key: part for key, part in parts.items() if key not in (*known, "qzeros")}
+        for key, part in left.items():
+            name = f"{module}.{key}" if module else key
+            if _UNUSED.search(name):
+                continue
+            if key.endswith("weight") and part.get_dtype() not in _PLAIN:
+                raise PackedError(f"{name} is {part.get_dtype()} and has no scale")
+            yield name, part
+
+
+def open_packed(
+    name: str, flag: str, config: Any, device: torch.device, *, has_weights: bool
+) -> PackedCheckpoint | None:
+    """Opens the weights of a model that are quantised already, if they are to be unpacked.
+
+    That is on a CPU, and wherever transformers does not know the form. The config then describes a
+    plain model: what it says of the form is taken out.
+
+    Args:
+        name: The model's, a directory or of a hub.
+        flag: Setting that named it.
+        config: The model's.
+        device: To compute on.
+        has_weights: Whether there are weight files; else random weights are wanted.
+
+    Returns:
+        The checkpoint; None if it is plain, read by a library, or not to be read at all.
+
+    Raises:
+        SetupError: The form, or a part of it, is not known.
+    """
+    values = quantization(config)
+    if values is None:
+        return None
+    method, where = values.get("quant_method"), f"{flag}: {name}: config.json: quantization_config"
+    libraries = {key.removesuffix("_4bit").removesuffix("_8bit") for key in AUTO_QUANTIZER_MAPPING}
+    if method in libraries and (device.type != "cpu" or method not in METHODS):
+        return None
+    if method not in METHODS:
+        raise SetupError(
+            f"{where}.quant_method is {shown(method)}; it must be one of "
+            f"{', '.join(sorted({*METHODS, *libraries}))}"
+        )
+    for part in (config, config.get_text_config()):
+        part.__dict__.pop("quantization_config", None)
+    try:
+        layout = read_layout(values)
+    except PackedError as error:
+        raise SetupError(f"{where}{error}; choose another checkpoint of the model") from None
+    if not has_weights:
+        return None
+    logger.info(
+        "weights of %s are %s: they are unpacked, and nothing else is rounded", name, method
+    )
+    with explained(f"{flag}: cannot read {name}"):
+        directory = find_directory(name, flag) or snapshot_download(name, allow_patterns=_FILES)
+        return PackedCheckpoint(Path(directory), layout)
+
+
+def quantization(config: Any) -> dict[str, Any] | None:
+    """Returns what a config says of weights that are quantised already, if they are."""
+    for part in (config, config.get_text_config()):
+        found = getattr(part, "quantization_config", None)
+        if found is not None:
+            # transformers replaces it by an object when it has loaded the model.
+            return found if isinstance(found, dict) else found.to_dict()
+    return None
+
+
+def read_layout(values: Mapping[str, Any]) -> Layout:
+    """Returns what a `quantization_config` says of packed matrices.
+
+    Raises:
+        PackedError: It asks for something else than unpacking; the text begins with the key.
+    """
+    method = values["quant_method"]
+    sizes: list[Any] = []
+    if method == "compressed-tensors":
+        schemes = _read_schemes(values)
+        grouped = [(1, scheme.get("group_size")) for scheme in schemes]
+        sizes = [*grouped, *(scheme.get("block_structure") for scheme in schemes), (1, 32)]
+        return Layout(method, _blocks(sizes), {scheme.get("num_bits", 8) for scheme in schemes})
+    if method in ("gptq", "awq"):
+        key, known = ("checkpoint_format", ("gptq", "gptq_v2"))
+        if method == "awq":
+            key, known = ("version", ("gemm",))
+        _require(values, key, *known)
+        sizes = [(1, values.get("group_size"))]
+        for each in (values.get("dynamic") or {}).values():
+            sizes.append((1, each.get("group_size")))
+        return Layout(method, _blocks(sizes), (), int(values.get(key, known[0]) == "gptq"))
+    if method == "modelopt":
+        _require(values, "quant_algo", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO")
+    return Layout(method, _blocks([values.get("weight_block_size"), (128, 128), (1, 32)]))
+
+
+def _read_schemes(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Returns what a compressed-tensors config says of weights, for each group of layers."""
+    groups = list((values.get("config_groups") or {}).values())
+    for group in (values, *groups):
+        _require(group, "format", *_FORMATS)
+    _require(values.get("sparsity_config") or {}, "format", "dense")
+    if (values.get("transform_config") or {}).get("config_groups"):
+        raise PackedError(".transform_config rotates activations, which is not done here")
+    return [group["weights"] for group in groups if group.get("weights")]
+
+
+def _require(values: Mapping[str, Any], key: str, *known: str) -> None:
+    value = values.get(key)
+    if value is not None and str(value).lower() not in [each.lower() for each in known]:
+        raise PackedError(f": {key} is {shown(value)}; what is read is {', '.join(known)}")
+
+
+def _blocks(sizes: Iterable[Any]) -> set[Block]:
+    """Returns sizes of blocks; what is none matches nothing."""
+    return {
+        (each[0], each[1])
+        for each in sizes
+        if isinstance(each, list | tuple) and len(each) == 2
+        if all(type(size) is int and size > 0 for size in each)
+    }
