@@ -41,6 +41,8 @@ class Stored(NamedTuple):
 class PackedMatrix:
     """A matrix that is unpacked when it is indexed, as transformers does with safetensors' own."""
 
+    name: str
+    """The layer's, for messages."""
     shape: Block
     block: Block
     dtype: torch.dtype
@@ -52,8 +54,14 @@ class PackedMatrix:
         return list(self.shape)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """Returns a part of the values, all of which are computed."""
+        """Returns a part of the values, all of which are computed.
+
+        Raises:
+            PackedError: An input is of a group that there is not.
+        """
         stored = self.read()
+        if stored.groups is not None and not _are_indices(stored.groups, stored.scales.shape[1]):
+            raise PackedError(f"{self.name} has no scales for some groups of inputs in g_idx")
         values = stored.values.to(self.dtype, memory_format=torch.contiguous_format)
         if stored.zeros is not None:
             values -= self._spread(stored.zeros, stored.groups)
@@ -108,7 +116,8 @@ class PackedModule:
             shape, grid, read = self._scaled()
         has_groups = bool({"g_idx", "weight_g_idx"} & self._parts.keys())
         block = (1, shape[1]) if has_groups else self._find_block(shape, grid)
-        return PackedMatrix(shape, block, torch.promote_types(dtype, torch.float32), read)
+        wide = torch.promote_types(dtype, torch.float32)
+        return PackedMatrix(self._name, shape, block, wide, read)
 
     def _scaled(self) -> tuple[Block, Block, Callable[[], Stored]]:
         """Reads a matrix of FP8 or 8-bit integers, as it lies."""
@@ -138,8 +147,8 @@ class PackedModule:
         fitting = [bits for bits in self._layout.bits if _words(inputs, bits) == width]
         if len(fitting) != 1 or 32 % fitting[0]:
             raise PackedError(
-                f"{self._name}.weight_packed has {width} words for {inputs} inputs; weights of 2, "
-                "4 and 8 bits are known, in config.json's number of bits"
+                f"{self._name}.weight_packed has {width} words for {inputs} inputs; that must be "
+                "2, 4 or 8 bits each, and num_bits in config.json"
             )
         (bits,) = fitting
         self._require("weight_packed", outputs, width)
@@ -235,6 +244,10 @@ class PackedModule:
     def _require(self, key: str, *sizes: int) -> None:
         if (found := self._part(key).get_shape()) != list(sizes):
             raise PackedError(f"{self._name}.{key} has the shape {found}; {list(sizes)} is right")
+
+
+def _are_indices(numbers: torch.Tensor, size: int) -> bool:
+    return bool(((numbers >= 0) & (numbers < size)).all())
 
 
 def _words(number: int, bits: int) -> int:

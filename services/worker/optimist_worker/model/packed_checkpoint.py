@@ -30,7 +30,7 @@ from optimist_worker.model.packed import (
 logger = logging.getLogger(__name__)
 
 METHODS = ("compressed-tensors", "fp8", "mxfp8", "fbgemm_fp8", "modelopt", "gptq", "awq")
-"""Values of `quant_method` that are read here."""
+"""Values of `quant_method` that are unpacked."""
 _FORMATS = (
     *("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
     *("mxfp8-quantized", "mixed-precision", "dense"),
@@ -133,7 +133,7 @@ def open_packed(
     try:
         layout = read_layout(values)
     except PackedError as error:
-        raise SetupError(f"{where}{error}; choose another checkpoint of the model") from None
+        raise SetupError(f"{where}: {error}; choose another checkpoint of the model") from None
     if not has_weights:
         return None
     logger.info(
@@ -158,44 +158,57 @@ def read_layout(values: Mapping[str, Any]) -> Layout:
     """Returns what a `quantization_config` says of packed matrices.
 
     Raises:
-        PackedError: It asks for something else than unpacking; the text begins with the key.
+        PackedError: It is wrong, or asks for something else than unpacking; the text names the key.
     """
     method = values["quant_method"]
-    sizes: list[Any] = []
     if method == "compressed-tensors":
         schemes = _read_schemes(values)
-        grouped = [(1, scheme.get("group_size")) for scheme in schemes]
-        sizes = [*grouped, *(scheme.get("block_structure") for scheme in schemes), (1, 32)]
-        return Layout(method, _blocks(sizes), {scheme.get("num_bits", 8) for scheme in schemes})
+        sizes = [(1, scheme.get("group_size")) for scheme in schemes]
+        sizes += [scheme.get("block_structure") for scheme in schemes]
+        bits = [scheme.get("num_bits", 8) for scheme in schemes]
+        return Layout(method, _blocks(sizes), [each for each in bits if type(each) is int])
     if method in ("gptq", "awq"):
-        key, known = ("checkpoint_format", ("gptq", "gptq_v2"))
-        if method == "awq":
-            key, known = ("version", ("gemm",))
-        _require(values, key, *known)
-        sizes = [(1, values.get("group_size"))]
-        for each in (values.get("dynamic") or {}).values():
-            sizes.append((1, each.get("group_size")))
-        return Layout(method, _blocks(sizes), (), int(values.get(key, known[0]) == "gptq"))
+        _require(values, "version", *(("gemm",) if method == "awq" else ()))
+        _require(values, "checkpoint_format", "gptq", "gptq_v2")
+        # Layers may have sizes of their own.
+        sizes = [(1, each.get("group_size")) for each in (values, *_objects(values, "dynamic"))]
+        is_first = values.get("checkpoint_format") != "gptq_v2"
+        return Layout(method, _blocks(sizes), zero_offset=int(is_first))
     if method == "modelopt":
         _require(values, "quant_algo", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO")
-    return Layout(method, _blocks([values.get("weight_block_size"), (128, 128), (1, 32)]))
+    usual = (1, 32) if method == "mxfp8" else (128, 128)
+    return Layout(method, _blocks([values.get("weight_block_size", usual)]))
 
 
 def _read_schemes(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Returns what a compressed-tensors config says of weights, for each group of layers."""
-    groups = list((values.get("config_groups") or {}).values())
+    groups = _objects(values, "config_groups")
     for group in (values, *groups):
         _require(group, "format", *_FORMATS)
-    _require(values.get("sparsity_config") or {}, "format", "dense")
-    if (values.get("transform_config") or {}).get("config_groups"):
-        raise PackedError(".transform_config rotates activations, which is not done here")
-    return [group["weights"] for group in groups if group.get("weights")]
+    _require(_object(values, "sparsity_config"), "format", "dense")
+    if _object(values, "transform_config").get("config_groups"):
+        raise PackedError("transform_config rotates activations, which the worker does not do")
+    return [_object(group, "weights") for group in groups]
+
+
+def _object(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Returns an object in another one, which may be missing."""
+    value = values.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise PackedError(f"{key} is {shown(value)}; it must be an object")
+    return value or {}
+
+
+def _objects(values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """Returns the objects in an object, which may be missing."""
+    outer = _object(values, key)
+    return [_object(outer, each) for each in outer]
 
 
 def _require(values: Mapping[str, Any], key: str, *known: str) -> None:
     value = values.get(key)
-    if value is not None and str(value).lower() not in [each.lower() for each in known]:
-        raise PackedError(f": {key} is {shown(value)}; what is read is {', '.join(known)}")
+    if known and value is not None and str(value).lower() not in map(str.lower, known):
+        raise PackedError(f"{key} is {shown(value)}; what is read is {', '.join(known)}")
 
 
 def _blocks(sizes: Iterable[Any]) -> set[Block]:
