@@ -163,6 +163,7 @@ OTHERS: tuple[tuple[str, Any], ...] = (
     *(("rope_scaling", {"rope_type": "yarn", "factor": value}) for value in (0, "2", -4.0)),
     ("rope_scaling", {"rope_type": "longrope", "short_factor": ["a"], "long_factor": []}),
     *(("hidden_size", None), ("vocab_size", None), ("text_config", 7)),
+    *(("quantization_config", value) for value in (5, [1], {"quant_method": 5})),
     *(("tie_word_embeddings", "no"), ("initializer_range", "wide"), ("num_key_value_heads", 3)),
 )
 
@@ -278,9 +279,8 @@ def of_model() -> Iterator[Damage]:
     yield Damage("act", change(CONFIG, hidden_act="frob"), "hidden_act is 'frob', which", True)
     adapter = write("adapter_config.json", '{"base_model_name_or_path": "a/b"}')
     yield Damage("adapter", adapter, r'adapter_config\.json: it is an adapter of "a/b"; merge')
-    tensors = {"quant_method": "compressed-tensors", "format": "float-quantized"}
-    fp8 = change(CONFIG, quantization_config=tensors)
-    yield Damage("fp8", fp8, "quant_method is compressed-tensors, which needs .*pip install", True)
+    hqq = change(CONFIG, quantization_config={"quant_method": "hqq"})
+    yield Damage("hqq", hqq, "quant_method is hqq, which needs .*pip install hqq$", True)
 
 
 def of_tokenizer() -> Iterator[Damage]:

@@ -1,6 +1,9 @@
 """Checkpoints that are quantised already: what they mean, on top of it, and what is refused."""
 
+import importlib
+import importlib.util
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,11 +11,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
 from optimist_common.errors import SetupError
+from optimist_worker.model.division import StagePosition
+from optimist_worker.model.fit import check_packages
+from optimist_worker.model.fused import LlamaLayer, fuse
+from optimist_worker.model.loading import load_config
+from optimist_worker.model.memory import DeviceState
 from optimist_worker.model.model import load_model
+from optimist_worker.model.packed_checkpoint import open_packed
+from optimist_worker.model.rounding import Bits
 from tests.checkpoints import tiny_checkpoint
-from tests.worker.model.packing import FORMS, pack_checkpoint
+from tests.damage import CONFIG, change
+from tests.worker.model.packing import FLOAT, FORMS, pack_checkpoint, spread
+from tests.worker.step import SIZES, generate, local_runner
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -62,10 +75,8 @@ def test_what_a_config_asks_for_beside_unpacking_is_refused(
 ) -> None:
     source = tiny_checkpoint(tmp_path, "llama", intermediate_size=160)
     pack_checkpoint(source, tmp_path / "packed", FORMS[form])
-    config = json.loads((tmp_path / "packed" / "config.json").read_text())
     changed = {key: value for key, value in (FORMS[form].config | changes).items() if value != ...}
-    config["quantization_config"] = changed
-    (tmp_path / "packed" / "config.json").write_text(json.dumps(config))
+    change(CONFIG, quantization_config=changed)(tmp_path / "packed")
     assert words in refusal(tmp_path / "packed")
 
 
@@ -120,3 +131,137 @@ def test_stored_numbers_that_do_not_fit_together_are_refused(
         weights[f"{LAYER}.{key}"] = edit(part).contiguous()
     save_file(weights, file, metadata={"format": "pt"})
     assert words in refusal(tmp_path / "packed")
+
+
+@pytest.mark.parametrize("bits", [None, 8, 4])
+def test_our_layers_compute_on_top_of_it(bits: Bits | None, tmp_path: Path) -> None:
+    plain = pack_checkpoint(tiny_checkpoint(tmp_path, "qwen3"), tmp_path / "packed", FORMS["int4"])
+    texts, dtypes = [], set()
+    for path in (tmp_path / "packed", plain):
+        change(CONFIG, dtype="bfloat16")(path)
+        model = load_model(str(path), "auto" if bits is None else "bfloat16", "cpu")
+        fuse(model, bits)
+        layers = [part for part in model.module.modules() if isinstance(part, LlamaLayer)]
+        assert len(layers) == len(model.layers)
+        assert {layer.qkv.bits for layer in layers} == {bits or 0}
+        dtypes.add(model.dtype)
+        texts.append(generate(local_runner(model, DeviceState(model, SIZES)), [5, 9, 20], 24))
+    assert texts[0] == texts[1]
+    assert len(dtypes) == 1
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_stages_unpack_their_own_layers(*, stage: int, is_tied: bool, tmp_path: Path) -> None:
+    source = tiny_checkpoint(tmp_path, "llama", tie_word_embeddings=is_tied)
+    plain = pack_checkpoint(source, tmp_path / "packed", FORMS["fp8 block"])
+    wanted, found = (
+        load_model(str(path), "float32", "cpu", stage=StagePosition(stage, 2)).module.state_dict()
+        for path in (plain, tmp_path / "packed")
+    )
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+
+
+def test_experts_and_weights_in_several_files(tmp_path: Path) -> None:
+    """DeepSeek's own files have a matrix for each expert, which transformers joins."""
+    plain = pack_checkpoint(
+        tiny_checkpoint(tmp_path, "deepseek_v3"), tmp_path / "packed", FORMS["deepseek"]
+    )
+    weights = load_file(tmp_path / "packed" / "model.safetensors")
+    (tmp_path / "packed" / "model.safetensors").unlink()
+    # A matrix and its scales are not always in one file.
+    files = {name: f"{'scale' in name}.safetensors" for name in weights}
+    for file in set(files.values()):
+        part = {name: weights[name] for name in weights if files[name] == file}
+        save_file(part, tmp_path / "packed" / file, metadata={"format": "pt"})
+    index = json.dumps({"metadata": {}, "weight_map": files})
+    (tmp_path / "packed" / "model.safetensors.index.json").write_text(index)
+    wanted = load_model(str(plain), "float32", "cpu").module.state_dict()
+    assert any("experts" in name and weight.dim() == 3 for name, weight in wanted.items())
+    found = load_model(str(tmp_path / "packed"), "float32", "cpu").module.state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+
+
+def test_what_rounds_activations_and_keys_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = tiny_checkpoint(tmp_path, "llama")
+    plain = pack_checkpoint(source, tmp_path / "packed", FORMS["fp8 tensor"])
+    file = tmp_path / "packed" / "model.safetensors"
+    weights = load_file(file)
+    for name in ("k_scale", "v_scale", "k_proj.output_scale", "q_proj.input_zero_point"):
+        weights[f"model.layers.0.self_attn.{name}"] = torch.full((1,), 3.0)
+    save_file(weights, file, metadata={"format": "pt"})
+    change(CONFIG, quantization_config=FORMS["fp8 tensor"].config | {"kv_cache_scheme": FLOAT})(
+        tmp_path / "packed"
+    )
+    with caplog.at_level(logging.INFO):
+        found = load_model(str(tmp_path / "packed"), "float32", "cpu").module.state_dict()
+    wanted = load_model(str(plain), "float32", "cpu").module.state_dict()
+    assert all(torch.equal(found[name], weight) for name, weight in wanted.items())
+    (line,) = [line for line in caplog.messages if "unpacked" in line]
+    assert "activations, keys and values are not rounded" in line
+    assert "not used" not in caplog.text
+
+
+def test_random_weights_need_no_files(tmp_path: Path) -> None:
+    source = tiny_checkpoint(tmp_path, "llama")
+    pack_checkpoint(source, tmp_path / "packed", FORMS["gptq"])
+    (tmp_path / "packed" / "model.safetensors").unlink()
+    names = [
+        load_model(str(path), "float32", "cpu", dummy_weights=True).module.state_dict().keys()
+        for path in (source, tmp_path / "packed")
+    ]
+    assert names[0] == names[1]
+
+
+def test_a_gpu_takes_the_library_and_lacking_packages_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LlamaConfig(quantization_config=FORMS["gptq"].config)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    device = torch.device("cuda")
+    assert open_packed("name", "--model", config, device, has_weights=True) is None
+    with pytest.raises(SetupError, match=r"quant_method is gptq, .* install optimum gptqmodel$"):
+        check_packages("name", "--model", config, device)
+    # transformers would take its numbers for plain weights.
+    pack_checkpoint(tiny_checkpoint(tmp_path, "llama"), tmp_path / "packed", FORMS["modelopt"])
+    config = load_config(str(tmp_path / "packed"), "--model")
+    assert open_packed(str(tmp_path / "packed"), "--model", config, device, has_weights=True)
+
+
+LIBRARYS_OWN = [
+    name
+    for name, form in FORMS.items()
+    if form.config["quant_method"] == "compressed-tensors" and "actorder" not in str(form.config)
+]
+
+
+@pytest.mark.parametrize("form", LIBRARYS_OWN)
+def test_the_library_of_compressed_tensors_reads_the_same(form: str) -> None:
+    """It multiplies in the dtype of the scales, here single precision."""
+    compressors = pytest.importorskip("compressed_tensors.compressors")
+    quantization = importlib.import_module("compressed_tensors.quantization")
+    config = FORMS[form].config
+    scheme = quantization.QuantizationScheme(**config["config_groups"]["group_0"])
+    weight = torch.randn((96, 160), generator=torch.Generator().manual_seed(5))
+    packed = FORMS[form].pack(weight)
+    parts = {name: part for name, part in packed.parts.items() if name != "input_scale"}
+    parts["weight_scale"] = parts["weight_scale"].float()
+    compressor = compressors.BaseCompressor.get_value_from_registry(config["format"])
+    values = compressor.decompress(parts, scheme)["weight"]
+    assert torch.equal(values, packed.values.float())
+
+
+def test_the_library_of_compressed_tensors_reads_awq_the_same() -> None:
+    converters = pytest.importorskip("compressed_tensors.entrypoints.convert.converters")
+    weight = torch.randn((96, 160), generator=torch.Generator().manual_seed(5))
+    packed = FORMS["awq"].pack(weight)
+    converter = converters.AutoAWQConverter(group_size=32)
+    names = ("qweight", "scales", "qzeros")
+    values, scales, zeros = converter._convert_gemm_module(*(packed.parts[name] for name in names))
+    wide = (values.double() - spread(zeros, values.shape, 1, 32)) * spread(
+        scales, values.shape, 1, 32
+    )
+    assert torch.equal(wide, packed.values)

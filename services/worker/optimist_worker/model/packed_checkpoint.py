@@ -137,7 +137,8 @@ def open_packed(
     if not has_weights:
         return None
     logger.info(
-        "weights of %s are %s: they are unpacked, and nothing else is rounded", name, method
+        "weights of %s are %s and are unpacked; activations, keys and values are not rounded",
+        *(name, method),
     )
     with explained(f"{flag}: cannot read {name}"):
         directory = find_directory(name, flag) or snapshot_download(name, allow_patterns=_FILES)
