@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.model.packed import PackedError
 from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantization
 
 logger = logging.getLogger(__name__)
@@ -147,11 +148,13 @@ def built(name: str, flag: str, config: Any) -> Iterator[None]:
     """Explains why the class of a model cannot be built or loaded, in one line.
 
     Raises:
-        SetupError: The block raised whatever it did, but lack of memory.
+        SetupError: The block raised anything.
     """
     with explained(f"{flag}: cannot load {name}"):
         try:
             yield
+        except PackedError as error:
+            raise SetupError(f"{flag}: {name}: {error}") from None
         except torch.OutOfMemoryError as error:
             raise SetupError(
                 f"{flag}: {name} does not fit into the memory of the device; choose a smaller "

@@ -12,12 +12,17 @@ from typing import Any, NamedTuple
 import torch
 
 Block = tuple[int, int]
-"""Outputs and inputs that share a scale."""
+"""Numbers of outputs and inputs, such as those that share a scale."""
+WHOLE: Block = (0, 0)
+"""One scale for all; 0 stands for as many as there are."""
+BY_OUTPUT: Block = (1, 0)
 Part = Any
 """A tensor of a safetensors file that is read when it is indexed."""
 MATRICES = ("weight", "weight_packed", "qweight")
 SCALES = ("weight_scale", "weight_scale_inv", "scales")
-_ROUNDED = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8")
+_FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+_SCALES = ("F64", "F32", "F16", "BF16", "F8_E8M0", "U8")
+_INDICES = ("I32", "I64")
 _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
@@ -87,12 +92,14 @@ class Layout(NamedTuple):
     """What a config says of packed matrices."""
 
     method: str
-    blocks: Collection[Block] = ()
-    """That may share a scale, beside a whole matrix and one output of it."""
+    blocks: Collection[Block] = (WHOLE, BY_OUTPUT)
+    """What shares a scale, in one matrix or another."""
     bits: Collection[int] = ()
     """That pack-quantized matrices may have."""
     zero_offset: int = 0
     """What is added to zero points as they are stored."""
+    needed: Collection[str] = ()
+    """Tensors that each matrix has beside scales."""
 
 
 class PackedModule:
@@ -108,6 +115,8 @@ class PackedModule:
         Raises:
             PackedError: The tensors do not fit together, or mean something that is not known.
         """
+        for key in self._layout.needed:
+            self._part(key)
         if "weight_packed" in self._parts:
             shape, grid, read = self._compressed()
         elif "qweight" in self._parts:
@@ -121,17 +130,17 @@ class PackedModule:
 
     def _scaled(self) -> tuple[Block, Block, Callable[[], Stored]]:
         """Reads a matrix of FP8 or 8-bit integers, as it lies."""
-        weight, dtype = self._parts["weight"], self._parts["weight"].get_dtype()
-        may_be_integers = self._layout.method == "compressed-tensors"
-        if dtype not in _ROUNDED or (dtype == "I8" and not may_be_integers):
-            raise PackedError(f"{self._name}.weight is {dtype} and has a scale, which is unknown")
-        (scale,) = (self._parts[key] for key in SCALES if key in self._parts)
-        zeros = self._parts.get("weight_zero_point")
+        has_integers = self._layout.method == "compressed-tensors"
+        weight = self._part("weight", *_FP8, *(("I8",) if has_integers else ()))
+        (key,) = (key for key in SCALES if key in self._parts)
+        scale, zeros = self._part(key, *_SCALES), self._parts.get("weight_zero_point")
         shape, sizes = self._matrix_shape("weight"), scale.get_shape()
         # One for all may have no dimension, one for each output only one.
         grid = (sizes[0], 1) if len(sizes) == 1 else tuple(sizes) or (1, 1)
-        if len(grid) != 2 or (zeros is not None and zeros.get_shape() != sizes):
-            raise PackedError(f"{self._name}: scales have the shape {sizes}, zero points another")
+        if len(grid) != 2:
+            raise PackedError(f"{self._name}.{key} has the shape {sizes}; it must be a matrix")
+        if zeros is not None:
+            self._require("weight_zero_point", *sizes)
 
         def read() -> Stored:
             found = None if zeros is None else zeros[...].view(grid)
@@ -141,8 +150,10 @@ class PackedModule:
 
     def _compressed(self) -> tuple[Block, Block, Callable[[], Stored]]:
         """Reads pack-quantized: inputs side by side in 32 bits, of zero points outputs."""
-        packed, scale = self._part("weight_packed"), self._part("weight_scale")
-        outputs, inputs = self._part("weight_shape")[...].tolist()
+        packed, scale = self._packed_words("weight_packed"), self._part("weight_scale", *_SCALES)
+        shape = self._part("weight_shape", *_INDICES)
+        self._require("weight_shape", 2)
+        outputs, inputs = shape[...].tolist()
         width, grid = self._matrix_shape("weight_packed")[1], self._matrix_shape("weight_scale")
         fitting = [bits for bits in self._layout.bits if _words(inputs, bits) == width]
         if len(fitting) != 1 or 32 % fitting[0]:
@@ -153,8 +164,9 @@ class PackedModule:
         (bits,) = fitting
         self._require("weight_packed", outputs, width)
         groups = self._groups("weight_g_idx", inputs)
-        zeros = self._parts.get("weight_zero_point")
-        if zeros is not None:
+        zeros = None
+        if "weight_zero_point" in self._parts:
+            zeros = self._packed_words("weight_zero_point")
             self._require("weight_zero_point", _words(outputs, bits), grid[1])
 
         def read() -> Stored:
@@ -168,7 +180,8 @@ class PackedModule:
     def _gptq(self) -> tuple[Block, Block, Callable[[], Stored]]:
         """Reads GPTQ's: transposed, inputs one above the other in 32 bits."""
         (groups, outputs), bits = self._matrix_shape("scales"), self._bits()
-        weight, scale, zeros = self._part("qweight"), self._part("scales"), self._part("qzeros")
+        weight, zeros = self._packed_words("qweight"), self._packed_words("qzeros")
+        scale = self._part("scales", *_SCALES)
         inputs = self._matrix_shape("qweight")[0] * 32 // bits
         self._require("qweight", _words(inputs, bits), outputs)
         by_input, offset = self._groups("g_idx", inputs), self._layout.zero_offset
@@ -184,7 +197,8 @@ class PackedModule:
     def _awq(self) -> tuple[Block, Block, Callable[[], Stored]]:
         """Reads AWQ's: transposed, eight outputs in 32 bits in an order of their own."""
         (groups, outputs), bits = self._matrix_shape("scales"), self._bits()
-        weight, scale, zeros = self._part("qweight"), self._part("scales"), self._part("qzeros")
+        weight, zeros = self._packed_words("qweight"), self._packed_words("qzeros")
+        scale = self._part("scales", *_SCALES)
         inputs = self._matrix_shape("qweight")[0]
         self._require("qweight", inputs, _words(outputs, bits))
         if bits != 4 or outputs % 8:
@@ -205,39 +219,53 @@ class PackedModule:
         width = self._matrix_shape("qzeros")[1]
         found = [bits for bits in (2, 4, 8) if _words(outputs, bits) == width]
         if len(found) != 1:
-            raise PackedError(f"{self._name}: weights of 2, 4 and 8 bits are known, and no others")
+            raise PackedError(
+                f"{self._name}.qzeros has {width} words for {outputs} outputs; that must be 2, 4 "
+                "or 8 bits each"
+            )
         self._require("qzeros", groups, width)
         return found[0]
 
     def _groups(self, key: str, inputs: int) -> Part | None:
         """Returns which group each input is of, if inputs were put in another order."""
-        if key in self._parts and self._part(key).get_shape() != [inputs]:
-            raise PackedError(f"{self._name}.{key} must have one number for each input ({inputs})")
-        return self._parts.get(key)
+        if key not in self._parts:
+            return None
+        self._require(key, inputs)
+        return self._part(key, *_INDICES)
 
     def _find_block(self, shape: Block, grid: Block) -> Block:
         """Returns what a scale stands for, of what the config names."""
-        blocks = {shape, (1, shape[1]), *self._layout.blocks}
+        blocks = {
+            (min(rows or shape[0], shape[0]), min(columns or shape[1], shape[1]))
+            for rows, columns in self._layout.blocks
+        }
         found = {
-            (min(rows, shape[0]), min(columns, shape[1]))
-            for rows, columns in blocks
-            if (-(-shape[0] // rows), -(-shape[1] // columns)) == grid
+            block
+            for block in blocks
+            if (-(-shape[0] // block[0]), -(-shape[1] // block[1])) == grid
         }
         if len(found) != 1:
             raise PackedError(
-                f"{self._name} has {list(shape)} weights and {list(grid)} scales, which fit none "
-                f"of the blocks in config.json ({sorted(self._layout.blocks)})"
+                f"{self._name} has {list(shape)} weights and {list(grid)} scales; the blocks that "
+                f"share one are {', '.join(map(str, sorted(blocks))) or 'none'} by config.json"
             )
         return found.pop()
 
-    def _part(self, key: str) -> Part:
+    def _part(self, key: str, *dtypes: str) -> Part:
+        """Returns a tensor of one of some dtypes."""
         if key not in self._parts:
             raise PackedError(f"{self._name}.{key} is missing")
+        found = self._parts[key].get_dtype()
+        if dtypes and found not in dtypes:
+            raise PackedError(f"{self._name}.{key} is {found}; it must be {' or '.join(dtypes)}")
         return self._parts[key]
+
+    def _packed_words(self, key: str) -> Part:
+        return self._part(key, "I32")
 
     def _matrix_shape(self, key: str) -> Block:
         sizes = self._part(key).get_shape()
-        if len(sizes) != 2:
+        if len(sizes) != 2 or 0 in sizes:
             raise PackedError(f"{self._name}.{key} has the shape {sizes}; it must be a matrix")
         return sizes[0], sizes[1]
 

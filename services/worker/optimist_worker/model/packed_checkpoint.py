@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from optimist_common.model_files.json_file import shown
 from optimist_common.model_files.tokenizer import explained
 from optimist_common.model_files.weights import read_headers
 from optimist_worker.model.packed import (
+    BY_OUTPUT,
     MATRICES,
     SCALES,
+    WHOLE,
     Block,
     Layout,
     PackedError,
@@ -164,21 +166,28 @@ def read_layout(values: Mapping[str, Any]) -> Layout:
     method = values["quant_method"]
     if method == "compressed-tensors":
         schemes = _read_schemes(values)
-        sizes = [(1, scheme.get("group_size")) for scheme in schemes]
-        sizes += [scheme.get("block_structure") for scheme in schemes]
         bits = [scheme.get("num_bits", 8) for scheme in schemes]
-        return Layout(method, _blocks(sizes), [each for each in bits if type(each) is int])
+        return Layout(
+            method,
+            [block for scheme in schemes for block in _blocks(_scheme_block(scheme))],
+            [each for each in bits if type(each) is int],
+            needed=_needed(schemes),
+        )
     if method in ("gptq", "awq"):
         _require(values, "version", *(("gemm",) if method == "awq" else ()))
         _require(values, "checkpoint_format", "gptq", "gptq_v2")
         # Layers may have sizes of their own.
-        sizes = [(1, each.get("group_size")) for each in (values, *_objects(values, "dynamic"))]
+        sizes = [each.get("group_size") for each in (values, *_objects(values, "dynamic"))]
         is_first = values.get("checkpoint_format") != "gptq_v2"
-        return Layout(method, _blocks(sizes), zero_offset=int(is_first))
+        needed = ["g_idx"] * (values.get("desc_act") is True)
+        return Layout(method, _blocks(*[(1, size) for size in sizes]), (), int(is_first), needed)
     if method == "modelopt":
         _require(values, "quant_algo", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_PB_WO")
-    usual = (1, 32) if method == "mxfp8" else (128, 128)
-    return Layout(method, _blocks([values.get("weight_block_size", usual)]))
+    usual = {"fp8": (128, 128), "mxfp8": (1, 32)}.get(method)
+    if values.get("quant_algo") == "FP8_PB_WO":
+        usual = (128, 128)
+    size = values.get("weight_block_size", usual)
+    return Layout(method) if size is None else Layout(method, _blocks(size))
 
 
 def _read_schemes(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -189,7 +198,29 @@ def _read_schemes(values: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     _require(_object(values, "sparsity_config"), "format", "dense")
     if _object(values, "transform_config").get("config_groups"):
         raise PackedError("transform_config rotates activations, which the worker does not do")
-    return [_object(group, "weights") for group in groups]
+    schemes = [_object(group, "weights") for group in groups]
+    for scheme in schemes:
+        _require(scheme, "strategy", "tensor", "channel", "group", "block")
+    return [scheme for scheme in schemes if scheme]
+
+
+def _needed(schemes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns what all schemes need; which of them a layer has is not looked up."""
+    needed = {"weight_zero_point": ("symmetric", False), "weight_g_idx": ("actorder", "group")}
+    return [
+        part
+        for part, (key, value) in needed.items()
+        if schemes and all(scheme.get(key) == value for scheme in schemes)
+    ]
+
+
+def _scheme_block(scheme: Mapping[str, Any]) -> Any:
+    """Returns what shares a scale by a scheme, without strategy as the library takes it."""
+    size = scheme.get("group_size")
+    strategy = scheme.get("strategy") or ("tensor" if size is None else "group")
+    if strategy == "block":
+        return scheme.get("block_structure")
+    return {"tensor": WHOLE, "channel": BY_OUTPUT}.get(strategy, (1, size))
 
 
 def _object(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -212,11 +243,11 @@ def _require(values: Mapping[str, Any], key: str, *known: str) -> None:
         raise PackedError(f"{key} is {shown(value)}; what is read is {', '.join(known)}")
 
 
-def _blocks(sizes: Iterable[Any]) -> set[Block]:
-    """Returns sizes of blocks; what is none matches nothing."""
-    return {
-        (each[0], each[1])
+def _blocks(*sizes: Any) -> list[Block]:
+    """Returns sizes of blocks that can be, in which -1 stands for as many inputs as there are."""
+    return [
+        (each[0], max(each[1], 0))
         for each in sizes
         if isinstance(each, list | tuple) and len(each) == 2
-        if all(type(size) is int and size > 0 for size in each)
-    }
+        if all(type(size) is int and size >= -1 for size in each)
+    ]
