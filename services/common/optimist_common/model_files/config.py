@@ -113,7 +113,10 @@ def check_value(key: str, value: Any, name: str) -> None:
         raise _wrong(name, key, value, "true or false")
 
 
-_MAY_BE_LISTS = ("intermediate_size", "num_key_value_heads", "num_attention_heads", *_TOKENS)
+_MAY_BE_LISTS = (
+    *("intermediate_size", "num_key_value_heads", "num_attention_heads"),
+    *("bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
 """Some architectures have one number for each layer, some models several end tokens."""
 
 
@@ -137,15 +140,17 @@ def _check_rope(rope: Any, name: str) -> None:
     if not isinstance(rope, dict):
         raise FileError(f"{name} is {shown(rope)}; it must be an object")
     for key, value in rope.items():
-        if isinstance(value, dict):
-            _check_rope(value, f"{name}.{key}")
-        elif key in ("rope_type", "type"):
+        if key in ("rope_type", "type"):
             if not isinstance(value, str):
                 raise FileError(f"{name}.{key} is {shown(value)}; it must be a text")
         elif key in ("short_factor", "long_factor"):
             is_list = isinstance(value, list) and len(value) <= 2**16
             if not is_list or not all(_is_number(each) and each > 0 for each in value):
                 raise FileError(f"{name}.{key} must be a list of numbers above 0")
+        elif key in _POSITIVE or value is None:
+            check_value(key, value, name)
+        elif isinstance(value, dict) or key.endswith("_attention"):
+            _check_rope(value, f"{name}.{key}")
         else:
             check_value(key, value, name)
 

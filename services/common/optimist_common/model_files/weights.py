@@ -26,6 +26,7 @@ _BITS = {
     "F6_E3M2": 6,
 }
 _MAX_DIMENSIONS = 16
+_EXPERT = re.compile(r"(.*\bexperts\.)(\d{1,5})\.(.+)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,5})\.")
 
 
@@ -108,6 +109,43 @@ def check_fit(weights: Mapping[str, Weight], config: Mapping[str, Any]) -> None:
         number = part.get(key)
         if isinstance(number, int) and number > 1 and number not in sizes:
             raise FileError(f"config.json: {key} is {number}, and no weight has that size")
+    _check_experts(weights)
+    if all(each.get("quantization_config") is None for each in (config, part)):
+        _check_plain(weights)
+
+
+def _check_experts(weights: Mapping[str, Weight]) -> None:
+    """Raises FileError unless all experts of a layer have the same matrices, which are joined."""
+    layers: dict[str, dict[str, set[str]]] = {}
+    for name in weights:
+        if match := _EXPERT.match(name):
+            before, number, after = match.groups()
+            matrix = after.rpartition(".")[0] or after
+            layers.setdefault(before, {}).setdefault(number, set()).add(matrix)
+    for before, experts in layers.items():
+        whole = set().union(*experts.values())
+        for number in map(str, range(len(experts))):
+            if lacking := whole - experts.get(number, set()):
+                raise FileError(
+                    f"{before}{number}.{min(lacking)} is missing; other experts have it"
+                )
+
+
+def _check_plain(weights: Mapping[str, Weight]) -> None:
+    """Raises FileError for matrices of experts that are unlike, or packed in an unknown way."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, weight in weights.items():
+        if name.endswith("weight") and weight.dtype[0] in "IUC":
+            raise FileError(
+                f"{name} is {weight.dtype}, and config.json has no quantization_config that says "
+                "what it means"
+            )
+        if match := _EXPERT.match(name):
+            shape = shapes.setdefault(f"{match[1]}*.{match[3]}", weight.shape)
+            if shape != weight.shape:
+                raise FileError(
+                    f"{name} has the shape {list(weight.shape)}, and another expert's {list(shape)}"
+                )
 
 
 def pickles(directory: Path) -> list[str]:
@@ -141,6 +179,8 @@ def _shards(directory: Path) -> dict[str, str]:
     shards = index.get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise FileError(f"{INDEX}: weight_map must be an object with a file for each weight")
+    if not isinstance(index.get("metadata"), dict):
+        raise FileError(f"{INDEX}: metadata must be an object, which may be empty")
     for name, file in shards.items():
         is_beside = isinstance(file, str) and Path(file).name == file
         if not is_beside or not file.endswith(".safetensors"):
