@@ -57,6 +57,11 @@ def fp8(
     return Packed({"weight": stored, name: scales} | extra, values)
 
 
+def fp8_tensor(weight: torch.Tensor, shape: tuple[int, ...], name: str = "weight_scale") -> Packed:
+    """One scale for all, of some shape."""
+    return fp8(weight, weight.shape[0], weight.shape[1], name, shape=shape)
+
+
 def mxfp8(weight: torch.Tensor) -> Packed:
     exponents = torch.log2(largest(weight, 1, 32) / 448).ceil()
     scales = spread(exponents.exp2(), weight.shape, 1, 32)
@@ -164,7 +169,8 @@ def tensors(format_name: str, **weights: Any) -> dict[str, Any]:
     """Returns the config of compressed-tensors for one kind of weights."""
     group = {"targets": ["Linear"], "weights": weights, "output_activations": None}
     group |= {"input_activations": {"num_bits": 8, "type": "float", "dynamic": True}}
-    config = {"quant_method": "compressed-tensors", "format": format_name, "ignore": ["lm_head"]}
+    config: dict[str, Any] = {"quant_method": "compressed-tensors"}
+    config |= {"format": format_name, "ignore": ["lm_head"]}
     config |= {"config_groups": {"group_0": group}, "quantization_status": "compressed"}
     return config | {"kv_cache_scheme": None, "global_compression_ratio": 1.0}
 
@@ -179,7 +185,7 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "z
 FORMS: dict[str, Form] = {
     "fp8 tensor": Form(
         tensors("float-quantized", **FLOAT, strategy="tensor"),
-        lambda weight: fp8(weight, *weight.shape, shape=(1,)),
+        lambda weight: fp8_tensor(weight, (1,)),
     ),
     "fp8 channel": Form(
         tensors("float-quantized", **FLOAT, strategy="channel"),
@@ -191,7 +197,7 @@ FORMS: dict[str, Form] = {
     ),
     "fp8 naive": Form(
         tensors("naive-quantized", **FLOAT, strategy="tensor"),
-        lambda weight: fp8(weight, *weight.shape, shape=()),
+        lambda weight: fp8_tensor(weight, ()),
     ),
     "int8": Form(tensors("int-quantized", **INT8, symmetric=True), integers),
     "int8 with zeros": Form(
@@ -219,12 +225,12 @@ FORMS: dict[str, Form] = {
     "mxfp8": Form({"quant_method": "mxfp8"}, mxfp8),
     "ministral": Form(
         {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None},
-        lambda weight: fp8(weight, *weight.shape, "weight_scale_inv", shape=()),
+        lambda weight: fp8_tensor(weight, (), "weight_scale_inv"),
     ),
     "fbgemm": Form({"quant_method": "fbgemm_fp8"}, lambda weight: fp8(weight, 1, weight.shape[1])),
     "modelopt": Form(
         {"quant_method": "modelopt", "quant_algo": "FP8"},
-        lambda weight: fp8(weight, *weight.shape, shape=()),
+        lambda weight: fp8_tensor(weight, ()),
     ),
     "gptq": Form(GPTQ, lambda weight: gptq(weight, 4, 32, offset=1, shuffles=False)),
     "gptq by activations": Form(

@@ -247,7 +247,8 @@ def test_random_weights_need_no_files(tmp_path: Path) -> None:
 def test_a_gpu_takes_the_library_and_lacking_packages_are_named_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = LlamaConfig(quantization_config=FORMS["gptq"].config)
+    config: Any = LlamaConfig()
+    config.quantization_config = FORMS["gptq"].config
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     device = torch.device("cuda")
     assert open_packed("name", "--model", config, device, has_weights=True) is None

@@ -37,7 +37,7 @@ _FORMATS = (
     *("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
     *("mxfp8-quantized", "mixed-precision", "dense"),
 )
-_FILES = ("*.json", "model*.safetensors")
+_FILES = ["*.json", "model*.safetensors"]
 _PLAIN = ("F64", "F32", "F16", "BF16")
 # What rounds activations, keys and values, which are not rounded here.
 _UNUSED = re.compile(
@@ -58,7 +58,9 @@ class PackedCheckpoint:
         self.directory, self._layout = directory, layout
         headers = read_headers(directory)
         files = {each.file for each in headers.values()}
-        opened = {file: safe_open(directory / file, framework="pt") for file in files}
+        opened: dict[str, Any] = {
+            file: safe_open(directory / file, framework="pt") for file in files
+        }
         self._parts = {name: opened[each.file].get_slice(name) for name, each in headers.items()}
 
     def weights(self, dtype: torch.dtype) -> dict[str, Part | PackedMatrix]:
