@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from optimist_common.errors import SetupError
-from optimist_worker.model.fit import built, outline
+from optimist_worker.model.fit import built, make_module
 
 
 def check_division(
@@ -169,7 +169,7 @@ def plan_cut(name: str, config: Any, position: StagePosition) -> StageCut:
         SetupError: The model cannot be divided into so many stages.
     """
     with built(name, "--model", config):
-        model = outline(config)
+        model = make_module(config)
     num_layers = config.get_text_config().num_hidden_layers
     if num_layers < position.num_stages:
         raise SetupError(

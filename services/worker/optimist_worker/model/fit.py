@@ -101,7 +101,7 @@ def check_fit(
                 **source,
             )
         else:
-            module = outline(config, dtype)
+            module = make_module(config, dtype)
     if has_weights:
         _check_report(name, flag, module, report)
     num_bytes = sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
@@ -113,10 +113,12 @@ def check_fit(
         )
 
 
-def outline(config: Any, dtype: torch.dtype | None = None) -> Any:
-    """Returns a decoder without data, on the meta device."""
+def make_module(
+    config: Any, dtype: torch.dtype | None = None, device: torch.device | str = "meta"
+) -> Any:
+    """Returns a decoder as its class initialises it; on the meta device it has no data."""
     auto_model: Any = AutoModelForCausalLM
-    with torch.device("meta"):
+    with torch.device(device):
         return auto_model.from_config(
             config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
         )
@@ -133,7 +135,7 @@ def model_source(
     if packed is None:
         source = {"pretrained_model_name_or_path": name, "use_safetensors": True}
         return AutoModelForCausalLM, source | {"trust_remote_code": False}
-    whole = outline(config)
+    whole = make_module(config)
     weights = packed.weights(dtype)
     if device.type == "meta":
         weights = {

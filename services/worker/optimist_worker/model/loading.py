@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     GenerationConfig,
     PreTrainedConfig,
 )
@@ -23,7 +22,7 @@ from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
 from optimist_worker.model.division import StageCut
-from optimist_worker.model.fit import built, finite_fault, model_source
+from optimist_worker.model.fit import built, finite_fault, make_module, model_source
 from optimist_worker.model.linear import prefers_panels
 from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantization
 
@@ -253,14 +252,10 @@ def make_dummy_weights(
     """
     logger.info("making dummy weights for %s", name)
     begin = time.monotonic()
-    auto_model: Any = AutoModelForCausalLM
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.device(device):
+    with torch.random.fork_rng(devices=devices), built(name, flag, config):
         torch.manual_seed(_DUMMY_SEED)
-        with built(name, flag, config):
-            module = auto_model.from_config(
-                config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
-            )
+        module = make_module(config, dtype, device)
     if (generation := _read_generation_config(name, flag)) is not None:
         # It may name more end tokens than the model's own config.
         module.generation_config = generation
