@@ -163,7 +163,7 @@ OTHERS: tuple[tuple[str, Any], ...] = (
     *(("rope_scaling", {"rope_type": "yarn", "factor": value}) for value in (0, "2", -4.0)),
     ("rope_scaling", {"rope_type": "longrope", "short_factor": ["a"], "long_factor": []}),
     *(("hidden_size", None), ("vocab_size", None), ("text_config", 7)),
-    ("rope_scaling", {"rope_type": "default", "rope_theta": {}}),
+    *(("rope_parameters", {"rope_type": "default", "rope_theta": each}) for each in ({}, None)),
     *(("rope_parameters", {"full_attention": value}) for value in (5, "x")),
     ("rope_parameters", {"rope_type": {"rope_type": "default"}}),
     ("pad_token_id", [2]),

@@ -260,6 +260,27 @@ def test_a_gpu_takes_the_library_and_lacking_packages_are_named_at_once(
     assert open_packed(str(tmp_path / "packed"), "--model", config, device, has_weights=True)
 
 
+def test_experts_in_4_bit_floats_are_unpacked_by_transformers(tmp_path: Path) -> None:
+    """As gpt-oss is published."""
+    path, meant = tiny_checkpoint(tmp_path, "gpt_oss"), {}
+    weights = load_file(path / "model.safetensors")
+    values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    values = torch.cat((values, -values))
+    for name in [name for name in weights if name.endswith(("experts.gate_up_proj", "down_proj"))]:
+        num_experts, inputs, outputs = weights.pop(name).shape
+        codes = torch.randint(0, 16, (num_experts, outputs, inputs // 32, 16, 2))
+        exponents = torch.randint(120, 126, (num_experts, outputs, inputs // 32))
+        numbers = values[codes].flatten(3) * (exponents - 127).float().exp2()[..., None]
+        meant[name] = numbers.flatten(2).transpose(1, 2)
+        weights[f"{name}_blocks"] = (codes[..., 0] | codes[..., 1] << 4).to(torch.uint8)
+        weights[f"{name}_scales"] = exponents.to(torch.uint8)
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    change(CONFIG, quantization_config={"quant_method": "mxfp4"})(path)
+    found = load_model(str(path), "float32", "cpu").module.state_dict()
+    assert meant
+    assert all(torch.equal(found[name], weight) for name, weight in meant.items())
+
+
 LIBRARYS_OWN = [
     name
     for name, form in FORMS.items()

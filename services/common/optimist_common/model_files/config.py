@@ -147,6 +147,8 @@ def _check_rope(rope: Any, name: str) -> None:
             is_list = isinstance(value, list) and len(value) <= 2**16
             if not is_list or not all(_is_number(each) and each > 0 for each in value):
                 raise FileError(f"{name}.{key} must be a list of numbers above 0")
+        elif key == "rope_theta" and value is None:
+            raise FileError(f"{name}.{key} is null; it must be a number above 0")
         elif key in _POSITIVE or value is None:
             check_value(key, value, name)
         elif isinstance(value, dict) or key.endswith("_attention"):
