@@ -245,7 +245,7 @@ def test_random_weights_need_no_files(tmp_path: Path) -> None:
 
 
 def test_a_gpu_takes_the_library_and_lacking_packages_are_named_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config: Any = LlamaConfig()
     config.quantization_config = FORMS["gptq"].config
@@ -254,10 +254,16 @@ def test_a_gpu_takes_the_library_and_lacking_packages_are_named_at_once(
     assert open_packed("name", "--model", config, device, has_weights=True) is None
     with pytest.raises(SetupError, match=r"quant_method is gptq, .* install optimum gptqmodel$"):
         check_packages("name", "--model", config, device)
-    # transformers would take its numbers for plain weights.
-    pack_checkpoint(tiny_checkpoint(tmp_path, "llama"), tmp_path / "packed", FORMS["modelopt"])
-    config = load_config(str(tmp_path / "packed"), "--model")
-    assert open_packed(str(tmp_path / "packed"), "--model", config, device, has_weights=True)
+
+
+@pytest.mark.parametrize("form", ["int4", "modelopt"])
+def test_what_a_library_would_unpack_too_is_unpacked_on_a_gpu(form: str, tmp_path: Path) -> None:
+    """compressed-tensors would round activations, and take numbers of modelopt for weights."""
+    path = tmp_path / "packed"
+    pack_checkpoint(tiny_checkpoint(tmp_path, "llama"), path, FORMS[form])
+    config = load_config(str(path), "--model")
+    assert open_packed(str(path), "--model", config, torch.device("cuda"), has_weights=True)
+    assert not hasattr(config, "quantization_config")
 
 
 def test_experts_in_4_bit_floats_are_unpacked_by_transformers(tmp_path: Path) -> None:

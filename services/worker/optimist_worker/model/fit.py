@@ -26,7 +26,6 @@ _PACKAGES = {
     "auto-round": ("auto_round",),
     "awq": ("gptqmodel",),
     "bitsandbytes": ("bitsandbytes",),
-    "compressed-tensors": ("compressed_tensors",),
     "eetq": ("kernels",),
     "gptq": ("optimum", "gptqmodel"),
     "hqq": ("hqq",),
@@ -35,7 +34,7 @@ _PACKAGES = {
     "torchao": ("torchao",),
 }
 """What transformers imports for the forms of weights that it reads, one after the other."""
-_PACKAGES_ON_A_GPU = dict.fromkeys(("compressed-tensors", "fp8", "mxfp8", "mxfp4"), ("kernels",))
+_PACKAGES_ON_A_GPU = dict.fromkeys(("fp8", "mxfp8", "mxfp4"), ("kernels",))
 _LAYER = re.compile(r"^(.*?(?:layers?|blocks?|h)\.)(\d+)\.")
 # Tables that older versions of the classes saved and that are computed now.
 _TABLES = re.compile(r"inv_freq$|masked_bias$|\.attn\.bias$|\.attention\.bias$")

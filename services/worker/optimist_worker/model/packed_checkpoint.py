@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are quantised already, read on a CPU as if they were plain."""
+"""Checkpoints whose weights are quantised already, read as if they were plain."""
 
 import logging
 import re
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 METHODS = ("compressed-tensors", "fp8", "mxfp8", "fbgemm_fp8", "modelopt", "gptq", "awq")
 """Values of `quant_method` that are unpacked."""
+_KEPT_ON_A_GPU = ("fp8", "mxfp8", "fbgemm_fp8", "gptq", "awq")
+"""Of them, those whose libraries have kernels that transformers computes with."""
 _FORMATS = (
     *("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
     *("mxfp8-quantized", "mixed-precision", "dense"),
@@ -104,7 +106,7 @@ def open_packed(
 ) -> PackedCheckpoint | None:
     """Opens the weights of a model that are quantised already, if they are to be unpacked.
 
-    That is on a CPU, and wherever transformers does not know the form. The config then describes a
+    That is on a CPU, and wherever no library would keep them packed. The config then describes a
     plain model: what it says of the form is taken out.
 
     Args:
@@ -125,7 +127,8 @@ def open_packed(
         return None
     method, where = values.get("quant_method"), f"{flag}: {name}: config.json: quantization_config"
     libraries = {key.removesuffix("_4bit").removesuffix("_8bit") for key in AUTO_QUANTIZER_MAPPING}
-    if method in libraries and (device.type != "cpu" or method not in METHODS):
+    is_kept = method in _KEPT_ON_A_GPU and device.type != "cpu"
+    if method in libraries and (is_kept or method not in METHODS):
         return None
     if method not in METHODS:
         raise SetupError(
