@@ -21,6 +21,7 @@ from optimist_worker.model.loading import (
     make_dummy_weights,
     take_device,
 )
+from optimist_worker.model.packed_checkpoint import open_packed
 
 _PROBE = "optimist_probe"
 _NOTHING = LayerSpec(0, 0, 0)
@@ -155,6 +156,7 @@ def load_model(
     check_model(name, flag, needs_weights=not dummy_weights)
     device = take_device(device_name)
     config = load_config(name, flag)
+    packed = open_packed(name, flag, config, device, has_weights=not dummy_weights)
     check_packages(name, flag, config, device)
     has_kernels = kernels and tensor_parallel_size == 1
     dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
@@ -165,14 +167,14 @@ def load_model(
             size_flag = "--drafter-tensor-parallel-size"
         check_division(name, text_config, tensor_parallel_size, size_flag)
     AttentionInterface.register(NAME, paged_attention)
-    check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights)
+    check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights, packed=packed)
     cut = None if stage is None else plan_cut(name, config, stage)
     if dummy_weights:
         module = make_dummy_weights(name, flag, config, dtype, device)
         if cut is not None:
             cut.remove_others(module)
     else:
-        module = load_weights(name, flag, config, dtype, device, tensor_parallel_size, cut)
+        module = load_weights(name, flag, config, dtype, device, tensor_parallel_size, cut, packed)
     module.eval().requires_grad_(False)
     own = range(text_config.num_hidden_layers)
     vocab_size = 0
