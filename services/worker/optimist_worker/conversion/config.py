@@ -20,9 +20,7 @@ _TYPES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {}),
     "gemma3": ("gemma3_text", {}),
     "gpt2": ("gpt2", {}),
-    "stablelm": ("stablelm", {}),
     "starcoder2": ("starcoder2", {}),
-    "nemotron": ("nemotron", {}),
 }
 # What a config may call the value of a key.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -34,9 +32,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "attention.head_count_kv": ("num_key_value_heads",),
     "attention.key_length": ("head_dim",),
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
-    "attention.layer_norm_epsilon": (
-        *("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"),
-    ),
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "norm_epsilon"),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
     "expert_count": ("num_experts",),
@@ -44,11 +40,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "expert_weights_norm": ("norm_topk_prob",),
-    "use_parallel_residual": ("use_parallel_residual",),
     "vocab_size": ("vocab_size",),
 }
 _REQUIRED = ("context_length", "block_count", "embedding_length", "attention.head_count")
-_PARTLY_ROTATED = {"phi3", "stablelm", "nemotron"}
 # How many layers until one has full attention.
 _GEMMA_PERIODS = {"gemma2": 2, "gemma3": 6}
 _GEMMA_DEPTHS = {18, 26, 32, 34, 42, 48}
@@ -73,8 +67,11 @@ def read_config(file: GgufFile) -> Any:
     head_dim = _head_dim(keys, values)
     if hasattr(defaults, "head_dim"):
         values["head_dim"] = head_dim
+    heads = values["num_attention_heads"]
     if hasattr(defaults, "num_key_value_heads"):
-        values.setdefault("num_key_value_heads", values["num_attention_heads"])
+        values.setdefault("num_key_value_heads", heads)
+    elif keys.take("attention.head_count_kv", heads) != heads:
+        raise file.refusal("its heads share keys and values")
     values |= _windows(keys, defaults, values)
     values |= _attention_scale(keys, values, head_dim)
     if hasattr(defaults, "rope_parameters"):
@@ -92,8 +89,6 @@ def _by_flags(file: GgufFile, defaults: Any) -> dict[str, Any]:
         "attention_bias": attention,
         "mlp_bias": feed_forward,
         "use_bias": attention or feed_forward,
-        "use_qkv_bias": attention,
-        "use_parallel_residual": "ffn_norm.weight" not in parts,
     }
     ids = {"bos": "bos", "eos": "eos", "pad": "padding"}
     return {
@@ -170,7 +165,7 @@ def _attention_scale(keys: Keys, values: dict[str, Any], head_dim: int) -> dict[
             raise keys.file.refusal(f"its attention scale ({scale:g}) is not read")
         return {}
     if scale:
-        return {"query_pre_attn_scalar": scale**-2}
+        return {"query_pre_attn_scalar": round(scale**-2)}
     depth = values["num_hidden_layers"]
     by_hidden = values["hidden_size"] // values["num_attention_heads"]
     if depth in _GEMMA_27B_DEPTHS:
@@ -185,10 +180,8 @@ def _attention_scale(keys: Keys, values: dict[str, Any], head_dim: int) -> dict[
 def _rotary(keys: Keys, values: dict[str, Any], head_dim: int) -> dict[str, Any]:
     full = read_rotary(keys, head_dim, values["max_position_embeddings"])
     architecture = keys.file.architecture
-    if "partial_rotary_factor" in full and architecture not in _PARTLY_ROTATED:
+    if "partial_rotary_factor" in full and architecture != "phi3":
         raise keys.file.refusal("it rotates a part of each head")
-    if architecture in _PARTLY_ROTATED:
-        full.setdefault("partial_rotary_factor", 1.0)
     if architecture != "gemma3":
         base = full["rope_theta"]
         if keys.take("rope.freq_base_swa", base) != base:
