@@ -57,7 +57,7 @@ def write_gguf(
     config: Any = model.config
     writer = gguf.GGUFWriter(path, architecture, **files)
     stated = {"general.name": "Tiny", "general.license": "apache-2.0"}
-    stated |= _model_keys(config, architecture) | _tokenizer_keys(config.vocab_size)
+    stated |= _model_keys(config, architecture) | tokenizer_keys(config.vocab_size)
     for name, value in (stated | (metadata or {})).items():
         _add(writer, name, value)
     numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -156,7 +156,7 @@ def _permuted(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
     return weight
 
 
-def _tokenizer_keys(vocab_size: int) -> dict[str, Any]:
+def tokenizer_keys(vocab_size: int) -> dict[str, Any]:
     tokens = ["<pad>", "<bos>", "<eos>", "<unk>", "<system>", "<eot>"]
     num_special = len(tokens)
     tokens += bytes_to_unicode().values()  # type: ignore[no-untyped-call]
