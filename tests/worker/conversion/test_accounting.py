@@ -34,12 +34,12 @@ _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _TEXT = torch.arange(6, 70)[None]
 
 
-def make(class_name: str, **fields: Any) -> PreTrainedModel:
+def make(class_name: str, **fields: Any) -> Any:
     """Returns a model with random weights, norms and biases too."""
     sizes = {**_GPT2, "vocab_size": 300} if class_name == "GPT2" else _SIZES
     config = getattr(transformers, f"{class_name}Config")(**{**sizes, **_IDS, **fields})
     auto_model: Any = AutoModelForCausalLM
-    model: PreTrainedModel = auto_model.from_config(config, dtype=torch.float32)
+    model: Any = auto_model.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(20261128)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -163,7 +163,7 @@ def test_rotary_scaling_is_read(
     ],
 )
 def test_rotary_factors_of_llama_3_1_are_read(changes: dict[str, Any], tmp_path: Path) -> None:
-    parameters = _LLAMA3 | changes
+    parameters: dict[str, Any] = _LLAMA3 | changes
     original = make("Llama", rope_parameters=parameters, head_dim=64)
     base = parameters["rope_theta"] ** (torch.arange(0, 64, 2) / 64)
     factors = 1.0 / (base * original.model.rotary_emb.inv_freq)

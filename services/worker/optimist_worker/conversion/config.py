@@ -81,7 +81,7 @@ def read_config(file: GgufFile) -> Any:
 
 
 def _by_flags(file: GgufFile, defaults: Any) -> dict[str, Any]:
-    """Returns what is told by which tensors there are, and by the tokenizer."""
+    """Returns what the names of tensors, and the tokenizer, say."""
     parts = {name.split(".", 2)[-1] for name in file.tensors if name.startswith("blk.")}
     attention = any(name.startswith("attn_") and name.endswith(".bias") for name in parts)
     feed_forward = any(name.startswith("ffn_") and name.endswith(".bias") for name in parts)
@@ -108,11 +108,11 @@ def _by_names(keys: Keys, defaults: Any) -> dict[str, Any]:
             keys.require(name)
     values = {}
     for key, names in _NAMES.items():
-        name = next((each for each in names if hasattr(defaults, each)), None)
+        field = next((each for each in names if hasattr(defaults, each)), None)
         value = keys.peek(key)
-        if name is not None and value is not None and not isinstance(value, list):
+        if field is not None and value is not None and not isinstance(value, list):
             # A cap of 0 is none.
-            values[name] = (keys.take(key) or None) if "softcapping" in key else keys.take(key)
+            values[field] = (keys.take(key) or None) if "softcapping" in key else keys.take(key)
     return values
 
 

@@ -113,7 +113,8 @@ def _read_model(file: GgufFile, source: Path) -> Any:
 
 def _require_places(file: GgufFile, model: Any) -> None:
     """Raises SetupError for a tensor that is no weight of the model, which nothing would read."""
-    processor = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)()
+    processor_class: Any = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
+    processor = processor_class()
     places = get_gguf_hf_weights_map(model, processor)
     # Experts are stored as one weight, which the model has no module for.
     places |= dict.fromkeys([f"{name}.weight" for name in places if name.endswith("_exps")])

@@ -71,7 +71,8 @@ def read_tokenizer(file: GgufFile) -> Any:
         if (token := _token(file, tokens, stored)) is not None
     }
     _add_ends(backend, file, special, add_bos)
-    return PreTrainedTokenizerFast(
+    tokenizer_class: Any = PreTrainedTokenizerFast
+    return tokenizer_class(
         tokenizer_object=backend,
         chat_template=file.metadata.get("tokenizer.chat_template"),
         **special,
@@ -157,7 +158,7 @@ def _sentencepiece(file: GgufFile, tokens: Sequence[str]) -> Tokenizer:
 
 
 def _merges(
-    file: GgufFile, tokens: Sequence[str], pieces: Mapping[str, float]
+    file: GgufFile, tokens: Sequence[str], pieces: dict[str, float]
 ) -> list[tuple[str, str]]:
     """Returns the pairs that scores say to merge, first ones first."""
     order = {token: index for index, token in enumerate(tokens) if token in pieces}
