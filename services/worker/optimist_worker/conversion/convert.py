@@ -20,7 +20,7 @@ from optimist_worker.conversion.files import GgufFile, new_directory, unread_par
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.model.fit import finite_fault
 from optimist_worker.model.loading import check_config
-from optimist_worker.model.model import probe_layers
+from optimist_worker.model.probe import probe_layers
 
 _NAME = "model.gguf"
 
