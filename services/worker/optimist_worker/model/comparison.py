@@ -64,7 +64,7 @@ def compare_kind(name: str, flag: str, config: Any) -> None:
         text_config = small.get_text_config()
         own = range(text_config.num_hidden_layers)
         with built(name, flag, config):
-            module = build_miniature(small)
+            module = build_miniature(small, NAME)
         layers = probe_layers(name, flag, module, own, text_config)
         texts = _texts(text_config.vocab_size)
         outputs = _Outputs(module)

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from optimist_worker.core.attention.paged_attention import NAME
-
 SHORTEST_WINDOW = 6
 """Of windows and chunks of attention, so that they matter to a short text."""
 _MOST_WEIGHTS = 200_000_000
@@ -39,11 +37,18 @@ def shrink(config: Any) -> Any:
     return small
 
 
-def build_miniature(config: Any) -> Any:
+def build_miniature(config: Any, attention: str) -> Any:
     """Returns a model of a small config in float32 on the CPU.
 
     Weights are as wide as what they are multiplied with allows, so that every token depends on
     those before it.
+
+    Args:
+        config: That `shrink` has returned.
+        attention: Name of its implementation.
+
+    Raises:
+        ValueError: There are many weights nevertheless.
     """
     auto_model: Any = AutoModelForCausalLM
     with torch.device("meta"):
@@ -54,7 +59,7 @@ def build_miniature(config: Any) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         module = auto_model.from_config(
-            config, dtype=torch.float32, attn_implementation=NAME, trust_remote_code=False
+            config, dtype=torch.float32, attn_implementation=attention, trust_remote_code=False
         )
         with torch.no_grad():
             for weight in module.parameters():
@@ -98,6 +103,10 @@ def _shrink_layers(config: Any) -> None:
         config.num_hidden_layers = kept
         for key, value in lists.items():
             setattr(config, key, value[:kept])
+        # What transformers keeps of layers that differ from the others, by their numbers.
+        of_layers = getattr(vars(config).get("_heterogeneity_spec"), "per_layer_overrides", {})
+        for index in [index for index in of_layers if index >= kept]:
+            del of_layers[index]
 
 
 def _shrink_width(config: Any) -> None:

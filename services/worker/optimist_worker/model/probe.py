@@ -74,8 +74,8 @@ def probe_layers(
     module.set_attn_implementation(NAME)
     if sorted(seen) != list(own) or unreached:
         raise SetupError(
-            f"{where} cannot be served: it has {len(own)} layers, and {len(seen)} use the attention "
-            "interface of transformers"
+            f"{where} cannot be served: it has {len(own)} layers, and {len(seen)} use the "
+            "attention interface of transformers"
         )
     return [seen.get(index, _NOTHING) for index in range(text_config.num_hidden_layers)]
 
