@@ -45,7 +45,7 @@ def test_kinds_that_compute_otherwise_are_refused_in_one_line(name: str, reason:
     [
         ("llama", {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}),
         ("llama", {"hidden_size": 16384, "num_attention_heads": 128, "num_key_value_heads": 8}),
-        ("qwen3", {"hidden_size": 1024, "num_attention_heads": 16, "head_dim": 128}),
+        ("qwen3", {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8}),
         ("gpt2", {"n_embd": 1600, "n_head": 25, "n_layer": 48}),
         ("deepseek_v3", {}),
         ("gpt_oss", {}),

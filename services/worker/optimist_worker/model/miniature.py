@@ -116,7 +116,7 @@ def _shrink_width(config: Any) -> None:
         return
     kv_heads = _size(config, "num_key_value_heads") or heads
     new_kv_heads = min(kv_heads, 2)
-    new_heads = new_kv_heads * min(heads // kv_heads, 2)
+    new_heads = new_kv_heads * max(1, min(heads // kv_heads, 2))
     # Without a size of its own, a head has its share of the width.
     width = hidden // heads if hidden % heads == 0 else 64
     for key, value in list(vars(config).items()):
