@@ -22,7 +22,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable()
-    transformers_logging.set_verbosity_error()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     verdicts: Counter[str] = Counter()
     for name in options.names:
         outcome = try_kind(name)

@@ -12,8 +12,18 @@ from tests.models.sweep import EQUAL, REFUSED, try_kind
 
 @pytest.mark.parametrize(
     "name",
-    ["nemotron", "stablelm", "stablelm with norms of heads", "qwen2_moe", "phimoe"]
-    + ["phimoe with a window as long as its texts", "mixtral with a window", "gpt2", "opt"],
+    [
+        "nemotron",
+        "stablelm",
+        "stablelm with norms of heads",
+        "qwen2_moe",
+        "phimoe",
+        "phimoe with a window as long as its texts",
+        "mixtral with a window",
+        "gpt2",
+        "opt",
+        "gemma4_text",
+    ],
 )
 def test_kinds_on_the_attention_interface_have_the_text_of_transformers(name: str) -> None:
     outcome = try_kind(name)
@@ -37,7 +47,8 @@ def test_kinds_on_the_attention_interface_have_the_text_of_transformers(name: st
 def test_kinds_that_compute_otherwise_are_refused_in_one_line(name: str, reason: str) -> None:
     outcome = try_kind(name)
     assert outcome.verdict == REFUSED
-    assert reason in outcome.reason and "\n" not in outcome.reason
+    assert reason in outcome.reason
+    assert "\n" not in outcome.reason
 
 
 @pytest.mark.parametrize(
