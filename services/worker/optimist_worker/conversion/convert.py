@@ -22,7 +22,7 @@ from optimist_worker.conversion.tokenizer import read_tokenizer
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.model.fit import finite_fault
 from optimist_worker.model.loading import check_config
-from optimist_worker.model.model import probe_layers
+from optimist_worker.model.probe import probe_layers
 
 _NAME = "model.gguf"
 

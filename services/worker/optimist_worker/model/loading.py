@@ -181,8 +181,6 @@ def check_config(name: str, flag: str, config: Any) -> None:
         unsupported = "it is an encoder-decoder"
     elif layer_types - _LAYER_TYPES:
         unsupported = f"it has {', '.join(sorted(layer_types - _LAYER_TYPES))} layers"
-    elif getattr(text_config, "use_bidirectional_attention", False):
-        unsupported = "its attention is bidirectional"
     elif getattr(text_config, "num_kv_shared_layers", 0):
         unsupported = "its layers share keys and values"
     if unsupported is not None:
