@@ -14,12 +14,15 @@ from transformers import AttentionInterface
 from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import (
+    ATTEND,
     NAME,
+    WRITE,
     AttentionBatch,
     KVPool,
     LayerSpec,
     paged_attention,
 )
+from optimist_worker.core.operation import by_plain_pytorch
 from optimist_worker.model.fit import built
 from optimist_worker.model.miniature import build_miniature, shrink
 from optimist_worker.model.probe import probe_layers
@@ -74,13 +77,14 @@ def compare_kind(name: str, flag: str, config: Any) -> None:
         calls = _Calls()
         AttentionInterface.register(_COMPARING, calls.attend)
         module.set_attn_implementation(_COMPARING)
-        for tokens, batch in zip(_PASSES, _batches(layers), strict=True):
-            module(
-                input_ids=texts[_indices(tokens)][None],
-                position_ids=batch.positions[None],
-                use_cache=False,
-                paged=batch,
-            )
+        with by_plain_pytorch(WRITE, ATTEND):
+            for tokens, batch in zip(_PASSES, _batches(layers), strict=True):
+                module(
+                    input_ids=texts[_indices(tokens)][None],
+                    position_ids=batch.positions[None],
+                    use_cache=False,
+                    paged=batch,
+                )
         found = outputs.take()
     for layer, *both in zip(outputs.layers, wanted, found, strict=True):
         if not _is_same(*both):
