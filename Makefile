@@ -41,7 +41,7 @@ command -v $(1) >/dev/null || { \
 }
 endef
 
-.PHONY: help setup up smollm2 test explore fuzz house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore fuzz models house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ explore: setup ## property tests with examples that nobody has tried, and with m
 fuzz: setup ## random requests with and without drafts for half an hour; ARGS="--seconds 60 --seed 7 --model models/smollm2"
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+models: setup ## serve a small model of every kind that transformers knows and compare; ARGS="--json" or names
+	@$(BIN)/python -m tests.models $(ARGS)
 
 # All that is checked but the types.
 define CHECKS

@@ -135,12 +135,12 @@ def change_header(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
     return apply
 
 
-def index(files: Any) -> Callable[[Path], object]:
+def index(files: Any, **more: Any) -> Callable[[Path], object]:
     """Has an index say in which file each weight is; `shard.safetensors` has all."""
 
     def apply(path: Path) -> None:
         (path / WEIGHTS).rename(path / "shard.safetensors")
-        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}))
+        (path / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files} | more))
 
     return apply
 
@@ -174,6 +174,12 @@ OTHERS: tuple[tuple[str, Any], ...] = (
     *(("rope_scaling", {"rope_type": "yarn", "factor": value}) for value in (0, "2", -4.0)),
     ("rope_scaling", {"rope_type": "longrope", "short_factor": ["a"], "long_factor": []}),
     *(("hidden_size", None), ("vocab_size", None), ("text_config", 7)),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": {}}),
+    ("rope_parameters", {"rope_type": "default", "rope_theta": None}),
+    *(("rope_parameters", {"full_attention": value}) for value in (5, "x")),
+    ("rope_parameters", {"rope_type": {"rope_type": "default"}}),
+    ("pad_token_id", [2]),
+    *(("quantization_config", value) for value in (5, [1], {"quant_method": 5})),
     *(("tie_word_embeddings", "no"), ("initializer_range", "wide"), ("num_key_value_heads", 3)),
 )
 
@@ -248,6 +254,9 @@ def of_weights() -> Iterator[Damage]:
     )
     yield Damage("index /", index({"a": "/etc/passwd"}), "beside the index")
     yield Damage("index of numbers", index({"a": 5}), "beside the index")
+    yield Damage(
+        "index alone", index(good, metadata=[]), r"index\.json: metadata must be an object"
+    )
     yield Damage("index of nothing", index({}), "weight_map must be an object")
     yield Damage(
         "no shard", index({"a": "b.safetensors"}), r"b\.safetensors is named by model\.saf"
@@ -269,6 +278,16 @@ def of_weights() -> Iterator[Damage]:
     yield Damage("fewer layers", fewer, "num_hidden_layers is 2, and the weights have more", True)
     more = change(CONFIG, num_hidden_layers=1024)
     yield Damage("more layers", more, "num_hidden_layers is 1024, and the weights have 4 layers")
+    experts = {f"model.layers.1.mlp.experts.{n}.down_proj.weight": torch.ones(2, 2) for n in "013"}
+    gap = change_weights(lambda w: w.update(experts))
+    yield Damage("an expert is missing", gap, r"experts\.2\.down_proj is missing; other experts")
+    unlike = {f"model.experts.{n}.up_proj.weight": torch.ones(1 + n, 2) for n in (0, 1)}
+    unequal = change_weights(lambda w: w.update(unlike))
+    yield Damage("an expert is larger", unequal, r"experts\.[01]\.up_proj\.weight has the shape")
+    rounded = change_weights(lambda w: w.update({FIRST_WEIGHT: w[FIRST_WEIGHT].to(torch.int8)}))
+    yield Damage(
+        "integers", rounded, r"q_proj\.weight is I8, and config\.json has no quantization_c"
+    )
     wide = change(CONFIG, intermediate_size=2**22)
     yield Damage("wide", wide, r"config\.json asks for .*intermediate_size is 4194304", True)
     for value in ("nan", "inf", "-inf"):
@@ -289,9 +308,8 @@ def of_model() -> Iterator[Damage]:
     yield Damage("act", change(CONFIG, hidden_act="frob"), "hidden_act is 'frob', which", True)
     adapter = write("adapter_config.json", '{"base_model_name_or_path": "a/b"}')
     yield Damage("adapter", adapter, r'adapter_config\.json: it is an adapter of "a/b"; merge')
-    tensors = {"quant_method": "compressed-tensors", "format": "float-quantized"}
-    fp8 = change(CONFIG, quantization_config=tensors)
-    yield Damage("fp8", fp8, "quant_method is compressed-tensors, which needs .*pip install", True)
+    hqq = change(CONFIG, quantization_config={"quant_method": "hqq"})
+    yield Damage("hqq", hqq, "quant_method is hqq, which needs .*pip install hqq$", True)
 
 
 def of_tokenizer() -> Iterator[Damage]:

@@ -42,6 +42,22 @@ async def test_a_file_is_converted_once_by_its_content(home: Path, tmp_path: Pat
     assert len(kept(home)) == 1
 
 
+async def test_a_split_file_is_found_by_all_its_parts(home: Path, tmp_path: Path) -> None:
+    source = tiny_checkpoint(tmp_path, "llama")
+    model = LlamaForCausalLM.from_pretrained(source, use_safetensors=True, trust_remote_code=False)
+    write_gguf(tmp_path / "Some.gguf", model, split_max_tensors=20)
+    first, second = (tmp_path / f"Some-0000{number}-of-00002.gguf" for number in (1, 2))
+    directory = Path(await find_directory(str(first), print))
+    assert directory.name == "Some"
+    assert await find_directory(str(second), print) == str(directory)
+    second.write_bytes(second.read_bytes()[:-100])
+    with pytest.raises(SetupError, match=r"^--model: \S*00002-of-00002.gguf is truncated"):
+        await find_directory(str(first), print)
+    second.unlink()
+    with pytest.raises(SetupError, match=r"^--model: cannot read \S*.gguf: No such file"):
+        await find_directory(str(first), print)
+
+
 async def test_other_models_are_left_to_the_services(tmp_path: Path) -> None:
     assert await find_directory("some/model", print) == "some/model"
     with pytest.raises(SetupError, match=r"^--model: cannot read none.gguf: No such file"):

@@ -9,8 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from optimist_common.errors import SetupError
+from optimist_common.model_files.gguf_parts import gguf_parts, gguf_stem
 from optimist_common.process import end_with_this_process
 from optimist_common.settings import home_directory
+
+# Changes where a conversion makes something else of the same file, so that it is made again.
+_CONVERSION = b"2"
 
 
 async def find_directory(model: str, say: Callable[[str], None]) -> str:
@@ -57,9 +61,12 @@ def _require_hub_name_or_directory(model: str) -> None:
 def _kept(model: str) -> tuple[Path, bool]:
     """Returns where the directory of a GGUF file is kept, and whether it is there."""
     file = Path(model).expanduser()
-    with file.open("rb") as content:
-        digest = hashlib.file_digest(content, "sha256").hexdigest()
-    directory = home_directory(os.environ) / "models" / digest[:32] / file.stem
+    total = hashlib.sha256(_CONVERSION)
+    for part in gguf_parts(file):
+        with part.open("rb") as content:
+            total.update(hashlib.file_digest(content, "sha256").digest())
+    digest = total.hexdigest()
+    directory = home_directory(os.environ) / "models" / digest[:32] / gguf_stem(file)
     return directory, directory.is_dir()
 
 

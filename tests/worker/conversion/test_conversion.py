@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,21 +119,12 @@ def test_files_that_are_not_whole_are_refused(file: Path, tmp_path: Path, parent
         convert(tmp_path / "none.gguf", parent / "made")
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"architecture": "nonesuch"}, r"\(nonesuch\) cannot be converted: .*not supported"),
-        ({"metadata": {"llama.rope.scaling.type": "yarn"}}, r"does not read its rotary scaling"),
-        ({"tensors": {"rope_freqs.weight": torch.ones(8)}}, r"does not read its rotary factors"),
-    ],
-)
-def test_models_that_would_be_read_wrong_are_refused(
-    changes: dict[str, Any], reason: str, original: LlamaForCausalLM, tmp_path: Path, parent: Path
+def test_architectures_that_are_not_known_are_refused(
+    original: LlamaForCausalLM, tmp_path: Path, parent: Path
 ) -> None:
-    path = write_gguf(tmp_path / "other.gguf", original, **changes)
-    with pytest.raises(SetupError, match=reason) as refusal:
+    path = write_gguf(tmp_path / "other.gguf", original, architecture="nonesuch")
+    with pytest.raises(SetupError, match=r"\(nonesuch\) cannot be converted: this architecture is"):
         convert(path, parent / "made")
-    assert "\n" not in str(refusal.value)
 
 
 def test_weights_that_are_missing_or_have_another_shape_are_named(
@@ -217,4 +209,5 @@ def test_the_command_takes_a_file_and_a_directory(
 
 def test_floats_of_several_kinds_name_bfloat16() -> None:
     types = {"norm": Stored.F32, "one": Stored.F16, "other": Stored.Q6_K}
-    assert GgufFile(Path("file"), {}, types).own_dtype == "bfloat16"
+    tensors: Any = {name: SimpleNamespace(tensor_type=each) for name, each in types.items()}
+    assert GgufFile(Path("file"), {}, tensors).own_dtype == "bfloat16"

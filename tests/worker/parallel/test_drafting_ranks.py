@@ -30,6 +30,7 @@ from optimist_worker.settings import WorkerSettings
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
 from tests.stack import free_port
 from tests.worker.drafters.drafting import random_eagle, save_blurred
+from tests.worker.model.packing import FORMS, pack_checkpoint
 from tests.worker.step import admit, blocks_of, plan_rows, run
 
 PROMPT = [5, 9, 200, 17, 44, 44, 8, 130, 77, 201, 3, 90, 6, 15, 99, 250, 31, 12, 60, 4, 7]
@@ -101,7 +102,10 @@ def texts_of(drafted: Texts) -> list[list[int]]:
 
 
 def test_every_drafter_drafts_alike_and_ranks_that_diverge_end(tmp_path: Path) -> None:
-    target = add_tokenizer(tiny_checkpoint(tmp_path, "qwen3"))
+    # Each rank takes its part of what is unpacked.
+    target = tmp_path / "packed"
+    pack_checkpoint(tiny_checkpoint(tmp_path, "qwen3"), target, FORMS["int4"])
+    add_tokenizer(target)
     saved = save_drafters(target, tmp_path)
     drafters = ["none", "ngram", *(f"{kind}={path}" for kind, path in saved.items())]
     drafters.append(f"draft_model/shared={saved['draft_model']}")

@@ -3,7 +3,7 @@
 Libraries divide by these numbers, allocate by them or count up to them before they look at them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from optimist_common.model_files.json_file import FileError, kind, shown
@@ -52,6 +52,7 @@ _NUMBERS = (
 )
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _FLAGS = ("tie_word_embeddings", "use_sliding_window", "attention_bias", "is_encoder_decoder")
+_TEXTS = ("model_type", "hidden_act", "hidden_activation", "activation_function")
 _ROPE = ("rope_scaling", "rope_parameters")
 _DTYPES = (
     *("auto", "float64", "float32", "bfloat16", "float16", "double", "float", "half"),
@@ -64,13 +65,17 @@ def check_config(config: Mapping[str, Any], name: str = "config.json") -> None:
     for key, value in config.items():
         if key in _ROPE and value is not None:
             _check_rope(value, f"{name}: {key}")
-        elif key.endswith("_config") and key != "quantization_config":
+        elif key.endswith("_config"):
             if value is not None and not isinstance(value, dict):
                 raise FileError(f"{name}: {key} is {shown(value)}; it must be an object")
-            check_config(value or {}, f"{name}: {key}")
+            if key == "quantization_config":
+                _check_texts(value or {}, f"{name}: {key}", ("quant_method",))
+            else:
+                check_config(value or {}, f"{name}: {key}")
         else:
             check_value(key, value, name)
-    _check_texts(config, name)
+    _check_texts(config, name, _TEXTS)
+    _check_architectures(config, name)
     _check_heads(config, name)
     _check_layer_types(config, name)
 
@@ -108,7 +113,10 @@ def check_value(key: str, value: Any, name: str) -> None:
         raise _wrong(name, key, value, "true or false")
 
 
-_MAY_BE_LISTS = ("intermediate_size", "num_key_value_heads", "num_attention_heads", *_TOKENS)
+_MAY_BE_LISTS = (
+    *("intermediate_size", "num_key_value_heads", "num_attention_heads"),
+    *("bos_token_id", "eos_token_id", "decoder_start_token_id"),
+)
 """Some architectures have one number for each layer, some models several end tokens."""
 
 
@@ -134,24 +142,31 @@ def _check_rope(rope: Any, name: str) -> None:
     if not isinstance(rope, dict):
         raise FileError(f"{name} is {shown(rope)}; it must be an object")
     for key, value in rope.items():
-        if isinstance(value, dict):
-            _check_rope(value, f"{name}.{key}")
-        elif key in ("rope_type", "type"):
+        if key in ("rope_type", "type"):
             if not isinstance(value, str):
                 raise FileError(f"{name}.{key} is {shown(value)}; it must be a text")
         elif key in ("short_factor", "long_factor"):
             is_list = isinstance(value, list) and len(value) <= 2**16
             if not is_list or not all(_is_number(each) and each > 0 for each in value):
                 raise FileError(f"{name}.{key} must be a list of numbers above 0")
+        elif key == "rope_theta" and value is None:
+            raise FileError(f"{name}.{key} is null; it must be a number above 0")
+        elif key in _POSITIVE or value is None:
+            check_value(key, value, name)
+        elif isinstance(value, dict) or key.endswith("_attention"):
+            _check_rope(value, f"{name}.{key}")
         else:
             check_value(key, value, name)
 
 
-def _check_texts(config: Mapping[str, Any], name: str) -> None:
-    for key in ("model_type", "hidden_act", "hidden_activation", "activation_function"):
+def _check_texts(config: Mapping[str, Any], name: str, keys: Iterable[str]) -> None:
+    for key in keys:
         value = config.get(key)
         if value is not None and not isinstance(value, str):
             raise _wrong(name, key, value, "a text")
+
+
+def _check_architectures(config: Mapping[str, Any], name: str) -> None:
     architectures = config.get("architectures")
     if architectures is not None and not _are_texts(architectures):
         raise _wrong(name, "architectures", architectures, "a list of texts")

@@ -26,6 +26,7 @@ _BITS = {
     "F6_E3M2": 6,
 }
 _MAX_DIMENSIONS = 16
+_EXPERT = re.compile(r"(.*\bexperts\.)(\d{1,5})\.(.+)")
 _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d{1,5})\.")
 
 
@@ -34,6 +35,7 @@ class Weight(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]
+    file: str
 
 
 def read_headers(directory: Path) -> dict[str, Weight]:
@@ -74,7 +76,7 @@ def read_header(path: Path) -> dict[str, Weight]:
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        weight, span = _read_entry(entry, f"{path.name}: {name[:100]}")
+        weight, span = _read_entry(entry, path.name, name[:100])
         weights[name] = weight
         spans.append(span)
     end = 0
@@ -107,6 +109,43 @@ def check_fit(weights: Mapping[str, Weight], config: Mapping[str, Any]) -> None:
         number = part.get(key)
         if isinstance(number, int) and number > 1 and number not in sizes:
             raise FileError(f"config.json: {key} is {number}, and no weight has that size")
+    _check_experts(weights)
+    if all(each.get("quantization_config") is None for each in (config, part)):
+        _check_plain(weights)
+
+
+def _check_experts(weights: Mapping[str, Weight]) -> None:
+    """Raises FileError unless all experts of a layer have the same matrices, which are joined."""
+    layers: dict[str, dict[str, set[str]]] = {}
+    for name in weights:
+        if match := _EXPERT.match(name):
+            before, number, after = match.groups()
+            matrix = after.rpartition(".")[0] or after
+            layers.setdefault(before, {}).setdefault(number, set()).add(matrix)
+    for before, experts in layers.items():
+        whole = set().union(*experts.values())
+        for number in map(str, range(len(experts))):
+            if lacking := whole - experts.get(number, set()):
+                raise FileError(
+                    f"{before}{number}.{min(lacking)} is missing; other experts have it"
+                )
+
+
+def _check_plain(weights: Mapping[str, Weight]) -> None:
+    """Raises FileError for matrices of experts that are unlike, or packed in an unknown way."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, weight in weights.items():
+        if name.endswith("weight") and weight.dtype[0] in "IUC":
+            raise FileError(
+                f"{name} is {weight.dtype}, and config.json has no quantization_config that says "
+                "what it means"
+            )
+        if match := _EXPERT.match(name):
+            shape = shapes.setdefault(f"{match[1]}*.{match[3]}", weight.shape)
+            if shape != weight.shape:
+                raise FileError(
+                    f"{name} has the shape {list(weight.shape)}, and another expert's {list(shape)}"
+                )
 
 
 def pickles(directory: Path) -> list[str]:
@@ -140,6 +179,8 @@ def _shards(directory: Path) -> dict[str, str]:
     shards = index.get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise FileError(f"{INDEX}: weight_map must be an object with a file for each weight")
+    if not isinstance(index.get("metadata"), dict):
+        raise FileError(f"{INDEX}: metadata must be an object, which may be empty")
     for name, file in shards.items():
         is_beside = isinstance(file, str) and Path(file).name == file
         if not is_beside or not file.endswith(".safetensors"):
@@ -175,8 +216,9 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     return parse_object(data, f"{path.name}: the header"), size - _LENGTH_BYTES - length
 
 
-def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
+def _read_entry(entry: Any, file: str, name: str) -> tuple[Weight, tuple[int, int]]:
     """Returns a weight, and where its bytes begin and end."""
+    what = f"{file}: {name}"
     if not isinstance(entry, dict):
         raise FileError(f"{what} is {shown(entry)}; it must be an object")
     dtype, shape, span = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
@@ -194,7 +236,7 @@ def _read_entry(entry: Any, what: str) -> tuple[Weight, tuple[int, int]]:
             f"{what}: {dtype} {list(shape)} takes {num_bits // 8} bytes, and data_offsets are "
             f"{span[1] - span[0]} apart"
         )
-    return Weight(dtype, tuple(shape)), (span[0], span[1])
+    return Weight(dtype, tuple(shape), file), (span[0], span[1])
 
 
 def _are_sizes(value: Any) -> TypeGuard[list[int]]:

@@ -6,27 +6,29 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    AttentionInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
+from transformers import AttentionInterface, AutoModelForCausalLM, GenerationConfig
+from transformers.modeling_gguf_pytorch_utils import (
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
 )
 
 from optimist_common.errors import SetupError, one_line
 from optimist_common.model_files.tokenizer import explained
-from optimist_worker.conversion.files import GgufFile, new_directory, unread_part
+from optimist_worker.conversion.config import read_config
+from optimist_worker.conversion.files import GgufFile, join, new_directory
+from optimist_worker.conversion.rotary import FACTORS
+from optimist_worker.conversion.tokenizer import read_tokenizer
 from optimist_worker.core.attention.paged_attention import NAME, paged_attention
 from optimist_worker.model.fit import finite_fault
 from optimist_worker.model.loading import check_config
-from optimist_worker.model.model import probe_layers
+from optimist_worker.model.probe import probe_layers
 
 _NAME = "model.gguf"
 
 
 def convert(file: GgufFile, directory: Path) -> None:
-    """Converts a model of any architecture that transformers reads and the worker serves.
+    """Converts a model of an architecture that `read_config` knows and the worker serves.
 
     The weights are unpacked to float32, which holds every GGUF type exactly. The directory appears
     when it is complete; nothing stays after an error or a signal.
@@ -36,11 +38,17 @@ def convert(file: GgufFile, directory: Path) -> None:
             written.
     """
     try:
-        with new_directory(directory) as partial, TemporaryDirectory() as source:
-            # transformers would also read what lies beside the file, such as a tokenizer's config.
-            (Path(source) / _NAME).symlink_to(file.path.absolute())
-            model = _read_model(file, source)
-            _write(model, _read_tokenizer(file, source), file, partial)
+        with new_directory(directory) as partial:
+            tokenizer = read_tokenizer(file)
+            with TemporaryDirectory(dir=partial) as alone:
+                # transformers would also read what lies beside the file.
+                source = Path(alone) / _NAME
+                if len(file.readers) > 1:
+                    join(file, source)
+                else:
+                    source.symlink_to(file.path.absolute())
+                model = _read_model(file, source)
+            _write(model, tokenizer, file, partial)
     except OSError as error:
         where = error.filename or directory
         raise SetupError(f"cannot write {where}: {error.strerror or one_line(error)}") from None
@@ -61,22 +69,20 @@ def _write(model: Any, tokenizer: Any, file: GgufFile, directory: Path) -> None:
         entry.chmod(card.stat().st_mode & 0o777)
 
 
-def _read_model(file: GgufFile, source: str) -> Any:
+def _read_model(file: GgufFile, source: Path) -> Any:
     """Returns the model with float32 weights, checked to run in the worker."""
     auto_model: Any = AutoModelForCausalLM
     flag = "FILE"
     with explained(f"{file.path} ({file.architecture}) cannot be converted"):
-        config = AutoConfig.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
+        config = read_config(file)
         check_config(str(file.path), flag, config)
-        unread = unread_part(file, config)
-        if unread:
-            raise SetupError(
-                f"{file.path} ({file.architecture}) cannot be converted: transformers does not "
-                f"read {unread}"
-            )
+        # What was loaded from a GGUF file counts as quantised, which save_pretrained refuses.
+        with torch.device("meta"):
+            model = auto_model.from_config(config, dtype=torch.float32)
+        _require_places(file, model)
         loaded, report = auto_model.from_pretrained(
-            source,
-            gguf_file=_NAME,
+            source.parent,
+            gguf_file=source.name,
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
@@ -85,6 +91,9 @@ def _read_model(file: GgufFile, source: str) -> Any:
             trust_remote_code=False,
         )
         _check_weights(file, report)
+        state = loaded.state_dict()
+        for name in _absent_biases(report):
+            state[name].zero_()
         if fault := finite_fault(loaded.named_parameters()):
             raise SetupError(f"{file.path}: {fault}")
         text_config = config.get_text_config()
@@ -92,10 +101,7 @@ def _read_model(file: GgufFile, source: str) -> Any:
         probe_layers(
             str(file.path), flag, loaded, range(text_config.num_hidden_layers), text_config
         )
-        # What was loaded from a GGUF file counts as quantised, which save_pretrained refuses.
-        with torch.device("meta"):
-            model = auto_model.from_config(config, dtype=torch.float32)
-        model.load_state_dict(loaded.state_dict(), assign=True)
+        model.load_state_dict(state, assign=True)
         model.tie_weights()
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=file.metadata.get("tokenizer.ggml.bos_token_id"),
@@ -105,8 +111,26 @@ def _read_model(file: GgufFile, source: str) -> Any:
     return model
 
 
+def _require_places(file: GgufFile, model: Any) -> None:
+    """Raises SetupError for a tensor that is no weight of the model, which nothing would read."""
+    processor_class: Any = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
+    processor = processor_class()
+    places = get_gguf_hf_weights_map(model, processor)
+    # Experts are stored as one weight, which the model has no module for.
+    places |= dict.fromkeys([f"{name}.weight" for name in places if name.endswith("_exps")])
+    for name in file.tensors:
+        if name not in places and name != FACTORS:
+            raise file.refusal(f"it has {name}, which is no weight of {model.config.model_type}")
+
+
+def _absent_biases(report: dict[str, Any]) -> set[str]:
+    """Returns biases that are zero, since others of their layers are in the file."""
+    return {name for name in report["missing_keys"] if name.endswith("_proj.bias")}
+
+
 def _check_weights(file: GgufFile, report: dict[str, Any]) -> None:
-    missing, others = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    missing = sorted(set(report["missing_keys"]) - _absent_biases(report))
+    others = sorted(report["mismatched_keys"])
     if missing:
         raise SetupError(f"{file.path} lacks {len(missing)} weights, such as {missing[0]}")
     if others:
@@ -114,11 +138,6 @@ def _check_weights(file: GgufFile, report: dict[str, Any]) -> None:
             f"{file.path} has {len(others)} weights whose shapes are not those of its metadata, "
             f"such as {others[0][0]}"
         )
-
-
-def _read_tokenizer(file: GgufFile, source: str) -> Any:
-    with explained(f"{file.path}: transformers cannot read its tokenizer"):
-        return AutoTokenizer.from_pretrained(source, gguf_file=_NAME, trust_remote_code=False)
 
 
 def _card(file: GgufFile) -> str:

@@ -1,4 +1,4 @@
-"""The GGUF file that is read, what transformers would not read of it, and the directory to be made.
+"""The GGUF file that is read, and the directory to be made.
 
 Nothing here imports torch, so that a file that is not whole is refused at once.
 """
@@ -6,15 +6,16 @@ Nothing here imports torch, so that a file that is not whole is refused at once.
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
 
 from optimist_common.errors import SetupError, one_line
+from optimist_common.model_files.gguf_parts import gguf_parts
 
 _MAGIC = b"GGUF"
 _STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -22,18 +23,25 @@ _STOP_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The header of a GGUF file."""
+    """A GGUF file, or all files of one that is split."""
 
     path: Path
     metadata: Mapping[str, Any]
-    """Values by their names; of arrays, only the short ones."""
-    tensor_types: Mapping[str, GGMLQuantizationType]
-    """How each tensor is stored, by its name."""
+    """Values by their names."""
+    tensors: Mapping[str, ReaderTensor]
+    """By their names; what they hold is read when it is used."""
+    readers: Sequence[GGUFReader] = ()
+    """One for each part."""
 
     @property
     def architecture(self) -> str:
         """Name of the model's architecture, such as `llama`."""
         return str(self.metadata.get("general.architecture", ""))
+
+    @property
+    def name(self) -> str:
+        """What the file calls the model; may be empty."""
+        return str(self.metadata.get("general.name", ""))
 
     @property
     def own_dtype(self) -> str:
@@ -42,7 +50,7 @@ class GgufFile:
         It is that of the weights if they are floats. Norms are float32 in every file, so another
         dtype prevails. Packed weights name none; bfloat16 has the range of float32.
         """
-        types = set(self.tensor_types.values()) - {GGMLQuantizationType.F32}
+        types = {each.tensor_type for each in self.tensors.values()} - {GGMLQuantizationType.F32}
         if not types:
             return "float32"
         return "float16" if types == {GGMLQuantizationType.F16} else "bfloat16"
@@ -53,64 +61,91 @@ class GgufFile:
         found = (self.metadata.get(f"tokenizer.ggml.{name}") for name in _STOP_TOKENS)
         return list(dict.fromkeys(int(each) for each in found if each is not None))
 
+    def refusal(self, fault: str) -> SetupError:
+        """Returns the error that says why this file is not converted."""
+        return SetupError(f"{self.path} ({self.architecture}) cannot be converted: {fault}")
+
 
 def read_gguf(path: Path) -> GgufFile:
     """Reads the header and checks that the file holds every tensor that it lists.
 
+    A file that is split is read with its other parts, which lie beside it.
+
     Raises:
-        SetupError: There is no such file, it is no GGUF file, or it is truncated or damaged.
+        SetupError: There is no such file, it is no GGUF file of this machine's byte order, it is
+            truncated or damaged, or a part of it is missing.
     """
+    first = _read(path)
+    count = _value(first, "split.count", 1)
+    if count <= 1:
+        readers = [first]
+    else:
+        parts = gguf_parts(path)
+        if len(parts) != count:
+            raise SetupError(
+                f"{path} is one of {count} parts, and not called so; name the first as "
+                f"NAME-00001-of-{count:05}.gguf, with the others beside it"
+            )
+        readers = [_read(part) for part in parts]
+        for index, (part, reader) in enumerate(zip(parts, readers, strict=True)):
+            place = _value(reader, "split.no", -1), _value(reader, "split.count", 0)
+            if place != (index, count):
+                raise SetupError(f"{part} is not part {index + 1} of {count}, as its name says")
+    metadata = {name: field.contents() for name, field in readers[0].fields.items()}
+    tensors = {each.name: each for reader in readers for each in reader.tensors}
+    if len(tensors) != metadata.get("split.tensors.count", len(tensors)):
+        raise SetupError(
+            f"{path}: its parts have {len(tensors)} tensors, and not as many as it says"
+        )
+    return GgufFile(path, metadata, tensors, readers)
+
+
+def _read(path: Path) -> GGUFReader:
     try:
         with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
+            magic, version = file.read(len(_MAGIC)), file.read(4)
         if magic != _MAGIC:
             raise SetupError(f"{path} is not a GGUF file")
+        if version[:2] == b"\0\0" and len(version) == 4:
+            raise SetupError(f"{path} is big-endian; make a little-endian file of it first")
         reader = GGUFReader(path)
-        metadata = {
-            name: field.contents()
-            for name, field in reader.fields.items()
-            if len(field.data) <= _LONGEST_ARRAY
-        }
+        for field in reader.fields.values():
+            field.contents()
     except OSError as error:
         raise SetupError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError) as error:
         # The reader maps the file and takes slices, which come out too short.
         raise SetupError(f"{path} is truncated or damaged: {one_line(error)}") from None
-    return GgufFile(path, metadata, {each.name: each.tensor_type for each in reader.tensors})
+    return reader
 
 
-_LONGEST_ARRAY = 64
+def _value(reader: GGUFReader, name: str, default: int) -> int:
+    field = reader.get_field(name)
+    return default if field is None else int(field.contents())
 
 
-def unread_part(file: GgufFile, config: Any) -> str:
-    """Returns what the config that transformers made of the file leaves out, if anything.
+def join(file: GgufFile, path: Path) -> None:
+    """Writes all parts of a file as one, which is what transformers reads.
 
-    It would do so without a word, and the text would be wrong.
+    Raises:
+        OSError: It cannot be written.
     """
-    factors = sorted(name for name in file.tensor_types if name.startswith("rope_"))
-    if factors:
-        return f"its rotary factors ({factors[0]})"
-    rope = _rope_parameters(config.get_text_config())
-    prefix = f"{file.architecture}.rope"
-    scaling = file.metadata.get(f"{prefix}.scaling.type", "none")
-    if scaling != "none" and all(each.get("rope_type") == "default" for each in rope):
-        return f"its rotary scaling ({scaling})"
-    base = file.metadata.get(f"{prefix}.freq_base")
-    if base is not None and not _has(base, (each.get("rope_theta") for each in rope)):
-        return f"its rotary base ({base:g})"
-    return ""
-
-
-def _rope_parameters(config: Any) -> list[dict[str, Any]]:
-    """Returns the rotary parameters, several if layers differ in them."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    nested = [each for each in parameters.values() if isinstance(each, dict)]
-    return nested or [parameters]
-
-
-def _has(value: float, found: Iterable[float | None]) -> bool:
-    # The file has it as float32.
-    return any(each is not None and abs(each - value) <= 1e-6 * abs(value) for each in found)
+    writer = GGUFWriter(path, file.architecture)
+    for name, field in file.readers[0].fields.items():
+        if name.startswith(("GGUF.", "split.")) or name == "general.architecture":
+            continue
+        kind = field.types[0]
+        of_array = field.types[-1] if kind == GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), kind, sub_type=of_array)
+    for tensor in file.tensors.values():
+        data = tensor.data
+        writer.add_tensor_info(tensor.name, data.shape, data.dtype, data.nbytes, tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in file.tensors.values():
+        writer.write_tensor_data(tensor.data)
+    writer.close()
 
 
 @contextmanager
@@ -136,7 +171,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         try:
             require_new(path)
             for entry in partial.iterdir():
-                entry.unlink()
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             yield partial
             partial.rename(path)
         except BaseException:

@@ -1,6 +1,7 @@
 """Operations with a kernel of ours on some devices, and plain PyTorch everywhere else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -52,6 +53,19 @@ class Operation:
     def cuda_kernel(self) -> Function | None:
         """What launches the kernel on CUDA, if there is one."""
         return None if self._cuda is None else _load(self._cuda)
+
+
+@contextmanager
+def by_plain_pytorch(*operations: Operation) -> Iterator[None]:
+    """Computes operations without their kernels, which were not checked yet."""
+    before = [one.is_replaced for one in operations]
+    for one in operations:
+        one.is_replaced = True
+    try:
+        yield
+    finally:
+        for one, was_replaced in zip(operations, before, strict=True):
+            one.is_replaced = was_replaced
 
 
 _CPU_DTYPES = frozenset({torch.bfloat16, torch.float32})

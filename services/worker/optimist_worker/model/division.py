@@ -8,13 +8,11 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from optimist_common.errors import SetupError
-from optimist_worker.core.attention.paged_attention import NAME
-from optimist_worker.model.fit import built
+from optimist_worker.model.fit import built, make_module
 
 
 def check_division(
@@ -170,20 +168,19 @@ def plan_cut(name: str, config: Any, position: StagePosition) -> StageCut:
     Raises:
         SetupError: The model cannot be divided into so many stages.
     """
-    auto_model: Any = AutoModelForCausalLM
-    with built(name, "--model", config), torch.device("meta"):
-        outline = auto_model.from_config(config, attn_implementation=NAME, trust_remote_code=False)
+    with built(name, "--model", config):
+        model = make_module(config)
     num_layers = config.get_text_config().num_hidden_layers
     if num_layers < position.num_stages:
         raise SetupError(
             f"{_FLAG}: {name} has {num_layers} layers; choose at most as many stages, not "
             f"{position.num_stages}"
         )
-    layers = find_layers(outline, num_layers)
-    head = outline.get_output_embeddings().weight
+    layers = find_layers(model, num_layers)
+    head = model.get_output_embeddings().weight
     costs = [sum(weight.numel() for weight in layer.parameters()) for layer in layers]
     spans = split_layers(costs, head.numel(), position.num_stages)
-    return StageCut(position, spans[position.index], num_layers, head.shape[0], outline)
+    return StageCut(position, spans[position.index], num_layers, head.shape[0], model)
 
 
 def find_layers(module: Any, num_layers: int) -> nn.ModuleList:

@@ -16,6 +16,8 @@ from transformers.utils import logging as transformers_logging
 from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
+from optimist_worker.model.packed import PackedError
+from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantization
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +26,6 @@ _PACKAGES = {
     "auto-round": ("auto_round",),
     "awq": ("gptqmodel",),
     "bitsandbytes": ("bitsandbytes",),
-    "compressed-tensors": ("compressed_tensors",),
     "eetq": ("kernels",),
     "gptq": ("optimum", "gptqmodel"),
     "hqq": ("hqq",),
@@ -33,7 +34,7 @@ _PACKAGES = {
     "torchao": ("torchao",),
 }
 """What transformers imports for the forms of weights that it reads, one after the other."""
-_PACKAGES_ON_A_GPU = dict.fromkeys(("compressed-tensors", "fp8", "mxfp8", "mxfp4"), ("kernels",))
+_PACKAGES_ON_A_GPU = dict.fromkeys(("fp8", "mxfp8", "mxfp4"), ("kernels",))
 _LAYER = re.compile(r"^(.*?(?:layers?|blocks?|h)\.)(\d+)\.")
 # Tables that older versions of the classes saved and that are computed now.
 _TABLES = re.compile(r"inv_freq$|masked_bias$|\.attn\.bias$|\.attention\.bias$")
@@ -41,9 +42,10 @@ _TABLES = re.compile(r"inv_freq$|masked_bias$|\.attn\.bias$|\.attention\.bias$")
 
 def check_packages(name: str, flag: str, config: Any, device: torch.device) -> None:
     """Raises SetupError with all packages that lack for weights that are quantised already."""
-    method = _quantization(config)
-    if method is None:
+    values = quantization(config)
+    if values is None:
         return
+    method = str(values.get("quant_method"))
     needed = list(_PACKAGES.get(method, ()))
     if device.type == "cuda":
         needed += _PACKAGES_ON_A_GPU.get(method, ())
@@ -63,11 +65,12 @@ def check_fit(
     device: torch.device,
     *,
     has_weights: bool,
+    packed: PackedCheckpoint | None = None,
 ) -> None:
     """Compares weight files with the model's class and both with the memory.
 
     Everything is on the meta device: no weight is read and nothing is allocated. Of weights that
-    are quantised already only their own library knows the shapes.
+    their own library unpacks only that knows the shapes.
 
     Args:
         name: The model's.
@@ -76,30 +79,28 @@ def check_fit(
         dtype: To compute in.
         device: To compute on.
         has_weights: Whether there are weight files; else random weights are wanted.
+        packed: The weights, if they are unpacked when they are read.
 
     Raises:
         SetupError: A weight is missing, left over or has another shape, the class cannot be built,
             or the weights are more than the memory.
     """
-    if _quantization(config) is not None:
+    if quantization(config) is not None:
         return
-    auto_model: Any = AutoModelForCausalLM
     meta = torch.device("meta")
-    shared = {"dtype": dtype, "attn_implementation": NAME}
     with built(name, flag, config), _quiet():
         if has_weights:
-            module, report = auto_model.from_pretrained(
-                name,
+            model_class, source = model_source(name, config, packed, dtype, meta)
+            module, report = model_class.from_pretrained(
                 device_map={"": meta},
-                use_safetensors=True,
+                dtype=dtype,
+                attn_implementation=NAME,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
-                trust_remote_code=False,
-                **shared,
+                **source,
             )
         else:
-            with meta:
-                module = auto_model.from_config(config, trust_remote_code=False, **shared)
+            module = make_module(config, dtype)
     if has_weights:
         _check_report(name, flag, module, report)
     num_bytes = sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
@@ -111,16 +112,50 @@ def check_fit(
         )
 
 
+def make_module(
+    config: Any, dtype: torch.dtype | None = None, device: torch.device | str = "meta"
+) -> Any:
+    """Returns a decoder as its class initialises it; on the meta device it has no data."""
+    auto_model: Any = AutoModelForCausalLM
+    with torch.device(device):
+        return auto_model.from_config(
+            config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
+        )
+
+
+def model_source(
+    name: str,
+    config: Any,
+    packed: PackedCheckpoint | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[Any, dict[str, Any]]:
+    """Returns the class of a model, and from where its `from_pretrained` takes the weights."""
+    if packed is None:
+        source = {"pretrained_model_name_or_path": name, "use_safetensors": True}
+        return AutoModelForCausalLM, source | {"trust_remote_code": False}
+    whole = make_module(config)
+    weights = packed.weights(dtype)
+    if device.type == "meta":
+        weights = {
+            key: torch.empty(part.get_shape(), device=device) for key, part in weights.items()
+        }
+    source = {"pretrained_model_name_or_path": None, "config": whole.config}
+    return type(whole), source | {"state_dict": weights}
+
+
 @contextmanager
 def built(name: str, flag: str, config: Any) -> Iterator[None]:
     """Explains why the class of a model cannot be built or loaded, in one line.
 
     Raises:
-        SetupError: The block raised whatever it did, but lack of memory.
+        SetupError: The block raised anything.
     """
     with explained(f"{flag}: cannot load {name}"):
         try:
             yield
+        except PackedError as error:
+            raise SetupError(f"{flag}: {name}: {error}") from None
         except torch.OutOfMemoryError as error:
             raise SetupError(
                 f"{flag}: {name} does not fit into the memory of the device; choose a smaller "
@@ -160,15 +195,6 @@ def finite_fault(named: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def _sum_dtype(weight: torch.Tensor) -> torch.dtype:
     return weight.dtype if weight.itemsize > 2 else torch.float32
-
-
-def _quantization(config: Any) -> str | None:
-    """Returns how weights are quantised already, if they are."""
-    found = getattr(config, "quantization_config", None)
-    if found is None:
-        return None
-    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
-    return str(getattr(method, "value", method))
 
 
 def _is_installed(package: str) -> bool:

@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor
 from transformers import (
     CONFIG_MAPPING,
     AutoConfig,
-    AutoModelForCausalLM,
     PreTrainedConfig,
 )
 from transformers.activations import ACT2FN
@@ -22,8 +21,9 @@ from optimist_common.errors import SetupError
 from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
 from optimist_worker.model.division import StageCut
-from optimist_worker.model.fit import built, finite_fault
+from optimist_worker.model.fit import built, finite_fault, make_module, model_source
 from optimist_worker.model.linear import prefers_panels
+from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantization
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"})
@@ -118,7 +118,7 @@ def _is_exact_in_bfloat16(config: Any) -> bool:
     """
     if config.get_text_config().model_type not in _FUSED:
         return False
-    is_plain = getattr(config, "quantization_config", None) is None
+    is_plain = quantization(config) is None
     has_kernel = prefers_panels(torch.empty(0, dtype=torch.bfloat16))
     return is_plain and has_kernel and torch.cpu._is_avx512_supported()
 
@@ -181,8 +181,6 @@ def check_config(name: str, flag: str, config: Any) -> None:
         unsupported = "it is an encoder-decoder"
     elif layer_types - _LAYER_TYPES:
         unsupported = f"it has {', '.join(sorted(layer_types - _LAYER_TYPES))} layers"
-    elif getattr(text_config, "use_bidirectional_attention", False):
-        unsupported = "its attention is bidirectional"
     elif getattr(text_config, "num_kv_shared_layers", 0):
         unsupported = "its layers share keys and values"
     if unsupported is not None:
@@ -215,6 +213,7 @@ def load_weights(
     device: torch.device,
     tensor_parallel_size: int = 1,
     cut: StageCut | None = None,
+    packed: PackedCheckpoint | None = None,
 ) -> Any:
     """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
 
@@ -227,6 +226,7 @@ def load_weights(
         tensor_parallel_size: Ranks that share each layer, as transformers' plan for it says; each
             reads only its part. More than 1 takes the default group of torch.distributed.
         cut: The part of the model that is wanted; None: all of it.
+        packed: The weights, if they are unpacked when they are read.
 
     Raises:
         SetupError: A file or weight is missing or damaged, or the memory too small; the message
@@ -238,7 +238,7 @@ def load_weights(
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logger.info("loading the weights of %s", name)
     begin = time.monotonic()
-    module = _read_weights(name, flag, config, dtype, device, tensor_parallel_size, cut)
+    module = _read_weights(name, flag, config, dtype, device, tensor_parallel_size, cut, packed)
     if fault := finite_fault((*module.named_parameters(), *module.named_buffers())):
         raise SetupError(f"{flag}: {name}: {fault}")
     _log_end("loaded", module, begin)
@@ -258,14 +258,10 @@ def make_dummy_weights(
     """
     logger.info("making dummy weights for %s", name)
     begin = time.monotonic()
-    auto_model: Any = AutoModelForCausalLM
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.device(device):
+    with torch.random.fork_rng(devices=devices), built(name, flag, config):
         torch.manual_seed(_DUMMY_SEED)
-        with built(name, flag, config):
-            module = auto_model.from_config(
-                config, dtype=dtype, attn_implementation=NAME, trust_remote_code=False
-            )
+        module = make_module(config, dtype, device)
     _log_end("made", module, begin)
     return module
 
@@ -278,22 +274,24 @@ def _read_weights(
     device: torch.device,
     tensor_parallel_size: int,
     cut: StageCut | None,
+    packed: PackedCheckpoint | None,
 ) -> Any:
-    model_class: Any = AutoModelForCausalLM if cut is None else cut.model_class
-    shared: dict[str, Any] = {} if cut is None else {"config": cut.outline.config}
+    shared: dict[str, Any] = {}
     if tensor_parallel_size > 1:
         shared["distributed_config"] = _sharing(tensor_parallel_size)
     else:
         # Each weight goes there as it is read, so the host never holds the whole model.
         shared["device_map"] = {"": device}
     with built(name, flag, config):
+        model_class, source = model_source(name, config, packed, dtype, device)
+        if cut is not None:
+            model_class = cut.model_class
+            source["config"] = cut.outline.config
         module, report = model_class.from_pretrained(
-            name,
-            use_safetensors=True,
             dtype=dtype,
             attn_implementation=NAME,
             output_loading_info=True,
-            trust_remote_code=False,
+            **source,
             **shared,
         )
     missing = sorted(report["missing_keys"])

@@ -6,12 +6,11 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
-from optimist_common.errors import SetupError
 from optimist_common.model_files.directory import check_model
 from optimist_common.model_files.end_tokens import read_end_tokens
-from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, paged_attention
 from optimist_worker.core.batch.flat_batch import FlatBatch
+from optimist_worker.model.comparison import compare_kind
 from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
 from optimist_worker.model.fit import check_fit, check_packages
 from optimist_worker.model.loading import (
@@ -21,73 +20,10 @@ from optimist_worker.model.loading import (
     make_dummy_weights,
     take_device,
 )
+from optimist_worker.model.packed_checkpoint import open_packed
+from optimist_worker.model.probe import probe_layers
 
-_PROBE = "optimist_probe"
-_NOTHING = LayerSpec(0, 0, 0)
 _MOST_POSITIONS = 2**31 - 1
-
-
-def probe_layers(
-    name: str, flag: str, module: Any, own: range, text_config: Any
-) -> list[LayerSpec]:
-    """Runs one token through the model and notes what each attention layer would keep.
-
-    A model with layers that do not come by the attention interface (linear attention, state
-    spaces), or that does not hand our keyword on, shows it here and not in wrong tokens.
-
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        module: The model, or a stage of it.
-        own: The layers that it has.
-        text_config: Of the whole model.
-
-    Returns:
-        What each layer of the whole model keeps here; nothing, if it is another stage's.
-
-    Raises:
-        SetupError: It is such a model; the message begins with `flag`.
-    """
-    seen: dict[int, LayerSpec] = {}
-
-    def note(
-        layer: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        paged: dict[int, LayerSpec] | None = None,
-        **_: Any,
-    ) -> tuple[torch.Tensor, None]:
-        if paged is not None:
-            index: int = layer.layer_idx  # type: ignore[assignment]
-            paged[index] = LayerSpec(key.shape[1], key.shape[3], value.shape[3])
-        return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
-
-    AttentionInterface.register(_PROBE, note)
-    one_token = torch.zeros((1, 1), dtype=torch.int64, device=module.device)
-    inputs = {"input_ids": one_token}
-    if own.start > 0:
-        size = (1, 1, text_config.hidden_size)
-        inputs = {"inputs_embeds": torch.zeros(size, dtype=module.dtype, device=module.device)}
-    try:
-        with explained(f"{flag}: {name} ({module.config.model_type}) cannot run on KV blocks"):
-            module.set_attn_implementation(_PROBE)
-            with torch.inference_mode():
-                module(**inputs, position_ids=one_token, use_cache=False, paged=seen)
-    except SetupError as error:
-        if seen:
-            raise
-        raise SetupError(
-            f"{error} (before any layer used the attention interface of transformers)"
-        ) from None
-    module.set_attn_implementation(NAME)
-    if sorted(seen) != list(own):
-        raise SetupError(
-            f"{flag}: {name} ({module.config.model_type}) cannot be served: only {len(seen)} of "
-            f"its {len(own)} layers use the attention interface of transformers"
-        )
-    return [seen.get(index, _NOTHING) for index in range(text_config.num_hidden_layers)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +91,7 @@ def load_model(
     check_model(name, flag, needs_weights=not dummy_weights)
     device = take_device(device_name)
     config = load_config(name, flag)
+    packed = open_packed(name, flag, config, device, has_weights=not dummy_weights)
     check_packages(name, flag, config, device)
     has_kernels = kernels and tensor_parallel_size == 1
     dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
@@ -165,14 +102,15 @@ def load_model(
             size_flag = "--drafter-tensor-parallel-size"
         check_division(name, text_config, tensor_parallel_size, size_flag)
     AttentionInterface.register(NAME, paged_attention)
-    check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights)
+    check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights, packed=packed)
+    compare_kind(name, flag, config)
     cut = None if stage is None else plan_cut(name, config, stage)
     if dummy_weights:
         module = make_dummy_weights(name, flag, config, dtype, device)
         if cut is not None:
             cut.remove_others(module)
     else:
-        module = load_weights(name, flag, config, dtype, device, tensor_parallel_size, cut)
+        module = load_weights(name, flag, config, dtype, device, tensor_parallel_size, cut, packed)
     module.eval().requires_grad_(False)
     own = range(text_config.num_hidden_layers)
     vocab_size = 0

@@ -1,0 +1,212 @@
+"""Whether a kind of model computes through our blocks what it computes in transformers.
+
+A small model of the config's kind runs both ways: all texts whole, by eager attention; and by our
+own in pieces, two rows in a pass, with a tree of drafts. What a kind of model does beside the
+attention that we compute (masks, windows, biases, states that go from token to token) shows here.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from optimist_common.errors import SetupError
+from optimist_common.model_files.tokenizer import explained
+from optimist_worker.core.attention.paged_attention import (
+    ATTEND,
+    NAME,
+    WRITE,
+    AttentionBatch,
+    KVPool,
+    LayerSpec,
+    paged_attention,
+)
+from optimist_worker.core.operation import by_plain_pytorch
+from optimist_worker.model.fit import built
+from optimist_worker.model.miniature import build_miniature, shrink
+from optimist_worker.model.probe import probe_layers
+
+_COMPARING = "optimist_comparing"
+_MOST_DIFFERENT = 1e-3
+"""Of a layer's outputs or the logits, as a share of them."""
+_COMPUTED = frozenset({"paged", "scaling", "sliding_window", "softcap", "s_aux"})
+_COMPUTED |= {"dropout", "position_ids", "use_cache"}
+"""Keywords of attention that we compute, or that change nothing here."""
+
+_LENGTH = 14
+_BLOCK_SIZE = 16
+# Text 0 has 12 tokens and then drafts: its own next two, and beside them text 1's next one.
+_KNOWN, _FIRST_END, _OTHER_END = 12, 7, 4
+_PASSES = (
+    [(0, at) for at in range(_FIRST_END)] + [(2, at) for at in range(_OTHER_END)],
+    [(0, at) for at in range(_FIRST_END, _LENGTH)]
+    + [(1, _KNOWN)]
+    + [(2, at) for at in range(_OTHER_END, _LENGTH)],
+)
+"""Text and position of each token of each pass."""
+
+
+@torch.inference_mode()
+def compare_kind(name: str, flag: str, config: Any) -> None:
+    """Compares a small model of a config's kind with itself in transformers.
+
+    Args:
+        name: The model's.
+        flag: Setting that named it.
+        config: The model's.
+
+    Raises:
+        SetupError: It does not compute the same; the message begins with `flag` and says which
+            layer differs.
+    """
+    where = f"{flag}: {name} ({config.model_type})"
+    AttentionInterface.register(NAME, paged_attention)
+    with explained(f"{where} cannot be compared with what transformers computes"):
+        small = shrink(config)
+        text_config = small.get_text_config()
+        own = range(text_config.num_hidden_layers)
+        with built(name, flag, config):
+            module = build_miniature(small, NAME)
+        layers = probe_layers(name, flag, module, own, text_config)
+        texts = _texts(text_config.vocab_size)
+        outputs = _Outputs(module)
+        module.set_attn_implementation("eager")
+        module(input_ids=texts, use_cache=False)
+        wanted = outputs.take()
+        calls = _Calls()
+        AttentionInterface.register(_COMPARING, calls.attend)
+        module.set_attn_implementation(_COMPARING)
+        with by_plain_pytorch(WRITE, ATTEND):
+            for tokens, batch in zip(_PASSES, _batches(layers), strict=True):
+                module(
+                    input_ids=texts[_indices(tokens)][None],
+                    position_ids=batch.positions[None],
+                    use_cache=False,
+                    paged=batch,
+                )
+        found = outputs.take()
+    for layer, *both in zip(outputs.layers, wanted, found, strict=True):
+        if not _is_same(*both):
+            what = "its logits differ" if layer is None else f"layer {layer} {calls.words(layer)}"
+            raise SetupError(
+                f"{where} cannot be served, since it would not compute what it computes in "
+                f"transformers: {what}"
+            )
+
+
+def _texts(vocab_size: int) -> torch.Tensor:
+    texts = torch.randint(3, vocab_size, (3, _LENGTH), generator=torch.Generator().manual_seed(1))
+    texts[1, :_KNOWN] = texts[0, :_KNOWN]
+    return texts
+
+
+def _batches(layers: list[LayerSpec]) -> list[AttentionBatch]:
+    """Returns the batches of both passes, with KV memory of their own."""
+    pool = KVPool(layers, 2, _BLOCK_SIZE, torch.float32, torch.device("cpu"))
+    first = _batch(pool, (0, 0), (_FIRST_END, _OTHER_END))
+    second = _batch(pool, (_FIRST_END, _OTHER_END), (_LENGTH + 1, _LENGTH))
+    # The last three tokens of the first row are the tree: one below the other, and one beside.
+    drafts = slice(_KNOWN - _FIRST_END, _LENGTH + 1 - _FIRST_END)
+    second.tree_starts[0] = second.positions[drafts][2] = _KNOWN
+    second.ancestors = torch.zeros_like(second.positions)
+    second.ancestors[drafts] = torch.tensor([0b001, 0b011, 0b100])
+    return [first, second]
+
+
+def _batch(pool: KVPool, starts: tuple[int, int], ends: tuple[int, int]) -> AttentionBatch:
+    spans = [torch.arange(start, end) for start, end in zip(starts, ends, strict=True)]
+    lengths = [len(span) for span in spans]
+    return AttentionBatch(
+        pool=pool,
+        slot_mapping=torch.cat([row * _BLOCK_SIZE + span for row, span in enumerate(spans)]),
+        query_starts=torch.tensor([0, lengths[0], sum(lengths)]),
+        num_computed_tokens=torch.tensor(starts),
+        tree_starts=torch.tensor(ends),
+        positions=torch.cat(spans),
+        ancestors=None,
+        block_tables=torch.tensor([[0], [1]], dtype=torch.int32),
+        max_num_queries=max(lengths),
+        max_num_keys=max(ends),
+    )
+
+
+class _Outputs:
+    """What the parts of a model that have a layer's number, and the whole of it, return."""
+
+    def __init__(self, module: Any) -> None:
+        parts = [(part.layer_idx, part) for part in module.modules() if _has_number(part)]
+        parts.sort(key=lambda pair: pair[0])
+        self.layers = [*(layer for layer, _ in parts), None]
+        """Number of each part's layer; None is the model."""
+        self._noted: dict[int, list[Any]] = {}
+        for number, (_, part) in enumerate([*parts, (None, module)]):
+            part.register_forward_hook(self._hook(number))
+
+    def _hook(self, number: int) -> Any:
+        def note(part: Any, arguments: Any, output: Any) -> None:
+            first = output if isinstance(output, torch.Tensor) else output[0]
+            self._noted.setdefault(number, []).append(first)
+
+        return note
+
+    def take(self) -> list[torch.Tensor | None]:
+        """Returns each part's outputs of the tokens of `_PASSES`, and forgets them.
+
+        None for parts that did not run, or not once per pass, or by no token.
+        """
+        noted, self._noted = self._noted, {}
+        return [_of_tokens(noted.get(number, [])) for number in range(len(self.layers))]
+
+
+def _has_number(part: Any) -> bool:
+    return type(getattr(part, "layer_idx", None)) is int
+
+
+def _of_tokens(outputs: list[Any]) -> torch.Tensor | None:
+    shapes = [output.shape[:2] for output in outputs if isinstance(output, torch.Tensor)]
+    if shapes == [(3, _LENGTH)]:
+        return torch.cat([outputs[0][_indices(tokens)] for tokens in _PASSES])
+    if shapes == [(1, len(tokens)) for tokens in _PASSES]:
+        return torch.cat([output[0] for output in outputs])
+    return None
+
+
+def _indices(tokens: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [text for text, _ in tokens], [at for _, at in tokens]
+
+
+def _is_same(wanted: torch.Tensor | None, found: torch.Tensor | None) -> bool:
+    if wanted is None or found is None:
+        return True
+    return float((wanted - found).norm()) <= _MOST_DIFFERENT * float(wanted.norm())
+
+
+class _Calls:
+    """How layers call their attention, where that is more than we compute."""
+
+    def __init__(self) -> None:
+        self._number: Counter[int] = Counter()
+        self._others: dict[int, set[str]] = {}
+
+    def attend(
+        self, layer: Any, query: Any, key: Any, value: Any, attention_mask: Any, **named: Any
+    ) -> tuple[torch.Tensor, None]:
+        """Notes a call and computes it."""
+        self._number[layer.layer_idx] += 1
+        others = {
+            key
+            for key, value in named.items()
+            if key not in _COMPUTED and value is not None and value is not False
+        }
+        if attention_mask is not None:
+            others.add("a mask of its own")
+        self._others[layer.layer_idx] = others
+        return paged_attention(layer, query, key, value, attention_mask, **named)
+
+    def words(self, layer: int) -> str:
+        """Returns what is special about a layer."""
+        if self._number[layer] > len(_PASSES):
+            return f"attends {self._number[layer] // len(_PASSES)} times"
+        others = sorted(self._others.get(layer, ()))
+        return f"attends with {', '.join(others)}" if others else "gives something else"

@@ -1,0 +1,95 @@
+"""What each attention layer of a model keeps per token, seen from one token."""
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from optimist_common.errors import SetupError
+from optimist_common.model_files.tokenizer import explained
+from optimist_worker.core.attention.paged_attention import NAME, LayerSpec
+
+_PROBE = "optimist_probe"
+_NOTHING = LayerSpec(0, 0, 0)
+
+
+@torch.inference_mode()
+def probe_layers(
+    name: str, flag: str, module: Any, own: range, text_config: Any
+) -> list[LayerSpec]:
+    """Runs one token through the model and notes what each attention layer would keep.
+
+    A model with layers that do not come by the attention interface (linear attention, state
+    spaces) shows it here and not in wrong tokens. Layers that our keyword does not reach get it
+    from the model.
+
+    Args:
+        name: The model's.
+        flag: Setting that named it.
+        module: The model, or a stage of it.
+        own: The layers that it has.
+        text_config: Of the whole model.
+
+    Returns:
+        What each layer of the whole model keeps here; nothing, if it is another stage's.
+
+    Raises:
+        SetupError: It is such a model; the message begins with `flag`.
+    """
+    where = f"{flag}: {name} ({module.config.model_type})"
+    inputs = {"input_ids": torch.zeros((1, 1), dtype=torch.int64, device=module.device)}
+    inputs["position_ids"] = inputs["input_ids"]
+    if own.start > 0:
+        size = (1, 1, text_config.hidden_size)
+        del inputs["input_ids"]
+        inputs["inputs_embeds"] = torch.zeros(size, dtype=module.dtype, device=module.device)
+    seen: dict[int, LayerSpec] = {}
+    unreached: list[Any] = []
+
+    def note(
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *_: Any,
+        **named: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if "paged" not in named:
+            unreached.append(layer)
+        seen[layer.layer_idx] = LayerSpec(key.shape[1], key.shape[3], value.shape[3])
+        return query.new_zeros((1, query.shape[2], query.shape[1], value.shape[3])), None
+
+    AttentionInterface.register(_PROBE, note)
+    try:
+        with explained(f"{where} cannot run on KV blocks"):
+            module.set_attn_implementation(_PROBE)
+            module(**inputs, use_cache=False, paged=None)
+            if unreached:
+                _hand_on(module, unreached)
+                unreached = []
+                module(**inputs, use_cache=False, paged=None)
+    except SetupError:
+        if seen:
+            raise
+    module.set_attn_implementation(NAME)
+    if sorted(seen) != list(own) or unreached:
+        raise SetupError(
+            f"{where} cannot be served: it has {len(own)} layers, and {len(seen)} use the "
+            "attention interface of transformers"
+        )
+    return [seen.get(index, _NOTHING) for index in range(text_config.num_hidden_layers)]
+
+
+def _hand_on(module: Any, layers: list[Any]) -> None:
+    """Brings the keyword `paged` of a model to layers that its decoder does not hand it to."""
+    held: dict[str, Any] = {}
+
+    def hold(part: Any, arguments: Any, named: dict[str, Any]) -> None:
+        held["paged"] = named.get("paged")
+
+    def bring(part: Any, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return arguments, named | held
+
+    module.base_model.register_forward_pre_hook(hold, with_kwargs=True)
+    for layer in layers:
+        layer.register_forward_pre_hook(bring, with_kwargs=True)

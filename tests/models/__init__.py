@@ -1,0 +1,1 @@
+"""All kinds of decoders that transformers knows, each served and compared: `make models`."""
