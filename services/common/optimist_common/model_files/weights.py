@@ -105,9 +105,11 @@ def check_fit(weights: Mapping[str, Weight], config: Mapping[str, Any]) -> None:
         if found and isinstance(layers, int) and layers > found:
             raise FileError(f"config.json: {key} is {layers}, and the weights have {found} layers")
     sizes = {size for weight in weights.values() for size in weight.shape}
+    # A router may have more outputs than there are experts.
+    num_experts = max(len({match[2] for match in map(_EXPERT.match, weights) if match}), 1)
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         number = part.get(key)
-        if isinstance(number, int) and number > 1 and number not in sizes:
+        if isinstance(number, int) and number > num_experts and number not in sizes:
             raise FileError(f"config.json: {key} is {number}, and no weight has that size")
     _check_experts(weights)
     if all(each.get("quantization_config") is None for each in (config, part)):
