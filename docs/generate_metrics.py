@@ -29,7 +29,7 @@ WHERE = {
     "`optimist:draft_seconds_total` and vLLM's own.",
     "worker": "On the worker's `--metrics-port`.",
     "proposer": "On the proposer's `--metrics-port`.",
-    "vllm": "On the gateway's port with `--vllm-metrics true`: the same figures by vLLM's names.",
+    "vllm": "On the gateway's port with `--vllm-metrics`: the same figures by vLLM's names.",
 }
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from importlib.metadata import version
 
 from optimist_common.errors import SetupError, run_or_explain
 
@@ -48,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if words else 2
+    if words[0] == "--version":
+        print(f"optimist {version('optimist')}")
+        return 0
     name, rest = words[0], words[1:]
     if name not in COMMANDS:
         print(f"optimist: no command {name!r} (see optimist --help)", file=sys.stderr)

@@ -1,6 +1,7 @@
 """Speaks to a gateway's chat endpoint, for the commands that need an answer."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,14 +88,24 @@ class GatewayClient:
     Every method raises SetupError with one line when the gateway cannot be reached or refuses.
     """
 
-    def __init__(self, url: str, api_key: str = "") -> None:
-        """Takes where the gateway is, and the key that it asks for; empty for none."""
-        self._url = url.rstrip("/")
+    def __init__(self, url: str, api_key: str = "", ca: str = "") -> None:
+        """Connects when it is first asked.
+
+        Args:
+            url: Where the gateway is, with or without `/v1`.
+            api_key: The key that it asks for; empty for none.
+            ca: PEM file with the authority of its certificate; empty for those of the system.
+        """
+        self._url = url.rstrip("/").removesuffix("/v1")
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         timeout = httpx.Timeout(READ_TIMEOUT_SECONDS, connect=5.0)
         try:
             self._http = httpx.Client(
-                base_url=self._url, headers=headers, timeout=timeout, trust_env=False
+                base_url=self._url,
+                headers=headers,
+                timeout=timeout,
+                trust_env=False,
+                verify=_trust(ca),
             )
         except httpx.InvalidURL as error:
             raise self._unreachable(error) from None
@@ -164,6 +175,15 @@ class GatewayClient:
 
     def _no_gateway(self) -> SetupError:
         return SetupError(f"{without_passwords(self._url)} does not answer as a gateway does")
+
+
+def _trust(ca: str) -> ssl.SSLContext | bool:
+    if not ca:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise SetupError(f"--ca: cannot read {ca}: {error.strerror or error}") from None
 
 
 def _events(lines: Iterator[str]) -> Iterator[str]:

@@ -5,13 +5,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from optimist_cli.client import ChatAnswer, ChatChunk, ChatRequest, GatewayClient
 from optimist_common.errors import SetupError
-from optimist_common.settings import CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import Repeated, ServiceSettings, load_settings
 
 GREEN, RESET = "\x1b[32m", "\x1b[0m"
 
@@ -20,19 +20,24 @@ class CompleteSettings(ServiceSettings):
     """Sends one request: optimist complete INSTRUCTION [--file FILE] [OPTIONS].
 
     With --file the file's text follows the instruction and is the prediction of the answer, as an
-    edit leaves most of it unchanged. --prediction names other files, and may be given several
-    times. What was predicted is shown in green.
+    edit leaves most of it unchanged. --prediction names another file, --prediction-text is a text;
+    each may be given several times. What was predicted is shown in green.
     """
 
     section: ClassVar[str] = "complete"
+    arguments: ClassVar[tuple[str, ...]] = ("instruction",)
 
-    instruction: str = Field(description="what to do; also the first argument")
+    instruction: str = Field(description="what to do")
     file: str = Field("", description="file to edit; its text is the prediction too")
-    prediction: CommaSeparated = Field(
-        [], description="files with expected answers instead, the most likely one first"
+    prediction: Repeated = Field(
+        [], description="file with an expected answer instead, the most likely one first"
     )
-    plain: bool = Field(False, description="true: attach no prediction")
+    prediction_text: Repeated = Field([], description="expected answer, after those of files")
+    plain: bool = Field(False, description="attach no prediction")
     url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
+    ca: str = Field(
+        "", description="PEM file with the authority of its certificate; empty for the system's"
+    )
     api_key: str = Field(
         "",
         pattern=r"^[!-~]*$",
@@ -42,20 +47,14 @@ class CompleteSettings(ServiceSettings):
     max_tokens: int = Field(0, ge=0, description="most tokens to generate; 0 is the model's limit")
     temperature: float = Field(0.0, ge=0.0, le=2.0, description="0 is the most likely answer")
     n: int = Field(1, ge=1, description="how many answers to ask for")
-    color: str = Field(
-        "auto",
-        pattern="^(auto|always|never)$",
-        description="auto, always or never; --colour is the same",
-    )
+    color: Literal["auto", "always", "never"] = Field("auto", description="--colour is the same")
 
 
 def main(arguments: list[str]) -> int:
     """Runs `optimist complete`; returns the exit code."""
-    if arguments and not arguments[0].startswith("-"):
-        arguments = ["--instruction", *arguments]
     arguments = [re.sub(r"^--colour(?==|$)", "--color", word) for word in arguments]
-    settings = load_settings(CompleteSettings, joined(arguments, "--prediction"))
-    client = GatewayClient(settings.url, settings.api_key)
+    settings = load_settings(CompleteSettings, arguments)
+    client = GatewayClient(settings.url, settings.api_key, settings.ca)
     try:
         started = time.perf_counter()
         answer = client.chat(chat_request(settings, client.model()))
@@ -67,24 +66,6 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def joined(arguments: list[str], flag: str) -> list[str]:
-    """Returns the arguments with one flag, its values joined by commas, if it is there repeatedly.
-
-    A flag without a value stays as it is.
-    """
-    values: list[str] = []
-    others: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        if word.startswith(f"{flag}="):
-            values.append(word.removeprefix(f"{flag}="))
-        elif word == flag and (value := next(words, None)) is not None:
-            values.append(value)
-        else:
-            others.append(word)
-    return [*others, f"{flag}={','.join(values)}"] if values else others
-
-
 def chat_request(settings: CompleteSettings, model: str) -> ChatRequest:
     """Builds the request: the instruction, the file below it, and the prediction."""
     content = settings.instruction
@@ -92,8 +73,8 @@ def chat_request(settings: CompleteSettings, model: str) -> ChatRequest:
     if settings.file:
         prediction = _read(settings.file, "--file")
         content = f"{settings.instruction}\n\n{prediction}"
-    if settings.prediction:
-        texts = [_read(path, "--prediction") for path in settings.prediction]
+    texts = [_read(path, "--prediction") for path in settings.prediction]
+    if texts := [*texts, *settings.prediction_text]:
         prediction = texts if len(texts) > 1 else texts[0]
     return ChatRequest(
         model=model,

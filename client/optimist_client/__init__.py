@@ -16,8 +16,8 @@ from optimist_client.async_client import AsyncClient
 from optimist_client.async_stream import AsyncStream
 from optimist_client.client import Client
 from optimist_client.errors import BatchError, OptimistError
-from optimist_client.llm import LLM, SamplingParams
-from optimist_client.request import Message, Options
+from optimist_client.llm import LLM
+from optimist_client.request import Message, Options, SamplingParams
 from optimist_client.retry import RetryPolicy
 from optimist_client.stream import Stream
 

@@ -12,18 +12,18 @@ from typing import Self, cast
 from optimist_client.answer import Result
 from optimist_client.batch import run_batch
 from optimist_client.client import Client
-from optimist_client.request import Message, Options, Prompt
+from optimist_client.request import Message, Options, Prompt, SamplingParams
 from optimist_client.retry import RetryPolicy
 from optimist_client.serve_process import ServeProcess
-
-SamplingParams = Options
-"""`Options` by the name that vLLM's users know."""
 
 Conversation = Sequence[Message | Mapping[str, str]]
 """Messages, or mappings with `role` and `content`."""
 
+Params = SamplingParams | Options
+"""What a request asks for, as an object or a dict."""
+
 _HOST = "127.0.0.1"
-_CHOSEN = ("model", "host", "port", "grpc_port", "end_with_stdin")
+_CHOSEN = ("model", "host", "port", "grpc_port", "api_key", "end_with_stdin")
 # A batch waits for a service that restarts and for its share of a full server.
 _RETRIES = RetryPolicy(max_retries=8)
 
@@ -35,14 +35,13 @@ class LLM:
     however that ends.
     """
 
-    def __init__(self, model: str | os.PathLike[str], **options: str | float) -> None:
+    def __init__(self, model: str | os.PathLike[str], **options: str | float | bool) -> None:
         """Starts the services and returns when the model can be asked.
 
         Args:
             model: A model directory, a GGUF file or a hub name, as for `optimist serve`.
             options: Options of `optimist serve`, such as `dtype="bfloat16"`, `device="cuda"`,
-                `drafter="ngram"` or `config="FILE"`. Those of single services are read from the
-                environment and the config file, as `optimist serve` does.
+                `max_model_len=8192`, `num_speculative_tokens=0` or `config="FILE"`.
 
         Raises:
             TypeError: An option is one that this class chooses itself.
@@ -53,7 +52,7 @@ class LLM:
                 raise TypeError(f"LLM chooses {name} itself")
         port, grpc_port = _free_ports(2)
         flags = options | {"host": _HOST, "port": port, "grpc_port": grpc_port}
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        words = [_flag(name.replace("_", "-"), value) for name, value in flags.items()]
         key = secrets.token_urlsafe(32)
         self._services = ServeProcess([os.fspath(model), *words], _environment(key))
         self._client = Client(f"{_HOST}:{grpc_port}", api_key=key, timeout=None, retries=_RETRIES)
@@ -77,7 +76,7 @@ class LLM:
     def generate(
         self,
         prompts: str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params | Sequence[Params] | None = None,
     ) -> list[Result]:
         """Continues prompts, many at once.
 
@@ -102,7 +101,7 @@ class LLM:
     def chat(
         self,
         messages: Conversation | Sequence[Conversation],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params | Sequence[Params] | None = None,
     ) -> list[Result]:
         """Answers conversations by the model's chat template; otherwise as `generate`.
 
@@ -120,19 +119,26 @@ class LLM:
     def _run(
         self,
         prompts: Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        sampling_params: Params | Sequence[Params] | None,
     ) -> list[Result]:
         if not self._end.alive:
             raise RuntimeError("the LLM is closed")
         self._services.require_running()
-        if sampling_params is None or isinstance(sampling_params, Mapping):
-            params: Sequence[SamplingParams] = [sampling_params or {}] * len(prompts)
+        if sampling_params is None or isinstance(sampling_params, SamplingParams | Mapping):
+            params: Sequence[Params] = [sampling_params or {}] * len(prompts)
         else:
             params = sampling_params
         if len(params) != len(prompts):
             raise ValueError(f"sampling_params: {len(params)} for {len(prompts)} prompts")
-        requests = list(zip(prompts, params, strict=True))
+        options = [one.options() if isinstance(one, SamplingParams) else one for one in params]
+        requests = list(zip(prompts, options, strict=True))
         return run_batch(self._client, requests, self._services.require_running)
+
+
+def _flag(name: str, value: str | float) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name}={value}"
 
 
 def _messages(conversation: Conversation) -> list[Message]:

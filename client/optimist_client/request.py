@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict, cast
 
 from optimist.v1 import inference_pb2
@@ -15,22 +15,27 @@ class Message:
     role: str
     """`system`, `developer`, `user` or `assistant`."""
     content: str
+    name: str | None = None
+    """Who of several says it, for chat templates that show it."""
 
 
 Prompt = str | Sequence[int] | Sequence[Message]
 """A text that is continued, the same as tokens, or a conversation."""
 
-Prediction = str | Sequence[int] | Sequence[str] | Sequence[Sequence[int]]
+Content = Mapping[str, object]
+"""A text as OpenAI's API writes it, `{"type": "content", "content": TEXT}`."""
+
+Prediction = (
+    str | Content | Sequence[int] | Sequence[str] | Sequence[Content] | Sequence[Sequence[int]]
+)
 """A text or its tokens, or several of either."""
 
 
 class Options(TypedDict, total=False):
-    """What a request may ask for; what is left out has the server's default."""
+    """The same as keywords, see `SamplingParams`."""
 
     model: str
-    """The one that is served, if left out."""
     prediction: Prediction
-    """The expected answer, or several, the likeliest one first: all as text or all as tokens."""
     max_tokens: int
     min_tokens: int
     temperature: float
@@ -47,20 +52,61 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     n: int
     json_object: bool
-    """Asks for a JSON object."""
     json_schema: Mapping[str, object] | str
-    """Asks for JSON that follows a schema."""
     grammar: str
-    """Asks for what a grammar in llguidance's Lark dialect describes."""
     num_logprobs: int
-    """Asks for log-probabilities, and those of as many of the likeliest tokens."""
     include_provenance: bool
     include_speculation: bool
     num_speculative_tokens: int
     priority: int
     cache_salt: str
     timeout: float
-    """Seconds until the call is ended; the client's own, if left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """What a request may ask for; None is the server's default."""
+
+    model: str | None = None
+    """The one that is served by default."""
+    prediction: Prediction | None = None
+    """The expected answer, or several, the likeliest one first: all as text or all as tokens."""
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    json_object: bool | None = None
+    """Asks for a JSON object."""
+    json_schema: Mapping[str, object] | str | None = None
+    """Asks for JSON that follows a schema."""
+    grammar: str | None = None
+    """Asks for what a grammar in llguidance's Lark dialect describes."""
+    num_logprobs: int | None = None
+    """Asks for log-probabilities, and those of as many of the likeliest tokens."""
+    include_provenance: bool | None = None
+    include_speculation: bool | None = None
+    num_speculative_tokens: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    timeout: float | None = None
+    """Seconds until the call is ended; the client's own by default."""
+
+    def options(self) -> Options:
+        """Returns what is not left to the server."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in values.items() if value is not None}
+        return cast("Options", given)
 
 
 _SAMPLING = (
@@ -84,23 +130,23 @@ def generate_request(prompt: Prompt, options: Options) -> inference_pb2.Generate
         TypeError: There is no such option, or a value has a wrong type.
         ValueError: A number does not fit its field, or two structures are asked for.
     """
-    fields: dict[str, Any] = dict(options)
-    fields.pop("timeout", None)
-    unknown = fields.keys() - Options.__annotations__.keys()
+    given: dict[str, Any] = dict(options)
+    given.pop("timeout", None)
+    unknown = given.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"there is no option {sorted(unknown)[0]}")
-    if sum(name in fields for name in _STRUCTURES) > 1:
+    if sum(name in given for name in _STRUCTURES) > 1:
         raise ValueError(f"only one of {', '.join(_STRUCTURES)} can be asked for")
-    sampling = {name: fields.pop(name) for name in _SAMPLING if name in fields}
-    fields["sampling"] = inference_pb2.Sampling(**sampling)
-    if "prediction" in fields:
-        fields["predictions"] = _predictions(fields.pop("prediction"))
-    if isinstance(fields.get("stop"), str):
-        fields["stop"] = [fields["stop"]]
-    schema = fields.get("json_schema")
+    sampling = {name: given.pop(name) for name in _SAMPLING if name in given}
+    given["sampling"] = inference_pb2.Sampling(**sampling)
+    if "prediction" in given:
+        given["predictions"] = _predictions(given.pop("prediction"))
+    if isinstance(given.get("stop"), str):
+        given["stop"] = [given["stop"]]
+    schema = given.get("json_schema")
     if schema is not None and not isinstance(schema, str):
-        fields["json_schema"] = json.dumps(schema)
-    return inference_pb2.GenerateRequest(**fields, **_prompt(prompt))
+        given["json_schema"] = json.dumps(schema)
+    return inference_pb2.GenerateRequest(**given, **_prompt(prompt))
 
 
 def _prompt(prompt: Prompt) -> dict[str, Any]:
@@ -108,7 +154,7 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
         return {"text": prompt}
     if len(prompt) and isinstance(prompt[0], Message):
         messages = [
-            inference_pb2.Message(role=message.role, content=message.content)
+            inference_pb2.Message(role=message.role, content=message.content, name=message.name)
             for message in cast("Sequence[Message]", prompt)
         ]
         return {"chat": inference_pb2.Chat(messages=messages)}
@@ -116,11 +162,16 @@ def _prompt(prompt: Prompt) -> dict[str, Any]:
 
 
 def _predictions(given: Prediction) -> list[inference_pb2.Prediction]:
-    is_one = isinstance(given, str) or (len(given) > 0 and isinstance(given[0], int))
-    several = cast("Sequence[str] | Sequence[Sequence[int]]", [given] if is_one else given)
-    return [
-        inference_pb2.Prediction(text=one)
-        if isinstance(one, str)
-        else inference_pb2.Prediction(token_ids=inference_pb2.TokenIds(ids=one))
-        for one in several
-    ]
+    is_one = isinstance(given, str | Mapping) or (len(given) > 0 and isinstance(given[0], int))
+    several = cast("Sequence[str | Content | Sequence[int]]", [given] if is_one else given)
+    return [_predicted(one) for one in several]
+
+
+def _predicted(given: str | Content | Sequence[int]) -> inference_pb2.Prediction:
+    if isinstance(given, Mapping):
+        if given.keys() != {"type", "content"} or given["type"] != "content":
+            raise ValueError('prediction: must be {"type": "content", "content": TEXT}')
+        given = cast("str", given["content"])
+    if isinstance(given, str):
+        return inference_pb2.Prediction(text=given)
+    return inference_pb2.Prediction(token_ids=inference_pb2.TokenIds(ids=given))

@@ -29,7 +29,7 @@ class ServeProcess:
         # the services end however this process ends. A session of their own keeps Ctrl-C away from
         # them: requests are cancelled first.
         self._process = subprocess.Popen(  # noqa: S603 (a list of words, no shell)
-            [sys.executable, "-m", "optimist_cli", "serve", *arguments, "--end-with-stdin", "true"],
+            [sys.executable, "-m", "optimist_cli", "serve", *arguments, "--end-with-stdin"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -94,7 +94,7 @@ def test_requests_whose_answers_repeat_nothing_rest(report_of: ReportOf) -> None
 
 
 def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf) -> None:
-    report = report_of(*SMALL, "--predictions", "true", "--follow", "predictions")
+    report = report_of(*SMALL, "--predictions", "--follow", "predictions")
     peak, paced = report["peak"], report["paced"]
     for run in (peak, paced):
         check_run(run)

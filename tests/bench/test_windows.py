@@ -19,7 +19,7 @@ FREE = tuple(
 
 
 def run(report_of: ReportOf, *words: str) -> Any:
-    report = report_of("windows", "--virtual", "true", *words)
+    report = report_of("windows", "--virtual", *words)
     assert report["all_right"]
     assert report["virtual"]
     return report
@@ -27,7 +27,7 @@ def run(report_of: ReportOf, *words: str) -> Any:
 
 def test_a_run_in_virtual_time_is_the_same_each_time(report_of: ReportOf) -> None:
     # A row without a window loses much: steps wait also where the worker is idle meanwhile.
-    words = (*LOAD, "--looks-up", "false", "--cores", "2")
+    words = (*LOAD, "--no-looks-up", "--cores", "2")
     first = run(report_of, *words)
     assert first == run(report_of, *words)
     assert first["tokens_per_pass"] > 3
@@ -41,7 +41,7 @@ def test_a_run_in_virtual_time_is_the_same_each_time(report_of: ReportOf) -> Non
 
 @pytest.mark.parametrize("depth", ["1", "2"])
 def test_services_that_cost_nothing_leave_no_pass_waiting(report_of: ReportOf, depth: str) -> None:
-    words = (*LOAD, *FREE, "--looks-up", "false")
+    words = (*LOAD, *FREE, "--no-looks-up")
     report = run(report_of, *words, "--token-us", "0", "--depth", depth)
     assert report["steps_waited"] > 0
     assert report["steps_idle_share"] == report["wait_time_share"] == 0
@@ -75,7 +75,7 @@ def test_services_that_share_a_core_are_slower(report_of: ReportOf) -> None:
 
 def test_virtual_proposers_keep_their_requests(report_of: ReportOf) -> None:
     with pytest.raises(SetupError, match="affinity: must be true"):
-        run(report_of, "--affinity", "false")
+        run(report_of, "--no-affinity")
 
 
 def test_jobs_of_a_service_run_in_turn_and_wait_for_a_core() -> None:

@@ -11,12 +11,12 @@ from optimist_cli.client import ChatAnswer, ChatChunk, ChatRequest, GatewayClien
 from optimist_cli.complete import (
     CompleteSettings,
     chat_request,
-    joined,
     main,
     summary,
     write_answer,
 )
 from optimist_common.errors import SetupError
+from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
 
 
@@ -48,21 +48,6 @@ def test_what_is_asked_for(
     asked = f"Go.\n\n{file}" if file else "Go."
     assert request.messages == [{"role": "user", "content": asked}]
     assert {name: request.body().get(name) for name in body} == body
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["-p", "a", "-p", "b"], ["-p=a,b"]),
-        (["-p=a", "--n", "2", "-p", "b", "-p=c"], ["--n", "2", "-p=a,b,c"]),
-        (["--n", "2"], ["--n", "2"]),
-        (["-p"], ["-p"]),
-        (["--instruction", "-p", "a"], ["--instruction", "-p=a"]),
-        ([], []),
-    ],
-)
-def test_a_repeated_flag_becomes_one(arguments: list[str], expected: list[str]) -> None:
-    assert joined(arguments, "-p") == expected
 
 
 @pytest.mark.parametrize("flag", ["--file", "--prediction"])
@@ -163,9 +148,9 @@ def test_a_key_is_shown_to_a_gateway_that_asks_for_one(
 def test_the_command_reads_choices_that_are_interleaved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = [tmp_path / "one.py", tmp_path / "two.py"]
+    paths = [tmp_path / "one,1.py", tmp_path / "two.py"]
     for path in paths:
-        path.write_text(path.stem)
+        path.write_text(path.stem[:3])
 
     def event(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
         choice = {"index": index, "delta": {"content": text}, "finish_reason": reason}
@@ -176,15 +161,30 @@ def test_the_command_reads_choices_that_are_interleaved(
     events = [event(1, "right "), event(0, "left", "stop"), event(1, "side", "length"), usage]
     asked: list[Any] = []
     flags = [word for path in paths for word in ("--prediction", str(path))]
+    flags += ["--prediction-text", "three, or so"]
     with serving(events, asked) as url:
-        assert main(["Go.", *flags, "--n", "2", "--url", url, "--color", "never"]) == 0
+        assert main([*flags, "--n", "2", "Go.", "--url", f"{url}/v1", "--color", "never"]) == 0
     (body,) = asked
-    assert [one["content"] for one in body["prediction"]] == ["one", "two"]
+    assert [one["content"] for one in body["prediction"]] == ["one", "two", "three, or so"]
     assert (body["n"], body["model"]) == (2, "tiny")
     shown = capsys.readouterr()
     assert shown.out == "--- choice 1 of 2\nleft\n--- choice 2 of 2\nright side\n"
     assert "3 tokens in " in shown.err
     assert "3 of them predicted (1 predicted ones refused), finish: stop, length" in shown.err
+
+
+def test_a_gateway_with_a_certificate_of_its_own_authority_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = make_authority(tmp_path)
+    shown = issue(tmp_path, authority, "gateway", "IP:127.0.0.1")
+    with serving([], [], certificate=shown) as url:
+        assert optimist(["complete", "Go.", "--url", url, "--ca", str(authority)]) == 0
+        assert optimist(["complete", "Go.", "--url", url]) == 2
+        assert optimist(["complete", "Go.", "--url", url, "--ca", str(tmp_path / "none")]) == 2
+    *_, unknown, missing = capsys.readouterr().err.splitlines()
+    assert "CERTIFICATE_VERIFY_FAILED" in unknown
+    assert missing.endswith("none: No such file or directory")
 
 
 SOURCES = {"tokens_by_source": {"target": 4, "prediction": 1, "draft_model": 3, "eagle": 2}}

@@ -43,14 +43,16 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
 def started(*options: str) -> dict[str, dict[str, object]]:
     """Returns by which settings each service goes when it is started as `serve` starts it."""
     arguments = ["some/model", *options]
-    specs = service_specs(serve_settings(arguments), config_file(arguments))
+    settings, flags = serve_settings(arguments)
+    specs = service_specs(settings, config_file(arguments), flags)
     return {
         spec.name: load_settings(SETTINGS[spec.name], spec.arguments).model_dump() for spec in specs
     }
 
 
 def specs_of(*options: str) -> Sequence[ServiceSpec]:
-    return service_specs(serve_settings(["model", *options]))
+    settings, flags = serve_settings(["model", *options])
+    return service_specs(settings, None, flags)
 
 
 def arguments_of(name: str, *options: str) -> list[Sequence[str]]:
@@ -98,7 +100,8 @@ def test_workers_of_several_devices_are_not_started_together(device: tuple[str, 
     options = ("--workers", "2", "--tensor-parallel-size", "2")
     with pytest.raises(SetupError, match="--workers: must be 1"):
         serve_settings(["model", *options, *device])
-    assert serve_settings(["model", *options, "--device", "cpu"]).workers == 2
+    settings, _ = serve_settings(["model", *options, "--device", "cpu"])
+    assert settings.workers == 2
 
 
 def test_there_is_a_proposer_by_default() -> None:
@@ -137,7 +140,7 @@ def test_a_gateway_that_shows_a_certificate_is_asked_by_https(
     monkeypatch.setenv("OPTIMIST_GATEWAY_HTTPS_CERT", shown.cert)
     monkeypatch.setenv("OPTIMIST_GATEWAY_HTTPS_KEY", shown.key)
     with serving([], [], certificate=shown) as url:
-        settings = serve_settings(["model", "--port", str(urlsplit(url).port)])
+        settings, _ = serve_settings(["model", "--port", str(urlsplit(url).port)])
         assert gateway_url(settings) == url
         *_, gateway = service_specs(settings)
         assert gateway.is_healthy()
@@ -148,7 +151,8 @@ def test_without_more_services_have_their_own_defaults_and_say_little() -> None:
     assert {each["log_level"] for each in services.values()} == {"warning"}
     assert services["proposer"]["store"] == "memory"
     assert services["gateway"]["grpc_port"] == 0
-    assert model_name(serve_settings(["some/model"])) == "model"
+    settings, _ = serve_settings(["some/model"])
+    assert model_name(settings) == "model"
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])
@@ -157,22 +161,23 @@ def test_the_services_read_the_file_of_serve(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("settings.yaml").write_text(
-        "serve: {dtype: bfloat16}\n"
+        "serve: {log_level: info}\n"
         "proposer: {store: 'redis://one', log_level: debug}\n"
-        "worker: {max_num_seqs: 3, dtype: float16}\n"
+        "worker: {max_num_seqs: 3, dtype: float16, log_level: debug}\n"
         "gateway: {served_model_name: mine, grpc_port: 7}\n"
     )
     if by == "variable":
         monkeypatch.setenv("OPTIMIST_CONFIG", "settings.yaml")
     services = started(*(("--config", "settings.yaml") if by == "flag" else ()))
-    settings: dict[str, dict[str, object]] = {
-        "proposer": {"store": "redis://one", "log_level": "debug"},
-        "worker": {"max_num_seqs": 3, "dtype": "bfloat16", "log_level": "warning"},
+    expected_of: dict[str, dict[str, object]] = {
+        "proposer": {"store": "redis://one", "log_level": "info"},
+        "worker": {"max_num_seqs": 3, "dtype": "float16", "log_level": "info"},
         "gateway": {"served_model_name": "mine", "grpc_port": 7},
     }
-    for name, expected in settings.items():
+    for name, expected in expected_of.items():
         assert expected.items() <= services[name].items()
-    assert model_name(serve_settings(["some/model"]), "settings.yaml") == "mine"
+    settings, _ = serve_settings(["some/model"])
+    assert model_name(settings, "settings.yaml") == "mine"
 
 
 def test_a_variable_of_a_service_yields_to_an_option_of_serve_alone(
@@ -207,21 +212,49 @@ def test_services_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPat
         serve.main(["some/model"])
 
 
+def test_options_of_single_services_are_passed_on_to_those_that_have_them() -> None:
+    services = started(
+        *("--max-model-len", "64", "--num-speculative-tokens", "8", "--no-enable-prefix-caching"),
+        *("--max-num-seqs", "3", "--insecure", "--api-keys-file", "keys", "--allowed-hosts", "a,b"),
+    )
+    expected_of: dict[str, dict[str, object]] = {
+        "gateway": {"insecure": True, "api_keys_file": "keys", "allowed_hosts": ["a", "b"]},
+        "scheduler": {
+            "num_speculative_tokens": 8,
+            "enable_prefix_caching": False,
+            "max_num_seqs": 3,
+            "insecure": False,
+        },
+        "worker": {"max_model_len": 64, "max_num_seqs": 3, "insecure": False},
+    }
+    for name, expected in expected_of.items():
+        assert expected.items() <= services[name].items()
+
+
+def test_a_key_reaches_the_gateway_and_no_command_line() -> None:
+    *others, gateway = specs_of("--api-key", "secret")
+    assert gateway.variables == {"OPTIMIST_GATEWAY_API_KEYS": "secret"}
+    assert not any("secret" in word for spec in (*others, gateway) for word in spec.arguments)
+    assert not any(spec.variables for spec in others)
+
+
 def test_vllm_is_an_engine_of_the_gateway() -> None:
     words = ["model", "--engine", "vllm", "--engine-python", "/vllm/python", "--log-level", "info"]
-    engine, gateway = service_specs(serve_settings(words), engine_flags=["--dtype", "bfloat16"])
+    settings, _ = serve_settings(words)
+    engine, gateway = service_specs(settings, None, {"engine": ["--dtype", "bfloat16"]})
     assert (engine.python, engine.module) == ("/vllm/python", "optimist_vllm.engine")
     own, flags = split_flags(engine.arguments)
     assert flags == ["--dtype", "bfloat16"]
-    settings = load_settings(EngineSettings, own)
-    assert (settings.model, settings.log_level) == ("model", "info")
-    assert _value(gateway.arguments, "--schedulers") == f"127.0.0.1:{settings.port}"
+    of_engine = load_settings(EngineSettings, own)
+    assert (of_engine.model, of_engine.log_level) == ("model", "info")
+    assert _value(gateway.arguments, "--schedulers") == f"127.0.0.1:{of_engine.port}"
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         ("--engine vllm --dtype float32", "--dtype: is of --engine optimist; give vLLM's own"),
+        ("--engine vllm --max-model-len 9", "--max-model-len: is of --engine optimist; give"),
         ("--engine vllm --workers 2", "--workers: is of --engine optimist; give vLLM's own"),
         ("--engine-python python", "--engine-python: is of --engine vllm"),
         ("--engine other", "--engine: Input should be 'optimist' or 'vllm', not 'other'"),

@@ -1,11 +1,12 @@
 """From arguments to messages; when calls are made again."""
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from optimist_client import OptimistError, Options, RetryPolicy
+from optimist_client import Message, OptimistError, Options, RetryPolicy, SamplingParams
 from optimist_client.request import generate_request
 
 
@@ -17,6 +18,31 @@ def test_predictions_of_all_kinds() -> None:
     assert [list(one.token_ids.ids) for one in tokens] == [[1, 2], [3]]
     single = generate_request("x", {"prediction": [1, 2]}).predictions
     assert [list(one.token_ids.ids) for one in single] == [[1, 2]]
+
+
+def test_a_prediction_as_openais_api_writes_it() -> None:
+    content = {"type": "content", "content": "ab"}
+    assert [one.text for one in generate_request("x", {"prediction": content}).predictions] == [
+        "ab"
+    ]
+    several = generate_request("x", {"prediction": [content, content]}).predictions
+    assert [one.text for one in several] == ["ab", "ab"]
+    with pytest.raises(ValueError, match=r"^prediction: must be \{"):
+        generate_request("x", {"prediction": {"type": "text", "content": "ab"}})
+
+
+def test_names_of_messages_are_sent() -> None:
+    messages = [Message("user", "a", "Ada"), Message("user", "b")]
+    sent = generate_request(messages, {}).chat.messages
+    assert [one.name if one.HasField("name") else None for one in sent] == ["Ada", None]
+
+
+def test_sampling_params_have_the_options_of_a_request() -> None:
+    assert [field.name for field in fields(SamplingParams)] == list(Options.__annotations__)
+    assert SamplingParams().options() == {}
+    assert SamplingParams(temperature=0.0, n=2).options() == {"temperature": 0.0, "n": 2}
+    with pytest.raises(TypeError, match="temprature"):
+        SamplingParams(temprature=1.0)  # type: ignore[call-arg]
 
 
 def test_what_is_left_out_is_absent() -> None:

@@ -4,13 +4,19 @@ import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pytest
 from pydantic import Field, field_validator
 
 from optimist_common.errors import SetupError
-from optimist_common.settings import SECTIONS, CommaSeparated, ServiceSettings, load_settings
+from optimist_common.settings import (
+    SECTIONS,
+    CommaSeparated,
+    Repeated,
+    ServiceSettings,
+    load_settings,
+)
 from tests.stack import REPOSITORY
 
 
@@ -18,11 +24,15 @@ class ExampleSettings(ServiceSettings):
     """An example."""
 
     section: ClassVar[str] = "example"
+    arguments: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str = Field(description="a name")
     port: int = Field(1, ge=1, le=65535, description="a port, at 100% of its range")
     peers: CommaSeparated = Field([], description="addresses")
     store: str = Field("memory", description="memory alone")
+    texts: Repeated = Field([], description="texts")
+    is_open: bool = Field(True, description="open to all")
+    mode: Literal["fast", "slow"] = Field("fast", description="how fast")
 
     @field_validator("store")
     @classmethod
@@ -119,7 +129,23 @@ def test_help_shows_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         load_settings(ExampleSettings, ["--help"])
     shown = capsys.readouterr().out
-    assert all(flag in shown for flag in ("--name", "--port", "--peers", "--config", "100%"))
+    assert shown.startswith("usage: optimist example NAME [OPTIONS]\n")
+    for text in ("--name NAME", "--port N", "--peers PEERS,...", "--config FILE", "100%"):
+        assert text in shown
+    assert "--mode {fast,slow}" in shown
+    assert re.search(r"--is-open, --no-is-open\s+open to all", shown)
+
+
+def test_a_command_line_as_people_write_it() -> None:
+    words = ["--port", "3", "n", "--no-is-open", "--texts", "a,b", "--texts", "c"]
+    settings = load_settings(ExampleSettings, words)
+    assert (settings.name, settings.port, settings.is_open) == ("n", 3, False)
+    assert settings.texts == ["a,b", "c"]
+    assert load_settings(ExampleSettings, ["n", "--is-open"]).is_open
+    with pytest.raises(SetupError, match="--name: is given twice, as 'm' too"):
+        load_settings(ExampleSettings, ["m", "--name", "n"])
+    with pytest.raises(SetupError, match="unrecognized arguments: false"):
+        load_settings(ExampleSettings, ["n", "--is-open", "false"])
 
 
 def every_settings_class() -> list[type[ServiceSettings]]:

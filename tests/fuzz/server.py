@@ -13,7 +13,7 @@ AT_ONCE = 16
 _SIZES = ("--max-num-seqs", "16", "--max-num-batched-tokens", "144")
 # Every request fits, and few beside it.
 _BLOCKS, _TIGHT_BLOCKS = "76", "44"
-_PLAIN = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
+_PLAIN = ("--max-plans-in-flight", "1", "--no-enable-optimistic-scheduling")
 _SCHEDULES: tuple[tuple[str, ...], ...] = (
     (),
     _PLAIN,

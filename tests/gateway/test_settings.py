@@ -75,7 +75,7 @@ def test_the_first_model_is_that_of_the_flag(
         ),
         (
             ["--model", "a", *models({**FURTHER, "schedulers": ["10.0.0.7:2"]})],
-            r"--models\[0\]\.schedulers: .*10\.0\.0\.7:2 .*--insecure true",
+            r"--models\[0\]\.schedulers: .*10\.0\.0\.7:2 .*--insecure",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_each_turn_of_a_conversation_finds_those_before_it(
     services: Services, client: OpenAI
 ) -> None:
     with_cache = converse(services, client)
-    without = converse(services, client, "--enable-prefix-caching", "false")
+    without = converse(services, client, "--no-enable-prefix-caching")
     assert [turn.choices[0].token_ids for turn in with_cache] == [
         turn.choices[0].token_ids for turn in without
     ]

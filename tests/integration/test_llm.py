@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -40,9 +41,11 @@ def llm() -> Iterator[LLM]:
 
 def test_predictions_save_passes_and_change_no_text(llm: LLM) -> None:
     # Without drafts: those of the prompt alone may save as many passes.
-    undrafted = SamplingParams(**GREEDY, num_speculative_tokens=0)
+    undrafted = replace(GREEDY, num_speculative_tokens=0)
     plain = llm.chat([edit.messages() for edit in EDITS], undrafted)
-    params = [SamplingParams(**GREEDY, prediction=edit.before) for edit in EDITS]
+    params = [
+        replace(GREEDY, prediction={"type": "content", "content": edit.before}) for edit in EDITS
+    ]
     predicted = llm.chat([edit.messages() for edit in EDITS], params)
     assert [each.text for each in predicted] == [each.text for each in plain]
     assert len({each.text for each in plain}) == len(EDITS)
@@ -64,7 +67,7 @@ def test_texts_and_tokens_are_continued_in_order(llm: LLM) -> None:
     one, other = llm.generate([list(tokens), [5]], SamplingParams(max_tokens=2, n=2))
     assert one.usage.prompt_tokens == len(tokens)
     assert len(other.answers) == 2
-    (again,) = llm.generate(tokens, SamplingParams(**params, prediction=tokens))
+    (again,) = llm.generate(tokens, replace(params, prediction=tokens))
     assert again.usage.prompt_tokens == len(tokens)
 
 
@@ -76,14 +79,15 @@ def test_wrong_requests_name_their_prompt(llm: LLM) -> None:
     assert caught.value.field == "sampling.top_p"
     with pytest.raises(ValueError, match="sampling_params: 1 for 2 prompts"):
         llm.generate(["a", "b"], [GREEDY])
-    with pytest.raises(TypeError, match="'name'"):
-        llm.chat([{"role": "user", "content": "x", "name": "y"}])
+    with pytest.raises(TypeError, match="'names'"):
+        llm.chat([{"role": "user", "content": "x", "names": "y"}])
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"no_such": 1}, "optimist serve: unrecognized arguments: --no-such=1"),
+        ({"max_model_len": -1}, ".*optimist worker: --max-model-len: "),
         ({"config": "missing.yaml"}, "optimist serve: --config: cannot read missing.yaml"),
     ],
 )

@@ -29,9 +29,9 @@ def test_every_service_keeps_to_the_loopback_unless_it_is_protected(
         exposed.append((f"--{peers}", "127.0.0.1:1,10.0.0.7:2", "10.0.0.7:2"))
     for flag, value, named in exposed:
         words = [*flags, flag, value]
-        with pytest.raises(SetupError, match=f"{flag}: .*{re.escape(named)} .*--insecure true"):
+        with pytest.raises(SetupError, match=f"{flag}: .*{re.escape(named)} .*--insecure"):
             load_settings(settings_class, words)
-        settings = load_settings(settings_class, [*words, "--insecure", "true"])
+        settings = load_settings(settings_class, [*words, "--insecure"])
         assert flag != "--host" or settings.host == value
         if (settings_class, flag) != (GatewaySettings, "--host"):
             load_settings(settings_class, [*words, *TLS])

@@ -67,7 +67,7 @@ def traced() -> Iterator[Traced]:
             return service.address
 
         proposer = start("proposer", "--model", MODEL)
-        worker = start("worker", "--model", MODEL, "--trace-passes", "true")
+        worker = start("worker", "--model", MODEL, "--trace-passes")
         scheduler = start("scheduler", "--workers", worker, "--proposers", proposer)
         port = free_port()
         peers = ("--schedulers", scheduler, "--grpc-port", str(port))

@@ -39,7 +39,7 @@ def running(specs: Sequence[ServiceSpec]) -> Iterator[None]:
     Raises:
         SetupError: A service could not start.
     """
-    flags = ("--enable-prefix-caching", "false")
+    flags = ("--no-enable-prefix-caching",)
     supervisor = Supervisor(
         [
             replace(spec, arguments=[*spec.arguments, *flags]) if spec.name == "scheduler" else spec

@@ -87,9 +87,7 @@ class SimulatedSettings(ServiceSettings):
     truths: str = Field(
         "", description="JSON lines with the tokens of what is said; empty: what is expected"
     )
-    truths_by_seed: bool = Field(
-        False, description="whether seeds say what is said, not prompts: true or false"
-    )
+    truths_by_seed: bool = Field(False, description="whether seeds say what is said, not prompts")
     looks_up: bool = Field(
         False, description="whether rows that left their windows draft from their predictions"
     )

@@ -50,7 +50,7 @@ class NeverWorseSettings(ServiceSettings):
     scenarios: Annotated[CommaSeparated, names(SCENARIOS)] = Field(
         list(SCENARIOS), description="what disturbs the runs, with commas"
     )
-    quick: bool = Field(False, description="1 and 8 requests at a time, undisturbed: true or false")
+    quick: bool = Field(False, description="1 and 8 requests at a time, undisturbed")
     model: str = Field(
         "models/smollm2",
         description="directory of the model; empty: texts are generated, and nothing is served",

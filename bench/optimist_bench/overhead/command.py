@@ -64,7 +64,7 @@ class OverheadSettings(ServiceSettings):
 
     streams: int = Field(64, ge=1, le=1024, description="requests at a time")
     tokens: int = Field(2048, ge=2, le=16_384, description="tokens of each answer")
-    predictions: bool = Field(False, description="whether answers are predicted: true or false")
+    predictions: bool = Field(False, description="whether answers are predicted")
     answers: Literal["functions", "random", "edits"] = Field(
         "functions",
         description="functions (one text of source code), random (no two are alike) or edits (the "

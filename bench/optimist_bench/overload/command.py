@@ -67,7 +67,7 @@ class OverloadSettings(ServiceSettings):
     clients: int = Field(
         0, ge=0, le=4096, description="clients that ask again and again instead; 0: the factor"
     )
-    simulated: bool = Field(True, description="whether the worker is simulated: true or false")
+    simulated: bool = Field(True, description="whether the worker is simulated")
     slots: int = Field(16, ge=1, le=256, description="requests that the worker runs at once")
     places: int = Field(64, ge=8, le=1024, description="requests that the gateway admits at once")
     tokens: int = Field(128, ge=2, le=4096, description="tokens of each answer")
@@ -240,7 +240,7 @@ def _services(settings: OverloadSettings, directory: Path) -> Iterator[int]:
         "proposer": ["--max-memory-mb", "1"],
         "gateway": [
             *("--max-num-requests", str(settings.places)),
-            *("--api-keys", keys, "--public-metrics", "true"),
+            *("--api-keys", keys, "--public-metrics"),
         ],
     }
     with ExitStack() as stack:

@@ -18,9 +18,7 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
 
     section: ClassVar[str] = "bench_windows"
 
-    virtual: bool = Field(
-        False, description="whether to compute the run in virtual time: true or false"
-    )
+    virtual: bool = Field(False, description="whether to compute the run in virtual time")
     pairs: str = Field("", description="JSON lines with `before` and `after`; empty: generated")
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
@@ -31,7 +29,7 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
     requests: int = Field(256, ge=1, le=100_000, description="requests, the texts in turn")
     concurrency: int = Field(64, ge=1, le=1024, description="requests at a time")
     replicas: int = Field(1, ge=1, le=16, description="proposers, each with a memory of its own")
-    affinity: bool = Field(True, description="whether a request stays with one: true or false")
+    affinity: bool = Field(True, description="whether a request stays with one")
     pass_ms: float = Field(20.0, gt=0, description="how long a pass takes without its tokens")
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
     free_tokens: int = Field(0, ge=0, description="tokens of a pass that make it no longer")
@@ -53,5 +51,5 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
     @model_validator(mode="after")
     def _is_simulated_with_affinity(self) -> Self:
         if self.virtual and not self.affinity:
-            raise ValueError("affinity: must be true with --virtual true")
+            raise ValueError("affinity: must be true with --virtual")
         return self

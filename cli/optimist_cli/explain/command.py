@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, Literal
 
 from pydantic import Field
 
@@ -22,20 +22,20 @@ from optimist_common.settings import ServiceSettings, load_settings
 class ExplainSettings(ServiceSettings):
     """Explains a request's log: optimist explain LOG [--json] [--step N] [OPTIONS].
 
-    A proposer or an engine with --request-log true writes such logs. Text is coloured by where it
+    A proposer or an engine with --request-log writes such logs. Text is coloured by where it
     came from; --json prints only what the log comes to.
     """
 
     section: ClassVar[str] = "explain"
+    arguments: ClassVar[tuple[str, ...]] = ("log",)
 
-    log: str = Field(description="the log; also the first argument")
+    log: str = Field(description="the log")
     step: int | None = Field(
         None, ge=0, description="shows only this step, with every token that was proposed in it"
     )
-    color: str = Field(
+    color: Literal["auto", "always", "never"] = Field(
         "auto",
-        pattern="^(auto|always|never)$",
-        description="auto, always or never; auto is on a terminal unless NO_COLOR is set",
+        description="auto is on a terminal unless NO_COLOR is set",
     )
     width: int = Field(0, ge=0, le=10_000, description="columns; 0 is the terminal's width")
 
@@ -48,8 +48,6 @@ def main(arguments: list[str]) -> int:
     """Explains a log; returns the exit code."""
     as_json = "--json" in arguments
     words = [word for word in arguments if word != "--json"]
-    if words and not words[0].startswith("-"):
-        words = ["--log", *words]
     settings = load_settings(ExplainSettings, words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that lacks a character shows its number.

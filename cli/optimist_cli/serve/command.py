@@ -12,7 +12,7 @@ from typing import TextIO
 
 from optimist_cli.serve.model_directory import find_directory
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
-from optimist_cli.serve.settings import ServeSettings, effective, serve_settings
+from optimist_cli.serve.settings import ServeSettings, ServiceFlags, effective, serve_settings
 from optimist_cli.serve.supervisor import Supervisor
 from optimist_common.errors import SetupError
 from optimist_common.network.endpoints import join_address
@@ -32,11 +32,12 @@ COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "engine": 36, "gateway
 def main(arguments: list[str]) -> int:
     """Runs `optimist serve`; returns the exit code."""
     arguments, engine_flags = split_flags(arguments)
-    settings = serve_settings(arguments)
+    settings, flags = serve_settings(arguments)
     if engine_flags and settings.engine != "vllm":
         raise SetupError(f"{engine_flags[0]}: what comes after -- is for --engine vllm")
     _require_services(["gateway"] if settings.engine == "vllm" else list(PACKAGES))
-    return asyncio.run(serve(settings, config_file(arguments), engine_flags))
+    flags = {**flags, "engine": engine_flags}
+    return asyncio.run(serve(settings, config_file(arguments), flags))
 
 
 def _require_services(services: Sequence[str]) -> None:
@@ -48,21 +49,19 @@ def _require_services(services: Sequence[str]) -> None:
         )
 
 
-async def serve(
-    settings: ServeSettings, config: str | None, engine_flags: Sequence[str] = ()
-) -> int:
+async def serve(settings: ServeSettings, config: str | None, flags: ServiceFlags) -> int:
     """Keeps the services running until Ctrl-C or SIGTERM; returns the exit code.
 
     Args:
         settings: What to start.
         config: YAML file with settings of the services; None for none.
-        engine_flags: Flags of vLLM, if that is the engine.
+        flags: Flags of single services; of `engine`, those of vLLM.
     """
     require_free(settings.host, settings.port)
     if settings.grpc_port:
         require_free(settings.host, settings.grpc_port, "--grpc-port")
     started = AsyncExitStack()
-    main_task = asyncio.create_task(_start_and_watch(settings, config, engine_flags, started))
+    main_task = asyncio.create_task(_start_and_watch(settings, config, flags, started))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, main_task.cancel)
@@ -95,12 +94,12 @@ def _at_end_of_stdin(loop: asyncio.AbstractEventLoop, end: Callable[[], object])
 async def _start_and_watch(
     settings: ServeSettings,
     config: str | None,
-    engine_flags: Sequence[str],
+    flags: ServiceFlags,
     started: AsyncExitStack,
 ) -> None:
     directory = await find_directory(settings.model, _say)
     settings = settings.model_copy(update={"model": directory})
-    specs = service_specs(settings, config, engine_flags)
+    specs = service_specs(settings, config, flags)
     supervisor = Supervisor(specs, write_prefixed)
     started.push_async_callback(supervisor.stop)
     names = " and ".join(dict.fromkeys(spec.name for spec in specs))

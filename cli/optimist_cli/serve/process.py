@@ -1,10 +1,11 @@
 """One supervised service: a child process whose log lines are prefixed with its name."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -28,6 +29,8 @@ class ServiceSpec:
     python: str = sys.executable
     start_seconds: float = 180.0
     """How long it may take until it is healthy."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """More variables of its environment."""
 
 
 @dataclass
@@ -52,6 +55,7 @@ class ServiceProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             limit=MAX_LINE_BYTES,
+            env=os.environ | self.spec.variables,
             # Ctrl-C goes to the supervisor alone, which ends the services in order.
             start_new_session=True,
             preexec_fn=end_with_this_process(signal.SIGTERM),

@@ -2,45 +2,38 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.process import ServiceSpec
-from optimist_cli.serve.settings import ServeSettings, effective
+from optimist_cli.serve.settings import ServeSettings, ServiceFlags, effective
 from optimist_common.network.endpoints import join_address
 from optimist_common.network.health import is_serving
 from optimist_common.network.http_health import answers
-from optimist_common.settings import config_file
+from optimist_common.settings import config_file, flag_of
 
-_OF_THE_WORKER = (
-    "dtype",
-    "quantization",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "drafter",
-    "drafter_model",
-)
-
-
+NO_FLAGS: ServiceFlags = {}
 _VLLM_START_SECONDS = 1800.0
 """It loads, compiles and captures graphs of large models."""
 
 
 def service_specs(
-    settings: ServeSettings, config: str | None = None, engine_flags: Sequence[str] = ()
+    settings: ServeSettings,
+    config: str | None = None,
+    flags: ServiceFlags = NO_FLAGS,
 ) -> list[ServiceSpec]:
     """Returns how to start each service, in starting order, on free ports of the loopback.
 
     Args:
         settings: What to start.
         config: YAML file with settings of the services; None for what OPTIMIST_CONFIG names.
-        engine_flags: Flags of vLLM, if that is the engine.
+        flags: Flags of single services; of `engine`, those of vLLM.
     """
     config = config or config_file([])
     if settings.engine == "vllm":
-        engine, address = _vllm_spec(settings, config, engine_flags)
-        return [engine, _gateway_spec(settings, config, address)]
+        engine, address = _vllm_spec(settings, config, flags)
+        return [engine, _gateway_spec(settings, config, flags, address)]
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
     ports = free_ports(1 + settings.workers + num_proposers)
     scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
@@ -52,8 +45,8 @@ def service_specs(
                 [
                     *_listen(each),
                     *("--model", settings.model),
-                    *_given(settings, "store"),
                     *_common(settings, "proposer", config),
+                    *flags.get("proposer", ()),
                 ],
                 _serving(each),
             )
@@ -66,8 +59,9 @@ def service_specs(
                     *_listen(each),
                     *("--model", settings.model),
                     *_device(settings, number, config),
-                    *_given(settings, *_OF_THE_WORKER),
+                    *_given(settings, "tensor_parallel_size", "pipeline_parallel_size"),
                     *_common(settings, "worker", config),
+                    *flags.get("worker", ()),
                 ],
                 _serving(each),
             )
@@ -79,15 +73,16 @@ def service_specs(
                 *_listen(scheduler),
                 *("--workers", ",".join(workers), "--proposers", ",".join(proposers)),
                 *_common(settings, "scheduler", config),
+                *flags.get("scheduler", ()),
             ],
             _serving(scheduler),
         ),
-        _gateway_spec(settings, config, scheduler),
+        _gateway_spec(settings, config, flags, scheduler),
     ]
 
 
 def _vllm_spec(
-    settings: ServeSettings, config: str | None, flags: Sequence[str]
+    settings: ServeSettings, config: str | None, flags: ServiceFlags
 ) -> tuple[ServiceSpec, str]:
     """Returns how to start vLLM, and its address."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
@@ -97,7 +92,7 @@ def _vllm_spec(
             *_listen(address),
             *("--model", settings.model),
             *_common(settings, "engine", config),
-            *("--", *flags),
+            *("--", *flags.get("engine", ())),
         ],
         _serving(address),
         module="optimist_vllm.engine",
@@ -107,7 +102,9 @@ def _vllm_spec(
     return spec, address
 
 
-def _gateway_spec(settings: ServeSettings, config: str | None, scheduler: str) -> ServiceSpec:
+def _gateway_spec(
+    settings: ServeSettings, config: str | None, flags: ServiceFlags, scheduler: str
+) -> ServiceSpec:
     url = f"{gateway_url(settings, config)}/health"
     return ServiceSpec(
         "gateway",
@@ -116,8 +113,10 @@ def _gateway_spec(settings: ServeSettings, config: str | None, scheduler: str) -
             *("--model", settings.model, "--schedulers", scheduler),
             *_given(settings, "served_model_name", "grpc_port"),
             *_common(settings, "gateway", config),
+            *flags.get("gateway", ()),
         ],
         lambda: answers(url, timeout=1.0),
+        variables={"OPTIMIST_GATEWAY_API_KEYS": settings.api_key} if settings.api_key else {},
     )
 
 
@@ -139,7 +138,7 @@ def _given(settings: ServeSettings, *names: str) -> list[str]:
     for name in names:
         value = str(getattr(settings, name))
         if name in settings.model_fields_set and value:
-            words += ["--" + name.replace("_", "-"), value]
+            words += [flag_of(name), value]
     return words
 
 

@@ -3,9 +3,9 @@
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -31,6 +31,14 @@ def _split(value: object) -> object:
 
 CommaSeparated = Annotated[list[str], BeforeValidator(_split)]
 """A list that a flag or variable writes as `a,b,c`."""
+
+
+def _alone(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Repeated = Annotated[list[str], BeforeValidator(_alone)]
+"""A list that takes a flag for each item, which may hold commas; a variable has one item."""
 
 
 # fmt: off
@@ -62,6 +70,8 @@ class ServiceSettings(BaseModel):
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
     )
     section: ClassVar[str]
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Settings that the command line also takes by place, without their flags."""
 
     @field_validator("*")
     @classmethod
@@ -85,12 +95,16 @@ def load_settings(settings_class: type[S], arguments: list[str]) -> S:
     Raises:
         SetupError: A value is wrong or a name unknown; the message says which and whence.
     """
-    flags = vars(_parser(settings_class).parse_args(arguments))
-    del flags["config"]
+    flags = parse_flags(option_parser(settings_class), settings_class, arguments)
+    return build_settings(settings_class, flags, config_file(arguments))
+
+
+def build_settings(settings_class: type[S], flags: Mapping[str, Any], config: str | None) -> S:
+    """Builds settings of what `parse_flags` returns, the environment and a YAML file."""
     given = {
-        **_file_values(settings_class, config_file(arguments)),
+        **_file_values(settings_class, config),
         **_environment_values(settings_class),
-        **{name: (_flag(name), value) for name, value in flags.items() if value is not None},
+        **{name: (flag_of(name), value) for name, value in flags.items()},
     }
     values = {name: value for name, (_, value) in given.items()}
     try:
@@ -107,7 +121,7 @@ def _explained(detail: ErrorDetails, given: Mapping[str, tuple[str, Any]]) -> Se
     if not detail["loc"]:
         return SetupError(without_passwords(reason))
     name, *path = detail["loc"]
-    origin, _ = given.get(str(name), (_flag(str(name)), None))
+    origin, _ = given.get(str(name), (flag_of(str(name)), None))
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     if detail["type"] == "missing":
         return SetupError(
@@ -155,8 +169,15 @@ def without_passwords(text: str) -> str:
     return re.sub(r"(password=)[^&\s'\"]+", r"\1***", text)
 
 
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+_BY_PLACE = "by_place_"
+
+
+def flag_of(name: str, value: object = None) -> str:
+    """Returns the flag of a setting, with a value if there is one."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag}" if value is None else f"--{flag}={value}"
 
 
 class _OneLineParser(argparse.ArgumentParser):
@@ -164,20 +185,74 @@ class _OneLineParser(argparse.ArgumentParser):
         raise SetupError(f"{without_passwords(message)} (see {self.prog} --help)")
 
 
-def _parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
+def option_parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
+    """Returns a parser of the flags of settings, which `parse_flags` is to be called with."""
+    command = settings_class.command()
+    places = [_metavar(name, str) for name in settings_class.arguments]
     parser = _OneLineParser(
-        prog=settings_class.command(), description=settings_class.__doc__, allow_abbrev=False
+        prog=command,
+        usage=" ".join([command, *places, "[OPTIONS]"]),
+        description=settings_class.__doc__,
+        allow_abbrev=False,
     )
+    for name, place in zip(settings_class.arguments, places, strict=True):
+        parser.add_argument(
+            _BY_PLACE + name, nargs="?", metavar=place, help=f"the same as {flag_of(name)}"
+        )
     parser.add_argument("--config", metavar="FILE", help="YAML file with a section per service")
-    for name, field in settings_class.model_fields.items():
-        text = field.description or ""
-        default = field.default
+    add_options(parser, settings_class, settings_class.model_fields)
+    return parser
+
+
+def add_options(
+    group: argparse._ActionsContainer,
+    settings_class: type[ServiceSettings],
+    names: Iterable[str],
+) -> None:
+    """Adds the flags of some settings to a parser or a group of one; they have no default."""
+    for name in names:
+        field = settings_class.model_fields[name]
+        text, default = field.description or "", field.default
         if isinstance(default, list):
             default = ",".join(default)
         if default not in (PydanticUndefined, None, ""):
             text += f" (default: {default})"
-        parser.add_argument(_flag(name), metavar="VALUE", help=text.replace("%", "%%"))
-    return parser
+        if field.annotation is bool:
+            form: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        elif any(
+            isinstance(each, BeforeValidator) and each.func is _alone for each in field.metadata
+        ):
+            form = {"metavar": _metavar(name, str), "action": "append"}
+        else:
+            form = {"metavar": _metavar(name, field.annotation)}
+        group.add_argument(flag_of(name), help=text.replace("%", "%%"), **form)
+
+
+def parse_flags(
+    parser: argparse.ArgumentParser, settings_class: type[ServiceSettings], arguments: list[str]
+) -> dict[str, Any]:
+    """Returns what a command line says of each setting that it names; raises SetupError."""
+    found = vars(parser.parse_intermixed_args(arguments))
+    del found["config"]
+    for name in settings_class.arguments:
+        value = found.pop(_BY_PLACE + name)
+        if value is not None and found[name] is not None:
+            raise SetupError(f"{flag_of(name)}: is given twice, as {value!r} too")
+        found[name] = found[name] if value is None else value
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _metavar(name: str, kind: Any) -> str:
+    """Returns what stands for the value of a setting in the help."""
+    others = [each for each in get_args(kind) if each is not type(None)]
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, others)) + "}"
+    if get_origin(kind) is not list and len(others) == 1:
+        return _metavar(name, others[0])
+    if kind in (int, float):
+        return "N"
+    word = name.rpartition("_")[2].upper()
+    return f"{word},..." if get_origin(kind) is list else word
 
 
 def _environment_values(settings_class: type[ServiceSettings]) -> dict[str, tuple[str, Any]]:

@@ -124,7 +124,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     split_reasoning: bool = Field(
         True,
         description="whether what a model thinks before it answers comes apart from the answer, as "
-        "reasoning_content: true or false",
+        "reasoning_content",
     )
     template_seconds: float = Field(
         10.0, gt=0, description="how long the chat template may take for one prompt"
@@ -139,9 +139,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     )
     admin_keys: CommaSeparated = Field([], description="keys for /admin, written the same")
     admin_keys_file: str = Field("", description="file with keys for /admin")
-    public_metrics: bool = Field(
-        False, description="whether /metrics needs no key where others do: true or false"
-    )
+    public_metrics: bool = Field(False, description="whether /metrics needs no key where others do")
     allowed_origins: CommaSeparated = Field(
         [], description="origins whose pages may call the API from browsers (CORS); none"
     )
@@ -200,7 +198,7 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
         if not is_loopback(self.host) and not (self.api_keys or self.api_keys_file):
             raise ValueError(
                 f"--host: {self.host} can be reached by others: give --api-keys-file, or "
-                "--insecure true if anybody may ask"
+                "--insecure if anybody may ask"
             )
 
     def served_models(self) -> dict[str, ModelSettings]:

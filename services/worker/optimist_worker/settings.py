@@ -35,8 +35,7 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     model: str = Field(description="directory or hub name of the model to serve")
     dummy_weights: bool = Field(
         False,
-        description="make random weights from the model's config.json, for speed tests: true or "
-        "false",
+        description="make random weights from the model's config.json, for speed tests",
     )
     device: str = Field(
         "auto",
@@ -127,12 +126,8 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     synthetic_rate: float = Field(
         0.7, ge=0.0, le=1.0, description="chance that a draft is accepted, if synthetic"
     )
-    kernels: bool = Field(
-        True, description="compute by our own kernels where they are right: true or false"
-    )
-    cuda_graphs: bool = Field(
-        True, description="capture steps as CUDA graphs on a GPU: true or false"
-    )
+    kernels: bool = Field(True, description="compute by our own kernels where they are right")
+    cuda_graphs: bool = Field(True, description="capture steps as CUDA graphs on a GPU")
     tensor_parallel_size: int = Field(
         1, ge=1, le=64, description="processes that share each layer, a device each"
     )
@@ -152,9 +147,7 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         "notes nothing",
     )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
-    trace_passes: bool = Field(
-        False, description="whether each pass of a traced request is a span: true or false"
-    )
+    trace_passes: bool = Field(False, description="whether each pass of a traced request is a span")
     hang_seconds: float = Field(
         60.0, gt=0, description="a step that takes so long is taken for stuck"
     )
@@ -200,7 +193,7 @@ def check_ranks(settings: WorkerSettings, master_host: str) -> None:
     if not (is_loopback(master_host) or settings.insecure or settings.tls_cert):
         raise SetupError(
             f"--insecure: ranks that meet at {master_host} exchange plain tensors with whoever "
-            "speaks their protocol; give --insecure true if the network keeps strangers out"
+            "speaks their protocol; give --insecure if the network keeps strangers out"
         )
     if settings.tensor_parallel_size > 1 and settings.pipeline_parallel_size > 1:
         raise SetupError(

@@ -92,7 +92,7 @@ class Fleet:
         if role == "engine":
             start = [self._shape.engine_python, "-m", "optimist_vllm.engine"]
         command = [*start, "--host", host, "--port", str(port)]
-        command += ["--insecure", "true", "--log-level", "info", *options]
+        command += ["--insecure", "--log-level", "info", *options]
         command += self._shape.options.get(role, ())
         metrics_port = port
         if role != "gateway":

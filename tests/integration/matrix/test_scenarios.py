@@ -29,7 +29,7 @@ SCENARIOS = [
     )
 ] + [
     ("--max-plans-in-flight", "2", "--multi-step-count", "4", *SPECULATION),
-    ("--max-plans-in-flight", "2", "--enable-prefix-caching", "false", *SPECULATION),
+    ("--max-plans-in-flight", "2", "--no-enable-prefix-caching", *SPECULATION),
     ("--num-pipeline-stages", "2", *SPECULATION),
     ("--policy", "priority", "--draft-width", "adaptive", *SPECULATION),
 ]
@@ -54,7 +54,7 @@ def num_preemptions(services: Services) -> float:
 @pytest.fixture(scope="module")
 def alone(services: Services, client: OpenAI, batch: list[Edit]) -> list[list[int]]:
     """What each request says without company, speculation or anything ahead."""
-    plain = ("--max-plans-in-flight", "1", "--enable-optimistic-scheduling", "false")
+    plain = ("--max-plans-in-flight", "1", "--no-enable-optimistic-scheduling")
     schedule(services, *plain, *NO_SPECULATION)
     answers = [ask(client, edit, None).token_ids for edit in batch]
     assert num_preemptions(services) == 0

@@ -100,7 +100,7 @@ def test_a_kernel_that_ends_the_context_is_named(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch.cuda, "synchronize", fault)
     (gate,) = (operation for operation in OPERATIONS if operation.name == "gate")
-    message = r"cuda computes nothing any more after the kernel gate .* --kernels false"
+    message = r"cuda computes nothing any more after the kernel gate .* --no-kernels"
     case = lambda run: fault() if run is fault else []  # noqa: E731
     with pytest.raises(SetupError, match=message):
         kernel_check.check(gate, fault, case, torch.float32, torch.device("cuda"))

@@ -91,7 +91,7 @@ def test_a_lost_device_names_the_setting(runner: Runner, monkeypatch: pytest.Mon
 
     _replace_launch(monkeypatch, lose)
     monkeypatch.setattr(runner.engine.executor, "check_failure", lose)
-    with pytest.raises(SetupError, match="start with --cuda-graphs false"):
+    with pytest.raises(SetupError, match="start with --no-cuda-graphs"):
         check_graphs(runner)
 
 

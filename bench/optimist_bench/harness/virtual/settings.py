@@ -27,8 +27,6 @@ class VirtualSettings(BaseModel):
     worker_us: float = Field(600.0, ge=0, description="worker, for a step, on a core")
     worker_row_us: float = Field(20.0, ge=0, description="worker, for a row of a step, on a core")
     load_token_us: float = Field(2.0, ge=0, description="who sends the requests, for a token")
-    looks_up: bool = Field(
-        True, description="whether the worker looks drafts up in predictions: true or false"
-    )
+    looks_up: bool = Field(True, description="whether the worker looks drafts up in predictions")
     wait_ms: float = Field(10.0, ge=0, description="longest wait for a window between two passes")
     wait: Literal["paying", "always"] = Field("paying", description="when to wait that long")

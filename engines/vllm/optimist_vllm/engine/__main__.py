@@ -16,8 +16,6 @@ def main(arguments: list[str] | None = None) -> int:
     def start() -> None:
         given = sys.argv[1:] if arguments is None else arguments
         given, flags = split_flags(given)
-        if given and not given[0].startswith("-"):
-            given = ["--model", *given]
         settings = load_settings(EngineSettings, given)
         configure_logging(settings.log_level, settings.log_format, settings.section)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", settings.log_level.upper())

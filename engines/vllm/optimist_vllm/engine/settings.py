@@ -13,9 +13,10 @@ class EngineSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
     """Serves a model by vLLM to gateways: optimist engine MODEL [OPTIONS] [-- FLAGS of vLLM]."""
 
     section: ClassVar[str] = "engine"
+    arguments: ClassVar[tuple[str, ...]] = ("model",)
 
     port: int = Field(50051, ge=0, le=65535, description="port of the gRPC service")
-    model: str = Field(description="model directory or hub name; also the first argument")
+    model: str = Field(description="model directory or hub name")
     num_speculative_tokens: int = Field(
         64,
         ge=0,

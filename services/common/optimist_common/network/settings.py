@@ -33,7 +33,7 @@ class NetworkSettings(ServiceSettings):
     tls_key: str = Field("", description="PEM file with its key")
     tls_ca: str = Field("", description="PEM file with the authority of all services' certificates")
     insecure: bool = Field(
-        False, description="whether to go without protection beyond the loopback: true or false"
+        False, description="whether to go without protection beyond the loopback"
     )
 
     @model_validator(mode="after")
@@ -53,7 +53,7 @@ class NetworkSettings(ServiceSettings):
         if not self.tls_cert and not is_loopback(self.host):
             raise ValueError(
                 f"--host: {self.host} can be reached by others: give --tls-cert, --tls-key and "
-                "--tls-ca, or --insecure true if the network keeps strangers out"
+                "--tls-ca, or --insecure if the network keeps strangers out"
             )
 
     def peer_addresses(self) -> dict[str, Sequence[str]]:
@@ -74,6 +74,6 @@ def _require_loopback(flag: str, addresses: Sequence[str]) -> None:
         if not is_loopback(address.rpartition(":")[0]):
             raise ValueError(
                 f"{flag}: what is said with {address} could be read and changed: give "
-                "--tls-cert, --tls-key and --tls-ca, or --insecure true if the network keeps "
+                "--tls-cert, --tls-key and --tls-ca, or --insecure if the network keeps "
                 "strangers out"
             )

@@ -35,8 +35,9 @@ class ReplaySettings(ServiceSettings):
     """
 
     section: ClassVar[str] = "replay"
+    arguments: ClassVar[tuple[str, ...]] = ("log",)
 
-    log: str = Field(description="the log; also the first argument")
+    log: str = Field(description="the log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,6 @@ def main(arguments: list[str]) -> int:
     """Replays a log; returns the exit code."""
     as_json = "--json" in arguments
     words = [word for word in arguments if word != "--json"]
-    if words and not words[0].startswith("-"):
-        words = ["--log", *words]
     settings = load_settings(ReplaySettings, words)
     try:
         with Path(settings.log).open("rb") as file:

@@ -21,9 +21,10 @@ class ConvertSettings(ServiceSettings):
     """
 
     section: ClassVar[str] = "convert"
+    arguments: ClassVar[tuple[str, ...]] = ("file", "directory")
 
-    file: str = Field(description="GGUF file; also the first argument")
-    directory: str = Field(description="directory to make; also the second argument")
+    file: str = Field(description="GGUF file")
+    directory: str = Field(description="directory to make")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,12 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _convert(words: list[str]) -> None:
-    flags: list[str] = []
-    for name in ("--file", "--directory"):
-        if words and not words[0].startswith("-"):
-            flags += [name, words[0]]
-            words = words[1:]
-    settings = load_settings(ConvertSettings, [*flags, *words])
+    settings = load_settings(ConvertSettings, words)
     path, directory = Path(settings.file).expanduser(), Path(settings.directory).expanduser()
     require_new(directory)
     file = read_gguf(path)

@@ -150,7 +150,7 @@ def _check_device(name: str, device: torch.device) -> None:
     except RuntimeError as error:
         raise SetupError(
             f"--kernels: {device} computes nothing any more after the kernel {name} "
-            f"({one_line(error)}); start with --kernels false"
+            f"({one_line(error)}); start with --no-kernels"
         ) from None
 
 

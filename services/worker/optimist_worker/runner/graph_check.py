@@ -38,7 +38,7 @@ def check_graphs(runner: Runner) -> bool:
     except DeviceLostError as error:
         raise SetupError(
             f"--cuda-graphs: the device computes nothing any more after a captured step ({error}); "
-            "start with --cuda-graphs false"
+            "start with --no-cuda-graphs"
         ) from None
     executor.uses_graphs = found == expected
     if found != expected:

@@ -33,7 +33,7 @@ class SchedulingOptions(BaseModel):
         2, ge=1, le=3, description="plans at the worker at once; 1 waits for each result"
     )
     enable_optimistic_scheduling: bool = Field(
-        True, description="decide the next step while the worker computes: true or false"
+        True, description="decide the next step while the worker computes"
     )
     multi_step_count: int = Field(
         1, ge=1, le=64, description="how often the worker may run a plan while no newer one came"
@@ -44,9 +44,7 @@ class SchedulingOptions(BaseModel):
         le=MAX_PIPELINE_STAGES,
         description="plans at a worker of several stages, a request in one of them; 0: worker's",
     )
-    enable_prefix_caching: bool = Field(
-        True, description="share the KV blocks of equal beginnings: true or false"
-    )
+    enable_prefix_caching: bool = Field(True, description="share the KV blocks of equal beginnings")
     num_speculative_tokens: int = Field(
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
