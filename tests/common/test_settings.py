@@ -144,8 +144,13 @@ def test_a_command_line_as_people_write_it() -> None:
     assert load_settings(ExampleSettings, ["n", "--is-open"]).is_open
     with pytest.raises(SetupError, match="--name: is given twice, as 'm' too"):
         load_settings(ExampleSettings, ["m", "--name", "n"])
-    with pytest.raises(SetupError, match="unrecognized arguments: false"):
-        load_settings(ExampleSettings, ["n", "--is-open", "false"])
+    for shut in (["--is-open", "false"], ["--is-open=false"]):
+        assert not load_settings(ExampleSettings, [*shut, "n"]).is_open
+    for opened in (["--is-open", "true"], ["--is-open=true"]):
+        assert load_settings(ExampleSettings, ["--no-is-open", *opened, "n"]).is_open
+    assert load_settings(ExampleSettings, ["--is-open", "n"]).name == "n"
+    with pytest.raises(SetupError, match="--is-open: must be true or false, not 'perhaps'"):
+        load_settings(ExampleSettings, ["n", "--is-open=perhaps"])
 
 
 def every_settings_class() -> list[type[ServiceSettings]]:

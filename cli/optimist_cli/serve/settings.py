@@ -143,7 +143,7 @@ def serve_settings(arguments: list[str]) -> tuple[ServeSettings, ServiceFlags]:
         first = next(iter(services))
         group = groups.get(first) or parser.add_argument_group(f"options of the {first}")
         groups[first] = group
-        add_options(group, services[first], [name])
+        add_options(parser, group, services[first], [name])
     flags = parse_flags(parser, ServeSettings, arguments)
     own = {name: value for name, value in flags.items() if name not in passed}
     settings = build_settings(ServeSettings, own, config_file(arguments))

@@ -3,9 +3,9 @@
 import argparse
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -141,7 +141,7 @@ def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def config_file(arguments: list[str]) -> str | None:
     """Returns the YAML file that a command line or OPTIMIST_CONFIG names; None if neither does."""
-    parser = _OneLineParser(add_help=False, allow_abbrev=False)
+    parser = OptionParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     known, _ = parser.parse_known_args(arguments)
     return known.config or os.environ.get("OPTIMIST_CONFIG")
@@ -180,36 +180,44 @@ def flag_of(name: str, value: object = None) -> str:
     return f"--{flag}" if value is None else f"--{flag}={value}"
 
 
-class _OneLineParser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
+class OptionParser(argparse.ArgumentParser):
+    """Knows which flags are switches; an error is a SetupError of one line."""
+
+    switches: set[str]
+    """Flags of what is true or false, without those that begin with `--no-`."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises SetupError."""
         raise SetupError(f"{without_passwords(message)} (see {self.prog} --help)")
 
 
-def option_parser(settings_class: type[ServiceSettings]) -> argparse.ArgumentParser:
+def option_parser(settings_class: type[ServiceSettings]) -> OptionParser:
     """Returns a parser of the flags of settings, which `parse_flags` is to be called with."""
     command = settings_class.command()
     places = [_metavar(name, str) for name in settings_class.arguments]
-    parser = _OneLineParser(
+    parser = OptionParser(
         prog=command,
         usage=" ".join([command, *places, "[OPTIONS]"]),
         description=settings_class.__doc__,
         allow_abbrev=False,
     )
+    parser.switches = set()
     for name, place in zip(settings_class.arguments, places, strict=True):
         parser.add_argument(
             _BY_PLACE + name, nargs="?", metavar=place, help=f"the same as {flag_of(name)}"
         )
     parser.add_argument("--config", metavar="FILE", help="YAML file with a section per service")
-    add_options(parser, settings_class, settings_class.model_fields)
+    add_options(parser, parser, settings_class, settings_class.model_fields)
     return parser
 
 
 def add_options(
+    parser: OptionParser,
     group: argparse._ActionsContainer,
     settings_class: type[ServiceSettings],
     names: Iterable[str],
 ) -> None:
-    """Adds the flags of some settings to a parser or a group of one; they have no default."""
+    """Adds the flags of some settings to a parser or a group of it; they have no default."""
     for name in names:
         field = settings_class.model_fields[name]
         text, default = field.description or "", field.default
@@ -219,6 +227,7 @@ def add_options(
             text += f" (default: {default})"
         if field.annotation is bool:
             form: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+            parser.switches.add(flag_of(name))
         elif any(
             isinstance(each, BeforeValidator) and each.func is _alone for each in field.metadata
         ):
@@ -229,10 +238,10 @@ def add_options(
 
 
 def parse_flags(
-    parser: argparse.ArgumentParser, settings_class: type[ServiceSettings], arguments: list[str]
+    parser: OptionParser, settings_class: type[ServiceSettings], arguments: list[str]
 ) -> dict[str, Any]:
     """Returns what a command line says of each setting that it names; raises SetupError."""
-    found = vars(parser.parse_intermixed_args(arguments))
+    found = vars(parser.parse_intermixed_args(list(_without_values(arguments, parser.switches))))
     del found["config"]
     for name in settings_class.arguments:
         value = found.pop(_BY_PLACE + name)
@@ -240,6 +249,29 @@ def parse_flags(
             raise SetupError(f"{flag_of(name)}: is given twice, as {value!r} too")
         found[name] = found[name] if value is None else value
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _without_values(arguments: Iterable[str], switches: Collection[str]) -> Iterator[str]:
+    """Yields a command line that has `--page` for `--page true` and `--no-page` for `... false`."""
+    waiting = ""
+    for word in arguments:
+        flag, is_set, value = word.partition("=")
+        if waiting:
+            yield waiting if word != "false" else f"--no-{waiting[2:]}"
+            flag = "" if word in ("true", "false") else flag
+            waiting = ""
+            if not flag:
+                continue
+        if flag not in switches:
+            yield word
+        elif not is_set:
+            waiting = flag
+        elif value in ("true", "false"):
+            yield flag if value == "true" else f"--no-{flag[2:]}"
+        else:
+            raise SetupError(f"{flag}: must be true or false, not {value!r}")
+    if waiting:
+        yield waiting
 
 
 def _metavar(name: str, kind: Any) -> str:

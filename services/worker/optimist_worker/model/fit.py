@@ -97,6 +97,8 @@ def check_fit(
                 attn_implementation=NAME,
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
+                use_safetensors=True,
+                trust_remote_code=False,
                 **source,
             )
         else:
@@ -132,8 +134,7 @@ def model_source(
 ) -> tuple[Any, dict[str, Any]]:
     """Returns the class of a model, and from where its `from_pretrained` takes the weights."""
     if packed is None:
-        source = {"pretrained_model_name_or_path": name, "use_safetensors": True}
-        return AutoModelForCausalLM, source | {"trust_remote_code": False}
+        return AutoModelForCausalLM, {"pretrained_model_name_or_path": name}
     whole = make_module(config)
     weights = packed.weights(dtype)
     if device.type == "meta":

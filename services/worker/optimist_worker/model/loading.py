@@ -291,6 +291,8 @@ def _read_weights(
             dtype=dtype,
             attn_implementation=NAME,
             output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
             **source,
             **shared,
         )
