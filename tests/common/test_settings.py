@@ -146,7 +146,7 @@ def test_a_command_line_as_people_write_it() -> None:
         load_settings(ExampleSettings, ["m", "--name", "n"])
     for shut in (["--is-open", "false"], ["--is-open=false"]):
         assert not load_settings(ExampleSettings, [*shut, "n"]).is_open
-    for opened in (["--is-open", "true"], ["--is-open=true"]):
+    for opened in (["--is-open", "True"], ["--is-open=true"]):
         assert load_settings(ExampleSettings, ["--no-is-open", *opened, "n"]).is_open
     assert load_settings(ExampleSettings, ["--is-open", "n"]).name == "n"
     with pytest.raises(SetupError, match="--is-open: must be true or false, not 'perhaps'"):

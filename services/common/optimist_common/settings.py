@@ -251,23 +251,26 @@ def parse_flags(
     return {name: value for name, value in found.items() if value is not None}
 
 
+_TRUTHS = {"true": True, "false": False}
+
+
 def _without_values(arguments: Iterable[str], switches: Collection[str]) -> Iterator[str]:
     """Yields a command line that has `--page` for `--page true` and `--no-page` for `... false`."""
     waiting = ""
     for word in arguments:
         flag, is_set, value = word.partition("=")
         if waiting:
-            yield waiting if word != "false" else f"--no-{waiting[2:]}"
-            flag = "" if word in ("true", "false") else flag
+            said = _TRUTHS.get(word.lower())
+            yield f"--no-{waiting[2:]}" if said is False else waiting
             waiting = ""
-            if not flag:
+            if said is not None:
                 continue
         if flag not in switches:
             yield word
         elif not is_set:
             waiting = flag
-        elif value in ("true", "false"):
-            yield flag if value == "true" else f"--no-{flag[2:]}"
+        elif value.lower() in _TRUTHS:
+            yield flag if _TRUTHS[value.lower()] else f"--no-{flag[2:]}"
         else:
             raise SetupError(f"{flag}: must be true or false, not {value!r}")
     if waiting:
