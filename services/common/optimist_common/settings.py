@@ -183,8 +183,11 @@ def flag_of(name: str, value: object = None) -> str:
 class OptionParser(argparse.ArgumentParser):
     """Knows which flags are switches; an error is a SetupError of one line."""
 
-    switches: set[str]
-    """Flags of what is true or false, without those that begin with `--no-`."""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Takes what argparse's parser takes."""
+        super().__init__(*arguments, **options)
+        self.switches: set[str] = set()
+        """Flags of what is true or false, without those that begin with `--no-`."""
 
     def error(self, message: str) -> NoReturn:
         """Raises SetupError."""
@@ -201,7 +204,6 @@ def option_parser(settings_class: type[ServiceSettings]) -> OptionParser:
         description=settings_class.__doc__,
         allow_abbrev=False,
     )
-    parser.switches = set()
     for name, place in zip(settings_class.arguments, places, strict=True):
         parser.add_argument(
             _BY_PLACE + name, nargs="?", metavar=place, help=f"the same as {flag_of(name)}"

@@ -163,7 +163,7 @@ class Grammars:
         The model, a directory or hub name, has a tokenizer; the markers are the ids of special
         tokens by their texts.
         """
-        self.form, self._markers, self._known_markers = form, markers, markers
+        self.form, self._markers = form, markers
         self._verdicts = Verdicts(model)
 
     async def stop(self) -> None:
@@ -185,27 +185,29 @@ class Grammars:
         await self._verdicts.use(model)
         # What is no token of the model is written as text.
         known = {text: one for text, one in self._markers.items() if one < model.vocab_size}
-        self._known_markers = known
-        source, problem = await self._checked(structure, thinking)
+        source, problem = await self._checked(structure, known, thinking)
         if problem:
             structure = await self._loosened(structure)
-            source, problem = await self._checked(structure, thinking)
+            source, problem = await self._checked(structure, known, thinking)
         share = 0.0
         while problem and (looser := _looser(structure, share)) is not None:
             structure, share = looser, 0.5
-            source, problem = await self._checked(structure, thinking)
+            source, problem = await self._checked(structure, known, thinking)
         if problem:
             raise FieldError(("structure" if structure.tools is None else "tools",), problem)
         return source
 
     async def _checked(
-        self, structure: Structure, thinking: ThinkingReader | None = None
+        self,
+        structure: Structure,
+        markers: Mapping[str, int],
+        thinking: ThinkingReader | None = None,
     ) -> tuple[str, str]:
         """Returns a grammar, and what is wrong with it."""
         # Of the largest schemas it takes a while.
-        source = await beside(partial(grammar, structure, self.form, self._known_markers), LONG)
+        source = await beside(partial(grammar, structure, self.form, markers), LONG)
         if thinking is not None:
-            source = after_thinking(source, thinking, self._known_markers)
+            source = after_thinking(source, thinking, markers)
         return source, await self._verdicts.problem(source)
 
     async def _loosened(self, structure: Structure) -> Structure:
@@ -234,7 +236,8 @@ class Grammars:
             schema = await self._verdicts.loosened(content.schema) if has_time else None
             return replace(content, schema=any_value(content.schema) if schema is None else schema)
         if has_time:
-            _, problem = await self._checked(Structure(content))
+            # A form alone has no calls, which markers are for.
+            _, problem = await self._checked(Structure(content), {})
             if problem:
                 raise FieldError(path, name + problem)
         return content

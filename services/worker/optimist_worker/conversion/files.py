@@ -76,22 +76,19 @@ def read_gguf(path: Path) -> GgufFile:
             truncated or damaged, or a part of it is missing.
     """
     first = _read(path)
-    count = _value(first, "split.count", 1)
-    if count <= 1:
-        readers = [first]
-    else:
+    parts, read, count = [path], [first], int(first[1].get("split.count", 1))
+    if count > 1:
         parts = gguf_parts(path)
         if len(parts) != count:
             raise SetupError(
                 f"{path} is one of {count} parts, and not called so; name the first as "
                 f"NAME-00001-of-{count:05}.gguf, with the others beside it"
             )
-        readers = [_read(part) for part in parts]
-        for index, (part, reader) in enumerate(zip(parts, readers, strict=True)):
-            place = _value(reader, "split.no", -1), _value(reader, "split.count", 0)
-            if place != (index, count):
+        read = [first if part == path else _read(part) for part in parts]
+        for index, (part, (_, values)) in enumerate(zip(parts, read, strict=True)):
+            if (values.get("split.no"), values.get("split.count")) != (index, count):
                 raise SetupError(f"{part} is not part {index + 1} of {count}, as its name says")
-    metadata = {name: field.contents() for name, field in readers[0].fields.items()}
+    readers, metadata = [reader for reader, _ in read], read[0][1]
     tensors = {each.name: each for reader in readers for each in reader.tensors}
     if len(tensors) != metadata.get("split.tensors.count", len(tensors)):
         raise SetupError(
@@ -100,7 +97,8 @@ def read_gguf(path: Path) -> GgufFile:
     return GgufFile(path, metadata, tensors, readers)
 
 
-def _read(path: Path) -> GGUFReader:
+def _read(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
+    """Returns one file and its metadata."""
     try:
         with path.open("rb") as file:
             magic, version = file.read(len(_MAGIC)), file.read(4)
@@ -109,19 +107,12 @@ def _read(path: Path) -> GGUFReader:
         if version[:2] == b"\0\0" and len(version) == 4:
             raise SetupError(f"{path} is big-endian; make a little-endian file of it first")
         reader = GGUFReader(path)
-        for field in reader.fields.values():
-            field.contents()
+        return reader, {name: field.contents() for name, field in reader.fields.items()}
     except OSError as error:
         raise SetupError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError) as error:
         # The reader maps the file and takes slices, which come out too short.
         raise SetupError(f"{path} is truncated or damaged: {one_line(error)}") from None
-    return reader
-
-
-def _value(reader: GGUFReader, name: str, default: int) -> int:
-    field = reader.get_field(name)
-    return default if field is None else int(field.contents())
 
 
 def join(file: GgufFile, path: Path) -> None:
