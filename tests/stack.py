@@ -24,9 +24,11 @@ BUNDLED_MODEL = REPOSITORY / "models" / "tiny-edit"
 MODEL_FLAG = ("--model", str(BUNDLED_MODEL))
 START_SECONDS = 240.0
 END_SECONDS = 30.0
-# On a busy machine a proposer's answer may be late, or not seem worth a wait, and fewer tokens
-# would be predicted; and what passes cost there says nothing.
+# On a busy machine a proposer's answer may be late, or not seem worth a wait, and what passes cost
+# says nothing: drafts may not seem to pay, nor a queue to move.
 PATIENT = {
+    "OPTIMIST_SCHEDULER_DRAFT_WIDTH": "fixed",
+    "OPTIMIST_SCHEDULER_MAX_WAIT_SECONDS": "600",
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT": "always",
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000",
     "OPTIMIST_WORKER_COST_SECONDS": "0",
