@@ -27,7 +27,6 @@ END_SECONDS = 30.0
 # On a busy machine a proposer's answer may be late, or not seem worth a wait, and what passes cost
 # says nothing: drafts may not seem to pay, nor a queue to move.
 PATIENT = {
-    "OPTIMIST_SCHEDULER_DRAFT_WIDTH": "fixed",
     "OPTIMIST_SCHEDULER_MAX_WAIT_SECONDS": "600",
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT": "always",
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000",

@@ -77,7 +77,8 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         2.0,
         ge=0.0,
         le=60.0,
-        description="most seconds to measure at start what passes cost; 0 measures nothing",
+        description="most seconds to measure at start what passes cost; 0: they are taken to cost "
+        "the same",
     )
     drafter: Literal["none", "ngram", "draft_model", "quantised", "medusa", "eagle"] = Field(
         "ngram",

@@ -67,7 +67,7 @@ class SchedulerState:
         self.widths = DraftWidths(config.draft_width, max_num_seqs, config.drafter)
         # Of passes without what keys in memory add.
         self._costs = CostCurve([tokens for tokens, _ in costs], [us for _, us in costs])
-        self.key_costs = key_costs
+        self.key_costs, self._is_timed = key_costs, len(costs) > 0
         self.drafter_costs = CostCurve(range(1, len(drafter_us) + 1), drafter_us)
         """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
         self._begin_widths()
@@ -120,6 +120,9 @@ class SchedulerState:
     ) -> None:
         """Learns what a pass took.
 
+        A worker that has timed nothing has passes that cost the same: what a few of them teach of
+        larger ones may be a stall, and what is thought too dear is not seen again.
+
         Args:
             slots: Of its rows [num_rows].
             num_tokens: Tokens of each row in it [num_rows].
@@ -130,7 +133,7 @@ class SchedulerState:
             of_keys = self.key_costs.time(self.table.num_computed_tokens[slots], num_tokens)
             # Whatever was timed at start, the rest of the pass takes some time.
             pass_ns -= min(round(of_keys), pass_ns * 15 // 16)
-        self._costs.observe(total, pass_ns)
+        self._costs.observe(total if self._is_timed else min(total, 1), pass_ns)
 
     def view(self, *, is_ahead: bool = False) -> ScheduleView:
         """Returns what a decision is made from.
