@@ -47,7 +47,7 @@ def test_an_abort_in_flight_frees_the_id_before_the_slot(depth: int) -> None:
 # Blocks and widths.
 
 
-@pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
+@pytest.mark.parametrize("policy", ["goodput", "adaptive"])
 def test_vllm_49548_prefills_beside_do_not_bring_the_widths_down(policy: str) -> None:
     sizes: dict[str, Any] = {"max_model_len": 600, "num_blocks": 600, "max_num_batched_tokens": 64}
     situation = Situation(draft_width=policy, max_num_waiting=99, **sizes)

@@ -101,7 +101,7 @@ OPTIONS = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
         "enable_optimistic_scheduling": st.booleans(),
         "policy": st.sampled_from(["fcfs", "priority"]),
-        "draft_width": st.sampled_from(["fixed", "goodput", "adaptive", "crossover"]),
+        "draft_width": st.sampled_from(["fixed", "goodput", "adaptive"]),
         "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
         "drafter": st.sampled_from(DRAFTERS),
         "is_eager": st.booleans(),

@@ -122,9 +122,8 @@ def test_the_adaptive_policy_narrows_what_is_rejected_and_widens_what_is_not() -
     situation.finish()
 
 
-@pytest.mark.parametrize("policy", ["goodput", "crossover"])
-def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back(policy: str) -> None:
-    situation = Situation(FLAT, draft_width=policy, max_model_len=320, num_blocks=80)
+def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back() -> None:
+    situation = Situation(FLAT, draft_width="goodput", max_model_len=320, num_blocks=80)
     situation.add_predicted(0, [1, 2], 310)
     situation.step_ns = lambda num_tokens: MILLISECOND
     situation.step()

@@ -17,9 +17,7 @@ from optimist_scheduler.core.width.acceptance import (
     Acceptance,
     AdaptiveWidths,
     Drafter,
-    DrafterRows,
 )
-from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.widths import (
     PROBE_PERIOD,
     PROBE_SHARE,
@@ -29,7 +27,6 @@ from optimist_scheduler.core.width.widths import (
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD
 from tests.scheduler.situation import ints
 
-MEASURING = pytest.mark.parametrize("policy", ["goodput", "crossover"])
 CHAIN = Drafter(DraftSource.DRAFT_MODEL, 4, 4)
 TREE = Drafter(DraftSource.EAGLE, 12, 3)
 # 1 ms, and 1 ms more per 64 tokens.
@@ -102,9 +99,7 @@ def teach(widths: DraftWidths, slot: int, accepted: int, drafted: int = 4, times
         widths.observe_drafter(ints(slot), ints(drafted), ints(accepted))
 
 
-@pytest.mark.parametrize(
-    ("policy", "width"), [("fixed", 40), ("goodput", 40), ("crossover", 40), ("adaptive", 5)]
-)
+@pytest.mark.parametrize(("policy", "width"), [("fixed", 40), ("goodput", 40), ("adaptive", 5)])
 def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -> None:
     assert make_widths(policy, 1, 1).admit(1, 40) == (width, 0)
     widths = make_widths(policy, 1, 1, drafter=TREE)
@@ -127,11 +122,8 @@ def test_a_model_drafts_beside_a_prompt_by_goodput_where_no_step_waits() -> None
     assert widths.first(8, 0, uses_lookup=True, may_wait=True) == 0
 
 
-@MEASURING
-def test_a_row_is_switched_off_alone_and_comes_back_through_what_is_compared_for_free(
-    policy: DraftWidthPolicy,
-) -> None:
-    widths = make_widths(policy, 8, 8, 8)
+def test_a_row_is_switched_off_alone_and_comes_back_through_what_is_compared_for_free() -> None:
+    widths = make_widths("goodput", 8, 8, 8)
     disappoint(widths, 1, times=1)
     assert min(choose(widths, [True] * 3)) > 0
     disappoint(widths, 1)
@@ -178,7 +170,7 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
         assert worth.tolist() == [number]
 
 
-@pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
+@pytest.mark.parametrize("policy", ["goodput", "adaptive"])
 def test_a_new_request_in_the_slot_starts_with_what_all_have(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 8, 8)
     fresh = choose(widths, [True] * 2)
@@ -199,14 +191,13 @@ def test_fixed_is_the_smaller_of_the_limits_whatever_happens() -> None:
     assert choose_drafter(widths, 3, SLOW) == [7, 0, 12]
 
 
-@MEASURING
-def test_a_drafter_that_is_too_slow_is_off(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, 40, 40, drafter=CHAIN)
+def test_a_drafter_that_is_too_slow_is_off() -> None:
+    widths = make_widths("goodput", 40, 40, drafter=CHAIN)
     assert min(choose_drafter(widths, 2)) > 0
     assert choose_drafter(widths, 2, SLOW) == [0, 0]
 
 
-@pytest.mark.parametrize("policy", ["goodput", "crossover", "adaptive"])
+@pytest.mark.parametrize("policy", ["goodput", "adaptive"])
 def test_rows_that_are_rejected_get_less_and_the_others_stay(policy: DraftWidthPolicy) -> None:
     widths = make_widths(policy, 40, 40, drafter=CHAIN)
     for _ in range(60):
@@ -266,18 +257,6 @@ def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> N
         )
     ]
     assert sum(costs) <= 4000 * float(CURVE.cost(num_rows)) * 1.011
-
-
-def test_crossover_leaves_the_drafter_out_where_windows_alone_bring_more() -> None:
-    # The drafter would pay for its rows, at a price that the rows with windows pay as well.
-    rates, limits = np.array([0.9, 0.9, 0.9, 0.5]), ints(8, 8, 8, 8)
-    has_window = np.array([True, True, True, False])
-    drafter = DrafterRows(np.full(4, 0.8), ints(4, 4, 4, 4), 1.0, CostCurve([1], [1500]))
-    widths, levels = choose_crossover(rates, limits, has_window, 4, CURVE, drafter)
-    assert widths[:3].tolist() == [8, 8, 8]
-    assert levels[3] == 0
-    nobody = np.zeros(4, np.bool_)
-    assert choose_crossover(rates, limits, nobody, 4, CURVE, drafter)[1].tolist() == [4] * 4
 
 
 # The policy `adaptive`.

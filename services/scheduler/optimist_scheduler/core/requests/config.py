@@ -49,7 +49,7 @@ class SchedulingOptions(BaseModel):
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
     draft_width: DraftWidthPolicy = Field(
-        "goodput", description="how many to draft: goodput, adaptive, crossover or fixed"
+        "goodput", description="how many to draft: goodput, adaptive or fixed"
     )
     proposer_wait: Literal["paying", "always"] = Field(
         "paying",

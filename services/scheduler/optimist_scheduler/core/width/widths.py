@@ -22,11 +22,10 @@ from optimist_scheduler.core.width.acceptance import (
     DrafterRows,
 )
 from optimist_scheduler.core.width.calibration import WindowCalibration
-from optimist_scheduler.core.width.crossover import choose_crossover
 from optimist_scheduler.core.width.drafting import choose_drafter, find_window_worth
 from optimist_scheduler.core.width.goodput import Prices, choose_levels
 
-DraftWidthPolicy = Literal["goodput", "adaptive", "crossover", "fixed"]
+DraftWidthPolicy = Literal["goodput", "adaptive", "fixed"]
 
 RATE_MEMORY = 1 / 16
 """Weight of a pass in the mean of what passes bring, once there were so many."""
@@ -53,7 +52,6 @@ class DraftWidths:
     - fixed: each request's own limit.
     - goodput: the drafts that bring more than their time does otherwise (`goodput.py`).
     - adaptive: one up or down by the accepted share (`AdaptiveWidths`).
-    - crossover: the limit where that is faster than no drafts, else 0 (`crossover.py`).
 
     Windows and the drafter are learned apart. Of the drafter, widths are levels: of a tree, one
     node of a level at most is accepted.
@@ -275,28 +273,23 @@ class DraftWidths:
             mean_length: That mean, of the rows.
         """
         limits = self._limits[slots]
-        if self._policy not in ("goodput", "crossover"):
+        if not self.goes_by_value:
             return self._choose_without_costs(slots, limits)
-        widths, levels = limits, np.zeros_like(limits)
+        self._calibration.refresh(slots)
+        self._prices = Prices(curve, key_ns, mean_length)
         rows = self._find_drafter_rows(slots, drafter_curve)
-        if self.goes_by_value:
-            self._calibration.refresh(slots)
-            self._prices = Prices(curve, key_ns, mean_length)
-            if rows is not None:
-                rate = self._find_rate(len(slots))
-                levels = choose_levels(rows, ~drafting, rate, base_tokens, curve)
-        else:
-            rates = self.rate(slots)
-            widths, levels = choose_crossover(rates, limits, drafting, base_tokens, curve, rows)
-        if rows is not None:
-            served = levels[~drafting & (rows.limits > 0)]
-            if len(served):
-                # Otherwise each new request would draft all it may until it is first looked at.
-                self._first_levels = round(float(served.mean()))
-            is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
-            self._is_probed[slots] = is_probed
-            levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
-        return Widths(widths, self._count_tokens(levels, limits))
+        if rows is None:
+            return Widths(limits, np.zeros_like(limits))
+        rate = self._find_rate(len(slots))
+        levels = choose_levels(rows, ~drafting, rate, base_tokens, curve)
+        served = levels[~drafting & (rows.limits > 0)]
+        if len(served):
+            # Otherwise each new request would draft all it may until it is first looked at.
+            self._first_levels = round(float(served.mean()))
+        is_probed = self._find_probed(slots, base_tokens, curve, rows, choice)
+        self._is_probed[slots] = is_probed
+        levels = np.maximum(levels, np.minimum(rows.limits, is_probed))
+        return Widths(limits, self._count_tokens(levels, limits))
 
     def _find_drafter_rows(self, slots: SlotArray, curve: CostCurve) -> DrafterRows | None:
         if self._drafter is None or not self.may_use_drafter(slots):
