@@ -148,7 +148,8 @@ def test_a_gateway_that_shows_a_certificate_is_asked_by_https(
 
 def test_without_more_services_have_their_own_defaults_and_say_little() -> None:
     services = started()
-    assert {each["log_level"] for each in services.values()} == {"warning"}
+    levels = {name: each["log_level"] for name, each in services.items()}
+    assert levels == dict.fromkeys(SETTINGS, "warning") | {"worker": "info"}
     assert services["proposer"]["store"] == "memory"
     assert services["gateway"]["grpc_port"] == 0
     settings, _ = serve_settings(["some/model"])
