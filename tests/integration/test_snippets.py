@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ from tests.stack import (
 pytestmark = our_engine(reason="the documents start our own services")
 HAS_SMOLLM2 = (REPOSITORY / "models" / "smollm2").is_dir()
 # Of a `make` that runs these tests: what it was given prevails over variables.
-MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+MAKE_VARIABLES = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"}
 ANSWERS = (
     "We will receive the parcel on Monday and send it on the next day. "
     "Please write the address on the front of the envelope.",
@@ -85,12 +85,11 @@ class Up:
         """Waits until the services are ready."""
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        variables = dict(os.environ) | PATIENT | {"ARGS": f"--port {port}"}
-        if not HAS_SMOLLM2:
-            variables["ARGS"] += " --served-model-name smollm2"
-            variables["MODEL"] = "models/tiny-edit"
-        for name in MAKE_VARIABLES:
-            variables.pop(name, None)
+        variables = {name: os.environ[name] for name in os.environ.keys() - MAKE_VARIABLES}
+        variables |= PATIENT | {
+            "MODEL": "" if HAS_SMOLLM2 else "models/tiny-edit",
+            "ARGS": f"--port {port} --served-model-name smollm2",
+        }
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 ["bash", "-c", command],
@@ -101,7 +100,11 @@ class Up:
                 start_new_session=True,
             )
         self._log = log
-        wait_until(self._is_ready, "make up", 600)
+        try:
+            wait_until(self._is_ready, "make up", 600)
+        except AssertionError:
+            self.end()
+            raise
 
     @property
     def output(self) -> str:
@@ -115,7 +118,8 @@ class Up:
     def end(self) -> None:
         """Ends it as Ctrl-C does; AssertionError if a service is left."""
         pids = [*descendants(self.process.pid)]
-        os.killpg(self.process.pid, signal.SIGINT)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(60)
         wait_for_end(pids)
 
