@@ -3,7 +3,8 @@
 Three things are replaced, by variables of the environment where there is one: ports, since others
 may use those of the documents; `make up` is ended when the rest has run; and where models/smollm2
 has not been made, which takes a download, the bundled model is served in its place and by its name.
-That one only edits code, so what the README's snippets answer is then not compared.
+That one only edits code, so what the README's snippets answer is then not compared. Services wait
+for drafts as those of all tests do (`PATIENT`).
 """
 
 import os
