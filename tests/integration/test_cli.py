@@ -1,4 +1,4 @@
-"""The command line against running services, as the README shows it."""
+"""The command line against running services."""
 
 import json
 import signal

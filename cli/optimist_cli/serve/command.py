@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
@@ -27,6 +28,18 @@ PACKAGES = {
     "proposer": "redis",
 }
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "engine": 36, "gateway": 32}
+COMPLETE_URL = "http://127.0.0.1:8000"
+"""Where `optimist complete` asks unless it has a `--url`."""
+_FALSE = ("0", "f", "false", "n", "no", "off")
+TRY_LANGUAGE = (
+    "echo 'We will recieve the parcel on Monday and send it on the next day.'",
+    "'Correct the spelling of this text:'",
+)
+TRY_TINY_EDIT = (
+    "printf 'def area(width, height):\\n    return width * height\\n'",
+    "'Rename `width` to `length`.'",
+)
+"""What prints a text, and what to do with it; the bundled model only edits code."""
 
 
 def main(arguments: list[str]) -> int:
@@ -97,6 +110,7 @@ async def _start_and_watch(
     flags: ServiceFlags,
     started: AsyncExitStack,
 ) -> None:
+    begin = time.monotonic()
     directory = await find_directory(settings.model, _say)
     settings = settings.model_copy(update={"model": directory})
     specs = service_specs(settings, config, flags)
@@ -105,22 +119,36 @@ async def _start_and_watch(
     names = " and ".join(dict.fromkeys(spec.name for spec in specs))
     _say(f"starting {names.replace(' and ', ', ', names.count(' and ') - 1)} with {settings.model}")
     await supervisor.start()
-    url = gateway_url(settings, config)
-    _say(
-        f"\nOptimist serves {model_name(settings, config)} at {url}\n"
-        f"  API      {url}/v1   (chat/completions, completions, responses, models)\n"
-        f"{_grpc_line(settings, config)}"
-        f"  schema   {url}/openapi.json\n"
-        f"  metrics  {url}/metrics\n"
-        f"  try it   {_command()} complete 'Rename `a` to `b`.' --file FILE --url {url}\n"
-        "  stop     Ctrl-C\n"
-    )
+    _say(summary(settings, config, flags, time.monotonic() - begin))
     await supervisor.watch()
 
 
-def _grpc_line(settings: ServeSettings, config: str | None) -> str:
-    port = effective(settings, "grpc_port", "gateway", config)
-    return f"  gRPC     {join_address(settings.host, port)}\n" if port not in ("", "0") else ""
+def summary(
+    settings: ServeSettings, config: str | None, flags: ServiceFlags, seconds: float
+) -> str:
+    """Returns where the services are, after how long, and a request to paste for the model."""
+    url = gateway_url(settings, config)
+    grpc_port = effective(settings, "grpc_port", "gateway", config)
+    page = effective(settings, "page", "gateway", config).lower()
+    has_page = page not in _FALSE and "--no-page" not in flags.get("gateway", ())
+    is_bundled = Path(settings.model).name == "tiny-edit"
+    text, instruction = TRY_TINY_EDIT if is_bundled else TRY_LANGUAGE
+    example = f"{text} | {_command()} complete {instruction} --file /dev/stdin"
+    if url != COMPLETE_URL:
+        example += f" --url {url}"
+    if settings.api_key:
+        example += " --api-key KEY"
+    places = {
+        "page": f"{url}/" if has_page else "",
+        "API": f"{url}/v1",
+        "gRPC": join_address(settings.host, grpc_port) if grpc_port not in ("", "0") else "",
+        "metrics": f"{url}/metrics",
+        "stop": "Ctrl-C",
+        "try it": example,
+    }
+    lines = [f"  {what:<8} {where}\n" for what, where in places.items() if where]
+    name = model_name(settings, config)
+    return f"\nOptimist serves {name}, ready after {seconds:.1f} s\n{''.join(lines)}"
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:

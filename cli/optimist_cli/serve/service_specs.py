@@ -146,7 +146,8 @@ def _common(settings: ServeSettings, service: str, config: str | None) -> list[s
     """Returns the flags that every service has."""
     words = _given(settings, "log_level", "otlp_endpoint")
     if not effective(settings, "log_level", service, config):
-        words += ["--log-level", settings.log_level]
+        # What it does before it serves may take minutes; afterwards it says little.
+        words += ["--log-level", "info" if service == "worker" else settings.log_level]
     if config:
         words += ["--config", str(Path(config).absolute())]
     return words

@@ -106,7 +106,11 @@ class ServeSettings(ServiceSettings):
         description="end when standard input, a pipe, is closed, as it is when the program that "
         "started this ends",
     )
-    log_level: str = Field("warning", description="debug, info, warning or error")
+    log_level: str = Field(
+        "warning",
+        description="debug, info, warning or error; without it, a worker's is info: it reports the "
+        "steps of its start",
+    )
 
     @model_validator(mode="after")
     def _has_what_its_engine_knows(self) -> Self:

@@ -99,7 +99,9 @@ class Supervisor:
 
     async def _require_healthy(self, index: int) -> None:
         process, name = self._processes[index], self._specs[index].name
+        begin = time.monotonic()
         if await self._becomes_healthy(index):
+            process.say(f"ready after {time.monotonic() - begin:.1f} s")
             return
         # What a service says of itself explains more than what its log ends with.
         lines = list(process.last_lines) or ["it printed nothing"]

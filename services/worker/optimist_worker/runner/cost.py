@@ -92,11 +92,20 @@ def measure_costs(runner: Runner, seconds: float) -> MeasuredCosts:
     What keys cost is a few passes more.
     """
     share = seconds if runner.engine.drafter is None else seconds / 2
+    begin = time.monotonic()
     passes = measure_cost(runner, share)
     keys = measure_keys(runner, passes, share)
     drafter_us = measure_drafter(runner, passes, share)
     runner.release_all()
     runner.engine.drafter_us = drafter_us
+    if passes.num_tokens:
+        logger.info(
+            "timed passes for %.1f s: a pass of 1 token takes %.1f ms, one of %d takes %.1f ms",
+            time.monotonic() - begin,
+            passes.microseconds[0] / 1e3,
+            passes.num_tokens[-1],
+            passes.microseconds[-1] / 1e3,
+        )
     return MeasuredCosts(passes, drafter_us, keys)
 
 
@@ -134,15 +143,7 @@ def measure_cost(
     # Twice the tokens take up to twice the time.
     failure = "a pass of %d tokens cannot be timed: %s"
     times = _best_times(failure, pass_sizes(fitting), 2, time_pass, seconds, clock)
-    curve = fit_curve(times)
-    if times:
-        logger.info(
-            "a pass of 1 token takes %d us, one of %d takes %d us",
-            curve.microseconds[0],
-            curve.num_tokens[-1],
-            curve.microseconds[-1],
-        )
-    return curve
+    return fit_curve(times)
 
 
 _MOST_KEYS = 2048
@@ -191,9 +192,7 @@ def measure_keys(
     if len(times) < 2:
         return NO_KEY_COSTS
     alone, together = (each * 1e12 / num_keys for each in times.values())
-    keys = KeyCosts(round(alone), round(max(0.0, together - alone) / _KEY_DRAFTS))
-    logger.info("1,000 keys take %d us, and %d for a further token", keys[0] / 1e3, keys[1] / 1e3)
-    return keys
+    return KeyCosts(round(alone), round(max(0.0, together - alone) / _KEY_DRAFTS))
 
 
 def measure_drafter(
@@ -238,10 +237,7 @@ def measure_drafter(
 
     depths, failure = range(1, most_depth + 1), "drafts of depth %d cannot be timed: %s"
     times = _best_times(failure, depths, 0, time_drafts, seconds, clock)
-    curve = fit_curve(times)
-    if times:
-        logger.info("%d drafts take %d us", curve.num_tokens[-1], curve.microseconds[-1])
-    return curve.microseconds
+    return fit_curve(times).microseconds
 
 
 def _best_times(

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import NamedTuple
@@ -108,12 +109,14 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
     num_parameters = model.num_parameters
     # After the drafter, which may copy weights of the model.
     models = [model, weights] if isinstance(weights, Model) else [model]
+    begin = time.monotonic()
     for each in models:
         if settings.kernels:
             check_kernels(each, settings.block_size)
         else:
             leave_kernels(each)
         fuse(each, bits if each is model else None)
+    logger.info("compared kernels and layers for %.1f s", time.monotonic() - begin)
     if isinstance(weights, EagleHead):
         weights.fuse(model.module.get_output_embeddings())
     extra = drafter_block_bytes(weights, model, settings.block_size)
