@@ -34,10 +34,11 @@ export function chunkSegments(choice) {
 
 /** Follows one answer, chunk by chunk; a chunk with tokens is one forward pass. */
 export class Follower {
-  constructor(prediction, prompt = "") {
+  /** `message` is the place of the prompt among the messages. */
+  constructor({ prediction = "", prompt = "", message = 0 }) {
     this.points = codePoints(prediction);
-    /** The one message that the page sends. */
     this.promptPoints = Array.from(prompt);
+    this.message = message;
     /** Character of the prediction that is expected next. */
     this.cursor = 0;
     /** The answer has left the prediction. */
@@ -145,7 +146,7 @@ export class Follower {
     added.prompt = part;
     const { from, to, pass } = added;
     const { message, start, end } = part;
-    if (message === 0) this.promptRanges.push({ start, end, state: "repeated", from, to, pass });
+    if (message === this.message) this.promptRanges.push({ start, end, state: "repeated", from, to, pass });
   }
 
   /** Text that was held back comes later than its tokens, without its place. */
@@ -195,8 +196,8 @@ export class Follower {
 }
 
 /** Returns a follower that has seen the first `count` passes, and what belongs to them. */
-export function followPasses({ prediction, prompt, choices }, count) {
-  const follower = new Follower(prediction, prompt);
+export function followPasses({ texts, choices }, count) {
+  const follower = new Follower(texts);
   for (const choice of choices) {
     const isPass = chunkSegments(choice).some((segment) => segment.num_tokens > 0);
     if (isPass && follower.passes.length === count) break;

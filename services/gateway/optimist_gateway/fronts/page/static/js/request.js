@@ -16,11 +16,26 @@ export function formError({ seed }) {
 /** Returns the body for the API. */
 export function requestBody(form, model, { withPrediction = true } = {}) {
   return {
-    model,
-    messages: [{ role: "user", content: form.prompt }],
+    ...chatBody(form, model, [], form.prompt),
     ...(withPrediction && form.prediction
       ? { prediction: { type: "content", content: form.prediction } }
       : {}),
+  };
+}
+
+/** Returns the body that asks a question after earlier turns; those without an answer are left out. */
+export function chatBody(form, model, turns, question) {
+  const answered = turns.filter(({ run }) => run.content !== "");
+  return {
+    model,
+    messages: [
+      ...(form.system.trim() === "" ? [] : [{ role: "system", content: form.system }]),
+      ...answered.flatMap(({ question: asked, run }) => [
+        { role: "user", content: asked },
+        { role: "assistant", content: run.content },
+      ]),
+      { role: "user", content: question },
+    ],
     ...number("temperature", form.temperature),
     ...number("seed", form.seed),
     ...number("max_completion_tokens", form.maxTokens),
@@ -33,6 +48,15 @@ export function seededForm(form) {
   const isSampled = form.temperature.trim() === "" || Number(form.temperature) !== 0;
   if (!isSampled || form.seed.trim() !== "") return form;
   return { ...form, seed: String(Math.floor(Math.random() * MAX_SEED)) };
+}
+
+/** Returns the texts that the answer is followed through: the prediction, and the last message and its place. */
+export function followedTexts({ messages, prediction }) {
+  return {
+    prediction: prediction?.content ?? "",
+    prompt: messages.at(-1).content,
+    message: messages.length - 1,
+  };
 }
 
 /** Returns the body with what the page shows besides the text. */

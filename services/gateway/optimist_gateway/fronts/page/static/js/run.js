@@ -1,7 +1,7 @@
 // One request in progress, and what came of it.
 
 import { Follower } from "./provenance.js";
-import { observedBody } from "./request.js";
+import { followedTexts, observedBody } from "./request.js";
 import { RequestError, streamChunks } from "./stream.js";
 
 /** Streams one answer and keeps its account; `onChange` is called at every step. */
@@ -11,6 +11,8 @@ export class Run {
   error = null;
   finishReason = null;
   usage = null;
+  /** What the model answers, without its thoughts. */
+  content = "";
   /** The choices of all chunks, to go through the passes again. */
   choices = [];
   #controller = new AbortController();
@@ -18,10 +20,9 @@ export class Run {
   #firstTokenAt = null;
   #endedAt = null;
 
-  constructor(url, body, { apiKey, prediction, prompt, onChange }) {
-    this.prediction = prediction;
-    this.prompt = prompt;
-    this.follower = new Follower(prediction, prompt);
+  constructor(url, body, apiKey, onChange) {
+    this.texts = followedTexts(body);
+    this.follower = new Follower(this.texts);
     this.ended = this.#stream(url, body, apiKey, onChange);
   }
 
@@ -72,6 +73,7 @@ export class Run {
     for (const choice of chunk.choices) {
       this.choices.push(choice);
       this.follower.push(choice);
+      this.content += choice.delta?.content ?? "";
       this.finishReason = choice.finish_reason ?? this.finishReason;
     }
     if (this.#firstTokenAt === null && this.follower.numTokens > 0) {
