@@ -39,7 +39,6 @@ def chunk(*segments: dict[str, Any], finish_reason: str | None = None) -> dict[s
         "delta": {"content": "".join(each["text"] for each in segments)},
         "finish_reason": finish_reason,
         "provenance": list(segments),
-        "token_ids": [1] * sum(each["num_tokens"] for each in segments),
     }
     return {"object": "chat.completion.chunk", "choices": [choice], "usage": None}
 

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  chunkSegments,
   countStates,
   Follower,
   followPasses,
@@ -143,23 +142,6 @@ test("a chunk without tokens is no pass", () => {
   const follower = new Follower({ prediction: PREDICTION });
   follower.push({ delta: { role: "assistant", content: "" } });
   assert.deepEqual(follower.passes, []);
-});
-
-test("without provenance the counts tell the sources, and the place is looked for", () => {
-  const choice = {
-    delta: { content: "def f(size" },
-    token_ids: [1, 2, 3],
-    num_accepted_tokens: 2,
-    predicted_text_length: 6,
-  };
-  assert.deepEqual(chunkSegments(choice), [
-    { source: "prediction", text: "def f(", num_tokens: 2, guess: true },
-    { source: "target", text: "size", num_tokens: 1 },
-  ]);
-  const follower = new Follower({ prediction: PREDICTION });
-  follower.push(choice);
-  follower.push({ ...choice, delta: { content: "):x" }, predicted_text_length: 2 });
-  assert.deepEqual(states(follower).slice(0, 3), [["def f(", "used"], ["width", "skipped"], ["):", "used"]]);
 });
 
 test("an answer can be followed up to a pass", () => {

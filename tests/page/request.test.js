@@ -46,7 +46,7 @@ test("a race differs in the prediction only", () => {
 
 test("the page asks for what it shows", () => {
   const body = observedBody(requestBody(FORM, "m"));
-  assert.ok(body.stream && body.include_provenance && body.include_speculation && body.return_token_ids);
+  assert.ok(body.stream && body.include_provenance && body.include_speculation);
 });
 
 test("the shell reads the command as it is meant", () => {

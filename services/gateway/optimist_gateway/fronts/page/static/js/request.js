@@ -50,22 +50,12 @@ export function seededForm(form) {
   return { ...form, seed: String(Math.floor(Math.random() * MAX_SEED)) };
 }
 
-/** Returns the texts that the answer is followed through: the prediction, and the last message and its place. */
-export function followedTexts({ messages, prediction }) {
-  return {
-    prediction: prediction?.content ?? "",
-    prompt: messages.at(-1).content,
-    message: messages.length - 1,
-  };
-}
-
 /** Returns the body with what the page shows besides the text. */
 export function observedBody(body) {
   return {
     ...body,
     stream: true,
     stream_options: { include_usage: true },
-    return_token_ids: true,
     include_provenance: true,
     include_speculation: true,
   };

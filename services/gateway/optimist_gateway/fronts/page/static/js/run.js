@@ -1,7 +1,7 @@
 // One request in progress, and what came of it.
 
 import { Follower } from "./provenance.js";
-import { followedTexts, observedBody } from "./request.js";
+import { observedBody } from "./request.js";
 import { RequestError, streamChunks } from "./stream.js";
 
 /** Streams one answer and keeps its account; `onChange` is called at every step. */
@@ -21,7 +21,13 @@ export class Run {
   #endedAt = null;
 
   constructor(url, body, apiKey, onChange) {
-    this.texts = followedTexts(body);
+    const { messages, prediction } = body;
+    /** What the answer is followed through: the last message is its prompt. */
+    this.texts = {
+      prediction: prediction?.content ?? "",
+      prompt: messages.at(-1).content,
+      message: messages.length - 1,
+    };
     this.follower = new Follower(this.texts);
     this.ended = this.#stream(url, body, apiKey, onChange);
   }

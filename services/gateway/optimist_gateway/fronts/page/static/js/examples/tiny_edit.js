@@ -53,18 +53,10 @@ const LEDGER = `class Ledger:
 `;
 
 // An earlier state of RETRY: a line less, another one more, other names.
-const OLD_RETRY = `def fetch(client, url, retries=3):
-    """Return the body of a page."""
-    wait = 1
-    for attempt in range(retries):
-        response = client.get(url)
-        log.debug("asked for %s", url)
-        if response.status == 200:
-            return response.body
-        sleep(wait)
-        wait = wait * 2
-    raise ConnectionError(url)
-`;
+const OLD_RETRY = RETRY.replaceAll("delay", "wait")
+  .replace(", timeout=10", "")
+  .replace("        if", '        log.debug("asked for %s", url)\n        if')
+  .replace('        print("attempt", attempt, "failed")\n', "");
 
 export const EDITS = [
   { id: "long", title: "Rename in a whole class", instruction: "Rename `amount` to `sum` everywhere.", code: LEDGER },

@@ -1,6 +1,6 @@
 // What the model says.
 
-import { useEffect, useRef } from "../../vendor/hooks.js";
+import { useLayoutEffect, useRef } from "../../vendor/hooks.js";
 import { html } from "../html.js";
 import { sourceClass } from "../words.js";
 import { AnswerText } from "./answer_text.js";
@@ -17,9 +17,10 @@ const LEGEND = [
 
 export function AnswerPanel({ run, follower }) {
   const panel = useRef(null);
+  const isPredicted = run?.follower.points.length > 0;
   const isStarted = run?.follower.numTokens > 0;
   // On narrow screens it stands below what is seen.
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isStarted) panel.current.scrollIntoView({ block: "nearest" });
   }, [run, isStarted]);
   return html`
@@ -32,7 +33,7 @@ export function AnswerPanel({ run, follower }) {
       ${run
         ? html`
           <${AnswerText} follower=${follower} isRunning=${run.isRunning} label="The answer" />
-          <${Legend} sources=${legendSources(run.follower)} />`
+          <${Legend} sources=${[...seenSources(run.follower), isPredicted ? "prediction" : "prompt"]} />`
         : html`<p class="sheet empty">Run the request, and see where each word comes from.</p>`}
     </section>
   `;
@@ -44,8 +45,9 @@ export function outcome(run) {
   return run.status === "stopped" ? "stopped" : (ENDS[run.finishReason] ?? run.finishReason);
 }
 
-function legendSources({ segments, points }) {
-  return [...segments.map(({ source }) => source), points.length > 0 ? "prediction" : "prompt"];
+/** Returns the sources of what is seen of an answer. */
+export function seenSources({ segments }) {
+  return segments.filter(({ text }) => text !== "").map(({ source }) => source);
 }
 
 /** Names the looks that answers have; the model's own is always among them. */

@@ -5,7 +5,7 @@ import { nextQuestions } from "../examples.js";
 import { html } from "../html.js";
 import { isBusy } from "../state.js";
 import { figuresLine } from "../words.js";
-import { Legend, outcome } from "./answer.js";
+import { Legend, outcome, seenSources } from "./answer.js";
 import { AnswerText } from "./answer_text.js";
 import { CopyButton } from "./copy_button.js";
 import { ErrorNote, FailureNote, isOfAnswer } from "./failure.js";
@@ -21,7 +21,7 @@ export function ChatView({ state, actions }) {
   const follow = (isWanted) => isWanted && turns.length > 0 && scrollTo(0, document.documentElement.scrollHeight);
   useLayoutEffect(() => follow(true), [turns.length]);
   useLayoutEffect(() => follow(isAtEnd));
-  const sources = turns.flatMap(({ run }) => run.follower.segments.map(({ source }) => source));
+  const sources = turns.flatMap(({ run }) => seenSources(run.follower));
   return html`
     <ol class="turns" aria-label="Chat">
       ${turns.map((turn, index) => html`<${Turn} ...${{ turn, index, turns, actions }} />`)}
@@ -45,7 +45,9 @@ function Turn({ turn: { question, run }, index, turns, actions }) {
       <${AnswerText} follower=${run.follower} isRunning=${run.isRunning} label=${`Answer ${index + 1}`} />
       ${isOfAnswer(run.error) && html`<${ErrorNote} error=${run.error} />`}
       <div class="panel-head">
-        <p class="outcome" data-status=${run.status}>${outcome(run)}: ${figuresLine(run)}</p>
+        <p class="outcome" data-status=${run.status}>
+          ${outcome(run)}${run.follower.numTokens > 0 && `: ${figuresLine(run)}`}
+        </p>
         ${!run.isRunning && html`<${CopyButton} text=${run.content} what=${`answer ${index + 1}`} />`}
         ${isLast && ["failed", "stopped"].includes(run.status) && html`
           <button type="button" class="quiet" onClick=${() => actions.ask(question, turns.slice(0, -1))}>
