@@ -91,8 +91,8 @@ def test_the_examples_of_the_chat_are_answered_rightly(visit: Visit, stack: Stac
 
 
 def test_an_edit_shows_where_each_part_comes_from(visit: Visit, stack: Stack) -> None:
-    # Where the proposer is late, as it may be on a busy machine, the model goes on without its drafts,
-    # or with what a lookup finds meanwhile.
+    # Where the proposer is late, as it may be on a busy machine, the model goes on without
+    # drafts, or with what a lookup finds.
     for _ in range(5):
         page = visit.open(stack.url)
         run(page)
