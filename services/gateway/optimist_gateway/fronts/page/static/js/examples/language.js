@@ -9,7 +9,7 @@ const OLD_PERSON = `{
   "name": "Anna Schmidt",
   "age": 28,
   "city": "Berlin",
-  "phone": "030 1234567",
+  "country": "Germany",
   "email": "anna@example.org",
   "languages": ["German", "English"]
 }`;
