@@ -1,4 +1,4 @@
-"""Makes the pictures of the page in docs/images, from running services and Chromium."""
+"""Makes the pictures of the page in docs/images, from services with SmolLM2 and Chromium."""
 
 import argparse
 import os
@@ -10,10 +10,10 @@ from typing import Literal
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect, sync_playwright
 
 FOLDER = Path(__file__).parent / "images"
-MAX_BYTES = 300_000
+MAX_BYTES = 150_000
 WIDE: ViewportSize = {"width": 1360, "height": 985}
-BUNDLED_MODEL = "tiny-edit"
-NARROW: ViewportSize = {"width": 390, "height": 1100}
+CHAT: ViewportSize = {"width": 1000, "height": 985}
+NARROW: ViewportSize = {"width": 390, "height": 844}
 TIMEOUT_MS = 60_000
 Scheme = Literal["light", "dark"]
 MARGIN = 24
@@ -22,46 +22,29 @@ MARGIN = 24
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url", help="of a gateway with the bundled model, or with models/smollm2")
-    url = parser.parse_args().url
+    parser.add_argument("url", help="of a gateway with models/smollm2, whose answers are shown")
+    url = parser.parse_args().url.rstrip("/")
     FOLDER.mkdir(exist_ok=True)
     expect.set_options(timeout=TIMEOUT_MS)
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        warm_up(browser, url)
-        if served_model(browser, url) == BUNDLED_MODEL:
-            take_run(browser, url, "page-run.png")
-            take_half_way(browser, url)
-            take_race(browser, url)
-            take_narrow(browser, url)
-        else:
-            take_run(browser, url, "page-text.png")
+        # First, as it lets everything be loaded that is loaded at first use.
+        take_race(browser, url)
+        take_edit(browser, url, "page-text.png", "light", WIDE)
+        take_edit(browser, url, "page-narrow.png", "light", NARROW)
+        take_half_way(browser, url)
+        take_chat(browser, url, "page-chat.png", "light", CHAT, full_page=True)
+        take_chat(browser, url, "page-chat-narrow.png", "dark", NARROW)
         browser.close()
     too_large = [path.name for path in FOLDER.glob("page-*.png") if path.stat().st_size > MAX_BYTES]
     if too_large:
         sys.exit(f"larger than {MAX_BYTES} bytes: {', '.join(too_large)}")
 
 
-def warm_up(browser: Browser, url: str) -> None:
-    """Lets everything be loaded that is loaded at first use."""
-    page = opened(browser, url, "light", WIDE)
-    finish(page, "Race with and without")
-    expect(page.locator(".verdict")).to_contain_text("identical")
-    page.close()
-
-
-def served_model(browser: Browser, url: str) -> str:
-    """Returns the name of the model that the page shows."""
-    page = opened(browser, url, "light", WIDE)
-    name = page.locator(".server code").inner_text()
-    page.close()
-    return name
-
-
-def take_run(browser: Browser, url: str, name: str) -> None:
+def take_edit(browser: Browser, url: str, name: str, scheme: Scheme, size: ViewportSize) -> None:
     """The first example, which has ended."""
-    page = opened(browser, url, "light", WIDE)
+    page = opened(browser, url, scheme, size)
     finish(page, "Run")
     page.screenshot(path=FOLDER / name)
     page.close()
@@ -70,11 +53,12 @@ def take_run(browser: Browser, url: str, name: str) -> None:
 def take_half_way(browser: Browser, url: str) -> None:
     """The cursor half way through, in the dark."""
     page = opened(browser, url, "dark", WIDE)
-    page.get_by_label("Example").select_option("outdated")
+    page.get_by_label("Example").select_option("outdated-json")
     finish(page, "Run")
     slider = page.get_by_role("slider", name="Passes shown")
     slider.focus()
-    slider.press("ArrowLeft")
+    for _ in range(2):
+        slider.press("ArrowLeft")
     slider.blur()
     # The slider may stand below what is seen at first.
     page.evaluate("scrollTo(0, 0)")
@@ -101,12 +85,24 @@ def take_race(browser: Browser, url: str) -> None:
     page.close()
 
 
-def take_narrow(browser: Browser, url: str) -> None:
-    """A telephone."""
-    page = opened(browser, url, "light", NARROW)
-    page.get_by_label("Example").select_option("insert")
-    finish(page, "Run")
-    page.screenshot(path=FOLDER / "page-narrow.png")
+def take_chat(
+    browser: Browser,
+    url: str,
+    name: str,
+    scheme: Scheme,
+    size: ViewportSize,
+    *,
+    full_page: bool = False,
+) -> None:
+    """The first of the chat's examples, to its end."""
+    page = opened(browser, f"{url}/#chat", scheme, size)
+    examples = page.get_by_role("group", name="Examples").get_by_role("button")
+    stop = page.get_by_role("button", name="Stop")
+    while examples.count() > 0:
+        examples.first.click()
+        expect(stop).to_be_enabled()
+        expect(stop).to_be_disabled()
+    page.screenshot(path=FOLDER / name, full_page=full_page)
     page.close()
 
 

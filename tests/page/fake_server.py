@@ -25,10 +25,10 @@ def segment(source: str, text: str, place: tuple[int, int] | None = None) -> dic
     return data
 
 
-def repeated(text: str, start: int) -> dict[str, Any]:
-    """Returns a segment that was read from the prompt."""
+def repeated(text: str, start: int, message: int = 0) -> dict[str, Any]:
+    """Returns a segment that was read from a message of the prompt."""
     return segment("ngram", text) | {
-        "prompt": {"message": 0, "start": start, "end": start + len(text)}
+        "prompt": {"message": message, "start": start, "end": start + len(text)}
     }
 
 
@@ -39,7 +39,6 @@ def chunk(*segments: dict[str, Any], finish_reason: str | None = None) -> dict[s
         "delta": {"content": "".join(each["text"] for each in segments)},
         "finish_reason": finish_reason,
         "provenance": list(segments),
-        "token_ids": [1] * sum(each["num_tokens"] for each in segments),
     }
     return {"object": "chat.completion.chunk", "choices": [choice], "usage": None}
 

@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import {
-  chunkSegments,
   countStates,
   Follower,
   followPasses,
@@ -36,7 +35,7 @@ function promptStates(follower) {
 }
 
 function follow(prediction, ...chunks) {
-  const follower = new Follower(prediction);
+  const follower = new Follower({ prediction });
   for (const provenance of chunks) follower.push({ provenance });
   return follower;
 }
@@ -140,38 +139,21 @@ test("predicted text whose place is unknown counts as accepted all the same", ()
 });
 
 test("a chunk without tokens is no pass", () => {
-  const follower = new Follower(PREDICTION);
+  const follower = new Follower({ prediction: PREDICTION });
   follower.push({ delta: { role: "assistant", content: "" } });
   assert.deepEqual(follower.passes, []);
 });
 
-test("without provenance the counts tell the sources, and the place is looked for", () => {
-  const choice = {
-    delta: { content: "def f(size" },
-    token_ids: [1, 2, 3],
-    num_accepted_tokens: 2,
-    predicted_text_length: 6,
-  };
-  assert.deepEqual(chunkSegments(choice), [
-    { source: "prediction", text: "def f(", num_tokens: 2, guess: true },
-    { source: "target", text: "size", num_tokens: 1 },
-  ]);
-  const follower = new Follower(PREDICTION);
-  follower.push(choice);
-  follower.push({ ...choice, delta: { content: "):x" }, predicted_text_length: 2 });
-  assert.deepEqual(states(follower).slice(0, 3), [["def f(", "used"], ["width", "skipped"], ["):", "used"]]);
-});
-
 test("an answer can be followed up to a pass", () => {
   const choices = [{ delta: { content: "" } }, { provenance: [said("def")] }, { provenance: [predicted(" f(", 3)] }];
-  const run = { prediction: PREDICTION, prompt: "", choices };
+  const run = { texts: { prediction: PREDICTION }, choices };
   assert.equal(followPasses(run, 0).text, "");
   assert.equal(followPasses(run, 1).text, "def");
   assert.equal(followPasses(run, 2).text, "def f(");
 });
 
 test("what was read from the prompt is repeated there", () => {
-  const follower = new Follower("", "Fix 😀: def f(a)");
+  const follower = new Follower({ prompt: "Fix 😀: def f(a)" });
   assert.equal(promptCursor(follower), -1);
   follower.push({ provenance: [read("😀: ", 4), read("f(", 11), said("b")] });
   assert.deepEqual(promptStates(follower), [
@@ -191,14 +173,14 @@ test("what was read from the prompt is repeated there", () => {
 });
 
 test("what the prompt repeats of the prediction is followed there too", () => {
-  const follower = new Follower(PREDICTION, PREDICTION);
+  const follower = new Follower({ prediction: PREDICTION, prompt: PREDICTION });
   follower.push({ provenance: [read("def f(", 0), said("size")] });
   assert.deepEqual(states(follower)[0], ["def f(", "same"]);
   assert.deepEqual(promptStates(follower)[0], ["def f(", "repeated"]);
 });
 
 test("text from the prompt that was held back comes later under the same place", () => {
-  const follower = new Follower("", "def f(a)");
+  const follower = new Follower({ prompt: "def f(a)" });
   follower.push({ provenance: [{ ...read("def", 0), text: "" }] });
   follower.push({ provenance: [{ source: "ngram", text: "def", num_tokens: 0 }, said(" ")] });
   assert.deepEqual(follower.promptRanges, [{ start: 0, end: 3, state: "repeated", from: 0, to: 3, pass: 1 }]);
@@ -209,7 +191,7 @@ test("text from the prompt that was held back comes later under the same place",
 });
 
 test("what the chat template adds stands nowhere in the prompt that is shown", () => {
-  const follower = new Follower("", "def");
+  const follower = new Follower({ prompt: "def" });
   const segment = { source: "ngram", text: "user", num_tokens: 1, prompt: { token_start: 1, token_end: 2 } };
   follower.push({ provenance: [segment] });
   assert.equal(follower.segments[0].source, "prompt");
@@ -231,7 +213,7 @@ test("parts cover the prediction exactly, whatever comes", () => {
   };
   const text = "abcde".repeat(8);
   for (let round = 0; round < 200; round += 1) {
-    const follower = new Follower(text);
+    const follower = new Follower({ prediction: text });
     for (let pass = 0; pass < 6; pass += 1) {
       const start = random(30);
       const length = 1 + random(9);

@@ -2,13 +2,14 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { test } from "node:test";
 
-import { EXAMPLES, exampleForm } from "../../services/gateway/optimist_gateway/fronts/page/static/js/examples.js";
-import { observedBody, requestBody } from "../../services/gateway/optimist_gateway/fronts/page/static/js/request.js";
+import { editsFor, exampleForm, nextQuestions } from "../../services/gateway/optimist_gateway/fronts/page/static/js/examples.js";
+import { chatBody, observedBody, requestBody } from "../../services/gateway/optimist_gateway/fronts/page/static/js/request.js";
 import { curlSnippet, pythonSnippet } from "../../services/gateway/optimist_gateway/fronts/page/static/js/snippets.js";
 
 const FORM = {
   prompt: "It's \"quoted\" \\ $HOME `x`\n\ttab é 😀\u2028\n",
   prediction: "'''\nwhat\n\n",
+  system: " \"Be\" brief.",
   temperature: "0",
   seed: "7",
   maxTokens: "100",
@@ -17,8 +18,23 @@ const FORM = {
 const URL = "http://localhost:8000/v1";
 
 test("empty fields are left to the server", () => {
-  const form = { ...FORM, prediction: "", temperature: "", seed: " ", maxTokens: "", maxDrafts: "" };
+  const form = { ...FORM, prediction: "", system: " ", temperature: "", seed: " ", maxTokens: "", maxDrafts: "" };
   assert.deepEqual(requestBody(form, "m"), { model: "m", messages: [{ role: "user", content: FORM.prompt }] });
+});
+
+test("a chat sends what was answered before", () => {
+  const turns = [
+    { question: "one?", run: { content: "1" } },
+    { question: "refused", run: { content: "" } },
+  ];
+  const { messages, prediction } = chatBody(FORM, "m", turns, "two?");
+  assert.deepEqual(messages, [
+    { role: "system", content: FORM.system },
+    { role: "user", content: "one?" },
+    { role: "assistant", content: "1" },
+    { role: "user", content: "two?" },
+  ]);
+  assert.equal(prediction, undefined);
 });
 
 test("a race differs in the prediction only", () => {
@@ -30,7 +46,7 @@ test("a race differs in the prediction only", () => {
 
 test("the page asks for what it shows", () => {
   const body = observedBody(requestBody(FORM, "m"));
-  assert.ok(body.stream && body.include_provenance && body.include_speculation && body.return_token_ids);
+  assert.ok(body.stream && body.include_provenance && body.include_speculation);
 });
 
 test("the shell reads the command as it is meant", () => {
@@ -70,11 +86,18 @@ test("a key is never written out", () => {
 });
 
 test("every example is complete and has a name of its own", () => {
-  const ids = new Set(EXAMPLES.map(({ id }) => id));
-  assert.equal(ids.size, EXAMPLES.length);
-  for (const example of EXAMPLES) {
-    const form = exampleForm(example);
-    assert.ok(example.title && form.prompt);
-    assert.ok(form.prompt.startsWith(`${example.instruction}\n\n`));
+  const edits = ["tiny-edit", "smollm2"].flatMap(editsFor);
+  assert.equal(new Set(edits.map(({ id }) => id)).size, edits.length);
+  for (const edit of edits) {
+    const form = exampleForm(edit);
+    assert.ok(edit.title && form.prompt.startsWith(`${edit.instruction}\n\n`));
   }
+});
+
+test("a chat that was begun as an example goes on as it does", () => {
+  const first = nextQuestions("m", []);
+  const begun = first.find((question) => nextQuestions("m", [question]).length === 1);
+  const [next] = nextQuestions("m", [begun]);
+  assert.ok(next && !first.includes(next));
+  assert.deepEqual(nextQuestions("m", [begun, "something else"]), []);
 });

@@ -61,11 +61,19 @@ def looks(page: Page, *sources: str) -> list[str]:
     return [text.evaluate(style) for text in texts]
 
 
-def test_another_model_begins_with_an_example_for_any(visit: Visit, server: FakeServer) -> None:
+def test_examples_suit_the_model(visit: Visit, server: FakeServer) -> None:
+    server.models.append("tiny-edit")
     page = visit.open(server.url)
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     expect(page.get_by_label("Example")).to_have_value("spelling")
     expect(page.get_by_role("textbox", name="You ask")).to_have_value(re.compile("^Correct the"))
+    model = page.get_by_label("Model", exact=True)
+    model.select_option("tiny-edit")
+    expect(page.get_by_role("textbox", name="You ask")).to_have_value(re.compile("^Rename"))
+    page.get_by_role("textbox", name="You ask").fill("My own")
+    model.select_option("fake")
+    expect(page.get_by_role("textbox", name="You ask")).to_have_value("My own")
+    expect(page.get_by_label("Example").locator("option").first).to_have_text("Your own")
 
 
 def test_of_several_models_one_is_chosen(visit: Visit, server: FakeServer) -> None:
@@ -215,7 +223,7 @@ def test_counters_count_what_was_streamed(visit: Visit, server: FakeServer) -> N
         assert re.fullmatch(r"[\d.]+ m?s", counter(page, name))
     assert float(counter(page, "Tokens a second")) > 0
     spoken = page.locator("[aria-live=polite]").last
-    expect(spoken).to_contain_text("Done: 17 tokens in 6 passes, 65 % accepted from drafts")
+    expect(spoken).to_contain_text("Done: 17 tokens in 6 passes (2.8 a pass), 65 % accepted")
 
 
 def test_passes_can_be_gone_through_again(visit: Visit, server: FakeServer) -> None:
@@ -280,7 +288,7 @@ def test_a_sampled_race_has_one_seed(visit: Visit, server: FakeServer) -> None:
         assert one == other
         expect(page.get_by_label("Seed")).to_have_value("")
         # The verdict goes with the race that it is of.
-        page.get_by_label("Example").select_option("delete")
+        page.get_by_label("Example").select_option("format")
         expect(page.get_by_text("Both answers are identical")).to_have_count(0)
 
 
@@ -290,8 +298,10 @@ def test_options_are_part_of_the_request(visit: Visit, server: FakeServer) -> No
     page.get_by_label("Most tokens").fill("12")
     page.get_by_label("Most drafts a pass").fill("0")
     page.get_by_label("Temperature").fill("")
+    page.get_by_label("System prompt").fill("Be brief.")
     run(page)
     [body] = server.requests
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert (body["max_completion_tokens"], body["num_speculative_tokens"]) == (12, 0)
     assert "temperature" not in body
     assert '"max_completion_tokens": 12' in page.locator(".snippet pre").inner_text()
@@ -393,8 +403,8 @@ def test_an_answer_that_another_replaced_says_nothing(visit: Visit, server: Fake
     spoken = page.locator("[aria-live=polite]").last
     expect(spoken).to_have_text("The answer streams.")
     page.keyboard.press("Escape")
-    expect(spoken).to_have_text("Stopped after 1 token in 1 pass.")
-    page.get_by_label("Example").select_option("delete")
+    expect(spoken).to_contain_text("Stopped after 1 token in 1 pass (1.0 a pass)")
+    page.get_by_label("Example").select_option("format")
     expect(spoken).to_have_text("")
 
 
@@ -423,7 +433,7 @@ def test_a_request_that_waits_for_the_server_can_be_stopped(
     elif way == "Stop":
         page.get_by_role("button", name="Stop").click()
     else:
-        page.get_by_label("Example").select_option("delete")
+        page.get_by_label("Example").select_option("format")
     expect(page.get_by_role("button", name="Stop")).to_be_disabled()
     server.may_list.set()
     expect(page.locator(".server")).to_have_attribute("data-status", "ready")
@@ -559,4 +569,29 @@ def test_the_cursor_stays_in_view(visit: Visit, server: FakeServer) -> None:
     assert sheet is not None
     assert box is not None
     assert sheet["y"] <= box["y"] <= sheet["y"] + sheet["height"]
+    assert page.evaluate("scrollY") == 0
+
+
+def test_on_a_narrow_screen_the_answer_is_shown_when_it_begins(
+    visit: Visit, server: FakeServer
+) -> None:
+    page = open_with_prediction(visit, server, viewport={"width": 390, "height": 844})
+    button = page.get_by_role("button", name="Run")
+    expect(page.get_by_role("heading", name="It answers")).not_to_be_in_viewport()
+    page.evaluate("scrollTo(0, 300)")
+    expect(button).to_be_in_viewport(ratio=1)
+    # Below the buttons nothing is seen.
+    run(page)
+    expect(page.locator(".answer-text")).to_be_in_viewport(ratio=1)
+    sheet, buttons = page.locator(".answer-text").bounding_box(), button.bounding_box()
+    assert sheet is not None
+    assert buttons is not None
+    assert sheet["y"] + sheet["height"] <= buttons["y"]
+    # Whoever looks at something else is not brought back by the end of the answer.
+    server.events = [*EDIT[:2], HANG]
+    button.click()
+    expect(page.locator(".answer-text")).to_have_text("def area(breadth")
+    page.evaluate("scrollTo(0, 0)")
+    page.get_by_role("button", name="Stop").click()
+    expect(outcome(page)).to_have_text("stopped")
     assert page.evaluate("scrollY") == 0

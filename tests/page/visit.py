@@ -78,6 +78,30 @@ def counter(page: Page, name: str) -> str:
     return row.locator("dd").inner_text()
 
 
+def ask_all_examples(page: Page) -> list[list[tuple[str, str]]]:
+    """Goes through the chat's examples; returns the questions and answers of each."""
+    examples = page.get_by_role("group", name="Examples").get_by_role("button")
+    return [chat_example(page, examples, number) for number in range(examples.count())]
+
+
+def chat_example(page: Page, examples: Locator, number: int) -> list[tuple[str, str]]:
+    """Asks an example and what follows it, and begins a new chat."""
+    turns = page.locator(".turn")
+    following = examples.nth(number)
+    while turns.count() == 0 or examples.count() > 0:
+        asked = turns.count() + 1
+        following.click()
+        expect(turns).to_have_count(asked)
+        expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+        following = examples
+    expect(page.locator(".turn .outcome")).to_contain_text(["complete"] * turns.count())
+    questions = page.locator(".question").evaluate_all("all => all.map(it => it.lastChild.data)")
+    answers = page.locator(".turn .answer-text").all_text_contents()
+    page.get_by_role("button", name="New chat").click()
+    expect(turns).to_have_count(0)
+    return list(zip(questions, answers, strict=True))
+
+
 def violations(page: Page) -> list[str]:
     """Returns what axe finds to be inaccessible, all rules applied."""
     page.evaluate(AXE.read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
 // What people can do.
 
-import { EXAMPLES, exampleForm, firstExample } from "./examples.js";
+import { editsFor, exampleForm } from "./examples.js";
 import { raceSummary, runSummary } from "./words.js";
-import { formError, requestBody, seededForm } from "./request.js";
+import { chatBody, formError, requestBody, seededForm } from "./request.js";
 import { Run } from "./run.js";
-import { applyTheme, keepApiKey } from "./state.js";
+import { applyTheme, isBusy, keepApiKey, shownRuns } from "./state.js";
 import { getJson } from "./stream.js";
 
 /** Where the API is: beside the page, under whatever path a proxy gives it. */
@@ -29,7 +29,7 @@ export class Actions {
       const chosen = this.store.state.server.model;
       const model = models.includes(chosen) ? chosen : models[0];
       this.store.set({ server: { status: "ready", models, model, error: null } });
-      this.#suggest(firstExample(model));
+      this.#suggest();
     } catch (error) {
       const status = error.kind === "locked" ? "locked" : "unreachable";
       this.store.set({ server: { ...this.store.state.server, status, error } });
@@ -37,11 +37,12 @@ export class Actions {
   }
 
   choose(exampleId) {
-    const example = EXAMPLES.find(({ id }) => id === exampleId);
+    const example = this.#edits().find(({ id }) => id === exampleId);
     this.stop();
     this.store.set({
       exampleId,
       form: exampleForm(example),
+      isEdited: false,
       view: "edit",
       run: null,
       race: null,
@@ -51,20 +52,26 @@ export class Actions {
   }
 
   /** Shows an example that suits the model, unless somebody has begun with another one. */
-  #suggest(example) {
-    const { form, isWaiting, run } = this.store.state;
-    const isUntouched = JSON.stringify(form) === JSON.stringify(exampleForm(firstExample("")));
-    if (isUntouched && !isWaiting && run === null && example !== firstExample("")) this.choose(example.id);
+  #suggest() {
+    const { exampleId, isEdited, run } = this.store.state;
+    const isBegun = isEdited || run !== null || isBusy(this.store.state);
+    const edits = this.#edits();
+    if (!isBegun && !edits.some(({ id }) => id === exampleId)) this.choose(edits[0].id);
+  }
+
+  #edits() {
+    return editsFor(this.store.state.server.model);
   }
 
   edit(changes) {
-    this.store.set({ form: { ...this.store.state.form, ...changes } });
+    this.store.set({ form: { ...this.store.state.form, ...changes }, isEdited: true });
   }
 
   /** Sends the request; the answer streams in. */
   async run() {
     if (!(await this.#isReady())) return;
-    const run = this.#start(this.store.state.form, true);
+    const { form, server } = this.store.state;
+    const run = this.#start(requestBody(form, server.model));
     this.store.set({ run, race: null, view: "follow", shownPass: null, announcement: "The answer streams." });
     await this.#follow([run], () => runSummary(run));
   }
@@ -73,15 +80,34 @@ export class Actions {
   async race() {
     if (!this.store.state.form.prediction || !(await this.#isReady())) return;
     const form = seededForm(this.store.state.form);
-    const race = { without: this.#start(form, false), with: this.#start(form, true) };
+    const start = (withPrediction) =>
+      this.#start(requestBody(form, this.store.state.server.model, { withPrediction }));
+    const race = { without: start(false), with: start(true) };
     this.store.set({ run: race.with, race, view: "follow", shownPass: null, announcement: "The race is on." });
     await this.#follow([race.without, race.with], () => raceSummary(race));
   }
 
+  /** Asks a question after the turns of the chat, or after those that are given. */
+  async ask(question, turns = this.store.state.turns) {
+    if (question.trim() === "" || !(await this.#isReady())) return;
+    const { form, server, question: typed } = this.store.state;
+    const run = this.#start(chatBody(form, server.model, turns, question));
+    this.store.set({
+      turns: [...turns, { question, run }],
+      question: typed === question ? "" : typed,
+      announcement: "The answer streams.",
+    });
+    await this.#follow([run], () => `${run.content}\n${runSummary(run)}`);
+  }
+
+  forgetChat() {
+    this.stop();
+    this.store.set({ turns: [], announcement: "" });
+  }
+
   stop() {
     this.#attempt += 1;
-    const { run, race } = this.store.state;
-    for (const each of [run, race?.without]) each?.stop();
+    for (const run of shownRuns(this.store.state)) run.stop();
     this.store.set({ isWaiting: false });
   }
 
@@ -93,6 +119,7 @@ export class Actions {
   /** Names the model that the next requests ask. */
   setModel(model) {
     this.store.set({ server: { ...this.store.state.server, model } });
+    this.#suggest();
   }
 
   setKey(key) {
@@ -120,14 +147,8 @@ export class Actions {
     return this.store.state.server.status === "ready";
   }
 
-  #start(form, withPrediction) {
-    const { server, apiKey } = this.store.state;
-    return new Run(`${BASE_URL}/chat/completions`, requestBody(form, server.model, { withPrediction }), {
-      apiKey,
-      prediction: withPrediction ? form.prediction : "",
-      prompt: form.prompt,
-      onChange: this.store.changed,
-    });
+  #start(body) {
+    return new Run(`${BASE_URL}/chat/completions`, body, this.store.state.apiKey, this.store.changed);
   }
 
   /** Keeps clocks going until all runs have ended, and tells how, unless others are shown by then. */
@@ -135,7 +156,7 @@ export class Actions {
     const timer = setInterval(this.store.changed, FOLLOWED_MS);
     await Promise.all(runs.map((run) => run.ended));
     clearInterval(timer);
-    if (!runs.includes(this.store.state.run)) return;
+    if (!runs.some((run) => shownRuns(this.store.state).includes(run))) return;
     this.store.set({ announcement: summary() });
     const failure = runs.find((run) => run.error)?.error;
     const status = { locked: "locked", unreachable: "unreachable" }[failure?.kind];

@@ -4,7 +4,7 @@ import { render } from "../vendor/preact.js";
 import { Actions } from "./actions.js";
 import { html } from "./html.js";
 import { App } from "./panels/app.js";
-import { applyTheme, initialState, Store } from "./state.js";
+import { applyTheme, initialState, modeOf, Store } from "./state.js";
 
 const store = new Store(initialState());
 const actions = new Actions(store);
@@ -16,8 +16,10 @@ store.changed();
 actions.connect();
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", store.changed);
+addEventListener("hashchange", () => store.set({ mode: modeOf(location.hash) ?? store.state.mode }));
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+  const isEnter = event.key === "Enter" && (event.ctrlKey || event.metaKey);
+  if (isEnter && store.state.mode === "edit") {
     event.preventDefault();
     if (event.repeat) return;
     if (event.shiftKey) actions.race();

@@ -13,31 +13,13 @@ export function codePoints(text) {
   return Array.from(text.replace(/\r\n?/g, "\n"));
 }
 
-/**
- * Returns where the text of a chunk's choice came from.
- *
- * A server without `include_provenance` tells only how many tokens and characters from the front were
- * predicted (`return_token_ids`); their place is then looked for from the cursor on.
- */
-export function chunkSegments(choice) {
-  if (choice.provenance) return choice.provenance;
-  const text = Array.from(choice.delta?.content ?? "");
-  const numTokens = choice.token_ids?.length ?? 0;
-  const numAccepted = choice.num_accepted_tokens ?? 0;
-  const length = choice.predicted_text_length ?? 0;
-  const segments = [
-    { source: PREDICTION, text: text.slice(0, length).join(""), num_tokens: numAccepted, guess: true },
-    { source: TARGET, text: text.slice(length).join(""), num_tokens: numTokens - numAccepted },
-  ];
-  return segments.filter((segment) => segment.text || segment.num_tokens);
-}
-
 /** Follows one answer, chunk by chunk; a chunk with tokens is one forward pass. */
 export class Follower {
-  constructor(prediction, prompt = "") {
+  /** `message` is the place of the prompt among the messages. */
+  constructor({ prediction = "", prompt = "", message = 0 }) {
     this.points = codePoints(prediction);
-    /** The one message that the page sends. */
     this.promptPoints = Array.from(prompt);
+    this.message = message;
     /** Character of the prediction that is expected next. */
     this.cursor = 0;
     /** The answer has left the prediction. */
@@ -63,7 +45,7 @@ export class Follower {
   }
 
   push(choice) {
-    const segments = chunkSegments(choice);
+    const segments = choice.provenance ?? [];
     const numTokens = segments.reduce((sum, segment) => sum + segment.num_tokens, 0);
     const drafted = segments.filter((segment) => segment.source !== TARGET);
     const numAccepted = drafted.reduce((sum, segment) => sum + segment.num_tokens, 0);
@@ -95,7 +77,7 @@ export class Follower {
 
   #add(segment, pass) {
     const points = Array.from(segment.text);
-    const place = this.#place(segment, points);
+    const place = placeOf(segment);
     const from = this.length;
     const to = from + points.length;
     const added = { source: sourceOf(segment), text: segment.text, numTokens: segment.num_tokens, pass, from, to };
@@ -119,15 +101,6 @@ export class Follower {
     }
   }
 
-  #place(segment, points) {
-    if (segment.source !== PREDICTION) return null;
-    const part = segment.prediction;
-    if (part) return part.index === 0 && part.end > part.start ? { start: part.start, end: part.end } : null;
-    if (!segment.guess || points.length === 0) return null;
-    const start = indexOf(this.points, points, this.cursor);
-    return start < 0 ? null : { start, end: start + points.length };
-  }
-
   /** Takes what the prediction gave: the cursor stands behind it. */
   #use({ start, end }, from, pass) {
     if (this.isLost || start !== this.cursor) {
@@ -145,7 +118,7 @@ export class Follower {
     added.prompt = part;
     const { from, to, pass } = added;
     const { message, start, end } = part;
-    if (message === 0) this.promptRanges.push({ start, end, state: "repeated", from, to, pass });
+    if (message === this.message) this.promptRanges.push({ start, end, state: "repeated", from, to, pass });
   }
 
   /** Text that was held back comes later than its tokens, without its place. */
@@ -195,10 +168,10 @@ export class Follower {
 }
 
 /** Returns a follower that has seen the first `count` passes, and what belongs to them. */
-export function followPasses({ prediction, prompt, choices }, count) {
-  const follower = new Follower(prediction, prompt);
+export function followPasses({ texts, choices }, count) {
+  const follower = new Follower(texts);
   for (const choice of choices) {
-    const isPass = chunkSegments(choice).some((segment) => segment.num_tokens > 0);
+    const isPass = choice.provenance?.some((segment) => segment.num_tokens > 0);
     if (isPass && follower.passes.length === count) break;
     follower.push(choice);
   }
@@ -286,11 +259,10 @@ function sourceOf(segment) {
   return segment.prompt ? PROMPT : segment.source;
 }
 
-function indexOf(points, wanted, from) {
-  for (let start = from; start + wanted.length <= points.length; start += 1) {
-    if (stands(points, wanted, start)) return start;
-  }
-  return -1;
+/** Returns where a segment stands in the prediction, if that is known. */
+function placeOf({ source, prediction: part }) {
+  if (source !== PREDICTION || part?.index !== 0 || part.end === part.start) return null;
+  return { start: part.start, end: part.end };
 }
 
 function stands(points, wanted, start) {

@@ -16,11 +16,26 @@ export function formError({ seed }) {
 /** Returns the body for the API. */
 export function requestBody(form, model, { withPrediction = true } = {}) {
   return {
-    model,
-    messages: [{ role: "user", content: form.prompt }],
+    ...chatBody(form, model, [], form.prompt),
     ...(withPrediction && form.prediction
       ? { prediction: { type: "content", content: form.prediction } }
       : {}),
+  };
+}
+
+/** Returns the body that asks a question after earlier turns; those without an answer are left out. */
+export function chatBody(form, model, turns, question) {
+  const answered = turns.filter(({ run }) => run.content !== "");
+  return {
+    model,
+    messages: [
+      ...(form.system.trim() === "" ? [] : [{ role: "system", content: form.system }]),
+      ...answered.flatMap(({ question: asked, run }) => [
+        { role: "user", content: asked },
+        { role: "assistant", content: run.content },
+      ]),
+      { role: "user", content: question },
+    ],
     ...number("temperature", form.temperature),
     ...number("seed", form.seed),
     ...number("max_completion_tokens", form.maxTokens),
@@ -41,7 +56,6 @@ export function observedBody(body) {
     ...body,
     stream: true,
     stream_options: { include_usage: true },
-    return_token_ids: true,
     include_provenance: true,
     include_speculation: true,
   };

@@ -11,6 +11,8 @@ export class Run {
   error = null;
   finishReason = null;
   usage = null;
+  /** What the model answers, without its thoughts. */
+  content = "";
   /** The choices of all chunks, to go through the passes again. */
   choices = [];
   #controller = new AbortController();
@@ -18,10 +20,15 @@ export class Run {
   #firstTokenAt = null;
   #endedAt = null;
 
-  constructor(url, body, { apiKey, prediction, prompt, onChange }) {
-    this.prediction = prediction;
-    this.prompt = prompt;
-    this.follower = new Follower(prediction, prompt);
+  constructor(url, body, apiKey, onChange) {
+    const { messages, prediction } = body;
+    /** What the answer is followed through: the last message is its prompt. */
+    this.texts = {
+      prediction: prediction?.content ?? "",
+      prompt: messages.at(-1).content,
+      message: messages.length - 1,
+    };
+    this.follower = new Follower(this.texts);
     this.ended = this.#stream(url, body, apiKey, onChange);
   }
 
@@ -72,6 +79,7 @@ export class Run {
     for (const choice of chunk.choices) {
       this.choices.push(choice);
       this.follower.push(choice);
+      this.content += choice.delta?.content ?? "";
       this.finishReason = choice.finish_reason ?? this.finishReason;
     }
     if (this.#firstTokenAt === null && this.follower.numTokens > 0) {

@@ -1,6 +1,6 @@
 // What the page knows, and who wants to hear of changes.
 
-import { exampleForm, firstExample } from "./examples.js";
+import { editsFor, exampleForm } from "./examples.js";
 import { keepStored, readStored } from "./storage.js";
 
 const KEY = "optimist-api-key";
@@ -38,25 +38,47 @@ export class Store {
 }
 
 export function initialState() {
-  const example = firstExample("");
+  const [example] = editsFor("");
   return {
     server: { status: "unknown", models: [], model: "", error: null },
     apiKey: readStored("sessionStorage", KEY) ?? "",
     theme: readStored("localStorage", THEME) ?? "system",
+    /** What is shown: an "edit" or the "chat". */
+    mode: modeOf(location.hash) ?? "edit",
     exampleId: example.id,
     form: exampleForm(example),
+    /** The form is no longer the example's. */
+    isEdited: false,
     /** The prediction's panel shows the text to "edit", or the cursor to "follow". */
     view: "edit",
     /** A request waits for the server. */
     isWaiting: false,
     run: null,
     race: null,
+    /** The chat: {question, run}, and what is asked next. */
+    turns: [],
+    question: "",
     /** Passes that are shown; null for all of them. */
     shownPass: null,
     snippet: "curl",
     /** What screen readers say. */
     announcement: "",
   };
+}
+
+/** Returns what a link shows; undefined if it leads within what is shown. */
+export function modeOf(hash) {
+  return { "": "edit", "#edit": "edit", "#chat": "chat" }[hash];
+}
+
+/** Returns all that was asked and can be stopped. */
+export function shownRuns({ run, race, turns }) {
+  return [run, race?.without, turns.at(-1)?.run].filter(Boolean);
+}
+
+/** True while an answer is waited for or streams. */
+export function isBusy(state) {
+  return state.isWaiting || shownRuns(state).some((run) => run.isRunning);
 }
 
 /** Keeps the key for this tab only. */

@@ -41,16 +41,19 @@ export function plural(count, word, many = `${word}s`) {
   return `${count} ${count === 1 ? word : many}`;
 }
 
+/** Returns the figures of an answer in one line. */
+export function figuresLine(run) {
+  const { numTokens, numPasses, tokensPerPass, acceptedShare, seconds: time } = runFigures(run);
+  return (
+    `${plural(numTokens, "token")} in ${plural(numPasses, "pass", "passes")} (${decimal(tokensPerPass)} a pass), ` +
+    `${percent(acceptedShare)} accepted from drafts, ${seconds(time)}`
+  );
+}
+
 /** Returns what is said when an answer has ended. */
 export function runSummary(run) {
-  const figures = runFigures(run);
-  const amount = `${plural(figures.numTokens, "token")} in ${plural(figures.numPasses, "pass", "passes")}`;
-  if (run.status === "failed") return `It failed: ${run.error.message} Until then: ${amount}.`;
-  if (run.status === "stopped") return `Stopped after ${amount}.`;
-  return (
-    `Done: ${amount}, ${percent(figures.acceptedShare)} accepted from drafts, ` +
-    `${seconds(figures.seconds)}.`
-  );
+  if (run.status === "failed") return `It failed: ${run.error.message} Until then: ${figuresLine(run)}.`;
+  return `${run.status === "stopped" ? "Stopped after" : "Done:"} ${figuresLine(run)}.`;
 }
 
 /** Returns the outcome of a race; null while it runs. */

@@ -1,51 +1,18 @@
 // The whole page.
 
 import { html } from "../html.js";
-import { followPasses } from "../provenance.js";
-import { AnswerPanel } from "./answer.js";
-import { Counters } from "./counters.js";
-import { FailureNote } from "./failure.js";
+import { ChatView } from "./chat.js";
+import { EditView } from "./edit.js";
 import { Header } from "./header.js";
-import { PassChart } from "./pass_chart.js";
-import { PredictionPanel } from "./prediction.js";
-import { PromptPanel } from "./prompt.js";
-import { RacePanel } from "./race.js";
-import { Replay } from "./replay.js";
-import { SnippetPanel } from "./snippet.js";
-import { Toolbar } from "./toolbar.js";
-import { PredictionWeave, PromptWeave } from "./weave.js";
 
 export function App({ state, actions }) {
-  const { run, race, shownPass } = state;
-  const follower =
-    run && shownPass !== null ? followPasses(run, shownPass) : run?.follower;
-  const isPredicted = run?.follower.points.length > 0;
-  const isPrompted = run?.follower.promptRanges.length > 0 || !isPredicted;
-  const texts = [isPrompted && "prompt", isPredicted && "prediction"].filter(Boolean);
+  const View = state.mode === "chat" ? ChatView : EditView;
   return html`
     <a class="skip-link" href="#work">Skip to the request</a>
     <${Header} state=${state} actions=${actions} />
-    <main id="work" tabindex="-1">
+    <main id="work" class=${state.mode} tabindex="-1">
       <h1 class="visually-hidden">Optimist: a prediction at work</h1>
-      <${FailureNote} state=${state} actions=${actions} />
-      <${Toolbar} state=${state} actions=${actions} />
-      <div class="triptych">
-        <${PromptPanel} state=${state} actions=${actions} follower=${follower} />
-        <${PredictionPanel} state=${state} actions=${actions} follower=${follower} />
-        <${AnswerPanel} run=${run} follower=${follower} />
-      </div>
-      ${run && html`
-        <section class="journey" aria-labelledby="journey-title">
-          <h2 id="journey-title">The way through the ${texts.join(" and the ")}</h2>
-          ${isPrompted && html`<${PromptWeave} follower=${follower} />`}
-          ${isPredicted && html`<${PredictionWeave} follower=${follower} />`}
-          <${Replay} run=${run} shownPass=${shownPass} actions=${actions} />
-          <${Counters} run=${run} />
-        </section>`}
-      ${race && html`<${RacePanel} race=${race} />`}
-      ${run && run.follower.passes.length > 0 && html`
-        <${PassChart} run=${run} shownPass=${shownPass} theme=${state.theme} />`}
-      <${SnippetPanel} state=${state} actions=${actions} />
+      <${View} state=${state} actions=${actions} />
     </main>
     <footer>
       ${!state.apiKey && html`

@@ -12,10 +12,19 @@ const TITLES = {
   invalid: "The request cannot be sent",
 };
 
-export function FailureNote({ state, actions }) {
-  const { server, form, run, race } = state;
-  const error = server.error ?? formError(form) ?? [run?.error, race?.without.error].find(isOfAnswer);
-  if (!error) return null;
+/** Shows what keeps requests from being answered, or else one of the errors of answers. */
+export function FailureNote({ state, actions, errors = [] }) {
+  const error = state.server.error ?? formError(state.form) ?? errors.find(isOfAnswer);
+  return error && html`
+    <${ErrorNote} error=${error}>
+      ${error.kind === "locked" && html`<${KeyForm} state=${state} actions=${actions} />`}
+      ${error.kind === "unreachable" && html`
+        <button type="button" onClick=${() => actions.connect()}>Try again</button>`}
+    <//>
+  `;
+}
+
+export function ErrorNote({ error, children }) {
   return html`
     <div class="failure" role="alert">
       <h2>${TITLES[error.kind]}</h2>
@@ -27,15 +36,13 @@ export function FailureNote({ state, actions }) {
           ${error.code && html`<span>code <code>${error.code}</code></span>`}
           ${error.retryAfter && html`<span>try again in ${error.retryAfter} s</span>`}
         </p>`}
-      ${error.kind === "locked" && html`<${KeyForm} state=${state} actions=${actions} />`}
-      ${error.kind === "unreachable" && html`
-        <button type="button" onClick=${() => actions.connect()}>Try again</button>`}
+      ${children}
     </div>
   `;
 }
 
 /** What is wrong with the server is said once, until it is mended. */
-function isOfAnswer(error) {
+export function isOfAnswer(error) {
   return error && error.kind !== "locked" && error.kind !== "unreachable";
 }
 

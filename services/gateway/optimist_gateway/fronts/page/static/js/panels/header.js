@@ -1,4 +1,4 @@
-// Name, model, the server's state, theme.
+// Name, views, model, the server's state, theme.
 
 import { html } from "../html.js";
 
@@ -8,6 +8,7 @@ const STATES = {
   locked: "wants a key",
   unreachable: "does not answer",
 };
+const MODES = { edit: "Edit", chat: "Chat" };
 const THEMES = ["system", "light", "dark"];
 
 export function Header({ state, actions }) {
@@ -15,6 +16,10 @@ export function Header({ state, actions }) {
   return html`
     <header>
       <p class="wordmark"><img src="page/icon.svg" alt="" width="24" height="24" />Optimist</p>
+      <nav aria-label="Views">
+        ${Object.entries(MODES).map(([mode, title]) => html`
+          <a href=${`#${mode}`} aria-current=${mode === state.mode ? "page" : undefined}>${title}</a>`)}
+      </nav>
       <p class="server" data-status=${status}>
         <span class="lamp" aria-hidden="true"></span>
         ${
