@@ -125,7 +125,7 @@ def _scale_workers(number: int) -> None:
 
     def is_so() -> bool:
         text = httpx.get(f"http://{scheduler}:9051/metrics", trust_env=False).text
-        connected = re.findall(r"^optimist_scheduler_connected\{.*\} ([\d.]+)$", text, re.M)
+        connected = re.findall(r"^optimist_scheduler_worker_connected\{.*\} ([\d.]+)$", text, re.M)
         return sum(map(float, connected)) == number
 
     wait_until(is_so, f"{number} workers", _SERVE_SECONDS)

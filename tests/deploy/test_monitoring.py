@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import run
+from tests.command import promtool, run
 from tests.deploy.installation import (
     ENGINE_STACKS,
     ENGINES,
@@ -38,6 +38,14 @@ _LABEL_MATCH = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 def panels(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(path.read_text())["panels"]
     return found
+
+
+def test_each_metric_has_one_owner() -> None:
+    names = [re.sub("^optimist_[a-z]+_", "", name) for name in known_metrics()]
+    own = [name for name in names if not name.startswith(("vllm:", "requests_refused"))]
+    # Both turn requests away, each for reasons of its own.
+    assert len(own) > 90
+    assert sorted(own) == sorted(set(own))
 
 
 def test_there_is_a_dashboard_for_serving_and_one_for_speculation() -> None:
@@ -128,15 +136,6 @@ def test_grafana_finds_its_data_and_dashboards() -> None:
     (provider,) = document(f"{folder}/dashboards/optimist.yml")["providers"]
     mounts = [volume.split(":")[1] for volume in compose_services()["grafana"]["volumes"]]
     assert provider["options"]["path"] in mounts
-
-
-def promtool() -> str:
-    """Returns the promtool that `make test` provides, or this machine's."""
-    own = REPOSITORY / ".venv" / "bin" / "promtool"
-    found = str(own) if own.exists() else shutil.which("promtool")
-    if found is None:
-        pytest.skip("there is no promtool: `make test` provides one")
-    return found
 
 
 def test_prometheus_understands_its_files() -> None:

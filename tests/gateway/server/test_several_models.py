@@ -276,12 +276,12 @@ async def test_figures_are_of_each_model(second: Second) -> None:
     await gateway.until_shown('vllm:num_requests_running{engine="0",model_name="org/second"} 2.0')
     figures = await gateway.figures()
     other = 'model="org/second"'
-    assert figures[f"completion_tokens_total{{{other}}}"] == 6
-    assert figures[f"end_to_end_seconds_count{{{other}}}"] == 2
-    assert figures[f'finished_total{{{other},reason="stop"}}'] == 2
-    assert figures['end_to_end_seconds_count{model="tiny"}'] == 1
+    assert figures[f"generation_tokens_total{{{other}}}"] == 6
+    assert figures[f"request_seconds_count{{{other}}}"] == 2
+    assert figures[f'requests_finished_total{{{other},reason="stop"}}'] == 2
+    assert figures['request_seconds_count{model="tiny"}'] == 1
     assert figures[f'scheduler_connected{{{other},scheduler="{second.address}"}}'] == 1
-    assert figures[f"resumed_requests_total{{{other}}}"] == 0
+    assert figures[f"requests_resumed_total{{{other}}}"] == 0
     vllm = 'engine="0",model_name='
     assert figures[f'vllm:generation_tokens_total{{{vllm}"org/second"}}'] == 6
     assert figures[f'vllm:time_to_first_token_seconds_count{{{vllm}"tiny"}}'] == 1

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 async def serve(settings: SchedulerSettings) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
-    serve_metrics(settings.host, settings.metrics_port)
+    serve_metrics("scheduler", settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
     fleet = Fleet(settings, tracer)

@@ -199,7 +199,7 @@ def _build_engine(
 
 async def serve(settings: WorkerSettings, loaded: LoadedWorker) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
-    serve_metrics(settings.host, settings.metrics_port)
+    serve_metrics("worker", settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
     spans = RequestSpans(tracer, of_passes=settings.trace_passes)
