@@ -8,7 +8,7 @@ import pytest
 
 from optimist_common.network import http_health
 from optimist_common.network.health import is_serving, main
-from optimist_common.network.server import LIVENESS, watch_for_hangs
+from optimist_common.network.server import LIVENESS, STEPS, watch_for_hangs
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
 from tests.common.served import serve
@@ -23,7 +23,7 @@ async def is_healthy(address: str, service: str = "") -> bool:
 
 async def until_health(address: str, *, good: bool) -> None:
     async with asyncio.timeout(20):
-        for service in ("", LIVENESS):
+        for service in ("", STEPS):
             while await is_healthy(address, service) is not good:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -39,14 +39,18 @@ async def test_liveness_is_apart_from_readiness() -> None:
         assert await asyncio.to_thread(main, ["--service", LIVENESS, address]) == 1
 
 
-async def test_health_follows_the_work(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_health_follows_the_work_and_liveness_what_a_new_start_mends(
+    caplog: pytest.LogCaptureFixture, *, is_own: bool
+) -> None:
     seconds = 0.0
     async with serve() as (server, address), asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch_for_hangs(server, lambda: seconds, 0.05))
+        watching = tasks.create_task(watch_for_hangs(server, lambda: seconds, 0.05, is_own=is_own))
         await asyncio.sleep(0.1)
         await until_health(address, good=True)
         seconds = 7.0
         await until_health(address, good=False)
+        assert await is_healthy(address, LIVENESS) is not is_own
         seconds = 0.0
         await until_health(address, good=True)
         shown = [record.message for record in caplog.records]

@@ -35,6 +35,8 @@ def compose_up() -> Iterator[str]:
     started = time.monotonic()
     try:
         compose("up", "--detach", "--wait")
+        # A gateway lives before it has reached its scheduler.
+        wait_until(lambda: httpx.get(f"{_URL}/ready", trust_env=False).is_success, "the gateway")
         yield f"healthy after {time.monotonic() - started:.0f} s"
     finally:
         compose("down", "--volumes", "--remove-orphans")

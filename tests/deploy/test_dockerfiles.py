@@ -144,9 +144,9 @@ def test_health_is_asked_for_as_the_service_listens(service: str, tmp_path: Path
     plain = asked_for_health(service, tmp_path)
     prefix = f"OPTIMIST_{service.upper()}_"
     if service == "gateway":
-        assert plain.endswith(" http://127.0.0.1:8000/health")
+        assert plain.endswith(" http://127.0.0.1:8000/live")
         safe = asked_for_health(service, tmp_path, **{f"{prefix}HTTPS_CERT": "/tls/tls.crt"})
-        assert safe.endswith(" https://127.0.0.1:8000/health")
+        assert safe.endswith(" https://127.0.0.1:8000/live")
     else:
         assert plain.endswith(" --tls-cert= --tls-key= --tls-ca=")
         files = {f"{prefix}TLS_{name}": f"/tls/{name}" for name in ("CERT", "KEY", "CA")}

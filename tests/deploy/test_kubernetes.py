@@ -156,6 +156,11 @@ def check_probe(pod: Pod, container: dict[str, Any], name: str, probe: dict[str,
                 assert word.split("=")[1] == pod.variables[f"{variable(pod, 'TLS')}_{suffix}"]
         return
     port = probe[action]["port"]
+    if name == "livenessProbe":
+        # A stopped process still accepts connections; and nobody dies because another is away.
+        of_process = {"httpGet": ("path", "/live"), "grpc": ("service", "liveness")}
+        key, value = of_process[action] if pod.service in DEPLOYED else ("port", port)
+        assert probe[action][key] == value, pod.owner
     assert port in (*ports, *ports.values())
     assert port not in ("metrics", ports.get("metrics"))
     # A cluster's own gRPC probes show no certificate.

@@ -11,11 +11,12 @@ import httpx
 import pytest
 from tokenizers import Tokenizer as Backend
 
+from optimist_common.network.http_health import answers
 from optimist_gateway.__main__ import main
 from tests.certificates import issue, make_authority
-from tests.gateway.fake_scheduler import FakeScheduler, Script
+from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
 from tests.gateway.harness import BODIES, CHAT, bearer, error_of, script_of, until
-from tests.gateway.server.process import gateway, until_status
+from tests.gateway.server.process import gateway, listens, until_status
 
 STREAM = BODIES[CHAT] | {"stream": True}
 GRACE = ("--grace-seconds",)
@@ -40,6 +41,26 @@ async def test_while_requests_finish_no_others_are_taken(
         text = "".join([part async for part in running.aiter_text()])
         assert text.endswith("data: [DONE]\n\n")
     assert len(scheduler.adds) == 1
+
+
+async def test_it_lives_until_it_is_stopped_whatever_its_scheduler_does(
+    backend: Backend, model_directory: Path
+) -> None:
+    scheduler = FakeScheduler(backend.get_vocab_size())
+    server, scheduler.port = await start_scheduler(scheduler)
+    async with gateway(scheduler, model_directory) as (http, process):
+        await server.stop()
+        await until_status(http, "/ready", 503)
+        live, seconds = f"{http.base_url}/live", 1.0
+        assert await asyncio.to_thread(answers, live, seconds)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            # A look at the port sees nothing.
+            assert listens(http.base_url.port or 0)
+            assert not await asyncio.to_thread(answers, live, seconds)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(answers, live, seconds)
 
 
 async def test_what_does_not_finish_in_time_ends_with_an_error_in_the_stream(

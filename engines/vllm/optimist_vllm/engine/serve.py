@@ -51,7 +51,7 @@ async def serve(settings: EngineSettings, flags: Sequence[str]) -> None:
             for work in (
                 llm.serve(engine),
                 engine.run(),
-                watch_for_hangs(server, engine.seconds_at_work, settings.hang_seconds),
+                watch_for_hangs(server, engine.seconds_at_work, settings.hang_seconds, is_own=True),
             )
         ]
         # They end only with an error, which ends the process.

@@ -16,7 +16,7 @@ def is_serving(address: str, timeout: float, service: str = "", tls: Tls | None 
     """Returns whether the server at `host:port` says SERVING; blocks for `timeout` seconds at most.
 
     A server that cannot be reached, or that answers too late, does not serve. `service` is empty
-    for the whole server, or `liveness`.
+    for the whole server, or `liveness` or `steps` (see `server.py`).
     """
     request = health_pb2.HealthCheckRequest(service=service)
     if tls is None:
@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
     """Runs the command line; returns 0 if the server serves, 1 if not, 2 for a wrong call."""
     parser = argparse.ArgumentParser("python -m optimist_common.network.health")
     parser.add_argument("address", metavar="HOST:PORT")
-    parser.add_argument("--service", default="", help="liveness; empty for the whole server")
+    parser.add_argument(
+        "--service", default="", help="liveness or steps; empty for the whole server"
+    )
     for name in ("cert", "key", "ca"):
         parser.add_argument(f"--tls-{name}", default="", metavar="FILE", help="as the services'")
     try:

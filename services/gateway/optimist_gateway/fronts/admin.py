@@ -189,11 +189,6 @@ class Health:
         reasons = {name: one.unready_reason() for name, one in self._service.models.items()}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
-    def is_hung(self) -> bool:
-        """Returns whether the engine of every scheduler that is connected is stuck."""
-        hung = [pool.is_hung for pool in self._service.pools if pool.connected]
-        return bool(hung) and all(hung)
-
     def schedulers(self) -> dict[str, int]:
         """Returns how many schedulers there are, and in what state."""
         pools = self._service.pools
@@ -239,11 +234,11 @@ def health_router(service: Service, health: Health) -> APIRouter:
 
     @router.get("/live")
     async def live() -> Response:
-        """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
+        """Answers 200: a process that is stopped, or whose event loop is stuck, gives no answer.
 
-        That this process lives shows in its answer: a stuck event loop gives none.
+        Nothing else is asked: to start the gateway again mends no scheduler.
         """
-        return _answer("the engine hangs" if health.is_hung() else None)
+        return _answer(None)
 
     @router.get("/version")
     async def optimist_version() -> Response:

@@ -50,4 +50,6 @@ async def _run(fleet: Fleet, server: GrpcServer, hang_seconds: float) -> None:
         tasks.create_task(fleet.run())
         await fleet.until_reached()
         await server.set_serving(serving=True)
-        tasks.create_task(watch_for_hangs(server, fleet.seconds_at_work, hang_seconds))
+        # Of workers, of which each is started again by itself.
+        watching = watch_for_hangs(server, fleet.seconds_at_work, hang_seconds, is_own=False)
+        tasks.create_task(watching)

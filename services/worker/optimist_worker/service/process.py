@@ -209,7 +209,7 @@ async def serve(settings: WorkerSettings, loaded: LoadedWorker) -> None:
     await server.set_serving(serving=True)
     logger.info("serving on %s:%d", settings.host, port)
     watching = asyncio.create_task(
-        watch_for_hangs(server, servicer.seconds_at_work, settings.hang_seconds)
+        watch_for_hangs(server, servicer.seconds_at_work, settings.hang_seconds, is_own=True)
     )
     await until_signal()
     watching.cancel()
