@@ -17,7 +17,7 @@ from tests.deploy.manifest import REPOSITORY, SERVICES
 KUBERNETES = REPOSITORY / "deploy" / "k8s"
 OVERLAYS = (
     "base",
-    *(f"overlays/{name}" for name in ("cpu", "gpu", "gpu-pools", "tensor-parallel")),
+    *(f"overlays/{name}" for name in ("cpu", "gpu", "tensor-parallel")),
 )
 VLLM = "overlays/vllm"
 """An installation of its own, without our services."""
@@ -32,8 +32,8 @@ STACKS = {
         *("https", "model-image"),
     ),
 }
-ENGINES, ENGINE_GROUPS = "overlays/vllm-engines", "overlays/vllm-engine-groups"
-"""vLLM below our gateways; components know engines of one pod alone."""
+ENGINES = "overlays/vllm-engines"
+"""vLLM below our gateways."""
 _WITHOUT_SERVICES = ("autoscaling-hpa", "redis-sentinel")
 ENGINE_STACKS = {
     name: tuple(
@@ -45,7 +45,6 @@ ENGINE_STACKS = {
 }
 STACKS_OF = dict.fromkeys(OVERLAYS, STACKS) | {
     ENGINES: ENGINE_STACKS,
-    ENGINE_GROUPS: {"alone": ()},
     VLLM: {"alone": ()},
 }
 """Every overlay with what it goes with."""
