@@ -164,20 +164,29 @@ def kubectl() -> str:
 
 @functools.cache
 def render(
-    overlay: str, components: tuple[str, ...] = (), beside: tuple[str, ...] = ()
+    overlay: str,
+    components: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
+    own: str = "",
 ) -> Installation:
-    """Renders an overlay, with components and what stands beside it, as one of one's own would."""
+    """Renders an overlay, with components and what stands beside it, as one of one's own would.
+
+    `own` is a document that is added.
+    """
     with tempfile.TemporaryDirectory() as directory:
 
         def path(name: str) -> str:
             return os.path.relpath(KUBERNETES / name, os.path.realpath(directory))
 
-        content = {
+        content: dict[str, Any] = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [path(name) for name in (overlay, *beside)],
             "components": [path(f"components/{name}") for name in components],
         }
+        if own:
+            (Path(directory) / "own.yaml").write_text(own)
+            content["resources"].append("own.yaml")
         (Path(directory) / "kustomization.yaml").write_text(yaml.safe_dump(content))
         command = [kubectl(), "kustomize", directory]
         result = subprocess.run(command, capture_output=True, text=True, check=False)

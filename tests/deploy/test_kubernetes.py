@@ -59,8 +59,8 @@ def test_all_overlays_and_components_are_tested() -> None:
     overlays = {path.name for path in (KUBERNETES / "overlays").iterdir()}
     assert overlays == {name.removeprefix("overlays/") for name in STACKS_OF} - {"base"}
     components = {path.name for path in (KUBERNETES / "components").iterdir()}
-    # That of GPUs is a part of overlays.
-    assert components == {*COMPONENTS, "gpu"}
+    # That of GPUs is a part of overlays; that of the runbook wants a ConfigMap.
+    assert components == {*COMPONENTS, "gpu", "runbook"}
 
 
 def test_every_component_has_a_line_that_tells_of_it() -> None:

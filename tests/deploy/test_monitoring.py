@@ -31,7 +31,8 @@ from tests.deploy.manifest import (
 DASHBOARDS = sorted((REPOSITORY / "deploy" / "grafana" / "dashboards").glob("*.json"))
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
 LABELS = known_series()
-_NAME = re.compile(r"\b(?:optimist_(?:gateway|scheduler|worker|proposer)_\w+|vllm:\w+)")
+_NAME = re.compile(r"\b(?:optimist_(?:build|gateway|scheduler|worker|proposer)_\w+|vllm:\w+)")
+_SELECTOR = re.compile(r"\b(optimist_\w+|process_resident_memory_bytes)(\{[^}]*\})?")
 _LABEL_MATCH = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 
 
@@ -58,6 +59,22 @@ def test_a_dashboard_names_metrics_and_labels_that_exist(path: Path) -> None:
     assert len(targets) > 20
     for target in targets:
         require_known(target["expr"])
+        for name, matchers in _SELECTOR.findall(target["expr"]):
+            filters = {"namespace", "instance"} | (LABELS.get(name, set()) & {"model"})
+            assert filters <= set(re.findall(r'(\w+)=~"\$\1"', matchers)), target["expr"]
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
+def test_a_dashboard_asks_for_what_it_is_filtered_by(path: Path) -> None:
+    source, *variables = json.loads(path.read_text())["templating"]["list"]
+    assert source["type"] == "datasource"
+    assert [one["name"] for one in variables] == ["namespace", "model", "instance"]
+    for one in variables:
+        query = one["query"]["query"]
+        assert query.startswith("label_values(")
+        require_known(query)
+        # Installations without namespaces are all of them, too.
+        assert (one["includeAll"], one["allValue"]) == (True, ".*")
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
@@ -66,6 +83,10 @@ def test_an_alert_names_metrics_that_exist_and_says_what_to_do(rule: dict[str, A
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
+    # Several installations in one Prometheus are told apart.
+    for labels in re.findall(r"\b(?:sum|group)\b(?: by \(([^)]*)\))?", rule["expr"]):
+        of_job = '"job", "optimist-' in rule["expr"]
+        assert {"namespace"} | ({"job"} if not of_job else set()) <= set(labels.split(", "))
 
 
 def require_known(expression: str) -> None:
@@ -75,9 +96,8 @@ def require_known(expression: str) -> None:
     assert set(names) <= set(LABELS), expression
     grouped_by = ",".join(re.findall(r"by \(([^)]*)\)", expression)).split(",")
     matched = {*_LABEL_MATCH.findall(expression), *map(str.strip, grouped_by)}
-    assert matched - {"", "job", "instance"} <= set().union(*(LABELS[name] for name in names)), (
-        expression
-    )
+    of_targets = {"", "namespace", "job", "instance"}
+    assert matched - of_targets <= set().union(*(LABELS[name] for name in names)), expression
     assert expression.count("(") == expression.count(")"), expression
 
 
@@ -114,7 +134,7 @@ def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
         environment = compose_services()[service].get("environment", {})
         variables = image_variables(service) | environment
         port = variables.get(f"{name}METRICS_PORT", variables[f"{name}PORT"])
-        expected[service] = ([service], "A", int(port))
+        expected[f"optimist-{service}"] = ([service], "A", int(port))
     assert found == expected
     assert content["rule_files"] == ["alerts.yml"]
 
@@ -187,13 +207,26 @@ def test_each_service_is_scraped_by_the_name_that_alerts_and_dashboards_know(
             )
             ports = {port["name"] for port in service["spec"]["ports"]}
             name = service["metadata"]["name"]
-        assert name == f"optimist-{relabeling['replacement']}"
+        assert name == relabeling["replacement"]
         assert endpoint["port"] in ports
         jobs[relabeling["replacement"]] = endpoint
     content = document("deploy/prometheus/prometheus.yml")
-    assert set(jobs) == {job["job_name"] for job in content["scrape_configs"]} == set(SERVICES)
+    assert set(jobs) == {job["job_name"] for job in content["scrape_configs"]}
+    assert set(jobs) == {f"optimist-{service}" for service in SERVICES}
     # The gateway has keys, and its metrics with it.
-    assert jobs["gateway"]["authorization"]["credentials"]["name"] == "optimist-keys"
+    assert jobs["optimist-gateway"]["authorization"]["credentials"]["name"] == "optimist-keys"
+
+
+def test_alerts_lead_to_the_runbook_where_people_read_it() -> None:
+    url = "https://git.example.com/docs/runbook.md"
+    own = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "optimist-runbook"}}
+    own |= {"data": {"url": url}}
+    installation = render("base", ("monitoring", "runbook"), own=json.dumps(own))
+    (rules,) = installation.kind("PrometheusRule").values()
+    found = [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert [rule["annotations"]["runbook_url"] for rule in found] == [
+        f"{url}#{rule['alert'].lower()}" for rule in alerts()
+    ]
 
 
 def check_scaled(installation: Installation, scaler: dict[str, Any]) -> None:
