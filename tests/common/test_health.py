@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from optimist_common.network import http_health
+from optimist_common.network.channel import load_tls
 from optimist_common.network.health import is_serving, main
 from optimist_common.network.server import LIVENESS, STEPS, watch_for_hangs
 from tests.certificates import issue, make_authority
@@ -56,6 +57,17 @@ async def test_health_follows_the_work_and_liveness_what_a_new_start_mends(
         shown = [record.message for record in caplog.records]
         assert shown == ["a step has not ended for 7 seconds", "steps end again"]
         watching.cancel()
+
+
+async def test_a_container_asks_with_the_files_of_its_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = issue(tmp_path, make_authority(tmp_path), "worker", "IP:127.0.0.1")
+    async with serve(load_tls(*files)) as (_, address):
+        assert await asyncio.to_thread(main, [address]) == 1
+        for name, path in files._asdict().items():
+            monkeypatch.setenv(f"OPTIMIST_WORKER_TLS_{name.upper()}", path)
+        assert await asyncio.to_thread(main, [address]) == 0
 
 
 async def test_a_server_that_never_answers_is_not_serving() -> None:
