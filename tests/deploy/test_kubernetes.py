@@ -59,8 +59,8 @@ def test_all_overlays_and_components_are_tested() -> None:
     overlays = {path.name for path in (KUBERNETES / "overlays").iterdir()}
     assert overlays == {name.removeprefix("overlays/") for name in STACKS_OF} - {"base"}
     components = {path.name for path in (KUBERNETES / "components").iterdir()}
-    # That of GPUs is a part of overlays; that of the runbook wants a ConfigMap.
-    assert components == {*COMPONENTS, "gpu", "runbook"}
+    # Those of GPUs and of the model are parts of others; that of the runbook wants a ConfigMap.
+    assert components == {*COMPONENTS, "gpu", "served-model", "runbook"}
 
 
 def test_every_component_has_a_line_that_tells_of_it() -> None:
