@@ -83,7 +83,7 @@ def test_an_alert_names_metrics_that_exist_and_says_what_to_do(rule: dict[str, A
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
-    # Several installations in one Prometheus are told apart.
+    # One Prometheus may watch several installations.
     for labels in re.findall(r"\b(?:sum|group)\b(?: by \(([^)]*)\))?", rule["expr"]):
         of_job = '"job", "optimist-' in rule["expr"]
         assert {"namespace"} | ({"job"} if not of_job else set()) <= set(labels.split(", "))
