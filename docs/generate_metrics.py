@@ -24,10 +24,11 @@ MODULES = {
 BUILD = "optimist_build_info"
 WHERE = {
     "all services": "Besides those of `prometheus_client` on the process, such as "
-    "`process_resident_memory_bytes`.\n`service` is gateway, scheduler, worker, proposer or engine.",
+    "`process_resident_memory_bytes`.\n`service` is gateway, scheduler, worker, proposer or "
+    "engine.",
     "gateway": "On the gateway's port.",
-    "scheduler": "On the scheduler's `--metrics-port`. An engine over vLLM has those of drafts on its "
-    "own: `drafted_rows`,\n`drafted_tokens`, `accepted_tokens`, `draft_acceptance_rate` and "
+    "scheduler": "On the scheduler's `--metrics-port`. An engine over vLLM has those of drafts on "
+    "its own: `drafted_rows`,\n`drafted_tokens`, `accepted_tokens`, `draft_acceptance_rate` and "
     "`tokens_per_step`; beside them are\n`optimist_plugin_draft_seconds_total` and vLLM's own.",
     "worker": "On the worker's `--metrics-port`.",
     "proposer": "On the proposer's `--metrics-port`.",
