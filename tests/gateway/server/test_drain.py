@@ -54,7 +54,7 @@ async def test_as_it_is_deployed_streams_end_whole_and_no_other_requests_are_tak
         process.send_signal(signal.SIGTERM)
         ready = await until_status(http, "/ready", 503)
         assert ready.headers["retry-after"] == "1"
-        for path, status in (("/health", 503), ("/live", 200), ("/startup", 200)):
+        for path, status in (("/health", 503), ("/live", 200)):
             assert (await http.get(path)).status_code == status
         refused = await http.post(CHAT, json=BODIES[CHAT])
         assert error_of(refused, 503)["code"] == "shutting_down"

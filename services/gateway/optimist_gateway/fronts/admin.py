@@ -1,7 +1,7 @@
 """Probes, metrics, and the administration, which is for admin keys only.
 
 POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /health, /ready,
-/startup, /live, /version and /metrics.
+/live, /version and /metrics.
 """
 
 import asyncio
@@ -169,14 +169,12 @@ class Health:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._was_ready = False
 
     def unready_reason(self) -> str | None:
         """Returns why requests cannot be served now, or None if they can: of one model."""
         if self._service.admission.is_closed:
             return "the server is shutting down"
         pools = self._service.pools
-        self._was_ready = self._was_ready or any(pool.connected for pool in pools)
         reasons = self.unavailable_models()
         if len(reasons) < len(pools):
             return None
@@ -198,11 +196,6 @@ class Health:
             "connected": len(connected),
             "sound": sum(client.is_sound for client in connected),
         }
-
-    def unstarted_reason(self) -> str | None:
-        """Returns why requests could never be served yet, or None once they could."""
-        reason = self.unready_reason()
-        return None if self._was_ready else reason
 
 
 def health_router(service: Service, health: Health) -> APIRouter:
@@ -226,11 +219,6 @@ def health_router(service: Service, health: Health) -> APIRouter:
     async def ready() -> Response:
         """Answers as /health does."""
         return _answer(health.unready_reason())
-
-    @router.get("/startup")
-    async def startup() -> Response:
-        """Answers 503 until a scheduler has been reached, and 200 ever after."""
-        return _answer(health.unstarted_reason())
 
     @router.get("/live")
     async def live() -> Response:
