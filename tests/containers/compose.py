@@ -1,9 +1,11 @@
 """What docker-compose.yml has to do, as it is: start, answer, and go on while containers change."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +25,8 @@ _SERVE_SECONDS = 120.0
 # By default gRPC looks names up every 30 seconds; here it takes about one.
 _FOUND_SECONDS = 10.0
 _LOAD = LoadSettings(num_clients=4, mean_think_seconds=0.4, leaving_share=0.0, seed=1)
+_LONG = 1900
+"""Tokens of an answer that takes longer than a gateway waits that nobody tells how long."""
 _LOAD_SECONDS = 2.0
 """Before and after each change."""
 # Greedy edits have the same answer in float32 whatever else is in a pass.
@@ -75,6 +79,29 @@ def check_moved_scheduler() -> str:
     seconds = time.monotonic() - serving
     _scale("proposer", 1)
     return f"{before} to {after}, requests are answered {seconds:.1f} s after it serves"
+
+
+def check_stopped_gateway() -> str:
+    """A stream that runs when the gateway is stopped ends whole, however long it takes."""
+    long = {"max_tokens": _LONG, "min_tokens": _LONG, "stream": True}
+    body = {"model": "tiny-edit", "prompt": "def f(a):", "stream_options": {"include_usage": True}}
+    options: dict[str, Any] = {"json": body | long, "timeout": 120.0, "trust_env": False}
+    with (
+        ThreadPoolExecutor() as thread,
+        httpx.stream("POST", f"{_URL}/v1/completions", **options) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        stopped, started = thread.submit(compose, "stop", "gateway"), time.monotonic()
+        *_, usage, _, end, _ = lines
+        seconds = time.monotonic() - started
+        stopped.result()
+    assert end == "data: [DONE]", end
+    num_tokens = json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"]
+    assert num_tokens == _LONG, usage
+    compose("up", "--detach", "--no-deps", "--wait", "gateway")
+    wait_until(_answers, "the gateway", _SERVE_SECONDS)
+    return f"{num_tokens} tokens, {seconds:.1f} s of them after it was stopped"
 
 
 async def check_scaled_workers() -> str:
