@@ -21,12 +21,15 @@ MODULES = {
     "worker": "optimist_worker.service.observing",
     "proposer": "optimist_proposer.observing.metrics",
 }
+BUILD = "optimist_build_info"
 WHERE = {
+    "all services": "Besides those of `prometheus_client` on the process, such as "
+    "`process_resident_memory_bytes`.\n`service` is gateway, scheduler, worker, proposer or "
+    "engine.",
     "gateway": "On the gateway's port.",
     "scheduler": "On the scheduler's `--metrics-port`. An engine over vLLM has those of drafts on "
-    "its own: `drafted_rows`, `drafted_tokens`, `accepted_tokens`, `accepted_at`, "
-    "`acceptance_rate` and `tokens_per_step`, where a step is a pass; beside them are "
-    "`optimist:draft_seconds_total` and vLLM's own.",
+    "its own: `drafted_rows`,\n`drafted_tokens`, `accepted_tokens`, `draft_acceptance_rate` and "
+    "`tokens_per_step`; beside them are\n`optimist_plugin_draft_seconds_total` and vLLM's own.",
     "worker": "On the worker's `--metrics-port`.",
     "proposer": "On the proposer's `--metrics-port`.",
     "vllm": "On the gateway's port with `--vllm-metrics`: the same figures by vLLM's names.",
@@ -55,7 +58,7 @@ def definitions() -> dict[str, list[Definition]]:
     """Returns the metrics of each service, and those by vLLM's names, ordered by name."""
     gateway = GatewayMetrics([]).registry
     gateway.register(SchedulerCollector({}))
-    found = {"gateway": _of(gateway, "optimist_gateway_")}
+    found = {"all services": _of(gateway, BUILD), "gateway": _of(gateway, "optimist_gateway_")}
     for service, module in MODULES.items():
         import_module(module)
         found[service] = _of(REGISTRY, f"optimist_{service}_")

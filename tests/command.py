@@ -1,8 +1,11 @@
 """Commands that a test runs to their end."""
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 from tests.stack import REPOSITORY
 
@@ -12,6 +15,7 @@ def run(
     cwd: Path = REPOSITORY,
     env: Mapping[str, str] | None = None,
     timeout: float = 600.0,
+    stdin: str = "",
 ) -> str:
     """Runs a command; returns what it printed.
 
@@ -19,7 +23,23 @@ def run(
         AssertionError: It failed; the text is what it said.
     """
     result = subprocess.run(
-        command, cwd=cwd, env=env, timeout=timeout, capture_output=True, text=True, check=False
+        command,
+        cwd=cwd,
+        env=env,
+        timeout=timeout,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, f"{' '.join(map(str, command))}: {result.stdout}{result.stderr}"
     return result.stdout
+
+
+def promtool() -> str:
+    """Returns the promtool that `make test` provides, or this machine's."""
+    own = REPOSITORY / ".venv" / "bin" / "promtool"
+    found = str(own) if own.exists() else shutil.which("promtool")
+    if found is None:
+        pytest.skip("there is no promtool: `make test` provides one")
+    return found

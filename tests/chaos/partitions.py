@@ -156,7 +156,7 @@ async def _read_counters(fleet: Fleet) -> dict[str, float]:
     """Returns how many requests have gone on elsewhere so far, at schedulers and at workers."""
     counters = {}
     for name, role in (("resumed", "gateway"), ("moved", "scheduler")):
-        metric = f"optimist_{role}_{name}_requests_total"
+        metric = f"optimist_{role}_requests_{name}_total"
         urls = [one.metrics_url for one in fleet.named(role)]
         counters[name] = sum([(await asyncio.to_thread(read_totals, url))[metric] for url in urls])
     return counters

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from optimist_common.network import http_health
+from optimist_common.network.channel import load_tls
 from optimist_common.network.health import is_serving, main
-from optimist_common.network.server import LIVENESS, watch_for_hangs
+from optimist_common.network.server import LIVENESS, STEPS, watch_for_hangs
 from tests.certificates import issue, make_authority
 from tests.cli.fake_gateway import serving
 from tests.common.served import serve
@@ -23,7 +24,7 @@ async def is_healthy(address: str, service: str = "") -> bool:
 
 async def until_health(address: str, *, good: bool) -> None:
     async with asyncio.timeout(20):
-        for service in ("", LIVENESS):
+        for service in ("", STEPS):
             while await is_healthy(address, service) is not good:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -39,19 +40,34 @@ async def test_liveness_is_apart_from_readiness() -> None:
         assert await asyncio.to_thread(main, ["--service", LIVENESS, address]) == 1
 
 
-async def test_health_follows_the_work(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_health_follows_the_work_and_liveness_what_a_new_start_mends(
+    caplog: pytest.LogCaptureFixture, *, is_own: bool
+) -> None:
     seconds = 0.0
     async with serve() as (server, address), asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch_for_hangs(server, lambda: seconds, 0.05))
+        watching = tasks.create_task(watch_for_hangs(server, lambda: seconds, 0.05, is_own=is_own))
         await asyncio.sleep(0.1)
         await until_health(address, good=True)
         seconds = 7.0
         await until_health(address, good=False)
+        assert await is_healthy(address, LIVENESS) is not is_own
         seconds = 0.0
         await until_health(address, good=True)
         shown = [record.message for record in caplog.records]
         assert shown == ["a step has not ended for 7 seconds", "steps end again"]
         watching.cancel()
+
+
+async def test_a_container_asks_with_the_files_of_its_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = issue(tmp_path, make_authority(tmp_path), "worker", "IP:127.0.0.1")
+    async with serve(load_tls(*files)) as (_, address):
+        assert await asyncio.to_thread(main, [address]) == 1
+        for name, path in files._asdict().items():
+            monkeypatch.setenv(f"OPTIMIST_WORKER_TLS_{name.upper()}", path)
+        assert await asyncio.to_thread(main, [address]) == 0
 
 
 async def test_a_server_that_never_answers_is_not_serving() -> None:

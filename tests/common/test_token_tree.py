@@ -117,7 +117,7 @@ def test_siblings_with_one_token_may_be_allowed() -> None:
 
 
 def test_totals_are_those_of_all_sources() -> None:
-    metrics = DraftMetrics("test_totals", "step")
+    metrics = DraftMetrics("test_totals")
     sources = [DraftSource.PREDICTION, DraftSource.NGRAM, DraftSource.TARGET]
     metrics.observe(*np.array([sources, [30, 4, 0], [20, 1, 0], [21, 2, 1]], np.int32))
     metrics.observe(*np.array([sources[:1], [3], [0], [1]], np.int32))

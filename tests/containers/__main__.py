@@ -33,6 +33,7 @@ def _check_stack() -> None:
             compose.check_requests,
             compose.check_redis,
             compose.check_moved_scheduler,
+            compose.check_stopped_gateway,
             compose.check_scaled_workers,
             compose.check_requests,
             compose.check_logs,

@@ -1,9 +1,11 @@
 """What docker-compose.yml has to do, as it is: start, answer, and go on while containers change."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +25,8 @@ _SERVE_SECONDS = 120.0
 # By default gRPC looks names up every 30 seconds; here it takes about one.
 _FOUND_SECONDS = 10.0
 _LOAD = LoadSettings(num_clients=4, mean_think_seconds=0.4, leaving_share=0.0, seed=1)
+_LONG = 1900
+"""Tokens of an answer that takes longer than a gateway waits that nobody tells how long."""
 _LOAD_SECONDS = 2.0
 """Before and after each change."""
 # Greedy edits have the same answer in float32 whatever else is in a pass.
@@ -35,6 +39,8 @@ def compose_up() -> Iterator[str]:
     started = time.monotonic()
     try:
         compose("up", "--detach", "--wait")
+        # A gateway lives before it has reached its scheduler.
+        wait_until(lambda: httpx.get(f"{_URL}/ready", trust_env=False).is_success, "the gateway")
         yield f"healthy after {time.monotonic() - started:.0f} s"
     finally:
         compose("down", "--volumes", "--remove-orphans")
@@ -73,6 +79,29 @@ def check_moved_scheduler() -> str:
     seconds = time.monotonic() - serving
     _scale("proposer", 1)
     return f"{before} to {after}, requests are answered {seconds:.1f} s after it serves"
+
+
+def check_stopped_gateway() -> str:
+    """A stream that runs when the gateway is stopped ends whole, however long it takes."""
+    long = {"max_tokens": _LONG, "min_tokens": _LONG, "stream": True}
+    body = {"model": "tiny-edit", "prompt": "def f(a):", "stream_options": {"include_usage": True}}
+    options: dict[str, Any] = {"json": body | long, "timeout": 120.0, "trust_env": False}
+    with (
+        ThreadPoolExecutor() as thread,
+        httpx.stream("POST", f"{_URL}/v1/completions", **options) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        stopped, started = thread.submit(compose, "stop", "gateway"), time.monotonic()
+        *_, usage, _, end, _ = lines
+        seconds = time.monotonic() - started
+        stopped.result()
+    assert end == "data: [DONE]", end
+    num_tokens = json.loads(usage.removeprefix("data: "))["usage"]["completion_tokens"]
+    assert num_tokens == _LONG, usage
+    compose("up", "--detach", "--no-deps", "--wait", "gateway")
+    wait_until(_answers, "the gateway", _SERVE_SECONDS)
+    return f"{num_tokens} tokens, {seconds:.1f} s of them after it was stopped"
 
 
 async def check_scaled_workers() -> str:
@@ -125,7 +154,7 @@ def _scale_workers(number: int) -> None:
 
     def is_so() -> bool:
         text = httpx.get(f"http://{scheduler}:9051/metrics", trust_env=False).text
-        connected = re.findall(r"^optimist_scheduler_connected\{.*\} ([\d.]+)$", text, re.M)
+        connected = re.findall(r"^optimist_scheduler_worker_connected\{.*\} ([\d.]+)$", text, re.M)
         return sum(map(float, connected)) == number
 
     wait_until(is_so, f"{number} workers", _SERVE_SECONDS)

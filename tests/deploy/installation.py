@@ -17,7 +17,7 @@ from tests.deploy.manifest import REPOSITORY, SERVICES
 KUBERNETES = REPOSITORY / "deploy" / "k8s"
 OVERLAYS = (
     "base",
-    *(f"overlays/{name}" for name in ("cpu", "gpu", "gpu-pools", "tensor-parallel")),
+    *(f"overlays/{name}" for name in ("cpu", "gpu", "tensor-parallel")),
 )
 VLLM = "overlays/vllm"
 """An installation of its own, without our services."""
@@ -32,8 +32,8 @@ STACKS = {
         *("https", "model-image"),
     ),
 }
-ENGINES, ENGINE_GROUPS = "overlays/vllm-engines", "overlays/vllm-engine-groups"
-"""vLLM below our gateways; components know engines of one pod alone."""
+ENGINES = "overlays/vllm-engines"
+"""vLLM below our gateways."""
 _WITHOUT_SERVICES = ("autoscaling-hpa", "redis-sentinel")
 ENGINE_STACKS = {
     name: tuple(
@@ -45,7 +45,6 @@ ENGINE_STACKS = {
 }
 STACKS_OF = dict.fromkeys(OVERLAYS, STACKS) | {
     ENGINES: ENGINE_STACKS,
-    ENGINE_GROUPS: {"alone": ()},
     VLLM: {"alone": ()},
 }
 """Every overlay with what it goes with."""
@@ -165,20 +164,29 @@ def kubectl() -> str:
 
 @functools.cache
 def render(
-    overlay: str, components: tuple[str, ...] = (), beside: tuple[str, ...] = ()
+    overlay: str,
+    components: tuple[str, ...] = (),
+    beside: tuple[str, ...] = (),
+    own: str = "",
 ) -> Installation:
-    """Renders an overlay, with components and what stands beside it, as one of one's own would."""
+    """Renders an overlay, with components and what stands beside it, as one of one's own would.
+
+    `own` is a document that is added.
+    """
     with tempfile.TemporaryDirectory() as directory:
 
         def path(name: str) -> str:
             return os.path.relpath(KUBERNETES / name, os.path.realpath(directory))
 
-        content = {
+        content: dict[str, Any] = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [path(name) for name in (overlay, *beside)],
             "components": [path(f"components/{name}") for name in components],
         }
+        if own:
+            (Path(directory) / "own.yaml").write_text(own)
+            content["resources"].append("own.yaml")
         (Path(directory) / "kustomization.yaml").write_text(yaml.safe_dump(content))
         command = [kubectl(), "kustomize", directory]
         result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -47,6 +47,11 @@ def compose_services() -> dict[str, dict[str, Any]]:
     return services
 
 
+def chosen(value: object) -> str:
+    """Returns what a variable is if nothing is set: `${NAME:-value}` is the value."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value))
+
+
 def instructions(name: str) -> list[tuple[str, str]]:
     """Returns the instructions of a Dockerfile, each with its joined argument.
 

@@ -1,4 +1,3 @@
-import re
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from tests.deploy.manifest import (
     ENGINE,
     REPOSITORY,
     SERVICES,
+    chosen,
     compose_services,
     image_variables,
     settings_class,
@@ -40,6 +40,8 @@ def test_the_gpu_worker_is_the_worker_on_a_gpu() -> None:
     assert gpu["environment"]["OPTIMIST_WORKER_DEVICE"] == "cuda"
     # The checkpoint says what it is computed in: the bundled one needs float32.
     assert "OPTIMIST_WORKER_DTYPE" not in gpu["environment"]
+    # And what weights leave of the device is its KV memory.
+    assert "OPTIMIST_WORKER_KV_MEMORY_MIB" not in gpu["environment"]
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
     # The scheduler finds it by the same name, and waits for it only if it is there.
@@ -84,11 +86,6 @@ def test_builds_each_service_and_gives_it_settings_that_it_accepts(name: str) ->
     settings_class(service)(**settings_values(service, image_variables(service) | defaults))
 
 
-def chosen(value: object) -> str:
-    """Returns what a variable is if nothing is set: `${NAME:-value}` is the value."""
-    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(value))
-
-
 @pytest.mark.parametrize("service", SERVICES)
 def test_services_call_each_other_where_they_listen(service: str) -> None:
     variables = compose_services()[service].get("environment", {})
@@ -126,12 +123,18 @@ def test_only_what_people_look_at_is_published_and_only_on_the_loopback() -> Non
     assert listening == ["8000", "50050"]
 
 
+def test_one_number_says_how_long_answers_may_take_to_finish() -> None:
+    gateway = compose_services()["gateway"]
+    seconds = gateway["environment"]["OPTIMIST_GATEWAY_GRACE_SECONDS"]
+    assert gateway["stop_grace_period"] == f"1m{seconds}s"
+
+
 def test_redis_depends_on_no_setting_of_its_image() -> None:
     assert "--protected-mode no" in compose_services()["redis"]["command"]
 
 
 def test_starts_without_any_variable_being_set() -> None:
     text = COMPOSE.read_text()
-    known = ("${MODEL:-tiny-edit}", "${KV_MEMORY_MIB:-", "${ENGINE_IMAGE:-optimist-vllm}")
+    known = ("${MODEL:-tiny-edit}", "${GRACE_SECONDS:-60}", "${ENGINE_IMAGE:-optimist-vllm}")
     assert text.count("${") == sum(map(text.count, known))
     assert (REPOSITORY / "models" / "tiny-edit").is_dir()

@@ -139,19 +139,10 @@ def asked_for_health(service: str, directory: Path, **variables: str) -> str:
     return run(*command, env={"PATH": f"{directory}:{os.environ['PATH']}", **variables}).strip()
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_health_is_asked_for_as_the_service_listens(service: str, tmp_path: Path) -> None:
-    plain = asked_for_health(service, tmp_path)
-    prefix = f"OPTIMIST_{service.upper()}_"
-    if service == "gateway":
-        assert plain.endswith(" http://127.0.0.1:8000/health")
-        safe = asked_for_health(service, tmp_path, **{f"{prefix}HTTPS_CERT": "/tls/tls.crt"})
-        assert safe.endswith(" https://127.0.0.1:8000/health")
-    else:
-        assert plain.endswith(" --tls-cert= --tls-key= --tls-ca=")
-        files = {f"{prefix}TLS_{name}": f"/tls/{name}" for name in ("CERT", "KEY", "CA")}
-        safe = asked_for_health(service, tmp_path, **files)
-        assert safe.endswith(" --tls-cert=/tls/CERT --tls-key=/tls/KEY --tls-ca=/tls/CA")
+def test_the_health_of_a_gateway_is_asked_for_as_it_listens(tmp_path: Path) -> None:
+    assert asked_for_health("gateway", tmp_path).endswith(" http://127.0.0.1:8000/live")
+    safe = asked_for_health("gateway", tmp_path, OPTIMIST_GATEWAY_HTTPS_CERT="/tls/tls.crt")
+    assert safe.endswith(" https://127.0.0.1:8000/live")
 
 
 def test_only_the_worker_has_a_variant_for_gpus_with_what_triton_needs() -> None:

@@ -1,19 +1,15 @@
 """What the manifests say of one another and of the services that they run."""
 
-import json
 import re
 from typing import Any
 
 import pytest
 
 from optimist_common.network.server import GRACE_SECONDS
-from optimist_common.settings import split_flags
-from optimist_vllm.engine.settings import EngineSettings
 from optimist_worker.execution.ranks import LocalRanks, find_ranks
 from optimist_worker.settings import WorkerSettings, check_ranks
 from tests.deploy.installation import (
     COMPONENTS,
-    ENGINE_GROUPS,
     ENGINES,
     KUBERNETES,
     OVERLAYS,
@@ -46,9 +42,8 @@ def installation(request: pytest.FixtureRequest) -> Installation:
 
 
 def service_pods(installation: Installation) -> list[Pod]:
-    """Returns the pods that run a service of ours; ranks of engines run `vllm serve`."""
-    ours = [pod for pod in installation.pods if pod.service in DEPLOYED]
-    return [pod for pod in ours if not (pod.is_rank and pod.service == ENGINE)]
+    """Returns the pods that run a service of ours."""
+    return [pod for pod in installation.pods if pod.service in DEPLOYED]
 
 
 def probes(container: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -64,8 +59,8 @@ def test_all_overlays_and_components_are_tested() -> None:
     overlays = {path.name for path in (KUBERNETES / "overlays").iterdir()}
     assert overlays == {name.removeprefix("overlays/") for name in STACKS_OF} - {"base"}
     components = {path.name for path in (KUBERNETES / "components").iterdir()}
-    # That of GPUs is a part of overlays.
-    assert components == {*COMPONENTS, "gpu"}
+    # Those of GPUs and of the model are parts of others; that of the runbook wants a ConfigMap.
+    assert components == {*COMPONENTS, "gpu", "served-model", "runbook"}
 
 
 def test_every_component_has_a_line_that_tells_of_it() -> None:
@@ -146,16 +141,18 @@ def check_probe(pod: Pod, container: dict[str, Any], name: str, probe: dict[str,
         command = probe["exec"]["command"]
         if command[0].startswith("python"):
             assert is_tls
-            assert command[1:3] == ["-m", "optimist_common.network.health"]
-            assert command[-1] == f"127.0.0.1:{ports['grpc']}"
-            options = [word.split("=")[0] for word in command[3:-1]]
-            tls = ["--tls-cert", "--tls-key", "--tls-ca"]
-            is_liveness = name == "livenessProbe"
-            assert options == [*tls, "--service"] if is_liveness else options == tls
-            for word, suffix in zip(command[3:6], ("CERT", "KEY", "CA"), strict=True):
-                assert word.split("=")[1] == pod.variables[f"{variable(pod, 'TLS')}_{suffix}"]
+            options = ["--service=liveness"] if name == "livenessProbe" else []
+            assert command[1:] == [
+                *("-m", "optimist_common.network.health", *options),
+                f"127.0.0.1:{ports['grpc']}",
+            ]
         return
     port = probe[action]["port"]
+    if name == "livenessProbe":
+        # A stopped process still accepts connections; and nobody dies because another is away.
+        of_process = {"httpGet": ("path", "/live"), "grpc": ("service", "liveness")}
+        key, value = of_process[action] if pod.service in DEPLOYED else ("port", port)
+        assert probe[action][key] == value, pod.owner
     assert port in (*ports, *ports.values())
     assert port not in ("metrics", ports.get("metrics"))
     # A cluster's own gRPC probes show no certificate.
@@ -289,6 +286,8 @@ def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> N
         assert uses is ("nvidia.com/gpu" in limits)
         # The checkpoint says what it is computed in: the bundled one needs float32.
         assert "OPTIMIST_WORKER_DTYPE" not in pod.variables
+        # What weights leave of a GPU's memory is for KV blocks.
+        assert not (uses and "OPTIMIST_WORKER_KV_MEMORY_MIB" in pod.variables)
         if uses and not is_engine:
             assert pod.container["image"].endswith("-cuda")
     for pod in installation.pods:
@@ -312,14 +311,12 @@ def test_vllm_is_started_with_the_flag_of_the_documentation() -> None:
 
 
 def test_an_engine_keeps_what_it_downloads_and_compiles_and_may_have_a_key_of_the_hub() -> None:
-    for overlay in (ENGINES, ENGINE_GROUPS):
-        for pod in render(overlay).pods:
-            if pod.service == ENGINE:
-                mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
-                assert mounts[pod.variables["HOME"]] == "cache"
-            (secret,) = (one["valueFrom"] for one in pod.container["env"] if "value" not in one)
-            key = {"name": "optimist-engine", "key": "hf-token", "optional": True}
-            assert secret == {"secretKeyRef": key}
+    (pod,) = (pod for pod in render(ENGINES).pods if pod.service == ENGINE)
+    mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
+    assert mounts[pod.variables["HOME"]] == "cache"
+    (secret,) = (one["valueFrom"] for one in pod.container["env"] if "value" not in one)
+    key = {"name": "optimist-engine", "key": "hf-token", "optional": True}
+    assert secret == {"secretKeyRef": key}
 
 
 def test_a_mixed_fleet_is_both_names() -> None:
@@ -330,36 +327,6 @@ def test_a_mixed_fleet_is_both_names() -> None:
     for address in addresses.split(","):
         host, _, port = address.partition(":")
         assert services[host]["spec"]["ports"][0]["port"] == int(port)
-
-
-def test_nodes_of_an_engine_compute_with_the_same_flags() -> None:
-    (group,) = render(ENGINE_GROUPS).kind("LeaderWorkerSet").values()
-    size = group["spec"]["leaderWorkerTemplate"]["size"]
-    roles = {pod.role: pod for pod in render(ENGINE_GROUPS).pods}
-    leader, rank = (roles[role].container for role in ("engine", "engine-rank"))
-    assert leader["command"] == ["python3", "-m", "optimist_vllm.engine"]
-    assert rank["command"] == ["vllm", "serve"]
-    given, flags = split_flags(leader["args"])
-    assert not given
-    model, headless, option, speculative, *rank_flags = rank["args"]
-    assert model == roles["engine"].variables["OPTIMIST_ENGINE_MODEL"]
-    assert headless == "--headless"
-    # What the engine itself gives vLLM.
-    settings = EngineSettings(model=model)
-    assert option == "--speculative-config"
-    assert json.loads(speculative) == {
-        "model": "optimist_vllm.Proposer",
-        "num_speculative_tokens": settings.num_speculative_tokens,
-    }
-    assert rank_flags == flags
-    values = dict(zip(flags[::2], flags[1::2], strict=True))
-    # The set gives each pod these variables.
-    assert values["--nnodes"] == "$(LWS_GROUP_SIZE)"
-    assert values["--node-rank"] == "$(LWS_WORKER_INDEX)"
-    assert values["--master-addr"] == "$(LWS_LEADER_ADDRESS)"
-    gpus = [one["resources"]["limits"]["nvidia.com/gpu"] for one in (leader, rank)]
-    assert gpus[0] + (size - 1) * gpus[1] == int(values["--tensor-parallel-size"])
-    assert group["metadata"]["name"] not in render(ENGINE_GROUPS).kind("Service")
 
 
 @pytest.mark.parametrize("stack", STACKS)
@@ -390,22 +357,7 @@ def test_a_group_has_a_gpu_for_each_rank(stack: str) -> None:
     assert group["metadata"]["name"] not in installation.kind("Service")
 
 
-def test_every_pool_is_behind_the_same_gateways() -> None:
-    installation = render("overlays/gpu-pools")
-    services = installation.kind("Service")
-    schedulers = [pod for pod in installation.pods if pod.role == "scheduler"]
-    named = services["optimist-scheduler"]["spec"]
-    assert installation.selected({"matchLabels": named["selector"]}) == schedulers
-    pools = [pod.labels["optimist/pool"] for pod in schedulers]
-    assert len(set(pools)) == len(pools) > 1
-    for pod in schedulers:
-        host = pod.variables["OPTIMIST_SCHEDULER_WORKERS"].split(":")[0]
-        selector = services[host]["spec"]["selector"]
-        (workers,) = installation.selected({"matchLabels": selector})
-        assert workers.labels["optimist/pool"] == pod.labels["optimist/pool"]
-
-
-@pytest.mark.parametrize("overlay", [*OVERLAYS, ENGINES, ENGINE_GROUPS])
+@pytest.mark.parametrize("overlay", [*OVERLAYS, ENGINES])
 def test_names_that_are_resolved_to_all_addresses_are_headless(overlay: str) -> None:
     services = render(overlay).kind("Service")
     for name, service in services.items():

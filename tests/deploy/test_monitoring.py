@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import run
+from tests.command import promtool, run
 from tests.deploy.installation import (
     ENGINE_STACKS,
     ENGINES,
@@ -31,13 +31,22 @@ from tests.deploy.manifest import (
 DASHBOARDS = sorted((REPOSITORY / "deploy" / "grafana" / "dashboards").glob("*.json"))
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
 LABELS = known_series()
-_NAME = re.compile(r"\b(?:optimist_(?:gateway|scheduler|worker|proposer)_\w+|vllm:\w+)")
+_NAME = re.compile(r"\b(?:optimist_(?:build|gateway|scheduler|worker|proposer)_\w+|vllm:\w+)")
+_SELECTOR = re.compile(r"\b(optimist_\w+|process_resident_memory_bytes)(\{[^}]*\})?")
 _LABEL_MATCH = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"")
 
 
 def panels(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(path.read_text())["panels"]
     return found
+
+
+def test_each_metric_has_one_owner() -> None:
+    names = [re.sub("^optimist_[a-z]+_", "", name) for name in known_metrics()]
+    own = [name for name in names if not name.startswith(("vllm:", "requests_refused"))]
+    # Both turn requests away, each for reasons of its own.
+    assert len(own) > 90
+    assert sorted(own) == sorted(set(own))
 
 
 def test_there_is_a_dashboard_for_serving_and_one_for_speculation() -> None:
@@ -50,6 +59,22 @@ def test_a_dashboard_names_metrics_and_labels_that_exist(path: Path) -> None:
     assert len(targets) > 20
     for target in targets:
         require_known(target["expr"])
+        for name, matchers in _SELECTOR.findall(target["expr"]):
+            filters = {"namespace", "instance"} | (LABELS.get(name, set()) & {"model"})
+            assert filters <= set(re.findall(r'(\w+)=~"\$\1"', matchers)), target["expr"]
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
+def test_a_dashboard_asks_for_what_it_is_filtered_by(path: Path) -> None:
+    source, *variables = json.loads(path.read_text())["templating"]["list"]
+    assert source["type"] == "datasource"
+    assert [one["name"] for one in variables] == ["namespace", "model", "instance"]
+    for one in variables:
+        query = one["query"]["query"]
+        assert query.startswith("label_values(")
+        require_known(query)
+        # Installations without namespaces are all of them, too.
+        assert (one["includeAll"], one["allValue"]) == (True, ".*")
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
@@ -58,6 +83,10 @@ def test_an_alert_names_metrics_that_exist_and_says_what_to_do(rule: dict[str, A
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert rule["annotations"]["summary"]
     assert rule["annotations"]["action"]
+    # One Prometheus may watch several installations.
+    for labels in re.findall(r"\b(?:sum|group)\b(?: by \(([^)]*)\))?", rule["expr"]):
+        of_job = '"job", "optimist-' in rule["expr"]
+        assert {"namespace"} | ({"job"} if not of_job else set()) <= set(labels.split(", "))
 
 
 def require_known(expression: str) -> None:
@@ -67,10 +96,8 @@ def require_known(expression: str) -> None:
     assert set(names) <= set(LABELS), expression
     grouped_by = ",".join(re.findall(r"by \(([^)]*)\)", expression)).split(",")
     matched = {*_LABEL_MATCH.findall(expression), *map(str.strip, grouped_by)}
-    assert matched - {"", "job", "instance"} <= set().union(*(LABELS[name] for name in names)), (
-        expression
-    )
-    assert expression.count("(") == expression.count(")"), expression
+    of_targets = {"", "namespace", "job", "instance"}
+    assert matched - of_targets <= set().union(*(LABELS[name] for name in names)), expression
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
@@ -106,7 +133,7 @@ def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
         environment = compose_services()[service].get("environment", {})
         variables = image_variables(service) | environment
         port = variables.get(f"{name}METRICS_PORT", variables[f"{name}PORT"])
-        expected[service] = ([service], "A", int(port))
+        expected[f"optimist-{service}"] = ([service], "A", int(port))
     assert found == expected
     assert content["rule_files"] == ["alerts.yml"]
 
@@ -130,17 +157,23 @@ def test_grafana_finds_its_data_and_dashboards() -> None:
     assert provider["options"]["path"] in mounts
 
 
-def promtool() -> str:
-    """Returns the promtool that `make test` provides, or this machine's."""
-    own = REPOSITORY / ".venv" / "bin" / "promtool"
-    found = str(own) if own.exists() else shutil.which("promtool")
-    if found is None:
-        pytest.skip("there is no promtool: `make test` provides one")
-    return found
-
-
 def test_prometheus_understands_its_files() -> None:
     run(promtool(), "check", "config", PROMETHEUS / "prometheus.yml")
+
+
+def test_prometheus_understands_every_panel(tmp_path: Path) -> None:
+    expressions = [
+        re.sub(
+            r"\$(namespace|model|instance)", ".*", target["expr"].replace("$__rate_interval", "1m")
+        )
+        for path in DASHBOARDS
+        for panel in panels(path)
+        for target in panel.get("targets", [])
+    ]
+    rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(expressions)]
+    rules_file = tmp_path / "rules.yml"
+    rules_file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    run(promtool(), "check", "rules", rules_file)
 
 
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
@@ -188,13 +221,26 @@ def test_each_service_is_scraped_by_the_name_that_alerts_and_dashboards_know(
             )
             ports = {port["name"] for port in service["spec"]["ports"]}
             name = service["metadata"]["name"]
-        assert name == f"optimist-{relabeling['replacement']}"
+        assert name == relabeling["replacement"]
         assert endpoint["port"] in ports
         jobs[relabeling["replacement"]] = endpoint
     content = document("deploy/prometheus/prometheus.yml")
-    assert set(jobs) == {job["job_name"] for job in content["scrape_configs"]} == set(SERVICES)
+    assert set(jobs) == {job["job_name"] for job in content["scrape_configs"]}
+    assert set(jobs) == {f"optimist-{service}" for service in SERVICES}
     # The gateway has keys, and its metrics with it.
-    assert jobs["gateway"]["authorization"]["credentials"]["name"] == "optimist-keys"
+    assert jobs["optimist-gateway"]["authorization"]["credentials"]["name"] == "optimist-keys"
+
+
+def test_alerts_lead_to_the_runbook_where_people_read_it() -> None:
+    url = "https://git.example.com/docs/runbook.md"
+    own = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "optimist-runbook"}}
+    own |= {"data": {"url": url}}
+    installation = render("base", ("monitoring", "runbook"), own=json.dumps(own))
+    (rules,) = installation.kind("PrometheusRule").values()
+    found = [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert [rule["annotations"]["runbook_url"] for rule in found] == [
+        f"{url}#{rule['alert'].lower()}" for rule in alerts()
+    ]
 
 
 def check_scaled(installation: Installation, scaler: dict[str, Any]) -> None:

@@ -87,13 +87,11 @@ def needed(installation: Installation) -> set[tuple[str, str, int]]:
         for service, port in installation.called_by(pod)
         for called in installation.selected({"matchLabels": service["spec"]["selector"]})
     }
-    roles = {pod.role for pod in installation.pods}
     if "optimist-redis" in installation.kind("StatefulSet"):
         edges |= {("redis", "redis", 6379), ("redis", "redis", 26379), ("proposer", "redis", 6379)}
-    for service in ("worker", "engine"):
-        ranks = (service, f"{service}-rank")
-        if ranks[1] in roles:
-            edges |= {(one, other, _ANY_PORT) for one in ranks for other in ranks}
+    if "worker-rank" in {pod.role for pod in installation.pods}:
+        ranks = ("worker", "worker-rank")
+        edges |= {(one, other, _ANY_PORT) for one in ranks for other in ranks}
     return edges
 
 

@@ -19,6 +19,7 @@ _OTHERS = {
     "rate_limit_exceeded",
     "request_id",
     "response_format",
+    "runbook_url",
     "trace_id",
 }
 
@@ -31,7 +32,7 @@ def anchors() -> set[str]:
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: str(rule["alert"]))
 def test_each_alert_leads_to_its_section(rule: dict[str, Any]) -> None:
-    path, _, anchor = rule["annotations"]["runbook"].partition("#")
+    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     assert (REPOSITORY / path).samefile(RUNBOOK)
     assert anchor == rule["alert"].lower()
     assert f"\n### {rule['alert']}\n" in TEXT

@@ -53,6 +53,11 @@ def test_all_follow_the_schemas_of_kubernetes(documents: list[dict[str, Any]]) -
     for document in plain:
         for version in VERSIONS:
             kubernetes_validate.validate(document, version, strict=True)
+    deployment = next(one for one in plain if one["kind"] == "Deployment")
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(
+            deployment | {"spec": deployment["spec"] | {"replica": 2}}, VERSIONS[0], strict=True
+        )
 
 
 def test_what_operators_know_follows_their_types(

@@ -68,6 +68,10 @@ def draw_server(seed: int, number: int, *, has_heads: bool) -> Server:
     return Server((*SOURCES[source], *_SIZES, *memory), (*rng.choice(_SCHEDULES), *is_caching))
 
 
+_REQUESTS = ("requests_running", "requests_waiting")
+_FREE_BLOCKS, _BLOCKS = "kv_cache_free_blocks", "kv_cache_blocks"
+
+
 async def leftovers(fleet: Fleet) -> list[str]:
     """Waits until a scheduler has nothing more to do; names what it keeps, and a lost worker."""
     (scheduler,) = fleet.named("scheduler")
@@ -79,14 +83,14 @@ async def leftovers(fleet: Fleet) -> list[str]:
 
     def is_empty() -> bool:
         now = read()
-        return not now["running"] + now["waiting"] and now["free_blocks"] == now["blocks"]
+        return not sum(now[name] for name in _REQUESTS) and now[_FREE_BLOCKS] == now[_BLOCKS]
 
     found = []
     try:
         await asyncio.to_thread(wait_until, is_empty, "an empty scheduler", 30.0)
     except AssertionError:
         now = read()
-        names = ("running", "waiting", "free_blocks", "blocks")
+        names = (*_REQUESTS, _FREE_BLOCKS, _BLOCKS)
         found.append("left over: " + ", ".join(f"{name} {now[name]:g}" for name in names))
     if losses := read()["worker_losses_total"]:
         found.append(f"a worker was lost {losses:g} times")

@@ -13,7 +13,7 @@ from tests.fuzz.draw import Drawn
 from tests.stack import Process, read_metrics
 
 _BY_SOURCE = ("drafted_tokens", "accepted_tokens")
-_TOTALS = ("preemptions", "prefix_hits", "worker_losses")
+_TOTALS = ("preemptions", "prefix_cache_hits", "worker_losses")
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """A worker or a scheduler is lost while requests of every kind run: the answers are right."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -20,13 +21,14 @@ from tests.chaos.load.client import Outcome
 from tests.chaos.load.load import Answers, ask_each, is_all_right, report_outcomes
 from tests.chaos.services.fleet import Fleet, Shape, running_fleet
 from tests.chaos.services.network import Network
+from tests.command import promtool, run
 from tests.stack import BUNDLED_MODEL, Process, free_port, read_metrics, read_totals
 
 NUM_BLOCKS = 200
 ADMIN_KEY = "admin-key"
 ADMIN = {"authorization": f"Bearer {ADMIN_KEY}"}
 COMPLETIONS = "/v1/completions"
-RESUMED = f'resumed_requests_total{{model="{BUNDLED_MODEL.name}"}}'
+RESUMED = f'requests_resumed_total{{model="{BUNDLED_MODEL.name}"}}'
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -81,7 +83,7 @@ class Lossy:
             if not member.is_running:
                 member.start()
         await self._fleet.until_healthy()
-        await self.until(lambda: sum(self.of_workers("connected").values()) == 2)
+        await self.until(lambda: sum(self.of_workers("worker_connected").values()) == 2)
         name = "optimist_gateway_scheduler_connected"
         await self.until(lambda: read_totals(self.gateway.metrics_url).get(name) == 2)
 
@@ -134,6 +136,15 @@ async def generate(address: str) -> str:
         return (await client.generate(messages, temperature=0.0).result()).text
 
 
+async def test_each_service_shows_its_release_and_keeps_to_the_conventions(lossy: Lossy) -> None:
+    services = set()
+    for url in filter(None, (member.metrics_url for member in lossy.members.values())):
+        text = (await lossy.http.get(url)).text
+        services |= set(re.findall(r'^optimist_build_info\{service="(\w+)",version=', text, re.M))
+        await asyncio.to_thread(run, promtool(), "check", "metrics", stdin=text)
+    assert services == {"gateway", "scheduler", "worker", "proposer"}
+
+
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP], ids=lambda how: how.name
 )
@@ -142,7 +153,7 @@ async def test_answers_are_the_same_though_one_is_lost(
     lossy: Lossy, role: str, how: signal.Signals
 ) -> None:
     await lossy.make_whole()
-    num_losses, num_moved = map(lossy.total, ("worker_losses_total", "moved_requests_total"))
+    num_losses, num_moved = map(lossy.total, ("worker_losses_total", "requests_moved_total"))
     num_resumed = lossy.metric(RESUMED)
     lost: list[Process] = []
 
@@ -150,7 +161,7 @@ async def test_answers_are_the_same_though_one_is_lost(
         if role == "scheduler":
             lost.append(max(lossy.schedulers, key=lossy.num_requests))
         else:
-            running = lossy.of_workers("running")
+            running = lossy.of_workers("requests_running")
             lost.append(lossy.members[max(running, key=running.__getitem__)])
         if how is signal.SIGKILL:
             lost[0].kill()
@@ -170,12 +181,14 @@ async def test_answers_are_the_same_though_one_is_lost(
         assert lossy.total("worker_losses_total") - num_losses == 1
         # A worker that receives SIGTERM serves for two more seconds, in which all may end.
         if how is not signal.SIGTERM:
-            assert lossy.total("moved_requests_total") - num_moved >= 2
-    assert lossy.metric("requests_running") == 0
+            assert lossy.total("requests_moved_total") - num_moved >= 2
+    assert lossy.metric("requests_in_flight") == 0
     # What stood still is used again.
     await lossy.make_whole()
-    await lossy.until(lambda: set(lossy.of_workers("free_blocks").values()) == {NUM_BLOCKS})
-    for name in ("running", "waiting"):
+    await lossy.until(
+        lambda: set(lossy.of_workers("kv_cache_free_blocks").values()) == {NUM_BLOCKS}
+    )
+    for name in ("requests_running", "requests_waiting"):
         assert set(lossy.of_workers(name).values()) == {0}
 
 

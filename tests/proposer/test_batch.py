@@ -119,9 +119,9 @@ async def test_algorithm_that_fails_harms_one_request(
 
 async def test_what_happens_is_counted(proposer: BatchProposer) -> None:
     def counts() -> list[float]:
-        names = ["observations", "windows", "gaps", "refusals"]
+        names = ["observations", "windows_sent", "observation_gaps", "requests_refused"]
         values = [REGISTRY.get_sample_value(f"optimist_proposer_{name}_total") for name in names]
-        values.append(REGISTRY.get_sample_value("optimist_proposer_observation_seconds_count"))
+        values.append(REGISTRY.get_sample_value("optimist_proposer_observation_cpu_seconds_count"))
         return [value or 0 for value in values]
 
     before = counts()
@@ -130,7 +130,7 @@ async def test_what_happens_is_counted(proposer: BatchProposer) -> None:
     await proposer.apply([opening("b", "x" * 101)], [], [])
     grown = [after - start for after, start in zip(counts(), before, strict=True)]
     assert grown == [2, 1, 1, 1, 1]
-    assert REGISTRY.get_sample_value("optimist_proposer_live_requests") == 1
+    assert REGISTRY.get_sample_value("optimist_proposer_requests_in_memory") == 1
 
 
 def replicas() -> tuple[MemoryStore, Replica, Replica]:

@@ -69,7 +69,7 @@ def negative_token(store: MemoryStore) -> None:
 
 
 def count(kind: WrongKind) -> float:
-    sample = REGISTRY.get_sample_value("optimist_proposer_wrong_values_total", {"kind": kind})
+    sample = REGISTRY.get_sample_value("optimist_proposer_redis_wrong_values_total", {"kind": kind})
     return sample or 0
 
 

@@ -306,7 +306,7 @@ async def test_more_requests_than_may_wait_are_refused_as_too_many() -> None:
 
 
 async def test_drafts_are_counted_as_schedulers_count_them() -> None:
-    drafts, seconds = DraftMetrics("test_engine", "step"), DRAFT_SECONDS._value.get()
+    drafts, seconds = DraftMetrics("test_engine"), DRAFT_SECONDS._value.get()
     async with serve(drafts=drafts) as served:
         await served.add(1)
         await served.add(2)

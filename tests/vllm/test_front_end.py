@@ -153,7 +153,7 @@ async def test_predictions_are_in_no_log(served: Served, caplog: pytest.LogCaptu
 
 def metric(result: str) -> float:
     labels = {"result": result}
-    return REGISTRY.get_sample_value("optimist:prediction_tokens_total", labels) or 0.0
+    return REGISTRY.get_sample_value("optimist_plugin_prediction_tokens_total", labels) or 0.0
 
 
 async def test_metrics_count_what_the_predictions_were_worth(

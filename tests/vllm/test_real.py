@@ -293,27 +293,29 @@ def test_what_is_no_prediction_is_a_400(client: Any, field: Any, message: str) -
 
 def test_responses_take_a_prediction(server: Server, client: Any) -> None:
     edit = edits(1)[0]
-    before = server.metric("optimist:prediction_tokens_total")
+    before = server.metric("optimist_plugin_prediction_tokens_total")
     respond = client.responses.create
     options = {"model": "model", "input": edit.messages(), "temperature": 0.0}
     expected = text(ask(client, edit))
     answer = respond(**options, extra_body=predicted(edit.before))
     assert answer.output_text == expected
-    accepted = server.metric("optimist:prediction_tokens_total") - before
+    accepted = server.metric("optimist_plugin_prediction_tokens_total") - before
     assert accepted > answer.usage.output_tokens / 2
     body = {"vllm_xargs": {"prediction": edit.before}}
     events = list(respond(**options, stream=True, extra_body=body))
     assert events[-1].response.output_text == expected
-    assert server.metric("optimist:prediction_tokens_total") - before > 1.5 * accepted
+    assert server.metric("optimist_plugin_prediction_tokens_total") - before > 1.5 * accepted
 
 
 def test_logs_and_metrics(server: Server, client: Any) -> None:
     edit = edits(1)[0]
-    before = server.metric("optimist:prediction_tokens_total")
+    before = server.metric("optimist_plugin_prediction_tokens_total")
     expected = "nowhere_else = 1\n" + edit.before
     answer = ask(client, edit, **predicted(expected))
-    assert server.metric("optimist:prediction_tokens_total") - before == sum(counts(answer.usage))
-    assert server.metric("optimist:draft_seconds_total") > 0
+    assert server.metric("optimist_plugin_prediction_tokens_total") - before == sum(
+        counts(answer.usage)
+    )
+    assert server.metric("optimist_plugin_draft_seconds_total") > 0
     body = {"vllm_xargs": {"prediction": expected}}
     client.responses.create(model="model", input="x", extra_body=body)
     log = server.log.read_text()

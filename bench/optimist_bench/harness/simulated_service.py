@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import grpc
+from prometheus_client import Counter
 from pydantic import Field
 
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -25,6 +26,7 @@ from optimist_common.drafts import DraftSource
 from optimist_common.errors import run_or_explain
 from optimist_common.lookup import MOST_DRAFTS
 from optimist_common.network.server import GrpcServer, run_service
+from optimist_common.observing.metrics import serve_metrics
 from optimist_common.settings import ServiceSettings, load_settings
 from optimist_scheduler.core.width.acceptance import Drafter
 
@@ -66,6 +68,7 @@ def read_emissions(path: Path) -> dict[int, list[int]]:
 MAX_WAITING_PLANS = 8
 # The last part of a step is waited for without sleeping, which would take longer than asked.
 SPIN_NS = 150_000
+IDLE_SECONDS = Counter("optimist_simulated_idle_seconds", "Time without a plan")
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 # None ends the work, and the answers.
@@ -80,6 +83,7 @@ class SimulatedSettings(ServiceSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(0, ge=0, le=65535, description="port of the gRPC service")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0: none")
     step_us: int = Field(1000, ge=0, description="how long a step takes, in microseconds")
     token_us: int = Field(0, ge=0, description="how much longer each token makes a step")
     free_tokens: int = Field(0, ge=0, description="tokens of a step that make it no longer")
@@ -200,6 +204,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
             duration += settings.stall_us if stalls else 0
             wait_until(started + duration * 1000)
             response.idle_ns = started - waited_from
+            IDLE_SECONDS.inc(response.idle_ns / 1e9)
             response.step_ns = time.perf_counter_ns() - started
             if self._emissions is not None:
                 self._emissions.note(plan, response, time.perf_counter_ns())
@@ -238,6 +243,7 @@ def simulated_worker(**settings: int | str) -> Iterator[str]:
 
 
 async def _serve(settings: SimulatedSettings) -> None:
+    serve_metrics("simulated", settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port)
     servicer = SimulatedServicer(settings)
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server.server)

@@ -243,7 +243,9 @@ def _join_edits(
 def _count_rests(metrics_port: int) -> tuple[int, int]:
     """Returns how often awake requests came to rest, and how often one was woken."""
     metrics = read_metrics(metrics_port)
-    rested, woken = (metrics[f"optimist_scheduler_{name}_total"] for name in ("rested", "woken"))
+    rested, woken = (
+        metrics[f"optimist_scheduler_requests_{name}_total"] for name in ("rested", "woken")
+    )
     return int(rested), int(woken)
 
 

@@ -2,8 +2,8 @@
 
 import gc
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
 from itertools import groupby, product
@@ -16,6 +16,7 @@ from pydantic import Field
 from optimist_bench.harness.command import format_table, numbers, run_command
 from optimist_bench.harness.simulated_service import simulated_worker
 from optimist_bench.overlap.run import STALL_EVERY, STALL_US, Configuration, Figures, Run
+from optimist_cli.serve.ports import free_ports
 from optimist_common.process import collecting_seldom
 from optimist_common.settings import CommaSeparated, ServiceSettings
 
@@ -82,21 +83,27 @@ async def _measure(
     figures: dict[Configuration, list[Figures]] = {}
     for _, group in groupby(configurations, lambda each: (each.step_us, each.stalls)):
         members = list(group)
-        with _worker(members[0]) as address:
+        with _worker(members[0]) as (address, metrics_port):
             for configuration in members:
                 for one in _order(configuration):
                     print(one.name, file=sys.stderr)
-                    figures.setdefault(one, []).append(await Run(one, address).measure(seconds))
+                    run = Run(one, address, metrics_port)
+                    figures.setdefault(one, []).append(await run.measure(seconds))
     return figures
 
 
-def _worker(configuration: Configuration) -> AbstractContextManager[str]:
+@contextmanager
+def _worker(configuration: Configuration) -> Iterator[tuple[str, int]]:
+    """Runs the worker; yields its address and the port of its metrics."""
     stalls = configuration.stalls == "worker"
-    return simulated_worker(
+    (metrics_port,) = free_ports(1)
+    with simulated_worker(
+        metrics_port=metrics_port,
         step_us=configuration.step_us,
         stall_every=STALL_EVERY if stalls else 0,
         stall_us=STALL_US if stalls else 0,
-    )
+    ) as address:
+        yield address, metrics_port
 
 
 def _order(on: Configuration) -> list[Configuration]:

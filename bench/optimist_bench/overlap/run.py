@@ -6,9 +6,9 @@ import time
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from prometheus_client import REGISTRY
 
 from optimist.scheduler.v1 import scheduler_pb2
+from optimist_bench.harness.services import read_metrics
 from optimist_bench.harness.simulated_worker import SimulatedModel
 from optimist_common.columns import from_bytes, to_bytes
 from optimist_common.drafts import TokenTree
@@ -91,14 +91,15 @@ class Figures:
 class Run:
     """An engine with requests that do not end, and what disturbs it."""
 
-    def __init__(self, configuration: Configuration, worker: str) -> None:
+    def __init__(self, configuration: Configuration, worker: str, metrics_port: int) -> None:
         """Prepares a run that is not begun.
 
         Args:
             configuration: What to run.
             worker: host:port of the simulated worker.
+            metrics_port: Of its metrics.
         """
-        self._configuration = configuration
+        self._configuration, self._metrics_port = configuration, metrics_port
         self._fleet = Fleet(
             SchedulerSettings(
                 workers=[worker],
@@ -134,19 +135,20 @@ class Run:
                 while self._num_responses < WARM_UP_STEPS:
                     self._stepped.clear()
                     await self._stepped.wait()
-            before = self._count()
+            before = await self._count()
             await asyncio.sleep(seconds)
-            figures = self._count().less(before)
+            figures = (await self._count()).less(before)
             fleet.close(stream)
             running.cancel()
             reading.cancel()
         return figures
 
-    def _count(self) -> Figures:
+    async def _count(self) -> Figures:
+        of_worker = await asyncio.to_thread(read_metrics, self._metrics_port)
         stats = self._fleet.dispatcher.schedulers[0].stats
         return Figures(
             seconds=time.perf_counter(),
-            idle_seconds=_metric("optimist_scheduler_worker_idle_seconds_total"),
+            idle_seconds=of_worker["optimist_simulated_idle_seconds_total"],
             num_steps=stats.num_results,
             num_plans=stats.num_plans,
             num_hits=stats.num_preschedule_hits,
@@ -217,10 +219,3 @@ class Run:
         positions = np.arange(base, base + len(token_ids), dtype=np.int32)
         window = Window(base, TokenTree(token_ids), positions, np.empty(0, np.float32))
         self._fleet.dispatcher.set_windows([(f"request-{handle}", window)])
-
-
-def _metric(name: str) -> float:
-    value = REGISTRY.get_sample_value(name)
-    if value is None:
-        raise LookupError(f"the scheduler has no metric {name}")
-    return value

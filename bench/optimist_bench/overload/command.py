@@ -213,7 +213,7 @@ def _run(
 
 def _held(port: int, services: dict[str, int]) -> dict[str, int]:
     """Returns the open descriptors of each service, and the gateway's tasks."""
-    tasks = int(read_metrics(port)["optimist_gateway_tasks"])
+    tasks = int(read_metrics(port)["optimist_gateway_event_loop_tasks"])
     return {name: count_descriptors(pid) for name, pid in services.items()} | {"tasks": tasks}
 
 

@@ -97,7 +97,7 @@ class WindowLoad:
 
 
 _HISTOGRAM = "optimist_scheduler_proposer_wait_seconds_bucket"
-_WINDOWS = "optimist_scheduler_windows_total"
+_WINDOWS = "optimist_scheduler_windows_received_total"
 
 
 def run_services(settings: WindowsSettings, pairs: Sequence[Pair]) -> dict[str, Any]:

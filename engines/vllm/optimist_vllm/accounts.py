@@ -11,12 +11,12 @@ from prometheus_client import Counter
 from optimist_vllm.core.payload import PAYLOAD, Report
 
 _PREDICTION_TOKENS = Counter(
-    "optimist:prediction_tokens",
+    "optimist_plugin_prediction_tokens",
     "Tokens of predictions that were accepted, or drafted and never kept.",
     ["result"],
 )
 DRAFT_SECONDS = Counter(
-    "optimist:draft_seconds", "Time that the scheduler took to find drafts, between passes."
+    "optimist_plugin_draft_seconds", "Time that the scheduler took to find drafts, between passes."
 )
 _keys = count()
 

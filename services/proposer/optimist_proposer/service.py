@@ -60,7 +60,7 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
     tracer = settings.tracer()
     async with build_proposer(settings, vocabulary, tracer) as proposer:
-        serve_metrics(settings.host, settings.metrics_port)
+        serve_metrics("proposer", settings.host, settings.metrics_port)
         server = GrpcServer(settings.host, settings.port, settings.tls())
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
             ProposerServicer(proposer, settings.max_batch_size), server.server

@@ -15,10 +15,13 @@ _MIB = 1 << 20
 # What may be there more than before. Connections are opened anew by whoever lost them, and gRPC's
 # threads come and go; memory that was once needed is kept by its allocator. Requests and blocks
 # have no such excuse.
-_TOLERANCE = {"descriptors": 8, "threads": 8, "tasks": 4}
+_TOLERANCE = {"descriptors": 8, "threads": 8, "event_loop_tasks": 4}
 _MEMORY_FACTOR, _MEMORY_MIB = 1.25, 32.0
-_MUST_BE_EQUAL = ("requests_running", "running", "waiting", "free_blocks")
-_METRICS = (*_MUST_BE_EQUAL, "tasks", "live_requests")
+_MUST_BE_EQUAL = (
+    *("requests_in_flight", "requests_running", "requests_waiting"),
+    "kv_cache_free_blocks",
+)
+_METRICS = (*_MUST_BE_EQUAL, "event_loop_tasks", "requests_in_memory")
 """Of the services that have them, without the names of these."""
 
 Levels = dict[str, dict[str, float]]

@@ -202,7 +202,7 @@ async def test_choices_take_places_of_requests(gateway: Gateway) -> None:
     gateway.scheduler.script = Script(hang=True)
     waiting = asyncio.create_task(gateway.post(CHAT, n=3))
     await until(lambda: len(gateway.adds) == 3)
-    assert (await gateway.figures())["requests_running"] == 3
+    assert (await gateway.figures())["requests_in_flight"] == 3
     await gateway.refused(CHAT, 429, n=2)
     gateway.say("x")
     await gateway.answer(CHAT, n=1)

@@ -176,10 +176,14 @@ async def test_a_context_that_is_too_long_names_the_numbers(gateway: Gateway) ->
 async def test_scheduler_failures(gateway: Gateway, code: str, status: int, stream: bool) -> None:
     reason = scheduler_pb2.FinishReason.Value(f"FINISH_REASON_{code.upper()}")
     gateway.scheduler.script = Script(reason=reason, message="It cannot run.")
+    counter = f'requests_refused_total{{reason="{code}"}}'
+    before = (await gateway.figures()).get(counter, 0)
     response = await gateway.post(CHAT, stream=stream)
     error = error_of(response, status)
     assert (error["code"], error["message"]) == (code, "It cannot run.")
     assert ("retry-after" in response.headers) == (status in (429, 503))
+    # What is a fault of the server was not refused.
+    assert (await gateway.figures()).get(counter, 0) - before == (status != 500)
 
 
 # The tests of these are `test_chat`, `test_choice`, `test_logprobs`, `test_chat_tools` and

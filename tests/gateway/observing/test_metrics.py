@@ -5,6 +5,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -66,31 +67,35 @@ async def test_what_requests_and_choices_add(start: Start) -> None:
         await gateway.refused(COMPLETIONS, prompt=None)
         await require(
             gateway,
-            completion_tokens_total=4 * len(token_ids),
+            generation_tokens_total=4 * len(token_ids),
             # A prompt counts once for all choices.
             prompt_tokens_total=2 * len(tokens(gateway.adds[0].prompt_token_ids)),
             accepted_prediction_tokens_total=12,
             rejected_prediction_tokens_total=20,
-            requests_running=0,
-            requests_waiting=0,
+            requests_in_flight=0,
+            requests_without_token=0,
             time_to_first_token_seconds_count=4,
-            time_per_output_token_seconds_count=4,
+            request_time_per_output_token_seconds_count=4,
             # Those of the first step had nothing before them.
             inter_token_latency_seconds_count=4 * (len(token_ids) - 2),
-            queue_seconds_count=4,
-            queue_seconds_sum=pytest.approx(0.006),
-            end_to_end_seconds_count=2,
-            request_completion_tokens_sum=4 * len(token_ids),
+            request_queue_seconds_count=4,
+            request_queue_seconds_sum=pytest.approx(0.006),
+            request_seconds_count=2,
+            request_generation_tokens_sum=4 * len(token_ids),
             request_prompt_tokens_count=2,
         )
         for number in range(3):
             await gateway.http.get(f"/v1/{number}")
         figures = await figures_of(gateway)
-        assert figures['finished_total{reason="stop"}'] == 4
+        assert figures['requests_finished_total{reason="stop"}'] == 4
         assert figures[f'requests_total{{endpoint="{CHAT}",outcome="200"}}'] == 2
         assert figures[f'requests_total{{endpoint="{COMPLETIONS}",outcome="400"}}'] == 1
         assert figures['requests_total{endpoint="none",outcome="404"}'] == 3
         assert (await gateway.http.head("/metrics")).status_code == 200
+        assert (
+            figures[f'optimist_build_info{{service="gateway",version="{version("optimist")}"}}']
+            == 1
+        )
         assert len(list(text_string_to_metric_families(await gateway.metrics()))) > 20
 
 
@@ -99,14 +104,14 @@ async def test_a_choice_waits_until_its_first_token(start: Start) -> None:
         gateway.scheduler.script = Script(hang=True)
         waiting = asyncio.create_task(gateway.post(COMPLETIONS))
         await until(lambda: bool(gateway.adds))
-        await require(gateway, requests_waiting=1)
+        await require(gateway, requests_without_token=1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await gateway.until_nothing_runs()
         figures = await figures_of(gateway)
-        assert figures["requests_waiting"] == 0
-        assert figures['finished_total{reason="abort"}'] == 1
-        assert "queue_seconds_count" in figures
+        assert figures["requests_without_token"] == 0
+        assert figures['requests_finished_total{reason="abort"}'] == 1
+        assert "request_queue_seconds_count" in figures
 
 
 async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Start) -> None:
@@ -115,24 +120,24 @@ async def test_what_the_scheduler_refuses_or_loses_is_a_failed_choice(start: Sta
         gateway.scheduler.script = Script(reason=full, message="full")
         await gateway.refused(COMPLETIONS, 429)
         figures = await figures_of(gateway)
-        assert figures['refusals_total{reason="overloaded"}'] == 1
-        assert figures['finished_total{reason="error"}'] == 1
+        assert figures['requests_refused_total{reason="overloaded"}'] == 1
+        assert figures['requests_finished_total{reason="error"}'] == 1
         # It was not served.
-        assert figures["queue_seconds_count"] == figures["prompt_tokens_total"] == 0
-        assert figures["end_to_end_seconds_count"] == 0
+        assert figures["request_queue_seconds_count"] == figures["prompt_tokens_total"] == 0
+        assert figures["request_seconds_count"] == 0
         gateway.scheduler.script = Script(steps=[Step([20])], break_stream=True)
         await gateway.refused(COMPLETIONS, 503)
         figures = await figures_of(gateway)
-        assert figures['finished_total{reason="error"}'] == 2
-        assert figures.get('finished_total{reason="abort"}', 0) == 0
+        assert figures['requests_finished_total{reason="error"}'] == 2
+        assert figures.get('requests_finished_total{reason="abort"}', 0) == 0
         # Some of it was.
-        assert figures["end_to_end_seconds_count"] == 1
+        assert figures["request_seconds_count"] == 1
 
 
 async def test_the_event_loop_is_watched(gateway: Gateway) -> None:
     while (figures := await gateway.figures())["event_loop_delay_seconds_count"] == 0:
         pass
-    assert figures["tasks"] > 0
+    assert figures["event_loop_tasks"] > 0
 
 
 COUNTS: Any = {"num_running": 3, "num_waiting": 2, "num_free_blocks": 30, "num_blocks": 40}

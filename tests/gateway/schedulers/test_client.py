@@ -71,7 +71,7 @@ async def test_a_scheduler_that_takes_no_commands_is_not_waited_for() -> None:
 async def test_an_unreachable_scheduler_is_503_and_found_when_it_comes(start: Start) -> None:
     port = free_port()
     async with start(waits=False, schedulers=[f"127.0.0.1:{port}"]) as gateway:
-        for path, status in (("/live", 200), ("/startup", 503), ("/ready", 503), ("/health", 503)):
+        for path, status in (("/live", 200), ("/ready", 503), ("/health", 503)):
             response = await gateway.http.get(path)
             assert response.status_code == status
             assert ("retry-after" in response.headers) is (status == 503)

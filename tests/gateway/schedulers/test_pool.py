@@ -159,7 +159,7 @@ async def require_unused(fleet: Fleet, index: int, num_before: int = 1) -> None:
 async def test_requests_stay_where_an_engine_hangs(fleet: Fleet) -> None:
     stream, index = await fleet.begun()
     client = fleet.pool.clients[index]
-    await fleet.servers[index].set_alive(alive=False)
+    await fleet.servers[index].set_stuck(stuck=True)
     await fleet.servers[index].set_serving(serving=False)
     await until(lambda: client.health.is_hung and client.health.is_draining)
     await asyncio.sleep(0.3)

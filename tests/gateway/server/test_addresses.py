@@ -38,7 +38,7 @@ async def test_no_answer_names_a_scheduler_that_is_not_reached(
         while target not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert caplog.text.count(f"the scheduler at {target} gets no requests") == 1
-        for path in ("/health", "/ready", "/startup"):
+        for path in ("/health", "/ready"):
             response = await gateway.http.get(path)
             assert response.status_code == 503
             check(gateway, response.text)

@@ -78,7 +78,7 @@ async def test_other_protocols_are_closed(tokenizer: Tokenizer) -> None:
 
 @in_module
 async def test_probes_and_the_page_need_no_key(guarded: Gateway) -> None:
-    for path in ("/health", "/ready", "/startup", "/live", "/", "/page/js/main.js"):
+    for path in ("/health", "/ready", "/live", "/", "/page/js/main.js"):
         assert (await guarded.http.get(path)).status_code == 200
     assert (await guarded.http.get("/page/no-such-file")).status_code == 404
 

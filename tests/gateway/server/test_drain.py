@@ -5,34 +5,56 @@ import contextlib
 import json
 import signal
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from tokenizers import Tokenizer as Backend
 
+from optimist_common.network.http_health import answers
 from optimist_gateway.__main__ import main
 from tests.certificates import issue, make_authority
-from tests.gateway.fake_scheduler import FakeScheduler, Script
+from tests.deploy.manifest import REPOSITORY, chosen, compose_services
+from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
 from tests.gateway.harness import BODIES, CHAT, bearer, error_of, script_of, until
-from tests.gateway.server.process import gateway, until_status
+from tests.gateway.server.process import gateway, listens, until_status
 
 STREAM = BODIES[CHAT] | {"stream": True}
 GRACE = ("--grace-seconds",)
 
 
-async def test_while_requests_finish_no_others_are_taken(
-    scheduler: FakeScheduler, backend: Backend, model_directory: Path
+def of_compose() -> str:
+    variables = compose_services()["gateway"]["environment"]
+    return chosen(variables["OPTIMIST_GATEWAY_GRACE_SECONDS"])
+
+
+def of_kubernetes() -> str:
+    documents = yaml.safe_load_all((REPOSITORY / "deploy/k8s/gateway/gateway.yaml").read_text())
+    (deployment,) = (one for one in documents if one["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    variables = {one["name"]: one["value"] for one in container["env"]}
+    return str(variables["OPTIMIST_GATEWAY_GRACE_SECONDS"])
+
+
+@pytest.mark.parametrize("deployed", [of_compose, of_kubernetes])
+async def test_as_it_is_deployed_streams_end_whole_and_no_other_requests_are_taken(
+    scheduler: FakeScheduler,
+    backend: Backend,
+    model_directory: Path,
+    deployed: Callable[[], str],
 ) -> None:
-    scheduler.script = script_of(backend, "The quick brown fox jumps", pause_seconds=0.2)
+    # Longer than a gateway waits that nobody tells how long.
+    scheduler.script = script_of(backend, "The quick brown fox jumps", pause_seconds=1.0)
     async with (
-        gateway(scheduler, model_directory, *GRACE, "30") as (http, process),
+        gateway(scheduler, model_directory, *GRACE, deployed()) as (http, process),
         http.stream("POST", CHAT, json=STREAM) as running,
     ):
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         ready = await until_status(http, "/ready", 503)
         assert ready.headers["retry-after"] == "1"
-        for path, status in (("/health", 503), ("/live", 200), ("/startup", 200)):
+        for path, status in (("/health", 503), ("/live", 200)):
             assert (await http.get(path)).status_code == status
         refused = await http.post(CHAT, json=BODIES[CHAT])
         assert error_of(refused, 503)["code"] == "shutting_down"
@@ -40,6 +62,26 @@ async def test_while_requests_finish_no_others_are_taken(
         text = "".join([part async for part in running.aiter_text()])
         assert text.endswith("data: [DONE]\n\n")
     assert len(scheduler.adds) == 1
+
+
+async def test_it_lives_until_it_is_stopped_whatever_its_scheduler_does(
+    backend: Backend, model_directory: Path
+) -> None:
+    scheduler = FakeScheduler(backend.get_vocab_size())
+    server, scheduler.port = await start_scheduler(scheduler)
+    async with gateway(scheduler, model_directory) as (http, process):
+        await server.stop()
+        await until_status(http, "/ready", 503)
+        live, seconds = f"{http.base_url}/live", 1.0
+        assert await asyncio.to_thread(answers, live, seconds)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            # A look at the port sees nothing.
+            assert listens(http.base_url.port or 0)
+            assert not await asyncio.to_thread(answers, live, seconds)
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert await asyncio.to_thread(answers, live, seconds)
 
 
 async def test_what_does_not_finish_in_time_ends_with_an_error_in_the_stream(

@@ -195,7 +195,7 @@ async def test_keys_come_first_then_room_then_the_body(start: Start) -> None:
             assert models.status_code == 200
             metrics = (await gateway.http.get("/metrics", headers=bearer("key-a"))).text
             assert f'requests_total{{endpoint="{path}",outcome="429"}} 1.0' in metrics
-            assert f'refusals_total{{reason="overloaded"}} {number}.0' in metrics
+            assert f'requests_refused_total{{reason="overloaded"}} {number}.0' in metrics
         assert len(gateway.adds) == 1
 
 

@@ -61,7 +61,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
         # It starts while Redis is away.
         proposer = start(stack, "proposer", *MODEL_FLAG, *options)
         server.start()
-        breaker = "optimist_proposer_breaker_open"
+        breaker = "optimist_proposer_redis_breaker_open"
         wait_until(lambda: not read_metrics(proposer.metrics_url)[breaker], "Redis")
         redis = stack.enter_context(Redis(port=server.port))
         yield Hostile(proposer, redis, stack.enter_context(grpc.insecure_channel(proposer.address)))

@@ -150,7 +150,7 @@ async def test_port_that_never_answers_is_asked_once_and_then_left_alone(
         store = open_store(url, timeout_ms=50)
         with pytest.raises(StoreError, match=r"50 ms|Timeout"):
             await store.read({"a": 1})
-        assert REGISTRY.get_sample_value("optimist_proposer_breaker_open") == 1
+        assert REGISTRY.get_sample_value("optimist_proposer_redis_breaker_open") == 1
         before = REGISTRY.get_sample_value("optimist_proposer_redis_round_trips_total")
         with pytest.raises(StoreError, match="failed a moment ago"):
             await store.read({"a": 1})

@@ -30,7 +30,7 @@ def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
 
 
 def dropped() -> float:
-    return REGISTRY.get_sample_value("optimist_proposer_writes_dropped_total") or 0
+    return REGISTRY.get_sample_value("optimist_proposer_redis_writes_dropped_total") or 0
 
 
 class Store(MemoryStore):

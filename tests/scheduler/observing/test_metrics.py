@@ -24,8 +24,8 @@ async def test_what_happens_is_counted(
 ) -> None:
     worker.step_seconds = 0.002
     outcomes, labels = ("hit", "repaired", "discarded"), {"worker": f"127.0.0.1:{worker_port}"}
-    totals = ["tokens_total", "steps_total", "prefix_queries_total", "prefix_hits_total"]
-    totals += ["draft_width_count", "preschedule_saved_seconds_count"]
+    totals = ["delivered_tokens_total", "prefix_cache_queries_total", "prefix_cache_hits_total"]
+    totals += ["draft_tokens_per_row_count", "preschedule_saved_seconds_count"]
 
     def count() -> list[float]:
         kept = (read("preschedules_total", outcome=outcome)[0] for outcome in outcomes)
@@ -38,24 +38,28 @@ async def test_what_happens_is_counted(
             await ask(stub, predict(handle))
         stats = engine.scheduler.stats
         await until(lambda: read("plans_in_flight", **labels) == [0])
-        assert read("connected", "running", "waiting", **labels) == [1, 0, 0]
-        assert read("free_blocks", "blocks", **labels) == [32, 32]
+        assert read("worker_connected", "requests_running", "requests_waiting", **labels) == [
+            1,
+            0,
+            0,
+        ]
+        assert read("kv_cache_free_blocks", "kv_cache_blocks", **labels) == [32, 32]
     assert stats.num_prefix_hits == 4
     hits, repairs = stats.num_preschedule_hits, stats.num_preschedule_repairs
     assert [after - value for after, value in zip(count(), before, strict=True)] == [
-        *(40, worker.worker.num_steps, stats.num_prefix_queries, 4, stats.num_plans, hits),
+        *(40, stats.num_prefix_queries, 4, stats.num_plans, hits),
         *(hits, repairs, stats.preschedule_discards.total()),
     ]
-    assert REGISTRY.get_sample_value(PREFIX + "connected", labels) is None
+    assert REGISTRY.get_sample_value(PREFIX + "worker_connected", labels) is None
 
 
 def test_drafts_are_counted_by_source_and_position() -> None:
-    names = ["drafted_tokens_total", "accepted_tokens_total", "acceptance_rate_count"]
-    names += ["acceptance_rate_sum", "tokens_per_step_sum"]
+    names = ["drafted_tokens_total", "draft_acceptance_rate_count"]
+    names += ["draft_acceptance_rate_sum", "tokens_per_step_sum"]
     places = ["1", "2", "3", "16", "more"]
 
     def series(source: str) -> list[float]:
-        at = (read("accepted_at_total", source=source, position=place)[0] for place in places)
+        at = (read("accepted_tokens_total", source=source, position=place)[0] for place in places)
         return [*read(*names, source=source), *at]
 
     before = {source: series(source) for source in ("prediction", "eagle", "medusa")}
@@ -74,9 +78,9 @@ def test_drafts_are_counted_by_source_and_position() -> None:
         source: [after - value for after, value in zip(series(source), values, strict=True)]
         for source, values in before.items()
     }
-    assert grown["prediction"] == pytest.approx([20, 18, 1, 0.9, 19, 1, 1, 1, 1, 2])
-    assert grown["eagle"] == pytest.approx([8, 2, 1, 0.25, 2, 1, 1, 0, 0, 0])
-    assert grown["medusa"] == [0] * 10
+    assert grown["prediction"] == pytest.approx([20, 1, 0.9, 19, 1, 1, 1, 1, 2])
+    assert grown["eagle"] == pytest.approx([8, 1, 0.25, 2, 1, 1, 0, 0, 0])
+    assert grown["medusa"] == [0] * 9
 
 
 async def test_what_speculation_is_expected_to_bring_is_shown(proposer_port: int) -> None:
@@ -90,10 +94,10 @@ async def test_what_speculation_is_expected_to_bring_is_shown(proposer_port: int
         await ask(stub, add(1, PROMPT), predict(2))
         assert engine.scheduler.config.drafter == drafter
     for source in ("prediction", "quantised"):
-        assert read("effective_speedup", source=source)[0] > 0
+        assert read("draft_effective_speedup", source=source)[0] > 0
         assert read("verify_latency_seconds", source=source)[0] > 0
-    assert read("draft_latency_seconds", "overhead_ratio", source="prediction") == [0, 0]
-    (overhead,) = read("overhead_ratio", source="quantised")
+    assert read("draft_latency_seconds", "draft_overhead_ratio", source="prediction") == [0, 0]
+    (overhead,) = read("draft_overhead_ratio", source="quantised")
     latencies = read("draft_latency_seconds", "verify_latency_seconds", source="quantised")
     assert overhead == pytest.approx(latencies[0] / latencies[1])
     assert read("drafted_tokens_total", source="quantised")[0] > 0

@@ -118,7 +118,7 @@ def counter(name: str) -> float:
 
 
 async def test_repeats_go_on_to_the_limit_and_no_further(truth: list[int], stub: Stub) -> None:
-    before, call = counter("repeats"), stub.Execute()
+    before, call = counter("step_repeats"), stub.Execute()
     await call.write(start(num_repeats=4))
     await call.done_writing()
     responses = await read_all(call)
@@ -127,7 +127,7 @@ async def test_repeats_go_on_to_the_limit_and_no_further(truth: list[int], stub:
     assert [response.num_tokens for response in responses] == [5, 1, 1, 1, 1]
     assert all(response.idle_ns == 0 for response in responses)
     assert all(response.step_ns > 0 for response in responses)
-    assert counter("repeats") - before == 4
+    assert counter("step_repeats") - before == 4
 
 
 async def test_repeats_end_at_a_stop_token(truth: list[int], stub: Stub) -> None:

@@ -26,7 +26,7 @@ async def serve(settings: EngineSettings, flags: Sequence[str]) -> None:
         SetupError: It cannot start.
         RuntimeError: vLLM has ended.
     """
-    serve_metrics(settings.host, settings.metrics_port)
+    serve_metrics("engine", settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     signal = asyncio.create_task(until_signal())
     starting = asyncio.create_task(_start(settings, flags))
@@ -35,7 +35,7 @@ async def serve(settings: EngineSettings, flags: Sequence[str]) -> None:
         _end_at_once()
     llm = starting.result()
     try:
-        drafts = DraftMetrics("optimist_scheduler", "step") if settings.metrics_port else None
+        drafts = DraftMetrics("optimist_scheduler") if settings.metrics_port else None
         engine = Engine(llm, settings.max_num_waiting, drafts)
         # What vLLM has imported is never garbage; looking through it takes half a second.
         gc.collect()
@@ -51,7 +51,7 @@ async def serve(settings: EngineSettings, flags: Sequence[str]) -> None:
             for work in (
                 llm.serve(engine),
                 engine.run(),
-                watch_for_hangs(server, engine.seconds_at_work, settings.hang_seconds),
+                watch_for_hangs(server, engine.seconds_at_work, settings.hang_seconds, is_own=True),
             )
         ]
         # They end only with an error, which ends the process.

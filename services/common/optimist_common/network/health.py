@@ -1,6 +1,8 @@
 """Asks a service over gRPC whether it serves; also `python -m ...health HOST:PORT`."""
 
 import argparse
+import os
+import re
 import sys
 
 import grpc
@@ -16,7 +18,7 @@ def is_serving(address: str, timeout: float, service: str = "", tls: Tls | None 
     """Returns whether the server at `host:port` says SERVING; blocks for `timeout` seconds at most.
 
     A server that cannot be reached, or that answers too late, does not serve. `service` is empty
-    for the whole server, or `liveness`.
+    for the whole server, or `liveness` or `steps` (see `server.py`).
     """
     request = health_pb2.HealthCheckRequest(service=service)
     if tls is None:
@@ -35,9 +37,12 @@ def main(arguments: list[str]) -> int:
     """Runs the command line; returns 0 if the server serves, 1 if not, 2 for a wrong call."""
     parser = argparse.ArgumentParser("python -m optimist_common.network.health")
     parser.add_argument("address", metavar="HOST:PORT")
-    parser.add_argument("--service", default="", help="liveness; empty for the whole server")
+    parser.add_argument(
+        "--service", default="", help="liveness or steps; empty for the whole server"
+    )
     for name in ("cert", "key", "ca"):
-        parser.add_argument(f"--tls-{name}", default="", metavar="FILE", help="as the services'")
+        own = f"as the service's; else what OPTIMIST_<SERVICE>_TLS_{name.upper()} names"
+        parser.add_argument(f"--tls-{name}", default=_of_service(name), metavar="FILE", help=own)
     try:
         options = parser.parse_args(arguments)
         tls = load_tls(options.tls_cert, options.tls_key, options.tls_ca)
@@ -50,6 +55,13 @@ def main(arguments: list[str]) -> int:
         return 0
     print(f"{options.address} is not serving", file=sys.stderr)  # noqa: T201
     return 1
+
+
+def _of_service(name: str) -> str:
+    """Returns the file that the variables of the only service of a container name, or none."""
+    pattern = re.compile(f"OPTIMIST_[A-Z]+_TLS_{name.upper()}")
+    found = {value for key, value in os.environ.items() if pattern.fullmatch(key)}
+    return found.pop() if len(found) == 1 else ""
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ CANCEL_SECONDS = 5.0
 """Longest wait for calls that were cancelled."""
 LIVENESS = "liveness"
 """Name of the health service that says whether a process should be started again."""
+STEPS = "steps"
+"""Name of the one that says whether steps end, of this process or of those that it relies on."""
 
 SERVER_OPTIONS: list[tuple[str, int]] = [
     *OPTIONS,
@@ -38,7 +40,8 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 class GrpcServer:
     """A grpc.aio server with the health service; not serving until `set_serving(True)`.
 
-    Alive, by the name LIVENESS, it is from its start until `set_alive(False)`.
+    By the name LIVENESS it is alive from its start until `set_alive(False)`; by the name STEPS its
+    steps end until `set_stuck(True)`.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class GrpcServer:
         """
         await self.set_serving(serving=False)
         await self.set_alive(alive=True)
+        await self.set_stuck(stuck=False)
         # gRPC would print lines of its own.
         require_free(self._host, self._port)
         address = join_address(self._host, self._port)
@@ -90,6 +94,10 @@ class GrpcServer:
     async def set_alive(self, *, alive: bool) -> None:
         """Sets what the health service answers by the name LIVENESS."""
         await self._set(LIVENESS, alive)
+
+    async def set_stuck(self, *, stuck: bool) -> None:
+        """Sets what the health service answers by the name STEPS."""
+        await self._set(STEPS, not stuck)
 
     async def _set(self, name: str, good: bool) -> None:
         status = health_pb2.HealthCheckResponse
@@ -162,12 +170,22 @@ def run_service(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def watch_for_hangs(
-    server: GrpcServer, seconds_at_work: Callable[[], float], hang_seconds: float
+    server: GrpcServer,
+    seconds_at_work: Callable[[], float],
+    hang_seconds: float,
+    *,
+    is_own: bool,
 ) -> None:
-    """Takes a service off, and says that it is not alive, while a step takes too long.
+    """Takes a service off, and says that its steps do not end, while one takes too long.
 
-    Returns never. The server must be serving; `seconds_at_work` returns how long the running step
-    has taken, 0 if none runs, and a step of more than `hang_seconds` is taken for stuck.
+    Returns never. The server must be serving.
+
+    Args:
+        server: Of the service.
+        seconds_at_work: Returns how long the running step has taken, 0 if none runs.
+        hang_seconds: A step of more is taken for stuck.
+        is_own: Whether the process runs the steps itself. It is not alive then either: starting it
+            again mends it.
     """
     hangs = False
     while True:
@@ -181,5 +199,7 @@ async def watch_for_hangs(
         else:
             logger.warning("steps end again")
         # Who hears that it serves no more can ask whether it hangs.
-        await server.set_alive(alive=not hangs)
+        if is_own:
+            await server.set_alive(alive=not hangs)
+        await server.set_stuck(stuck=hangs)
         await server.set_serving(serving=not hangs)

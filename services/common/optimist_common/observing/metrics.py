@@ -1,10 +1,18 @@
 """Prometheus metrics: served over HTTP, and what drafts were worth."""
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import NamedTuple
 
 import numpy as np
-from prometheus_client import Counter, Histogram, start_http_server
+from prometheus_client import (
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    start_http_server,
+)
 
 from optimist_common.columns import Int32Column
 from optimist_common.drafts import DraftSource
@@ -19,8 +27,15 @@ _RATES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
 _TOKENS = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 
 
-def serve_metrics(host: str, port: int) -> None:
-    """Serves the process's metrics at http://host:port/metrics; port 0 serves none.
+def show_build(service: str, registry: CollectorRegistry = REGISTRY) -> None:
+    """Adds what the process is to its metrics."""
+    labels = {"service": service, "version": version("optimist")}
+    text = "1, with the release as a label"
+    Gauge("optimist_build_info", text, labels, registry=registry).labels(**labels).set(1)
+
+
+def serve_metrics(service: str, host: str, port: int) -> None:
+    """Serves the metrics of a service at http://host:port/metrics; port 0 serves none.
 
     Raises:
         SetupError: The port is taken or the host unknown.
@@ -34,6 +49,7 @@ def serve_metrics(host: str, port: int) -> None:
             f"cannot listen on {join_address(host, port)} for metrics: {error.strerror}; "
             "choose another --metrics-port"
         ) from None
+    show_build(service)
 
 
 class DraftTotals(NamedTuple):
@@ -52,8 +68,7 @@ class _Series(NamedTuple):
 
     rows: Counter
     drafted: Counter
-    accepted: Counter
-    accepted_at: list[Counter]
+    accepted: list[Counter]
     """See `_POSITIONS`."""
     rate: Histogram
     tokens: Histogram
@@ -62,21 +77,20 @@ class _Series(NamedTuple):
 class DraftMetrics:
     """Counters and histograms of one service, with a series for each source."""
 
-    def __init__(self, prefix: str, unit: str) -> None:
-        """Registers them, with names of a prefix; `unit` is what the service calls a pass."""
+    def __init__(self, prefix: str) -> None:
+        """Registers them, with names of a prefix."""
         labels = ["source"]
         self._rows = Counter(f"{prefix}_drafted_rows", "Rows of passes that had drafts", labels)
         self._drafted = Counter(f"{prefix}_drafted_tokens", "Drafts that were verified", labels)
-        self._accepted = Counter(f"{prefix}_accepted_tokens", "Drafts that were accepted", labels)
-        self._accepted_at = Counter(
-            f"{prefix}_accepted_at",
-            "Drafts that were accepted, by their position among those of their row and pass",
+        self._accepted = Counter(
+            f"{prefix}_accepted_tokens",
+            "Drafts that were accepted, by their position in their row: 1 to 16 or more",
             ["source", "position"],
         )
         share = "Accepted share of the drafts of a pass"
-        self._rate = Histogram(f"{prefix}_acceptance_rate", share, labels, buckets=_RATES)
+        self._rate = Histogram(f"{prefix}_draft_acceptance_rate", share, labels, buckets=_RATES)
         self._tokens = Histogram(
-            f"{prefix}_tokens_per_{unit}",
+            f"{prefix}_tokens_per_step",
             "New tokens per row that drafts, mean of a pass, by where its drafts came from",
             labels,
             buckets=_TOKENS,
@@ -89,20 +103,20 @@ class DraftMetrics:
         drafted: Int32Column,
         accepted: Int32Column,
         emitted: Int32Column,
-    ) -> dict[DraftSource, int]:
-        """Counts the rows of a pass, `[num_rows]` each; returns how many rows each source drafted.
+    ) -> None:
+        """Counts the rows of a pass, `[num_rows]` each.
 
         Of each row these are its DraftSource, the drafts that were verified, how many of them were
         accepted, and the new tokens.
         """
         counts = np.bincount(sources)
-        found = {DraftSource(n): int(counts[n]) for n in np.flatnonzero(counts).tolist() if n}
-        for source, num_rows in found.items():
-            rows = sources == int(source)
-            series = self._find_series(source)
-            series.rows.inc(num_rows)
+        for source in np.flatnonzero(counts).tolist():
+            if source == DraftSource.TARGET:
+                continue
+            rows = sources == source
+            series = self._find_series(DraftSource(source))
+            series.rows.inc(int(counts[source]))
             _observe(series, drafted[rows], accepted[rows], emitted[rows])
-        return found
 
     def _find_series(self, source: DraftSource) -> _Series:
         # Labels take longer to look up than numbers to add.
@@ -111,8 +125,7 @@ class DraftMetrics:
             self._series[source] = _Series(
                 self._rows.labels(label),
                 self._drafted.labels(label),
-                self._accepted.labels(label),
-                [self._accepted_at.labels(label, position) for position in _POSITIONS],
+                [self._accepted.labels(label, position) for position in _POSITIONS],
                 self._rate.labels(label),
                 self._tokens.labels(label),
             )
@@ -120,15 +133,14 @@ class DraftMetrics:
 
     def totals(self) -> DraftTotals:
         """Returns what was counted, all sources together."""
-        at_positions = [0] * NUM_POSITIONS
-        for position, count in _samples(self._accepted_at, "position"):
-            if position != _POSITIONS[-1]:
-                at_positions[int(position) - 1] += count
+        accepted = dict.fromkeys(_POSITIONS, 0)
+        for position, count in _samples(self._accepted, "position"):
+            accepted[position] += count
         return DraftTotals(
             num_rows=sum(count for _, count in _samples(self._rows, "source")),
             num_drafted=sum(count for _, count in _samples(self._drafted, "source")),
-            num_accepted=sum(count for _, count in _samples(self._accepted, "source")),
-            num_accepted_at=at_positions,
+            num_accepted=sum(accepted.values()),
+            num_accepted_at=list(accepted.values())[:NUM_POSITIONS],
         )
 
 
@@ -137,14 +149,13 @@ def _observe(
 ) -> None:
     num_drafted, num_accepted = int(drafted.sum()), int(accepted.sum())
     series.drafted.inc(num_drafted)
-    series.accepted.inc(num_accepted)
     series.rate.observe(num_accepted / num_drafted)
     series.tokens.observe(float(emitted.mean()))
     # A row that has accepted n drafts has accepted one at each position up to n.
     ends = np.bincount(accepted, minlength=NUM_POSITIONS + 2)
     reached = ends[::-1].cumsum()[::-1][1:].tolist()
     by_position = [*reached[:NUM_POSITIONS], sum(reached[NUM_POSITIONS:])]
-    for counter, count in zip(series.accepted_at, by_position, strict=True):
+    for counter, count in zip(series.accepted, by_position, strict=True):
         if count:
             counter.inc(count)
 

@@ -1,7 +1,7 @@
 """Probes, metrics, and the administration, which is for admin keys only.
 
 POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /health, /ready,
-/startup, /live, /version and /metrics.
+/live, /version and /metrics.
 """
 
 import asyncio
@@ -169,14 +169,12 @@ class Health:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._was_ready = False
 
     def unready_reason(self) -> str | None:
         """Returns why requests cannot be served now, or None if they can: of one model."""
         if self._service.admission.is_closed:
             return "the server is shutting down"
         pools = self._service.pools
-        self._was_ready = self._was_ready or any(pool.connected for pool in pools)
         reasons = self.unavailable_models()
         if len(reasons) < len(pools):
             return None
@@ -189,11 +187,6 @@ class Health:
         reasons = {name: one.unready_reason() for name, one in self._service.models.items()}
         return {name: reason for name, reason in reasons.items() if reason is not None}
 
-    def is_hung(self) -> bool:
-        """Returns whether the engine of every scheduler that is connected is stuck."""
-        hung = [pool.is_hung for pool in self._service.pools if pool.connected]
-        return bool(hung) and all(hung)
-
     def schedulers(self) -> dict[str, int]:
         """Returns how many schedulers there are, and in what state."""
         pools = self._service.pools
@@ -203,11 +196,6 @@ class Health:
             "connected": len(connected),
             "sound": sum(client.is_sound for client in connected),
         }
-
-    def unstarted_reason(self) -> str | None:
-        """Returns why requests could never be served yet, or None once they could."""
-        reason = self.unready_reason()
-        return None if self._was_ready else reason
 
 
 def health_router(service: Service, health: Health) -> APIRouter:
@@ -232,18 +220,13 @@ def health_router(service: Service, health: Health) -> APIRouter:
         """Answers as /health does."""
         return _answer(health.unready_reason())
 
-    @router.get("/startup")
-    async def startup() -> Response:
-        """Answers 503 until a scheduler has been reached, and 200 ever after."""
-        return _answer(health.unstarted_reason())
-
     @router.get("/live")
     async def live() -> Response:
-        """Answers 503 with the reason if the engine of every scheduler hangs, else 200.
+        """Answers 200: a process that is stopped, or whose event loop is stuck, gives no answer.
 
-        That this process lives shows in its answer: a stuck event loop gives none.
+        Nothing else is asked: to start the gateway again mends no scheduler.
         """
-        return _answer("the engine hangs" if health.is_hung() else None)
+        return _answer(None)
 
     @router.get("/version")
     async def optimist_version() -> Response:

@@ -4,12 +4,14 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from optimist_common.observing.metrics import show_build
 from optimist_gateway.core.answer.output import Usage
 
 MODEL = "model"
@@ -69,6 +71,7 @@ class GatewayMetrics:
         self._models = models
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        show_build("gateway", self.registry)
         self.requests = self._counter(
             "requests",
             "Requests by endpoint and outcome: an HTTP status, `disconnected` or `broken_stream`",
@@ -76,24 +79,26 @@ class GatewayMetrics:
             "outcome",
         )
         self.refusals = self._counter(
-            "refusals", "Requests that were answered with an error, by its code", "reason"
+            "requests_refused",
+            "Requests that were answered with an error of a status but 500, by its code",
+            "reason",
         )
         self.finished = self._counter(
-            "finished",
-            "Choices by why they ended: stop, length, stop_string, error (those that "
-            "failed) or abort (those that were not wanted any more)",
+            "requests_finished",
+            "Requests, each choice counted, by why they ended: stop, length, stop_string, error "
+            "(those that failed) or abort (those that were not wanted any more)",
             MODEL,
             "reason",
         )
         self.running = self._gauge(
-            "requests_running",
+            "requests_in_flight",
             "Requests, each choice counted, that the scheduler works on or that wait there",
         )
         self.waiting = self._gauge(
-            "requests_waiting", "Choices among those without their first token yet"
+            "requests_without_token", "Those among them without their first token yet"
         )
         self.prompt_tokens = self._model_counter("prompt_tokens", "Tokens of prompts")
-        self.completion_tokens = self._model_counter("completion_tokens", "Tokens of answers")
+        self.completion_tokens = self._model_counter("generation_tokens", "Tokens of answers")
         self.accepted_prediction_tokens = self._model_counter(
             "accepted_prediction_tokens", "Predicted tokens that were verified and kept"
         )
@@ -104,10 +109,12 @@ class GatewayMetrics:
             "request_prompt_tokens", "Tokens of a request's prompt", _TOKENS
         )
         self.request_completion_tokens = self._model_histogram(
-            "request_completion_tokens", "Tokens of a request's answers together", _TOKENS
+            "request_generation_tokens", "Tokens of a request's answers together", _TOKENS
         )
         self.queue = self._model_histogram(
-            "queue_seconds", "Time for which a choice waited for a slot at the scheduler", _SECONDS
+            "request_queue_seconds",
+            "Time for which a choice waited for a slot at the scheduler",
+            _SECONDS,
         )
         self.time_to_first_token = self._model_histogram(
             "time_to_first_token_seconds",
@@ -122,19 +129,26 @@ class GatewayMetrics:
             self.registry,
         )
         self.time_per_output_token = self._model_histogram(
-            "time_per_output_token_seconds",
+            "request_time_per_output_token_seconds",
             "Mean time per token after the first of a choice",
             _TOKEN_SECONDS,
         )
         self.end_to_end = self._model_histogram(
-            "end_to_end_seconds", "From the parsed request to the end of its answer", _SECONDS
+            "request_seconds", "From the parsed request to the end of its answer", _SECONDS
         )
         self.event_loop_delay = self._histogram(
             "event_loop_delay_seconds",
             "How much later than it was due a timer ran, every half second",
             _DELAYS,
         )
-        self.tasks = self._gauge("tasks", "Tasks of the event loop, counted every half second")
+        self.tasks = self._gauge(
+            "event_loop_tasks", "Tasks of the event loop, counted every half second"
+        )
+
+    def count_refusal(self, status: int, reason: str) -> None:
+        """Counts a request that ends with an error; one of our own making was not refused."""
+        if status != HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.refusals.labels(reason).inc()
 
     def count_answer(self, model: str, usage: Usage, seconds: float) -> None:
         """Adds the account of one request to a model, and how long it took."""

@@ -13,7 +13,7 @@ from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Peer
 from optimist_common.network.mailbox import Mailbox
-from optimist_common.network.server import LIVENESS
+from optimist_common.network.server import STEPS
 from optimist_gateway.core.answer.output import FinishReason
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.schedulers.messages import find_used, read_description, read_outputs
@@ -261,7 +261,7 @@ class PeerHealth:
         """Follows the scheduler; returns never."""
         stub = health_pb2_grpc.HealthStub(channel)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch(stub, LIVENESS, self._note_hung))
+            tasks.create_task(self._watch(stub, STEPS, self._note_hung))
             tasks.create_task(self._watch(stub, "", self._note_draining))
 
     async def _watch(

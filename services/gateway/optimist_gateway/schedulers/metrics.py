@@ -44,7 +44,7 @@ class SchedulerCollector(Collector):
             labels=[MODEL],
         )
         resumed = CounterMetricFamily(
-            "optimist_gateway_resumed_requests",
+            "optimist_gateway_requests_resumed",
             "How often a request that lost its scheduler went on at another, or when it was back",
             labels=[MODEL],
         )

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 CHECK_SECONDS = 1.0
 """How often is looked whether a file has changed."""
 
-PROBES = frozenset({"/health", "/live", "/ready", "/startup"})
+PROBES = frozenset({"/health", "/live", "/ready"})
 """Paths that need no key."""
 
 MAX_KEYS = 1024

@@ -18,7 +18,6 @@ from optimist_scheduler.core.base.values import (
     ReportedPositions,
     StepOutputs,
 )
-from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
 from optimist_scheduler.workers.translate import (
@@ -108,7 +107,6 @@ class Delivery:
         queue_us: dict[str, int] = {}
         for end in ended:
             queue_us[end.request_id] = self._watch.end(end)
-            metrics.FINISHED.labels(end.finished.reason.value).inc()
             self._proposers.close(end.request_id)
             if (stream := self._streams.get(end.owner)) is not None:
                 stream.remove(end.handle)
@@ -116,7 +114,6 @@ class Delivery:
 
     def reject(self, stream: GatewayStream, handle: int, finished: Finished) -> None:
         """Sends the end of a request that was not added."""
-        metrics.FINISHED.labels(finished.reason.value).inc()
         message = finished_message(handle, finished)
         self.send(stream, scheduler_pb2.ConnectResponse(finished=[message]))
 

@@ -11,43 +11,38 @@ from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 
 CONNECTED = Gauge(
-    "optimist_scheduler_connected", "Whether a worker takes plans: 1 or 0", ["worker"]
+    "optimist_scheduler_worker_connected", "Whether a worker takes plans: 1 or 0", ["worker"]
 )
-RUNNING = Gauge("optimist_scheduler_running", "Requests with a slot", ["worker"])
-WAITING = Gauge("optimist_scheduler_waiting", "Requests without a slot", ["worker"])
-FREE_BLOCKS = Gauge("optimist_scheduler_free_blocks", "KV blocks that no request owns", ["worker"])
-BLOCKS = Gauge("optimist_scheduler_blocks", "KV blocks of a worker", ["worker"])
+RUNNING = Gauge("optimist_scheduler_requests_running", "Requests with a slot", ["worker"])
+WAITING = Gauge("optimist_scheduler_requests_waiting", "Requests without a slot", ["worker"])
+FREE_BLOCKS = Gauge(
+    "optimist_scheduler_kv_cache_free_blocks", "KV blocks that no request owns", ["worker"]
+)
+BLOCKS = Gauge("optimist_scheduler_kv_cache_blocks", "KV blocks of a worker", ["worker"])
 PLANS_IN_FLIGHT = Gauge("optimist_scheduler_plans_in_flight", "Plans at a worker", ["worker"])
-STEPS = Counter("optimist_scheduler_steps", "Runs of plans by workers, repeats included")
-TOKENS = Counter("optimist_scheduler_tokens", "Tokens delivered")
+TOKENS = Counter(
+    "optimist_scheduler_delivered_tokens", "Tokens delivered to gateways, as they come"
+)
 DRAFT_WIDTH = Histogram(
-    "optimist_scheduler_draft_width",
+    "optimist_scheduler_draft_tokens_per_row",
     "Drafts per row, mean of a plan",
     buckets=(0, 1, 2, 4, 8, 16, 32, 64, 128),
 )
-WORKER_IDLE = Counter(
-    "optimist_scheduler_worker_idle_seconds", "Time for which workers waited for plans"
-)
-QUEUE_SECONDS = Histogram(
-    "optimist_scheduler_queue_seconds",
-    "How long requests waited for their first slot",
-    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
-)
-FINISHED = Counter("optimist_scheduler_finished", "Requests that ended", ["reason"])
 WORKER_LOSSES = Counter("optimist_scheduler_worker_losses", "Times a worker's stream broke")
 INTERNAL_ERRORS = Counter(
     "optimist_scheduler_internal_errors",
     "Errors of the scheduler itself, each of which ended the requests of one worker",
 )
 MOVED = Counter(
-    "optimist_scheduler_moved_requests",
+    "optimist_scheduler_requests_moved",
     "Requests that went on at another worker, or at one that came back",
 )
-PROPOSER_WAITS = Counter("optimist_scheduler_proposer_waits", "Waits for a proposer's answer")
 PROPOSER_IDLE_WAITS = Counter(
     "optimist_scheduler_proposer_idle_waits", "Waits after which the worker had nothing to run"
 )
-PROPOSER_LATE = Counter("optimist_scheduler_proposer_late", "Waits that ended without it")
+PROPOSER_LATE_WAITS = Counter(
+    "optimist_scheduler_proposer_late_waits", "Waits that ended without it"
+)
 PROPOSER_WAIT_SECONDS = Histogram(
     "optimist_scheduler_proposer_wait_seconds",
     "How long steps waited for a proposer's answer",
@@ -60,7 +55,7 @@ PROPOSER_REFUSALS = Counter(
     "optimist_scheduler_proposer_refusals", "Requests that a proposer would not follow"
 )
 WINDOWS = Counter(
-    "optimist_scheduler_windows",
+    "optimist_scheduler_windows_received",
     "Windows from proposers: taken, late (the output had gone on otherwise) or refused",
     ["outcome"],
 )
@@ -84,23 +79,24 @@ PRESCHEDULE_SAVED = Histogram(
     buckets=(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01),
 )
 PREEMPTIONS = Counter("optimist_scheduler_preemptions", "Requests that lost their blocks")
-REPEATS = Counter("optimist_scheduler_repeats", "Results of repeated runs of a plan")
-STARVED = Counter("optimist_scheduler_starved", "Requests that went first because they starved")
+STARVED = Counter(
+    "optimist_scheduler_requests_starved", "Requests that went first because they starved"
+)
 FOLLOWED = Gauge(
-    "optimist_scheduler_followed",
+    "optimist_scheduler_requests_followed",
     "Running requests that proposers follow: awake, or resting because that gains little",
     ["worker", "state"],
 )
-RESTED = Counter("optimist_scheduler_rested", "Times a request that was followed in vain rested")
-WOKEN = Counter("optimist_scheduler_woken", "Times a window woke a request that rested")
-PREFIX_QUERIES = Counter("optimist_scheduler_prefix_queries", "Tokens looked up in the cache")
-PREFIX_HITS = Counter("optimist_scheduler_prefix_hits", "Tokens that the cache held")
+RESTED = Counter(
+    "optimist_scheduler_requests_rested", "Times a request that was followed in vain rested"
+)
+WOKEN = Counter("optimist_scheduler_requests_woken", "Times a window woke a request that rested")
+PREFIX_QUERIES = Counter("optimist_scheduler_prefix_cache_queries", "Tokens looked up in the cache")
+PREFIX_HITS = Counter("optimist_scheduler_prefix_cache_hits", "Tokens that the cache held")
 
-DRAFTS = DraftMetrics("optimist_scheduler", "step")
-DRAFT_SECONDS = Counter("optimist_scheduler_draft_seconds", "Time that the drafter took")
-VERIFY_SECONDS = Counter("optimist_scheduler_verify_seconds", "Time of passes without the drafter")
+DRAFTS = DraftMetrics("optimist_scheduler")
 SPEEDUP = Gauge(
-    "optimist_scheduler_effective_speedup",
+    "optimist_scheduler_draft_effective_speedup",
     "Expected tokens per time with drafts over those without, from rates, widths and costs",
     ["source"],
 )
@@ -113,7 +109,7 @@ VERIFY_LATENCY = Gauge(
     "optimist_scheduler_verify_latency_seconds", "Expected time of that pass itself", ["source"]
 )
 OVERHEAD_RATIO = Gauge(
-    "optimist_scheduler_overhead_ratio",
+    "optimist_scheduler_draft_overhead_ratio",
     "Expected time of the drafter relative to that of the pass",
     ["source"],
 )
@@ -130,7 +126,6 @@ _TOTALS = {
     "num_recomputed_rows": PRESCHEDULED_ROWS.labels("recomputed"),
     "num_added_rows": PRESCHEDULED_ROWS.labels("added"),
     "num_preemptions": PREEMPTIONS,
-    "num_repeats": REPEATS,
     "num_starved": STARVED,
     "num_rested": RESTED,
     "num_woken": WOKEN,
@@ -157,8 +152,7 @@ class StatsMetrics:
         self._num_kept_rows = 0
         self._num_hits = 0
         # What is not shown yet.
-        self._num_turns = self._num_steps = self._num_tokens = 0
-        self._idle_ns = self._draft_ns = self._verify_ns = 0
+        self._num_turns = self._num_tokens = 0
         self._draft_widths: list[float] = []
         self._saved_seconds: list[float] = []
         self._next_estimate = 0
@@ -188,11 +182,7 @@ class StatsMetrics:
 
     def observe_result(self, result: StepResult, outputs: StepOutputs) -> None:
         """Takes a run of a plan, for the next `update`."""
-        self._num_steps += 1
         self._num_tokens += len(outputs.token_ids)
-        self._idle_ns += result.idle_ns
-        self._draft_ns += result.draft_ns
-        self._verify_ns += max(result.step_ns - result.draft_ns, 0)
         observe_drafts(result)
 
     def take_turn(self, scheduler: Scheduler) -> None:
@@ -240,17 +230,12 @@ class StatsMetrics:
                 self._discards[reason] = total
 
     def _show_steps(self) -> None:
-        STEPS.inc(self._num_steps)
         TOKENS.inc(self._num_tokens)
-        WORKER_IDLE.inc(self._idle_ns / 1e9)
-        DRAFT_SECONDS.inc(self._draft_ns / 1e9)
-        VERIFY_SECONDS.inc(self._verify_ns / 1e9)
         for width in self._draft_widths:
             DRAFT_WIDTH.observe(width)
         for seconds in self._saved_seconds:
             PRESCHEDULE_SAVED.observe(seconds)
-        self._num_steps = self._num_tokens = 0
-        self._idle_ns = self._draft_ns = self._verify_ns = 0
+        self._num_tokens = 0
         self._draft_widths.clear()
         self._saved_seconds.clear()
 

@@ -8,7 +8,6 @@ from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import AttributeValue, Span, Tracer
 from optimist_scheduler.core.base.values import Ended, Finished, FinishReason, StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
-from optimist_scheduler.observing import metrics
 
 _FAILURES = (FinishReason.REFUSED, FinishReason.OVERLOADED, FinishReason.ERROR)
 
@@ -46,9 +45,7 @@ class RequestWatch:
             if watched is None:
                 continue
             if not watched.queue_us:
-                seconds = max(now - watched.added, 1e-6)
-                watched.queue_us = round(seconds * 1e6)
-                metrics.QUEUE_SECONDS.observe(seconds)
+                watched.queue_us = max(round((now - watched.added) * 1e6), 1)
             if watched.span is not None:
                 cached = len(admission.cached_blocks) // INT32_BYTES
                 watched.span.event("admitted", {"optimist.num_cached_blocks": cached})

@@ -454,11 +454,10 @@ class WindowWaits:
             is_in_vain: Whether answers were still due.
         """
         if is_in_vain:
-            metrics.PROPOSER_LATE.inc()
+            metrics.PROPOSER_LATE_WAITS.inc()
             self.num_late += 1
         if is_over and not wait.costs_nothing:
             self._budget.observe(seconds, wait.timeout)
-        metrics.PROPOSER_WAITS.inc()
         metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
         self.num_waits += 1
         self.seconds += seconds

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 async def serve(settings: SchedulerSettings) -> None:
     """Serves until a signal; raises SetupError if it cannot start."""
-    serve_metrics(settings.host, settings.metrics_port)
+    serve_metrics("scheduler", settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
     fleet = Fleet(settings, tracer)
@@ -50,4 +50,6 @@ async def _run(fleet: Fleet, server: GrpcServer, hang_seconds: float) -> None:
         tasks.create_task(fleet.run())
         await fleet.until_reached()
         await server.set_serving(serving=True)
-        tasks.create_task(watch_for_hangs(server, fleet.seconds_at_work, hang_seconds))
+        # Of workers, of which each is started again by itself.
+        watching = watch_for_hangs(server, fleet.seconds_at_work, hang_seconds, is_own=False)
+        tasks.create_task(watching)

@@ -6,30 +6,29 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import from_bytes
-from optimist_common.observing.metrics import DraftMetrics
+from optimist_common.drafts import DraftSource
 from optimist_common.observing.tracing import OFF, Span, Tracer
 from optimist_worker.core.plan import StepResult
 
 MIXED = "mixed"
 """Label of passes whose rows have drafts of several sources."""
+IN_VAIN = "none"
+"""Label of passes in which drafting brought no drafts."""
 
 _SECONDS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
-DRAFTS = DraftMetrics("optimist_worker", "pass")
 DRAFT_SECONDS = Histogram(
     "optimist_worker_draft_seconds",
-    "Time that drafting took in a pass that has drafts",
+    "Time that the drafter took in a pass that drafted",
     ["source"],
     buckets=_SECONDS,
 )
 VERIFY_SECONDS = Histogram(
     "optimist_worker_verify_seconds",
-    "Time of a pass that has drafts, without that of drafting",
+    "Time of such a pass without that of the drafter",
     ["source"],
     buckets=_SECONDS,
 )
-
-
 STEP_SECONDS = Histogram(
     "optimist_worker_step_seconds",
     "Time from plan to result",
@@ -40,12 +39,13 @@ STEP_TOKENS = Histogram(
     "Tokens fed per forward pass, drafts included",
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
 )
-REPEATS = Counter("optimist_worker_repeats", "Plans run again because no newer one had arrived")
+REPEATS = Counter(
+    "optimist_worker_step_repeats", "Plans run again because no newer one had arrived"
+)
 IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with nothing to run")
-ROWS = Counter("optimist_worker_rows", "Rows of all runs")
+ROWS = Counter("optimist_worker_step_rows", "Rows of all runs")
 ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
 DRAFTER_ERRORS = Counter("optimist_worker_drafter_errors", "Errors that cost drafts")
-EMITTED_TOKENS = Counter("optimist_worker_emitted_tokens", "Tokens emitted")
 REPLACED_KERNELS = Gauge(
     "optimist_worker_replaced_kernels",
     "1 for a kernel that plain PyTorch replaces, or cuda_graphs that eager steps do, since it "
@@ -63,15 +63,11 @@ def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -
     IDLE_SECONDS.inc(idle_seconds)
     ROWS.inc(len(result.slots))
     ROW_ERRORS.inc(len(result.errors))
-    EMITTED_TOKENS.inc(len(result.token_ids))
-    found = DRAFTS.observe(
-        result.draft_sources,
-        result.num_drafted_tokens,
-        result.num_accepted_tokens,
-        result.num_emitted_tokens,
-    )
-    if found:
-        label = next(iter(found)).label if len(found) == 1 else MIXED
+    sources = set(result.draft_sources.tolist()) - {int(DraftSource.TARGET)}
+    if sources or result.draft_ns:
+        label = IN_VAIN if not sources else MIXED
+        if len(sources) == 1:
+            label = DraftSource(sources.pop()).label
         draft_seconds = result.draft_ns / 1e9
         DRAFT_SECONDS.labels(label).observe(draft_seconds)
         VERIFY_SECONDS.labels(label).observe(max(step_seconds - draft_seconds, 0.0))

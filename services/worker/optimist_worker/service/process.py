@@ -202,7 +202,7 @@ def _build_engine(
 
 async def serve(settings: WorkerSettings, loaded: LoadedWorker) -> None:
     """Serves until a signal; raises SetupError if it cannot listen."""
-    serve_metrics(settings.host, settings.metrics_port)
+    serve_metrics("worker", settings.host, settings.metrics_port)
     server = GrpcServer(settings.host, settings.port, settings.tls())
     tracer = settings.tracer()
     spans = RequestSpans(tracer, of_passes=settings.trace_passes)
@@ -212,7 +212,7 @@ async def serve(settings: WorkerSettings, loaded: LoadedWorker) -> None:
     await server.set_serving(serving=True)
     logger.info("serving on %s:%d", settings.host, port)
     watching = asyncio.create_task(
-        watch_for_hangs(server, servicer.seconds_at_work, settings.hang_seconds)
+        watch_for_hangs(server, servicer.seconds_at_work, settings.hang_seconds, is_own=True)
     )
     await until_signal()
     watching.cancel()

@@ -230,7 +230,7 @@ async def test_a_bug_is_not_shown(
 
 async def test_calls_are_counted(inference: AsyncClient, gateway: Gateway) -> None:
     name = 'requests_total{endpoint="/optimist.v1.Inference/Generate",outcome='
-    names = [f'{name}"200"}}', f'{name}"400"}}', 'refusals_total{reason="invalid_value"}']
+    names = [f'{name}"200"}}', f'{name}"400"}}', 'requests_refused_total{reason="invalid_value"}']
     before = await gateway.figures()
     gateway.say("ok")
     await inference.generate("Hello").result()

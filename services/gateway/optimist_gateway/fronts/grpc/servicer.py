@@ -103,7 +103,7 @@ class Authentication(grpc.aio.ServerInterceptor):
 
     def _refusal(self, error: ApiError) -> _Handler:
         self._metrics.requests.labels("none", str(error.status)).inc()
-        self._metrics.refusals.labels(str(error.code)).inc()
+        self._metrics.count_refusal(error.status, str(error.code))
 
         async def refuse(_request: Any, context: Context) -> None:
             await abort(context, error)
@@ -169,7 +169,7 @@ class InferenceServicer:
                     yield event
         except ApiError as error:
             record.outcome, record.error = str(error.status), error.code or str(error.status)
-            self._service.metrics.refusals.labels(record.error).inc()
+            self._service.metrics.count_refusal(error.status, record.error)
             await abort(context, error)
         except Exception:
             logger.exception("a call failed")

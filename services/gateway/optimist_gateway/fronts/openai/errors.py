@@ -60,7 +60,7 @@ def error_response(
     """
     metrics.requests.labels(endpoint, str(error.status)).inc()
     current_record().error = reason = error.code or str(error.status)
-    metrics.refusals.labels(reason).inc()
+    metrics.count_refusal(error.status, reason)
     headers = {}
     if error.status in (429, 503):
         seconds = RETRY_SECONDS if error.retry_seconds is None else error.retry_seconds
