@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -55,29 +53,6 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
 def test_wrong_value_names_its_flag(arguments: list[str], message: str) -> None:
     with pytest.raises(SetupError, match=message):
         load_settings(ProposerSettings, arguments)
-
-
-WITHOUT_RAPIDFUZZ = """
-import sys
-sys.modules["rapidfuzz"] = None
-import optimist_proposer.__main__
-from optimist_common.errors import run_or_explain
-from optimist_proposer.service import build_following
-from optimist_proposer.settings import ProposerSettings
-from optimist_aligner.text.vocabulary import Vocabulary
-for algorithm in ("auto", "line"):
-    settings = ProposerSettings(model="x", algorithm=algorithm)
-    start = lambda: build_following(settings, Vocabulary(["a", "\\n"]), None)
-    print(algorithm, run_or_explain("optimist proposer", start))
-"""
-
-
-def test_only_the_algorithm_that_calls_rapidfuzz_needs_it() -> None:
-    command = [sys.executable, "-c", WITHOUT_RAPIDFUZZ]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == ["auto 0", "line 2"]
-    assert result.stderr.startswith("optimist proposer: --algorithm: line needs RapidFuzz: ")
-    assert len(result.stderr.splitlines()) == 1
 
 
 def test_texts_of_a_vocabulary(tmp_path: Path) -> None:

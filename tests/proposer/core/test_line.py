@@ -1,10 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rapidfuzz.distance import LCSseq
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
+from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower, common_length
 from tests.proposer.text import NEWLINES, as_text, followed, texts, tokens
 
 LINE = LineAlgorithm(NEWLINES)
@@ -129,3 +130,11 @@ def test_evidence_is_what_matched_since_the_line_began() -> None:
     assert list(values) == pytest.approx([6 / 7, 6 / 8])
     assert list(follower.propose(9, 0.0).positions) == list(range(6, 15))
     assert len(follower.propose(64, 0.5)) == 6
+
+
+few_items = st.lists(st.integers(0, 5), max_size=80)
+
+
+@given(few_items, few_items)
+def test_common_length_is_that_of_rapidfuzz(one: list[int], other: list[int]) -> None:
+    assert common_length(one, other) == LCSseq.similarity(one, other)

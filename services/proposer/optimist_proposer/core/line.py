@@ -25,8 +25,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence, Set
 
-from rapidfuzz.distance import LCSseq
-
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import FLOAT32, Draft
 from optimist_aligner.text.lines import line_starts
@@ -34,6 +32,22 @@ from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
 START_EVIDENCE = 256
 """Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns the length of the longest common subsequence.
+
+    A row of the table is one number, a bit for each item of `one` [H. Hyyrö, "Bit-parallel
+    LCS-length computation revisited", 2004].
+    """
+    places: dict[int, int] = {}
+    for index, item in enumerate(one):
+        places[item] = places.get(item, 0) | 1 << index
+    whole = row = (1 << len(one)) - 1
+    for item in other:
+        found = row & places.get(item, 0)
+        row = (row + found) | (row - found)
+    return len(one) - (row & whole).bit_count()
 
 
 def copied(
@@ -278,7 +292,7 @@ class LineFollower(Follower):
             return candidates[0]
 
         def common(line: int) -> int:
-            return LCSseq.similarity(self._lines.identities[:line], self._completed)
+            return common_length(self._lines.identities[:line], self._completed)
 
         # The length never falls from one candidate to the next, so the best are the last ones.
         best = bisect_left(candidates, common(candidates[-1]), key=common)
