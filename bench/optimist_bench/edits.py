@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,7 +95,7 @@ _TIMES = {
 
 def find_times(metrics_ports: Sequence[int]) -> dict[str, float]:
     """Returns what proposers, drafters and passes with drafts have taken in the mean, in ms."""
-    samples: Counter[str] = Counter()
+    samples: defaultdict[str, float] = defaultdict(float)
     for port in metrics_ports:
         for name, value in read_metrics(port).items():
             samples[name.partition("{")[0]] += value

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest
+from optimist_cli.serve.ports import free_ports
 from optimist_common.columns import to_bytes
 from optimist_common.network.channel import open_channel
 from tests.proposer.text import write_tokenizer
-from tests.stack import Process, free_ports
+from tests.stack import Process
 
 VOCABULARY = ["Ċ", "Ġ", *"abcdefghijklmnopqrstuvwxyz"]
 PREDICTION = "def one\nx is a\ndef two\ny is b\n"
@@ -39,8 +40,8 @@ def proposer(directory: Path, *options: str) -> Iterator[tuple[str, Path]]:
 
 async def follow(address: str, *outputs: str, prediction: str = "", prompt: str = "") -> None:
     """Has a request followed, whose output comes in some pieces."""
-    sources = {"predicted_token_ids": column(prediction), "prompt_token_ids": column(prompt)}
-    opening = Open(request_id="a", **sources)
+    predicted, before = column(prediction), column(prompt)
+    opening = Open(request_id="a", predicted_token_ids=predicted, prompt_token_ids=before)
     requests, position = [ProposeRequest(batch=1, opens=[opening])], 0
     for output in outputs:
         new = Observation(request_id="a", position=position, token_ids=column(output))
