@@ -3,16 +3,18 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from optimist_bench.harness.command import run_command
-from optimist_bench.harness.services import running_services
+from optimist_bench.harness.services import read_metrics, running, stack_specs
 from optimist_cli.client import ChatRequest, GatewayClient
 from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.settings import ServeSettings
@@ -44,6 +46,10 @@ class Measurement:
     num_passes: int
     """Forward passes that emitted the tokens of the answer with prediction."""
     accepted: int
+    num_drafted: int
+    """Drafts that were verified for the answer with prediction, whatever their source."""
+    num_accepted: int
+    """Those that were accepted."""
     plain_seconds: float
     predicted_seconds: float
 
@@ -55,18 +61,49 @@ def main(arguments: list[str]) -> int:
 
 def _measure(settings: EditsSettings) -> dict[str, Any]:
     edits = unseen_edits(settings.edits, settings.seed)
-    with _gateway(settings) as url:
+    with _gateway(settings) as (url, metrics_ports):
         client = GatewayClient(url)
         try:
-            return summarise(measure(client, edits))
+            return summarise(measure(client, edits)) | find_times(metrics_ports)
         finally:
             client.close()
 
 
-def _gateway(settings: EditsSettings) -> Any:
+@contextmanager
+def _gateway(settings: EditsSettings) -> Iterator[tuple[str, list[int]]]:
+    """Yields the URL, and the ports with the metrics of worker and proposer if they are ours."""
     if settings.url:
-        return nullcontext(settings.url)
-    return running_services(ServeSettings(model=settings.model, port=free_ports(1)[0]))
+        yield settings.url, []
+        return
+    port, *metrics_ports = free_ports(3)
+    flags = {
+        name: ("--metrics-port", str(each))
+        for name, each in zip(("worker", "proposer"), metrics_ports, strict=True)
+    }
+    print(f"starting the services with {settings.model}", file=sys.stderr)
+    served = ServeSettings(model=settings.model, port=port, proposers=1)
+    with running(stack_specs(served, flags)):
+        yield f"http://127.0.0.1:{port}", metrics_ports
+
+
+_TIMES = {
+    "proposer_ms_per_batch": "optimist_proposer_batch_seconds",
+    "draft_ms_per_pass": "optimist_worker_draft_seconds",
+    "verify_ms_per_pass": "optimist_worker_verify_seconds",
+}
+
+
+def find_times(metrics_ports: Sequence[int]) -> dict[str, float]:
+    """Returns what proposers, drafters and passes with drafts have taken in the mean, in ms."""
+    samples: defaultdict[str, float] = defaultdict(float)
+    for port in metrics_ports:
+        for name, value in read_metrics(port).items():
+            samples[name.partition("{")[0]] += value
+    return {
+        key: round(1e3 * samples[f"{name}_sum"] / samples[f"{name}_count"], 3)
+        for key, name in _TIMES.items()
+        if samples[f"{name}_count"]
+    }
 
 
 def measure(client: GatewayClient, edits: Sequence[Edit]) -> list[Measurement]:
@@ -85,6 +122,8 @@ def measure(client: GatewayClient, edits: Sequence[Edit]) -> list[Measurement]:
                 num_tokens=len(predicted.token_ids),
                 num_passes=predicted.num_passes,
                 accepted=predicted.accepted,
+                num_drafted=predicted.num_drafted,
+                num_accepted=predicted.num_accepted,
                 plain_seconds=plain.seconds,
                 predicted_seconds=predicted.seconds,
             )
@@ -100,21 +139,26 @@ class _Answer:
     token_ids: list[int]
     num_passes: int
     accepted: int
+    num_drafted: int
+    num_accepted: int
     seconds: float
 
 
 def _answer(client: GatewayClient, model: str, edit: Edit, *, predicted: bool) -> _Answer:
     prediction = edit.before if predicted else None
     started = time.perf_counter()
-    answer = client.chat(ChatRequest(model, edit.messages(), prediction))
+    request = ChatRequest(model, edit.messages(), prediction, include_speculation=True)
+    answer = client.chat(request)
     chunks = list(answer.chunks)
     seconds = time.perf_counter() - started
-    details = answer.usage["completion_tokens_details"]
+    details, speculation = answer.usage["completion_tokens_details"], answer.usage["speculation"]
     return _Answer(
         text="".join(chunk.text for chunk in chunks),
         token_ids=[token for chunk in chunks for token in chunk.token_ids],
         num_passes=answer.usage["num_passes"],
         accepted=details["accepted_prediction_tokens"],
+        num_drafted=speculation["num_drafted_tokens"],
+        num_accepted=speculation["num_accepted_tokens"],
         seconds=seconds,
     )
 
@@ -126,11 +170,14 @@ def summarise(measurements: Sequence[Measurement]) -> dict[str, Any]:
     plain = sum(one.plain_seconds for one in measurements)
     predicted = sum(one.predicted_seconds for one in measurements)
     num_tokens = sum(one.num_tokens for one in measurements)
+    rates = [one.num_accepted / one.num_drafted for one in measurements if one.num_drafted]
     return {
         "edits": len(measurements),
         "exact_match": round(_share([one.exact for one in measurements]), 4),
         "identical_to_plain": all(one.identical for one in measurements),
         "tokens_per_pass": round(num_tokens / sum(one.num_passes for one in measurements), 3),
+        "acceptance_rate_mean": round(sum(rates) / max(len(rates), 1), 4),
+        "acceptance_rate_p50": round(median(rates or [0.0]), 4),
         "plain_seconds": round(plain, 3),
         "predicted_seconds": round(predicted, 3),
         "speedup": round(plain / predicted, 3),

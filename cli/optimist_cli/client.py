@@ -31,6 +31,8 @@ class ChatRequest:
     num_choices: int = 1
     cache_salt: str | None = None
     """Only requests of the same salt share cached prompts."""
+    include_speculation: bool = False
+    """Whether usage tells what was drafted."""
 
     def body(self) -> dict[str, Any]:
         """Returns the JSON body of a streaming request with token ids and usage."""
@@ -47,6 +49,8 @@ class ChatRequest:
         for name in ("max_tokens", "seed", "cache_salt"):
             if (value := getattr(self, name)) is not None:
                 body[name] = value
+        if self.include_speculation:
+            body["include_speculation"] = True
         if self.num_choices > 1:
             body["n"] = self.num_choices
         return body

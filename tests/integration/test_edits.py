@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from openai import OpenAI
 
 from tests.integration.edit import MODEL, ask, complete, edits, predict
@@ -151,3 +152,13 @@ def test_a_request_is_logged_where_that_is_set(client: OpenAI, request_logs: Pat
     assert 0 < summary["output_tokens"] <= len(answer.token_ids)
     story = subprocess.check_output([*command, "--color", "never"], text=True)
     assert any(line in story for line in edit.before.splitlines())
+    first, *steps, end = yaml.safe_load(subprocess.check_output([*command, "--yaml"]))
+    (prediction,) = first["predictions"]
+    assert "".join(line["text"] for line in prediction["lines"]) == edit.before
+    completed = [line["text"] for step in steps for line in step["completed_lines"]]
+    assert "".join(completed) + steps[-1]["line_prefix"] == "".join(
+        text for step in steps for text in step["texts"]
+    )
+    assert any(step["proposal"] and step["proposal"]["token_ids"] for step in steps)
+    assert all(step["microseconds"] >= 0 for step in steps)
+    assert end == {"end": "the request was closed"}

@@ -110,9 +110,9 @@ def test_a_proposer_that_is_stopped_is_passed_over(replicas: Replicas) -> None:
 
     def is_followed_by(proposers: Sequence[Service]) -> bool:
         """Asks; returns whether one of the proposers has seen tokens of the answer."""
-        before = sum(map(_count_observations, proposers))
+        before = _count("observations", proposers)
         assert ask(client, edit, edit.before).token_ids == plain.token_ids
-        return sum(map(_count_observations, proposers)) > before
+        return _count("observations", proposers) > before
 
     with connect(replicas.services.url) as client:
         plain = ask(client, edit, None)
@@ -126,10 +126,35 @@ def test_a_proposer_that_is_stopped_is_passed_over(replicas: Replicas) -> None:
         wait_until(lambda: is_followed_by([stopped]), "the proposer that goes on", START_SECONDS)
 
 
-def _count_observations(proposer: Service) -> float:
-    lines = httpx.get(proposer.metrics_url, trust_env=False).text.splitlines()
-    name = "optimist_proposer_observations_total "
+def _count(what: str, proposers: Sequence[Service]) -> float:
+    name = f"optimist_proposer_{what}_total "
+    texts = (httpx.get(each.metrics_url, trust_env=False).text for each in proposers)
+    lines = (line for text in texts for line in text.splitlines())
     return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+
+def test_what_a_proposer_followed_is_opened_at_another_when_it_dies(replicas: Replicas) -> None:
+    home, *others = replicas.proposers
+    replicas.services.scheduler.restart("--proposer-affinity", "true")
+    replicas.services.gateway.wait_until_healthy()
+    edit = max(edits(60, seed=31), key=lambda one: len(one.after))
+    with connect(replicas.services.url) as client:
+        plain = ask(client, edit, None)
+        seen = _count("observations", [home])
+        ask(client, edit, edit.before)
+        assert _count("observations", [home]) > seen, "it has the fewest requests, and is the first"
+        before = _count("windows", others), _count("replayed_tokens", others)
+
+        def kill_once(number: int) -> None:
+            if number == 1:
+                home.kill()
+
+        disturbed = ask(client, edit, edit.before, on_chunk=kill_once)
+        assert disturbed.token_ids == plain.token_ids
+        # The scheduler has sent predictions and output again; the store was not asked.
+        assert _count("windows", others) > before[0]
+        assert _count("replayed_tokens", others) == before[1]
+    home.restart()
 
 
 def test_redis_that_freezes_in_the_middle_of_an_answer(replicas: Replicas) -> None:

@@ -57,29 +57,6 @@ def test_wrong_value_names_its_flag(arguments: list[str], message: str) -> None:
         load_settings(ProposerSettings, arguments)
 
 
-WITHOUT_RAPIDFUZZ = """
-import sys
-sys.modules["rapidfuzz"] = None
-import optimist_proposer.__main__
-from optimist_common.errors import run_or_explain
-from optimist_proposer.service import build_following
-from optimist_proposer.settings import ProposerSettings
-from optimist_aligner.text.vocabulary import Vocabulary
-for algorithm in ("auto", "line"):
-    settings = ProposerSettings(model="x", algorithm=algorithm)
-    start = lambda: build_following(settings, Vocabulary(["a", "\\n"]), None)
-    print(algorithm, run_or_explain("optimist proposer", start))
-"""
-
-
-def test_only_the_algorithm_that_calls_rapidfuzz_needs_it() -> None:
-    command = [sys.executable, "-c", WITHOUT_RAPIDFUZZ]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == ["auto 0", "line 2"]
-    assert result.stderr.startswith("optimist proposer: --algorithm: line needs RapidFuzz: ")
-    assert len(result.stderr.splitlines()) == 1
-
-
 def test_texts_of_a_vocabulary(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path, ["a", "Ċ", "Ġ", "ĊĠĠ", ";Ċ", "č", "n"])
     vocabulary = load_vocabulary(model)
@@ -102,3 +79,20 @@ def test_a_vocabulary_without_line_ends_is_served(
     vocabulary = load_vocabulary(write_tokenizer(tmp_path, ["a", "b"]))
     assert (vocabulary.token_texts, vocabulary.newline_token_ids) == (("a", "b"), frozenset())
     assert "ends a line" in caplog.text
+
+
+WITHOUT_RAPIDFUZZ = """
+import sys
+sys.modules["rapidfuzz"] = sys.modules["rapidfuzz.distance"] = None
+from optimist_aligner.text.vocabulary import Vocabulary
+from optimist_proposer.core import line
+from optimist_proposer.core.algorithms import ALGORITHMS
+ALGORITHMS["line"](Vocabulary(["a", "\\n"]))
+print(line.HAS_RAPIDFUZZ)
+"""
+
+
+def test_a_proposer_does_without_rapidfuzz() -> None:
+    command = [sys.executable, "-c", WITHOUT_RAPIDFUZZ]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == "False\n"

@@ -1,7 +1,6 @@
 """Services that a benchmark starts: all or some, with further flags; their figures and streams."""
 
 import asyncio
-import sys
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -16,18 +15,6 @@ from optimist_cli.serve.service_specs import service_specs
 from optimist_cli.serve.settings import ServeSettings
 from optimist_cli.serve.supervisor import Supervisor
 from optimist_common.network.channel import open_channel
-
-
-@contextmanager
-def running_services(settings: ServeSettings) -> Iterator[str]:
-    """Starts the services and yields the gateway's URL; ends them afterwards.
-
-    Raises:
-        SetupError: A service could not start.
-    """
-    print(f"starting the services with {settings.model}", file=sys.stderr)
-    with running(service_specs(settings)):
-        yield f"http://{settings.host}:{settings.port}"
 
 
 @contextmanager

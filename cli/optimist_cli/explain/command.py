@@ -11,8 +11,9 @@ from typing import BinaryIO, ClassVar, Literal
 
 from pydantic import Field
 
-from optimist_cli.explain.log import Header, LogError, read_log
+from optimist_cli.explain.log import Header, LogError, StepError, read_log
 from optimist_cli.explain.page import closing, continuation, heading, step_block, step_detail
+from optimist_cli.explain.records import records
 from optimist_cli.explain.story import Story, Summary
 from optimist_cli.explain.text import Style
 from optimist_common.errors import SetupError
@@ -20,10 +21,10 @@ from optimist_common.settings import ServiceSettings, load_settings
 
 
 class ExplainSettings(ServiceSettings):
-    """Explains a request's log: optimist explain LOG [--json] [--step N] [OPTIONS].
+    """Explains a request's log: optimist explain LOG [--json | --yaml] [--step N] [OPTIONS].
 
     A proposer or an engine with --request-log writes such logs. Text is coloured by where it
-    came from; --json prints only what the log comes to.
+    came from; --json prints only what the log comes to, --yaml every record of it.
     """
 
     section: ClassVar[str] = "explain"
@@ -33,15 +34,12 @@ class ExplainSettings(ServiceSettings):
     step: int | None = Field(
         None, ge=0, description="shows only this step, with every token that was proposed in it"
     )
+    yaml: bool = Field(False, description="prints the log's records as a list in YAML")
     color: Literal["auto", "always", "never"] = Field(
         "auto",
         description="auto is on a terminal unless NO_COLOR is set",
     )
     width: int = Field(0, ge=0, le=10_000, description="columns; 0 is the terminal's width")
-
-
-class StepError(LookupError):
-    """The log lacks the step."""
 
 
 def main(arguments: list[str]) -> int:
@@ -55,11 +53,13 @@ def main(arguments: list[str]) -> int:
     style = choose_style(settings, os.environ, is_terminal=sys.stdout.isatty())
     try:
         with Path(settings.log).open("rb") as file:
-            _print(
-                [json.dumps(summarise(file).values())]
-                if as_json
-                else page(file, style, settings.step)
-            )
+            if as_json:
+                lines: Iterable[str] = [json.dumps(summarise(file).values())]
+            elif settings.yaml:
+                lines = records(file, settings.step)
+            else:
+                lines = page(file, style, settings.step)
+            _print(lines)
     except LogError as error:
         raise SetupError(f"{settings.log} is no request log: {error}") from None
     except StepError:

@@ -22,6 +22,10 @@ class LogError(ValueError):
     """The file is no such log; the text says why."""
 
 
+class StepError(LookupError):
+    """The log lacks the step."""
+
+
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -75,6 +79,7 @@ class PredictedLine(_Record):
     position: int
     """Of its first token, counted through all predictions."""
     token_ids: list[int]
+    text: str
 
 
 class Prediction(_Record):
@@ -99,6 +104,14 @@ class Header(_Record):
     """None where an earlier header of the log with the same `sources` has them."""
 
 
+class OutputLine(_Record):
+    """A line of the output."""
+
+    number: int | None
+    """From 1 on; None where the log lacks tokens before it."""
+    text: str
+
+
 class Step(_Record):
     """New output tokens, and what was proposed after them."""
 
@@ -108,7 +121,9 @@ class Step(_Record):
     """Output position of the first new token."""
     token_ids: list[int]
     texts: list[str]
+    completed_lines: list[OutputLine]
     line_prefix: str
+    """The output's line that is not complete."""
     proposal: Proposal | None
     """None if what was proposed before holds still."""
     num_alignments: Count
@@ -131,7 +146,7 @@ class End(_Record):
 class Damage(_Record):
     """A line that is not whole: a process ended, or the disk was full."""
 
-    line: int
+    damaged_line: int
 
 
 Record = Header | Step | End | Damage
@@ -152,7 +167,7 @@ def read_log(file: BinaryIO) -> Iterator[Record]:
         try:
             yield _WRITTEN.validate_json(line)
         except ValidationError:
-            yield Damage(line=number)
+            yield Damage(damaged_line=number)
     if not number:
         raise LogError("it is empty")
 

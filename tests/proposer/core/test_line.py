@@ -1,10 +1,12 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rapidfuzz.distance import LCSseq
 
 from optimist_aligner.drafting.draft import Draft
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower
+from optimist_proposer.core import line
+from optimist_proposer.core.line import LOST, LineAlgorithm, LineFollower, common_length
 from tests.proposer.text import NEWLINES, as_text, followed, texts, tokens
 
 LINE = LineAlgorithm(NEWLINES)
@@ -129,3 +131,16 @@ def test_evidence_is_what_matched_since_the_line_began() -> None:
     assert list(values) == pytest.approx([6 / 7, 6 / 8])
     assert list(follower.propose(9, 0.0).positions) == list(range(6, 15))
     assert len(follower.propose(64, 0.5)) == 6
+
+
+few_items = st.lists(st.integers(0, 5), max_size=80)
+
+
+@given(few_items, few_items)
+def test_difflib_takes_over_where_rapidfuzz_is_missing(one: list[int], other: list[int]) -> None:
+    longest = common_length(one, other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(line, "HAS_RAPIDFUZZ", False)
+        assert common_length(one, one) == len(one)
+        assert common_length(one, other) <= longest == LCSseq.similarity(one, other)
+        assert (common_length(one, other) > 0) == (longest > 0)

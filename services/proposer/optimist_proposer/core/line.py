@@ -24,16 +24,35 @@ e/(e + n): little evidence is tried with little, and a copy that holds is truste
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence, Set
-
-from rapidfuzz.distance import LCSseq
+from difflib import SequenceMatcher
 
 from optimist_aligner.algorithm import Algorithm, Follower, Reference
 from optimist_aligner.drafting.draft import FLOAT32, Draft
 from optimist_aligner.text.lines import line_starts
 from optimist_aligner.text.sources import INT32, SEPARATOR, Sources
 
+try:
+    from rapidfuzz.distance import LCSseq
+except ImportError:
+    HAS_RAPIDFUZZ = False
+else:
+    HAS_RAPIDFUZZ = True
+
 START_EVIDENCE = 256
 """Evidence, in tokens, that an output begins as the first prediction does: that is its purpose."""
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns the length of the longest common subsequence.
+
+    Without RapidFuzz it is that of the blocks that difflib finds, which may be less.
+    """
+    if HAS_RAPIDFUZZ:
+        length: int = LCSseq.similarity(one, other)
+        return length
+    return sum(
+        block.size for block in SequenceMatcher(None, one, other, False).get_matching_blocks()
+    )
 
 
 def copied(
@@ -278,7 +297,7 @@ class LineFollower(Follower):
             return candidates[0]
 
         def common(line: int) -> int:
-            return LCSseq.similarity(self._lines.identities[:line], self._completed)
+            return common_length(self._lines.identities[:line], self._completed)
 
         # The length never falls from one candidate to the next, so the best are the last ones.
         best = bisect_left(candidates, common(candidates[-1]), key=common)

@@ -13,25 +13,26 @@ from optimist_proposer.core.sources import Prepared, SourceName
 class SentWindow:
     """A tree of expected tokens after the first `base` of the output."""
 
-    __slots__ = ("_node", "base", "draft", "is_alive")
+    __slots__ = ("base", "draft", "is_alive", "node")
 
     def __init__(self, base: int, draft: Draft) -> None:
         """Takes the output position of the nodes without a parent, and what is expected."""
         self.base, self.draft = base, draft
         self.is_alive = True
         """Whether all of the output since `base` is a path of the tree."""
-        self._node = ROOT
+        self.node = ROOT
+        """The last node that the output has come to."""
 
     @property
     def num_ahead(self) -> int:
         """Tokens of the longest path after the output; 0 if the output left the tree."""
-        return self.draft.find_height(self._node) if self.is_alive else 0
+        return self.draft.find_height(self.node) if self.is_alive else 0
 
     def walk(self, token_ids: "array[int]") -> None:
         """Follows new output tokens."""
         if not self.is_alive or not token_ids:
             return
-        self._node, count = self.draft.walk(token_ids, self._node)
+        self.node, count = self.draft.walk(token_ids, self.node)
         self.is_alive = count == len(token_ids)
 
 

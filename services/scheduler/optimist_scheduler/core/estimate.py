@@ -16,7 +16,7 @@ class Estimate:
     acceptance_rate: float
     """Chance that a draft is accepted if those before it were, mean of the rows."""
     draft_ns: float
-    """Time of the drafter."""
+    """Time of the drafter, or until a proposer answers, beside which passes go on."""
     verify_ns: float
     """Time of the pass itself."""
     speedup: float
@@ -24,12 +24,20 @@ class Estimate:
 
     @property
     def overhead_ratio(self) -> float:
-        """Time of the drafter relative to that of the pass."""
+        """That time relative to that of the pass."""
         return self.draft_ns / self.verify_ns
 
 
-def estimate_speculation(state: SchedulerState) -> Iterator[Estimate]:
-    """Iterates over what windows and the worker's drafter bring; nothing if nothing runs."""
+def estimate_speculation(
+    state: SchedulerState, answer_ns: float, wait_ns: float
+) -> Iterator[Estimate]:
+    """Iterates over what windows and the worker's drafter bring; nothing if nothing runs.
+
+    Args:
+        state: What runs, and what passes cost.
+        answer_ns: Time until a proposer answers.
+        wait_ns: Time for which a pass is held up for answers, the mean of the last passes.
+    """
     slots = state.running
     if len(slots) == 0:
         return
@@ -38,8 +46,8 @@ def estimate_speculation(state: SchedulerState) -> Iterator[Estimate]:
     widths = state.table.draft_width[slots]
     verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
     rate, levels = float(state.widths.rate(slots).mean()), float(widths.mean())
-    crossover = should_use_speculation(rate, levels, 0.0, verify_ns, plain_ns)
-    yield Estimate(DraftSource.PREDICTION, rate, 0.0, verify_ns, float(crossover.speedup))
+    crossover = should_use_speculation(rate, levels, 0.0, verify_ns + wait_ns, plain_ns)
+    yield Estimate(DraftSource.PREDICTION, rate, answer_ns, verify_ns, float(crossover.speedup))
     drafter = state.config.drafter
     if drafter is None:
         return

@@ -289,9 +289,9 @@ class Scheduler:
         num_awake = int(np.count_nonzero(gains >= LEAST_GAIN))
         return num_awake, num_followed - num_awake
 
-    def estimate_speculation(self) -> list[Estimate]:
+    def estimate_speculation(self, answer_ns: float, wait_ns: float) -> list[Estimate]:
         """Returns what speculation is expected to bring at present, by source; changes nothing."""
-        return list(estimate_speculation(self._state))
+        return list(estimate_speculation(self._state, answer_ns, wait_ns))
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""

@@ -57,7 +57,7 @@ class Engine(Worker):
         self._news = asyncio.Event()
         self._link = WorkerLink(settings, peer, self._take_news)
         self._metrics = metrics.StatsMetrics(peer.target)
-        self._pass_seconds = 0.0
+        self._pass_seconds = self._waited_seconds = 0.0
         self._waits_since = 0.0
         """When the last result came, or the plan was sent that is waited for."""
 
@@ -142,9 +142,11 @@ class Engine(Worker):
         ):
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()
+            started = monotonic()
             if await self._proposers.wait_for_windows(
                 find_unaligned, slack_seconds, self._is_worker_idle
             ):
+                self._waited_seconds += monotonic() - started
                 is_idle = self._is_worker_idle()
                 self._proposers.waits.num_idle += is_idle
                 metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
@@ -189,6 +191,10 @@ class Engine(Worker):
 
     def _settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> None:
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
+        figures = self._metrics
+        figures.answer_seconds = self._proposers.waits.answer_seconds
+        figures.wait_seconds += (self._waited_seconds - figures.wait_seconds) * PASS_MEMORY
+        self._waited_seconds = 0.0
         self._waits_since = monotonic()
         outputs = self.settle(result, message)
         self._delivery.hold(outputs)

@@ -102,7 +102,7 @@ SPEEDUP = Gauge(
 )
 DRAFT_LATENCY = Gauge(
     "optimist_scheduler_draft_latency_seconds",
-    "Expected time of the drafter in a pass in which all rows draft",
+    "Expected time of the drafter in a pass in which all rows draft, or until proposers answer",
     ["source"],
 )
 VERIFY_LATENCY = Gauge(
@@ -110,7 +110,7 @@ VERIFY_LATENCY = Gauge(
 )
 OVERHEAD_RATIO = Gauge(
     "optimist_scheduler_draft_overhead_ratio",
-    "Expected time of the drafter relative to that of the pass",
+    "Expected time of the drafter, or of proposers beside passes, relative to that of the pass",
     ["source"],
 )
 
@@ -158,6 +158,10 @@ class StatsMetrics:
         self._next_estimate = 0
         self.preparation_seconds = 0.0
         """How long it took to compute the last decision that was computed ahead."""
+        self.answer_seconds = 0.0
+        """How long proposers take to answer."""
+        self.wait_seconds = 0.0
+        """For how long a pass is held up for their answers."""
 
     def show_connection(self, *, is_connected: bool) -> None:
         """Shows whether the worker takes plans."""
@@ -212,7 +216,8 @@ class StatsMetrics:
                 _TOTALS[name].inc(total - seen)
                 self._seen[name] = total
         if stats.num_results >= self._next_estimate:
-            for estimate in scheduler.estimate_speculation():
+            times = self.answer_seconds * 1e9, self.wait_seconds * 1e9
+            for estimate in scheduler.estimate_speculation(*times):
                 self._next_estimate = stats.num_results + ESTIMATE_INTERVAL
                 label = estimate.source.label
                 SPEEDUP.labels(label).set(estimate.speedup)

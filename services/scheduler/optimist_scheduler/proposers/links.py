@@ -26,7 +26,10 @@ LONGEST_PAUSE_SECONDS = 5.0
 MAX_UNANSWERED_BATCHES = 16
 LONGEST_BACKOFF_STEPS = 64
 
-OnResponse = Callable[[list[str], proposer_pb2.ProposeResponse], None]
+ANSWER_MEMORY = 1 / 8
+"""Weight of an answer among those by which the next one's time is estimated."""
+
+OnResponse = Callable[[list[str], proposer_pb2.ProposeResponse, float], None]
 
 
 class ProposerLink:
@@ -43,8 +46,8 @@ class ProposerLink:
 
         Args:
             peer: The proposer.
-            on_response: Takes the request ids of an answered batch and the answer; raises
-                ValueError for one that is not understood.
+            on_response: Takes the request ids of an answered batch, the answer and after how
+                many seconds it came; raises ValueError for one that is not understood.
             on_change: Called with this link when the stream was opened or broke, when the
                 proposer says that it takes requests, or takes none any more, and when it falls
                 silent or answers again.
@@ -53,7 +56,7 @@ class ProposerLink:
         self.peer, self._tls = peer, tls
         self._on_response, self._on_change = on_response, on_change
         self._outbox: Mailbox[proposer_pb2.ProposeRequest] | None = None
-        self._unanswered: dict[int, list[str]] = {}
+        self._unanswered: dict[int, tuple[float, list[str]]] = {}
         self.num_requests = 0
         """Requests whose last batch went here."""
         self.is_late = False
@@ -87,8 +90,9 @@ class ProposerLink:
         """Sends a batch that names these requests; only if `takes_batches`."""
         if self._outbox is None:
             raise RuntimeError(f"the stream to {self.peer.target} is not open")
-        self._unanswered[request.batch] = request_ids
-        self._silence.note_sent(monotonic())
+        now = monotonic()
+        self._unanswered[request.batch] = now, request_ids
+        self._silence.note_sent(now)
         self._outbox.put(request)
 
     async def run(self) -> None:
@@ -180,13 +184,14 @@ class ProposerLink:
         self._on_change(self)
         try:
             async for response in call:
-                request_ids = self._unanswered.pop(response.batch, None)
-                if request_ids is None:
+                sent = self._unanswered.pop(response.batch, None)
+                if sent is None:
                     raise ValueError(f"batch {response.batch} was not sent")
+                now, (sent_at, request_ids) = monotonic(), sent
                 answered, self.is_late = True, False
-                self._silence.note_answer(monotonic(), len(self._unanswered))
+                self._silence.note_answer(now, len(self._unanswered))
                 self._look_for_silence()
-                self._on_response(request_ids, response)
+                self._on_response(request_ids, response, now - sent_at)
         finally:
             outbox.close()
             call.cancel()
@@ -395,6 +400,8 @@ class WindowWaits:
         """How many of them ended with nothing left for the worker to run."""
         self.seconds = 0.0
         """Time of all together."""
+        self.answer_seconds = 0.0
+        """How long proposers take to answer."""
 
     def is_worth_one(
         self, num_lacking: float, num_running: int, pass_seconds: float, slack_seconds: float
@@ -409,6 +416,10 @@ class WindowWaits:
     def note_answer(self) -> None:
         """Lets those that wait look again at what they wait for."""
         self._answered.set()
+
+    def note_seconds(self, seconds: float) -> None:
+        """Takes how long an answer took."""
+        self.answer_seconds += (seconds - self.answer_seconds) * ANSWER_MEMORY
 
     async def wait(
         self,

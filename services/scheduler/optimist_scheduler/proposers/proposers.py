@@ -277,8 +277,10 @@ class Proposers:
         return request, named
 
     def _take_response(
-        self, request_ids: list[str], response: proposer_pb2.ProposeResponse
+        self, request_ids: list[str], response: proposer_pb2.ProposeResponse, seconds: float
     ) -> None:
+        if request_ids:
+            self.waits.note_seconds(seconds)
         gaps = {gap.request_id: gap.num_known_tokens for gap in response.gaps}
         for request_id in request_ids:
             followed = self._followed.get(request_id)
