@@ -143,7 +143,7 @@ def test_what_a_proposer_followed_is_opened_at_another_when_it_dies(replicas: Re
         seen = _count("observations", [home])
         ask(client, edit, edit.before)
         assert _count("observations", [home]) > seen, "it has the fewest requests, and is the first"
-        before = _count("windows", others), _count("replayed_tokens", others)
+        before = _count("windows_sent", others), _count("replayed_tokens", others)
 
         def kill_once(number: int) -> None:
             if number == 1:
@@ -152,7 +152,7 @@ def test_what_a_proposer_followed_is_opened_at_another_when_it_dies(replicas: Re
         disturbed = ask(client, edit, edit.before, on_chunk=kill_once)
         assert disturbed.token_ids == plain.token_ids
         # The scheduler has sent predictions and output again; the store was not asked.
-        assert _count("windows", others) > before[0]
+        assert _count("windows_sent", others) > before[0]
         assert _count("replayed_tokens", others) == before[1]
     home.restart()
 
