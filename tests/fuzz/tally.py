@@ -55,7 +55,7 @@ class Tally:
             name, _, labels = labelled.removeprefix("optimist_scheduler_").partition("{")
             name = name.removesuffix("_total")
             if name in _BY_SOURCE:
-                source = labels.split('"')[1]
+                source = labels.partition('source="')[2].partition('"')[0]
                 self.figures[f"{name} {source}"] += int(value)
             elif name in _TOTALS:
                 self.figures[name] += int(value)

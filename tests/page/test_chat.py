@@ -200,6 +200,7 @@ def test_the_end_of_a_chat_is_followed_unless_one_reads_above(
     server.events = [*lines, HANG]
     message(page).fill("Again.")
     page.keyboard.press("Enter")
+    expect(page.locator(".turn")).to_have_count(2)
     last = page.locator(".turn .answer-text").last
     expect(last).to_contain_text("line 1")
     page.evaluate("scrollTo(0, 100)")

@@ -3,9 +3,14 @@ import pytest
 from tests.chaos.services.levels import Levels, excesses
 
 QUIET = {"memory_mib": 80.0, "descriptors": 20, "threads": 9}
-BEFORE: Levels = {"scheduler-1": QUIET | {"running": 0, "waiting": 0, "free_blocks": 1000}}
+IDLE = {"requests_running": 0, "requests_waiting": 0, "kv_cache_free_blocks": 1000}
+BEFORE: Levels = {"scheduler-1": QUIET | IDLE}
 HARMED = {"memory_mib": 200.0, "descriptors": 60, "threads": 40}
-HARMED |= {"running": 1, "waiting": 2, "free_blocks": 999}
+HARMED |= {
+    "requests_running": 1,
+    "requests_waiting": 2,
+    "kv_cache_free_blocks": 999,
+}
 
 
 @pytest.mark.parametrize("name", HARMED)
