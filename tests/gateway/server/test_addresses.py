@@ -32,7 +32,7 @@ async def asked_by_grpc(gateway: Gateway, name: str, message: Any) -> str:
 async def test_no_answer_names_a_scheduler_that_is_not_reached(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.INFO)
     target = f"127.0.0.1:{free_port()}"
     async with start(schedulers=[target], grpc_port=free_port(), waits=False) as gateway:
         while target not in caplog.text:  # noqa: ASYNC110

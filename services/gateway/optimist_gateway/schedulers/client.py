@@ -66,6 +66,7 @@ class SchedulerClient:
         self.description: ModelDescription | None = None
         """The model; None while the scheduler is not connected."""
         self._reason = ""
+        self._was_connected = False
         """Why it is not connected, for the log alone; empty until it was tried."""
         self.stats: scheduler_pb2.Stats | None = None
         """The scheduler's last figures; None while it is not connected."""
@@ -190,7 +191,7 @@ class SchedulerClient:
         commands: Mailbox[scheduler_pb2.ConnectRequest] = Mailbox()
         call = stub.Connect(commands.items())
         self._commands, self._call = commands, call
-        self.description = description
+        self.description, self._was_connected = description, True
         logger.info("connected to the scheduler at %s", self.peer.target)
         try:
             self._owner.settle()
@@ -210,7 +211,9 @@ class SchedulerClient:
             logger.warning("lost the scheduler at %s: %s", target, reason)
             self._doubtful_until = self._loop.time() + DOUBT_SECONDS
         elif reason != self._reason:
-            logger.warning("the scheduler at %s gets no requests: %s", target, reason)
+            # At first it may be that it has only just been started too.
+            level = logging.WARNING if self._was_connected else logging.INFO
+            logger.log(level, "the scheduler at %s gets no requests: %s", target, reason)
         self._reason = reason
         self.description = self._commands = self._call = self.stats = None
         self._num_others, self._is_idle = 0, False
