@@ -13,6 +13,7 @@ import pytest
 from optimist_cli import engine
 from optimist_cli.complete import CompleteSettings
 from optimist_cli.serve import command as serve
+from optimist_cli.serve.ports import free_ports
 from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.serve.settings import serve_settings
@@ -115,6 +116,12 @@ def test_the_worker_gets_the_number_of_its_processes() -> None:
     (worker,) = arguments_of("worker", "--tensor-parallel-size", "2")
     assert _value(worker, "--tensor-parallel-size") == "2"
     assert "--pipeline-parallel-size" not in worker
+
+
+def test_no_service_takes_the_ports_of_the_gateway() -> None:
+    (before,) = free_ports(1)
+    taken = [str(before + 1), str(before + 2)]
+    assert str(free_ports(1, taken)[0]) not in taken
 
 
 def test_all_services_export_their_spans_if_one_says_where() -> None:

@@ -35,7 +35,8 @@ def service_specs(
         engine, address = _vllm_spec(settings, config, flags)
         return [engine, _gateway_spec(settings, config, flags, address)]
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
-    ports = free_ports(1 + settings.workers + num_proposers)
+    of_gateway = str(settings.port), effective(settings, "grpc_port", "gateway", config)
+    ports = free_ports(1 + settings.workers + num_proposers, of_gateway)
     scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
     workers, proposers = others[: settings.workers], others[settings.workers :]
     return [

@@ -2,9 +2,9 @@
 
 import ssl
 import sys
-import urllib.error
 import urllib.request
 from functools import cache
+from http.client import HTTPException
 
 TIMEOUT_SECONDS = 4.0
 
@@ -17,7 +17,8 @@ def answers(url: str, timeout: float) -> bool:
     try:
         with _opener().open(url, timeout=timeout) as response:
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (HTTPException, OSError):
+        # Also where something listens that speaks no HTTP.
         return False
 
 
