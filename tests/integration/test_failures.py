@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-import httpx
 import pytest
 from openai import OpenAI
 
@@ -18,6 +17,7 @@ from tests.stack import (
     Service,
     Services,
     Stack,
+    read_totals,
     start,
     start_services,
     wait_until,
@@ -127,10 +127,8 @@ def test_a_proposer_that_is_stopped_is_passed_over(replicas: Replicas) -> None:
 
 
 def _count(what: str, proposers: Sequence[Service]) -> float:
-    name = f"optimist_proposer_{what}_total "
-    texts = (httpx.get(each.metrics_url, trust_env=False).text for each in proposers)
-    lines = (line for text in texts for line in text.splitlines())
-    return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+    name = f"optimist_proposer_{what}_total"
+    return sum(read_totals(each.metrics_url)[name] for each in proposers)
 
 
 def test_what_a_proposer_followed_is_opened_at_another_when_it_dies(replicas: Replicas) -> None:

@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
+from pydantic import TypeAdapter
+
 from optimist_cli.serve.model_directory import find_directory
 from optimist_cli.serve.service_specs import gateway_url, model_name, service_specs
 from optimist_cli.serve.settings import ServeSettings, ServiceFlags, effective, serve_settings
@@ -30,7 +32,6 @@ PACKAGES = {
 COLOURS = {"proposer": 35, "worker": 33, "scheduler": 36, "engine": 36, "gateway": 32}
 COMPLETE_URL = "http://127.0.0.1:8000"
 """Where `optimist complete` asks unless it has a `--url`."""
-_FALSE = ("0", "f", "false", "n", "no", "off")
 TRY_LANGUAGE = (
     "echo 'We will recieve the parcel on Monday and send it on the next day.'",
     "'Correct the spelling of this text:'",
@@ -129,8 +130,8 @@ def summary(
     """Returns where the services are, after how long, and a request to paste for the model."""
     url = gateway_url(settings, config)
     grpc_port = effective(settings, "grpc_port", "gateway", config)
-    page = effective(settings, "page", "gateway", config).lower()
-    has_page = page not in _FALSE and "--no-page" not in flags.get("gateway", ())
+    page = TypeAdapter(bool).validate_python(effective(settings, "page", "gateway", config) or True)
+    has_page = page and "--no-page" not in flags.get("gateway", ())
     is_bundled = Path(settings.model).name == "tiny-edit"
     text, instruction = TRY_TINY_EDIT if is_bundled else TRY_LANGUAGE
     example = f"{text} | {_command()} complete {instruction} --file /dev/stdin"

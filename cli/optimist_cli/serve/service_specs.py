@@ -35,8 +35,7 @@ def service_specs(
         engine, address = _vllm_spec(settings, config, flags)
         return [engine, _gateway_spec(settings, config, flags, address)]
     num_proposers = settings.proposers or min(max((os.cpu_count() or 1) // 8, 1), 4)
-    of_gateway = str(settings.port), effective(settings, "grpc_port", "gateway", config)
-    ports = free_ports(1 + settings.workers + num_proposers, of_gateway)
+    ports = _ports(settings, config, 1 + settings.workers + num_proposers)
     scheduler, *others = (f"127.0.0.1:{port}" for port in ports)
     workers, proposers = others[: settings.workers], others[settings.workers :]
     return [
@@ -82,11 +81,17 @@ def service_specs(
     ]
 
 
+def _ports(settings: ServeSettings, config: str | None, number: int) -> list[int]:
+    """Returns free ports, none of which the gateway is about to take."""
+    grpc_port = effective(settings, "grpc_port", "gateway", config)
+    return free_ports(number, (str(settings.port), grpc_port))
+
+
 def _vllm_spec(
     settings: ServeSettings, config: str | None, flags: ServiceFlags
 ) -> tuple[ServiceSpec, str]:
     """Returns how to start vLLM, and its address."""
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"127.0.0.1:{_ports(settings, config, 1)[0]}"
     spec = ServiceSpec(
         "engine",
         [

@@ -65,8 +65,8 @@ class SchedulerClient:
         self.health = PeerHealth(peer.target, owner.settle)
         self.description: ModelDescription | None = None
         """The model; None while the scheduler is not connected."""
-        self._reason = ""
         self._was_connected = False
+        self._reason = ""
         """Why it is not connected, for the log alone; empty until it was tried."""
         self.stats: scheduler_pb2.Stats | None = None
         """The scheduler's last figures; None while it is not connected."""
