@@ -5,7 +5,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from optimist_gateway.fronts.page.router import CONTENT_TYPES, STATIC, page_router
+from optimist_gateway.api.page.router import CONTENT_TYPES, STATIC, page_router
 from optimist_gateway.server.middleware import HeadAsGet
 
 

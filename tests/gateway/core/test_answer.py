@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from optimist_common.drafts import DraftSource
+from optimist_gateway.api.openai.answer_parts import usage_answer
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.output import (
@@ -21,7 +22,6 @@ from optimist_gateway.core.answer.output import (
     Usage,
     add_usages,
 )
-from optimist_gateway.fronts.openai.answer_parts import usage_answer
 from tests.gateway.core.test_detokenize import first_stop
 from tests.gateway.fake_scheduler import Script, Step
 from tests.gateway.harness import COMPLETIONS, Fields, Gateway

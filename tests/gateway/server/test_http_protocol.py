@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.connection_body import Outbox
+from optimist_gateway.api.openai.connection_body import Outbox
 from optimist_gateway.server.http_server import BoundedProtocol
 from optimist_gateway.settings import GatewaySettings
 from tests.gateway.fake_scheduler import EOS, Script, Step

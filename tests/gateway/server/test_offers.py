@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.connection_body import Outbox
+from optimist_gateway.api.openai.connection_body import Outbox
 from optimist_gateway.server.http_server import BoundedProtocol
 from optimist_gateway.settings import GatewaySettings
 

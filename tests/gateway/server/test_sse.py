@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.fronts.openai.connection_body import ConnectionBody, Outbox
+from optimist_gateway.api.openai.connection_body import ConnectionBody, Outbox
 from tests.gateway.fake_scheduler import Script, Step
 from tests.gateway.harness import BODIES, CHAT, Gateway, Start, until
 

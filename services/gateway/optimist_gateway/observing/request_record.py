@@ -76,7 +76,7 @@ def current_record() -> RequestRecord:
 
 @dataclass(frozen=True)
 class RequestObserver:
-    """Begins and ends the records of requests; all fronts of the API use it."""
+    """Begins and ends the records of requests; all APIs use it."""
 
     tracer: Tracer
     """Starts the spans."""

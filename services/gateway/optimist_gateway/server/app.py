@@ -17,19 +17,19 @@ from starlette.middleware.cors import CORSMiddleware
 from optimist.v1 import inference_pb2
 from optimist_common.network.channel import Tls
 from optimist_common.network.server import GrpcServer
+from optimist_gateway.api.admin import Health, admin_router, health_router
+from optimist_gateway.api.grpc.servicer import Authentication as GrpcAuthentication
+from optimist_gateway.api.grpc.servicer import InferenceServicer, add_servicer
+from optimist_gateway.api.openai.chat import chat_router
+from optimist_gateway.api.openai.completions import completion_router
+from optimist_gateway.api.openai.errors import add_error_handlers
+from optimist_gateway.api.openai.models import model_router, tokenization_router
+from optimist_gateway.api.openai.responses.writer import responses_router
+from optimist_gateway.api.openapi import add_document
+from optimist_gateway.api.page.router import page_router
 from optimist_gateway.core.admission import AdmissionLimits
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
-from optimist_gateway.fronts.admin import Health, admin_router, health_router
-from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthentication
-from optimist_gateway.fronts.grpc.servicer import InferenceServicer, add_servicer
-from optimist_gateway.fronts.openai.chat import chat_router
-from optimist_gateway.fronts.openai.completions import completion_router
-from optimist_gateway.fronts.openai.errors import add_error_handlers
-from optimist_gateway.fronts.openai.models import model_router, tokenization_router
-from optimist_gateway.fronts.openai.responses.writer import responses_router
-from optimist_gateway.fronts.openapi import add_document
-from optimist_gateway.fronts.page.router import page_router
 from optimist_gateway.generation.generation import Admission, Service
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop

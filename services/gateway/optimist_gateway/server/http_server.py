@@ -26,9 +26,9 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from optimist_common.network.channel import check_key
+from optimist_gateway.api.openai.connection_body import DIRECT_BODY, ConnectionBody, Outbox
+from optimist_gateway.api.openai.errors import error_body
 from optimist_gateway.core.error import ApiError, shutting_down
-from optimist_gateway.fronts.openai.connection_body import DIRECT_BODY, ConnectionBody, Outbox
-from optimist_gateway.fronts.openai.errors import error_body
 from optimist_gateway.settings import GatewaySettings
 
 logger = logging.getLogger(__name__)

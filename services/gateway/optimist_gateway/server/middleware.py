@@ -6,11 +6,11 @@ from string import ascii_letters, digits
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from optimist_gateway.api.openai.answering import CLIENT_CLOSED_REQUEST
+from optimist_gateway.api.openai.errors import error_response
 from optimist_gateway.core.error import MAX_PARAM_CHARACTERS, ApiError, printable
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
-from optimist_gateway.fronts.openai.answering import CLIENT_CLOSED_REQUEST
-from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.security.keys import ANONYMOUS, PROBES, Client, Keys, current_client

@@ -1,0 +1,129 @@
+"""How the body of a request is parsed and checked, without making others wait."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar, get_type_hints
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from optimist_gateway.api.openai.bodies.base import Body
+from optimist_gateway.api.openai.body_bytes import read_body
+from optimist_gateway.api.openai.errors import validation_error
+from optimist_gateway.core.error import ApiError, FieldError, Path, field_name, printable
+from optimist_gateway.core.json_text import HEAVY, MAX_WEIGHT, is_heavier, parse_json
+from optimist_gateway.generation.generation import Service
+from optimist_gateway.security.beside import INLINE, beside
+
+logger = logging.getLogger(__name__)
+
+B = TypeVar("B", bound=Body)
+MAX_NAMED = 16
+"""Ignored fields of one request that are named."""
+_MAX_LOGGED = 1024
+_logged: set[tuple[str, str]] = set()
+"""Paths and ignored fields that the log has."""
+
+
+def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
+    """Returns the class of routes whose endpoints take a `body`; they answer with responses.
+
+    Where it `admits`, a request asks for room first: to read, parse and check a body takes longer
+    than all else that a refusal needs, and an overloaded gateway would do it for most requests in
+    vain. Whoever needs more than one is refused later, when that is known.
+    """
+
+    class BodyRoute(APIRoute):
+        """Reads bodies; FastAPI, which would parse and check all of one at once, documents them."""
+
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            """Returns what answers a request of a client that is known."""
+            endpoint = self.endpoint
+            hints = get_type_hints(endpoint)
+            kind = hints["body"]
+
+            async def answer(request: Request) -> Response:
+                if admits:
+                    service.admission.require_room()
+                data = await read_body(request, service.limits)
+                body, unknown = await beside(partial(_checked, data, kind), len(data))
+                if unknown and service.limits.refuses_unknown_fields:
+                    message = f"Unrecognized request argument supplied: {field_name(unknown[0])}"
+                    raise FieldError(unknown[0], message, "unknown_parameter", True).named({})
+                given = {"request": request} if "request" in hints else {}
+                response: Response = await endpoint(body=body, **given)
+                if unknown:
+                    response.headers["x-ignored-fields"] = note_ignored(request.url.path, unknown)
+                return response
+
+            return answer
+
+    return BodyRoute
+
+
+def _checked(data: bytes, kind: type[B]) -> tuple[B, list[Path]]:
+    """Returns the body of a request, and where it had fields that are not known.
+
+    Raises ApiError if there is something wrong with it.
+    """
+    value = _parsed(data)
+    try:
+        body = kind.model_validate(value)
+        return body, body.take_unknown()
+    except ValidationError as error:
+        raise validation_error(error, value) from None
+
+
+def _parsed(data: bytes) -> Any:
+    if len(data) > INLINE and is_heavier(data, MAX_WEIGHT):
+        raise too_many_values("body")
+    encoding = json.detect_encoding(data)
+    if not encoding.startswith("utf-8"):
+        raise _no_json(f"it is {encoding.upper()}: send UTF-8")
+    try:
+        return parse_json(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise _no_json(f"at character {error.pos}" if data else "it is empty") from None
+    except UnicodeDecodeError as error:
+        fault = f"byte {data[error.start]:#04x} at position {error.start} is not UTF-8"
+        raise _no_json(fault) from None
+    except RecursionError:
+        raise _no_json("it is nested too deeply") from None
+    except ValueError:
+        raise _no_json("a number has too many digits") from None
+
+
+def _no_json(reason: str) -> ApiError:
+    return ApiError(400, f"the body is not JSON ({reason})", code="invalid_json")
+
+
+def note_ignored(endpoint: str, fields: Sequence[Path]) -> str:
+    """Logs fields that are ignored, each once; returns them as the value of a header.
+
+    Indices are left out: `messages[].cache_control` is one field in all messages.
+    """
+    parts = (
+        "".join("[]" if isinstance(one, int) else f".{one}" for one in path) for path in fields
+    )
+    # A header has no other characters.
+    shown = (re.sub(r"[^!-~]", "?", printable(name.removeprefix("."), 100)) for name in parts)
+    names = list(dict.fromkeys(shown))
+    for name in names:
+        if (endpoint, name) not in _logged and len(_logged) < _MAX_LOGGED:
+            _logged.add((endpoint, name))
+            logger.warning("%s: the field %s is not known and is ignored", endpoint, name)
+    return ", ".join([*names[:MAX_NAMED], *(["..."] if len(names) > MAX_NAMED else [])])
+
+
+def too_many_values(what: str) -> ApiError:
+    """Returns the error of what is heavier than it may be."""
+    message = (
+        f"the {what} has more than {MAX_WEIGHT} values, "
+        f"of which texts, names of fields, lists and objects count {HEAVY} times"
+    )
+    return ApiError(400, message, code="too_many_values")

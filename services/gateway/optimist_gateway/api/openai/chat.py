@@ -1,0 +1,128 @@
+"""POST /v1/chat/completions."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from optimist_gateway.api.openai.answer_parts import chat_logprobs, join_logprobs
+from optimist_gateway.api.openai.answering import STREAMED, Answering
+from optimist_gateway.api.openai.bodies.chat import ChatCompletionBody
+from optimist_gateway.api.openai.body_route import body_route
+from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, reason_name
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.generation.generation import Generation, Service
+from optimist_gateway.structure.tool_calls import (
+    AnyDelta,
+    ContentDelta,
+    MessageReader,
+    ReasoningDelta,
+)
+
+PATH = "/v1/chat/completions"
+
+
+def new_call_id() -> str:
+    """Returns a name for a call, by which its result will refer to it."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class MessageDelta:
+    """Thoughts, text and tool calls, together; a call that begins gets its id here."""
+
+    def __init__(self, deltas: Sequence[AnyDelta]) -> None:
+        """Joins what belongs together."""
+        self._reasoning = self._content = ""
+        self._calls: dict[int, Any] = {}
+        for delta in deltas:
+            if isinstance(delta, ReasoningDelta):
+                self._reasoning += delta.text
+            elif isinstance(delta, ContentDelta):
+                self._content += delta.text
+            elif delta.name is not None:
+                function = {"name": delta.name, "arguments": delta.arguments}
+                call = {"id": new_call_id(), "type": "function", "function": function}
+                self._calls[delta.index] = call
+            else:
+                call = self._calls.setdefault(delta.index, {"function": {"arguments": ""}})
+                call["function"]["arguments"] += delta.arguments
+
+    def to_api(self) -> dict[str, Any]:
+        """Returns the delta of a chunk; empty if there is nothing to say."""
+        texts = {"reasoning_content": self._reasoning, "content": self._content}
+        delta: dict[str, Any] = {name: text for name, text in texts.items() if text}
+        if self._calls:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in self._calls.items()]
+        return delta
+
+    def to_message(self) -> dict[str, Any]:
+        """Returns the message of a whole answer."""
+        message: dict[str, Any] = {"role": "assistant", "content": self._content, "refusal": None}
+        if self._reasoning:
+            message["reasoning_content"] = self._reasoning
+        if self._calls:
+            message["content"] = self._content or None
+            message["tool_calls"] = list(self._calls.values())
+        return message
+
+
+@dataclass(frozen=True)
+class ChatWriter:
+    """Writes messages; the first chunk names the role."""
+
+    reader: MessageReader
+    content = "delta"
+
+    @property
+    def is_stateless(self) -> bool:
+        """See `ChoiceWriter.is_stateless`."""
+        return self.reader.is_plain
+
+    def first(self) -> dict[str, Any]:
+        """See `ChoiceWriter.first`."""
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        return {"delta": delta, "logprobs": None, "finish_reason": None}
+
+    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
+        """See `ChoiceWriter.chunk`."""
+        delta = MessageDelta(self._read(piece.text, piece)).to_api()
+        reason = self._reason(piece)
+        if not (delta or reason or even_if_empty or piece.logprobs):
+            return None
+        return {"delta": delta, "logprobs": chat_logprobs(piece.logprobs), "finish_reason": reason}
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """See `ChoiceWriter.whole`."""
+        text = "".join(piece.text for piece in pieces)
+        message = MessageDelta(self._read(text, pieces[-1])).to_message()
+        logprobs, reason = chat_logprobs(join_logprobs(pieces)), self._reason(pieces[-1])
+        return {"message": message, "logprobs": logprobs, "finish_reason": reason}
+
+    def _read(self, text: str, piece: Piece) -> list[AnyDelta]:
+        return self.reader.push(text, is_last=piece.finish_reason is not None)
+
+    def _reason(self, piece: Piece) -> str | None:
+        if self.reader.num_calls and piece.finish_reason is FinishReason.STOP:
+            return "tool_calls"
+        return reason_name(piece)
+
+
+def chat_router(service: Service) -> APIRouter:
+    """Returns the endpoint."""
+    router = APIRouter(route_class=body_route(service))
+    answering = Answering(service, PATH, "chatcmpl-")
+    kinds = ("chat.completion", "chat.completion.chunk")
+
+    def write(generation: Generation) -> ChoicesWriter:
+        return ChoicesWriter(generation, kinds, lambda: ChatWriter(generation.message_reader()))
+
+    @router.post(PATH, responses=STREAMED)
+    async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
+        """Answers a conversation, whole or as server-sent events."""
+        return await answering.answer(request, body.request(), write)
+
+    return router
