@@ -1,6 +1,5 @@
 """Tokens of texts and conversations, texts of tokens, and what the tokenizer is."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers import AutoTokenizer
 from optimist_gateway.text.tokenizer import Tokenizer
 from tests.gateway.conftest import CHAT_TEMPLATE
 from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
-from tests.gateway.harness import USER, Fields, Gateway, Start, starting
+from tests.gateway.harness import USER, Fields, Gateway, starting
 
 TEXT = "The quick 東京 <|end|> fox"
 
@@ -55,21 +54,6 @@ async def test_special_tokens_are_added_if_wanted(model_directory: Path, backend
         assert await tokenized(prompt="fox") == [1, *without]
         chat = await tokenized(messages=USER)
         assert await tokenized(messages=USER, add_special_tokens=True) == [1, *chat]
-
-
-@pytest.mark.parametrize("shows_template", [False, True])
-async def test_the_template_is_shown_if_the_setting_says(
-    start: Start, shows_template: bool
-) -> None:
-    async with start(show_chat_template=shows_template) as gateway:
-        info = (await gateway.http.get("/tokenizer_info")).json()
-        shown = (await gateway.http.get("/version")).json()
-    assert (info["eos_token"], info["pad_token"]) == ("<|end|>", "<|pad|>")
-    assert info["bos_token"] is None
-    assert info["tokenizer_class"]
-    template = {"chat_template": CHAT_TEMPLATE} if shows_template else {}
-    assert {name: value for name, value in info.items() if name == "chat_template"} == template
-    assert shown == {"version": version("optimist")}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from optimist_gateway.api.openai.connection_body import Outbox
-from optimist_gateway.server.http_server import BoundedProtocol
+from optimist_gateway.server.connection import HttpConnection
 from optimist_gateway.settings import GatewaySettings
 
 OFFERS = [
@@ -76,8 +76,9 @@ async def read(parts: list[bytes]) -> list[tuple[str, bytes, bytes]]:
         await send({"type": "http.response.body"})
 
     config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
     options: Any = {"settings": GatewaySettings(model="any"), "outbox": Outbox(0.0)}
-    protocol = BoundedProtocol(config, ServerState(), {}, **options)
+    protocol = HttpConnection(config, ServerState(), {}, **options)
     protocol.connection_made(wire := Wire())
     for part in parts:
         protocol.data_received(part)

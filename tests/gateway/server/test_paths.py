@@ -84,12 +84,11 @@ async def test_a_wrong_method_names_the_right_one(
     assert error["message"] == f"{path} takes {allowed}, not {method}"
 
 
-PATHS = ["/", "/page/main.js", "/health", "/ready", "/live", "/version", "/metrics"]
+PATHS = ["/", "/page/main.js", "/health", "/ready", "/live", "/metrics"]
 PATHS += [
     MODELS,
     "/v1/models/tiny",
     "/v1/models/other",
-    "/tokenizer_info",
     "/openapi.json",
     "/none",
 ]

@@ -1,12 +1,11 @@
 """Probes, metrics, and the administration, which is for admin keys only.
 
 POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /health, /ready,
-/live, /version and /metrics.
+/live and /metrics.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -201,7 +200,6 @@ class Health:
 def health_router(service: Service, health: Health) -> APIRouter:
     """Returns the endpoints."""
     router = APIRouter()
-    installed = version("optimist")
 
     @router.get("/health")
     async def get_health() -> Response:
@@ -227,11 +225,6 @@ def health_router(service: Service, health: Health) -> APIRouter:
         Nothing else is asked: to start the gateway again mends no scheduler.
         """
         return _answer(None)
-
-    @router.get("/version")
-    async def optimist_version() -> Response:
-        """Returns the version of Optimist."""
-        return JSONResponse({"version": installed})
 
     # Load generators ask with HEAD whether there are metrics.
     @router.get("/metrics", include_in_schema=False)

@@ -86,12 +86,6 @@ class SchedulerPool:
         """Requests that have lost their scheduler and wait for one."""
         return len(self._room)
 
-    @property
-    def stats(self) -> scheduler_pb2.Stats | None:
-        """The figures of all schedulers together; None if none is known."""
-        known = [client.stats for client in self.clients if client.stats is not None]
-        return add_stats(known) if known else None
-
     def add(self, add: scheduler_pb2.Add) -> RequestStream:
         """Sends a request to a scheduler; its handle is set here.
 

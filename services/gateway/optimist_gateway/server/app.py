@@ -34,7 +34,7 @@ from optimist_gateway.generation.generation import Admission, Service
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
+from optimist_gateway.schedulers.metrics import SchedulerCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
 from optimist_gateway.server.middleware import Authentication, HeadAsGet, Observation, RequestId
@@ -99,16 +99,12 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     _add_layers(app, settings, metrics, observer)
     pools = {name: model.schedulers for name, model in models.items()}
     metrics.registry.register(SchedulerCollector(pools))
-    if settings.vllm_metrics:
-        metrics.registry.register(
-            VllmCollector(metrics, lambda: {name: pool.stats for name, pool in pools.items()})
-        )
     routers = [make(service) for make in (chat_router, completion_router, responses_router)]
     routers += [model_router(service), health_router(service, health)]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     endpoints = {route.path: "/".join(route.methods or ()) for route in routes}
     add_error_handlers(app, metrics, endpoints)
-    routers.append(tokenization_router(service, show_chat_template=settings.show_chat_template))
+    routers.append(tokenization_router(service))
     for router in (*routers, admin_router(service)):
         app.include_router(router)
     if settings.page:

@@ -102,8 +102,6 @@ class EventStream(Response):
         generation.choices.ended.add_done_callback(lambda _: self._has_events.set())
         async with _watched(generation, receive), _beside(self._keep_alive(scope, send)):
             data = await self._events(scope, send)
-        if self._body is not None:
-            self._body.flush()
         await send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _events(self, scope: Scope, send: Send) -> bytes:

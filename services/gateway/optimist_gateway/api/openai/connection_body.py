@@ -1,9 +1,8 @@
-"""Bodies of streamed answers on their way to connections."""
+"""Bodies of answers on their way to connections."""
 
 import asyncio
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 DIRECT_BODY = "optimist.direct_body"
 """Extension of the ASGI scope whose `body` is a `ConnectionBody`.
@@ -13,19 +12,72 @@ through each of them costs time, and a task would have to wake up for each.
 """
 
 
-class Flow(Protocol):
-    """A connection that knows how its client reads."""
+def nobody() -> None:
+    """Takes what nobody wants to know."""
 
-    transport: asyncio.Transport
-    on_pause: Callable[[], None]
-    """Called when the client is late to read its answer."""
-    on_resume: Callable[[], None]
-    """Called when it has caught up."""
+
+class Flow:
+    """How much goes over a connection: both sides wait for one another, in bounds."""
+
+    def __init__(self, transport: asyncio.Transport, slow_reader_seconds: float) -> None:
+        """Drops a client that reads nothing of what waits for it for so long."""
+        self.transport = transport
+        self.on_pause: Callable[[], None] = nobody
+        """Called when the client is late to read its answer."""
+        self.on_resume: Callable[[], None] = nobody
+        """Called when it has caught up."""
+        self._seconds = slow_reader_seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._is_held = False
 
     @property
     def is_paused(self) -> bool:
         """Whether the client has more to read than should be added to."""
-        ...
+        return not self._writable.is_set()
+
+    async def until_writable(self) -> None:
+        """Waits for a client that is late to read."""
+        await self._writable.wait()
+
+    def pause_writing(self) -> None:
+        """Notes that the client does not read as fast as it is written to."""
+        self._writable.clear()
+        if self._timer is None:
+            self._watch_reader()
+        self.on_pause()
+
+    def resume_writing(self) -> None:
+        """Notes that the client reads, or has gone away."""
+        self._writable.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.on_resume()
+
+    def hold(self) -> None:
+        """Reads no more for now."""
+        if not self._is_held and not self.transport.is_closing():
+            self._is_held = True
+            self.transport.pause_reading()
+
+    def release(self) -> None:
+        """Reads on."""
+        if self._is_held and not self.transport.is_closing():
+            self._is_held = False
+            self.transport.resume_reading()
+
+    def _watch_reader(self) -> None:
+        num_unread = self.transport.get_write_buffer_size()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._check_reader, num_unread)
+
+    def _check_reader(self, num_unread: int) -> None:
+        if self.transport.get_write_buffer_size() < num_unread:
+            self._watch_reader()
+        else:
+            self.transport.abort()
 
 
 class Outbox:
@@ -69,16 +121,14 @@ class Outbox:
 
 
 class ConnectionBody:
-    """The body of an answer whose head was sent.
+    """The body of an answer: in chunks, or of the length that the head says, or up to the end."""
 
-    The head says that it comes in chunks, or it ends with the connection, which HTTP/1.0 has alone.
-    """
+    __slots__ = ("_data", "_outbox", "flow", "has_body", "has_chunks", "last_write")
 
-    __slots__ = ("_data", "_has_chunks", "_outbox", "_transport", "flow", "last_write")
-
-    def __init__(self, flow: Flow, outbox: Outbox, *, has_chunks: bool = True) -> None:
-        self.flow, self._outbox, self._has_chunks = flow, outbox, has_chunks
-        self._transport = flow.transport
+    def __init__(self, flow: Flow, outbox: Outbox) -> None:
+        self.flow, self._outbox = flow, outbox
+        self.has_body = self.has_chunks = True
+        """Whether it is sent at all, and in chunks."""
         self._data = b""
         self.last_write = -inf
         """When something was sent last, by the event loop's clock."""
@@ -91,9 +141,11 @@ class ConnectionBody:
             self._data = data
             self._outbox.add(self)
 
-    def flush(self) -> None:
-        """Sends what was written, before something else is sent."""
-        data, self._data = self._data, b""
-        if data and not self._transport.is_closing():
-            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._has_chunks else data
-            self._transport.write(framed)
+    def flush(self, data: bytes = b"", *, is_last: bool = False) -> None:
+        """Sends what was written, and further data, now."""
+        data, self._data = self._data + data, b""
+        if self.has_chunks:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else data
+            data += b"0\r\n\r\n" if is_last else b""
+        if data and self.has_body and not self.flow.transport.is_closing():
+            self.flow.transport.write(data)

@@ -1,4 +1,4 @@
-"""GET /v1/models, /tokenizer_info, POST /tokenize, /detokenize; the names of these are vLLM's."""
+"""GET /v1/models, POST /tokenize, /detokenize; the names of these are vLLM's."""
 
 import time
 from contextlib import suppress
@@ -85,12 +85,11 @@ def model_router(service: Service) -> APIRouter:
     return router
 
 
-def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRouter:
+def tokenization_router(service: Service) -> APIRouter:
     """Returns the endpoints."""
-    router = APIRouter()
-    bodies = APIRouter(route_class=body_route(service, admits=False))
+    router = APIRouter(route_class=body_route(service, admits=False))
 
-    @bodies.post("/tokenize")
+    @router.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> Response:
         """Returns the tokens of a text, or of the prompt that a conversation makes."""
         model, text, asked = service.find_model(body.model), body.prompt, body.add_special_tokens
@@ -124,7 +123,7 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
 
         return Response(await beside(write, len(token_ids)), media_type="application/json")
 
-    @bodies.post("/detokenize")
+    @router.post("/detokenize")
     async def detokenize(body: DetokenizeBody) -> Response:
         """Returns the text of tokens, special ones included."""
         model = service.find_model(body.model)
@@ -132,13 +131,4 @@ def tokenization_router(service: Service, *, show_chat_template: bool) -> APIRou
             model.schedulers.description.require_known(body.tokens, ("tokens",))
         return JSONResponse({"prompt": await model.tokenizer.decode(body.tokens)})
 
-    @router.get("/tokenizer_info")
-    async def tokenizer_info(model: str | None = None) -> Response:
-        """Describes the tokenizer of a model: its class and special tokens."""
-        info = service.find_model(model).tokenizer.info()
-        if not show_chat_template:
-            del info["chat_template"]
-        return JSONResponse(info)
-
-    router.include_router(bodies)
     return router
