@@ -4,7 +4,6 @@ POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /hea
 /live and /metrics.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -17,7 +16,8 @@ from optimist_gateway.core.error import ApiError, FieldError, naming
 from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
 from optimist_gateway.core.schedulers import PRIORITY
 from optimist_gateway.generation.generation import Service
-from optimist_gateway.schedulers.pool import Replies, SchedulerPool, add_stats
+from optimist_gateway.schedulers.commands import add_stats, ask_all
+from optimist_gateway.schedulers.pool import SchedulerPool
 
 REPLY_SECONDS = 5.0
 PAUSE_SECONDS = 60
@@ -62,7 +62,7 @@ def admin_router(service: Service) -> APIRouter:
         Sums over all that answer, and below `schedulers` those of each, or why there are none.
         """
         command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
-        replies = await _ask_all(service.pools, command, REPLY_SECONDS)
+        replies = await ask_all(service.pools, command, REPLY_SECONDS)
         known = [one.stats for one in replies.values() if not isinstance(one, ApiError)]
         if not known:
             raise _failure(replies)
@@ -94,7 +94,7 @@ async def set_priority(service: Service, request_id: str, priority: int) -> int:
         pools = _with_priorities(service.pools)
     change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
     command = scheduler_pb2.ConnectRequest(set_priority=change)
-    replies = await _ask_all(pools, command, REPLY_SECONDS)
+    replies = await ask_all(pools, command, REPLY_SECONDS)
     errors = {target: one for target, one in replies.items() if isinstance(one, ApiError)}
     number = sum(pool.set_waiting_priority(request_id, priority) for pool in pools)
     number += sum(one.num_requests for one in replies.values() if not isinstance(one, ApiError))
@@ -134,21 +134,11 @@ def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
     ]
 
 
-async def _ask_all(
-    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
-) -> Replies:
-    """Sends a command to all schedulers of several pools at once."""
-    replies: Replies = {}
-    for of_pool in await asyncio.gather(*(pool.ask(command, seconds) for pool in pools)):
-        replies |= of_pool
-    return replies
-
-
 async def _obey_all(
     pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
 ) -> None:
     """Sends a command to all schedulers; raises ApiError that names those that failed."""
-    replies = await _ask_all(pools, command, seconds)
+    replies = await ask_all(pools, command, seconds)
     if any(isinstance(one, ApiError) for one in replies.values()):
         raise _failure(replies)
 
