@@ -220,7 +220,7 @@ INVALID: list[tuple[Any, str]] = [
     (OTHER_FUNCTION, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
     (schema({"const": -(2**63) - 1}), "text.format.schema"),
-    (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema.$ref"),
+    (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema"),
     ({"text": {"format": {"type": "grammar"}}}, "text.format"),
     ({"text": {"verbosity": "loud"}}, "text.verbosity"),
     ({"logit_bias": {"100000": 1}}, "logit_bias"),
