@@ -150,8 +150,6 @@ class Limits:
     """Silence after which a stream gets a comment."""
     splits_reasoning: bool = True
     """Whether what a model thinks comes apart from what it answers."""
-    refuses_unknown_fields: bool = False
-    """Whether fields of bodies that are not known are errors; else they are ignored."""
 
 
 @dataclass(frozen=True)

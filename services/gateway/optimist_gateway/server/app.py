@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,10 +28,10 @@ from optimist_gateway.api.openai.models import model_router, tokenization_router
 from optimist_gateway.api.openai.responses.writer import responses_router
 from optimist_gateway.api.openapi import add_document
 from optimist_gateway.api.page.router import page_router
-from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.core.admission import Admission, AdmissionLimits
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
-from optimist_gateway.generation.generation import Admission, Service
+from optimist_gateway.generation.generation import Service
 from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
@@ -138,17 +139,17 @@ def _service(
     # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
+    limits = AdmissionLimits(
+        max_num_requests=settings.max_num_requests,
+        max_num_requests_per_client=settings.max_num_requests_per_key,
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+    )
+    admission = Admission(limits, time.monotonic)
+    metrics.running.set_function(lambda: admission.num_requests)
     return Service(
         models=models,
-        admission=Admission(
-            AdmissionLimits(
-                max_num_requests=settings.max_num_requests,
-                max_num_requests_per_client=settings.max_num_requests_per_key,
-                requests_per_minute=settings.requests_per_minute,
-                tokens_per_minute=settings.tokens_per_minute,
-            ),
-            metrics,
-        ),
+        admission=admission,
         metrics=metrics,
         limits=Limits(
             max_n=min(settings.max_n, most),
@@ -159,7 +160,6 @@ def _service(
             read_seconds=settings.read_seconds,
             keep_alive_seconds=settings.keep_alive_seconds,
             splits_reasoning=settings.split_reasoning,
-            refuses_unknown_fields=settings.unknown_fields == "refuse",
         ),
         observer=observer,
     )

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_gateway.api.openai.responses.body import ResponsesBody
 from optimist_gateway.core.request import Conversation, Function
-from tests.gateway.harness import RESPONSES, Fields, Gateway, Start
+from tests.gateway.harness import RESPONSES, Fields, Gateway
 
 TARGET = {"type": "object", "properties": {"target": {"type": "string"}}, "required": ["target"]}
 RUN: Fields = {"type": "function", "name": "run", "strict": False, "parameters": TARGET}
@@ -152,20 +152,6 @@ async def test_tools_that_do_not_run_here(
     )
     assert response.headers["x-ignored-fields"] == kind
     assert len(response.json()["tools"]) == len(others) + ("tools" in tool)
-
-
-async def test_what_is_left_out_is_refused_on_demand(start: Start) -> None:
-    reference = {"type": "item_reference", "id": "msg_1"}
-    thoughts = {"type": "reasoning", "id": "rs_1", "encrypted_content": "gAAAA", "summary": []}
-    async with start(unknown_fields="refuse") as strict:
-        for fields, name in (
-            ({"tools": [RUN, SEARCH]}, "tools[1].type=web_search"),
-            ({"input": [reference]}, "input[0].type=item_reference"),
-        ):
-            error = await strict.refused(RESPONSES, **fields)
-            assert (error["param"], error["code"]) == (name, "unknown_parameter")
-        strict.say("Hi")
-        await strict.answer(RESPONSES, input=[thoughts], tools=TOOLS[:3])
 
 
 RUN_CHOICE = {"type": "function", "name": "run"}

@@ -156,7 +156,7 @@ class InferenceServicer:
         record = observer.begin("text_completion", _RPC, trace_parent(context))
         record.outcome = "disconnected"
         try:
-            self._service.admission.require_room()
+            self._service.admission.require_room(current_client.get().name)
             message = await beside(partial(read_request, request), len(request))
             if message.HasField("chat"):
                 record.operation = "chat"

@@ -15,10 +15,11 @@ from starlette.responses import Response
 from optimist_gateway.api.openai.bodies.base import Body
 from optimist_gateway.api.openai.body_bytes import read_body
 from optimist_gateway.api.openai.errors import validation_error
-from optimist_gateway.core.error import ApiError, FieldError, Path, field_name, printable
+from optimist_gateway.core.error import ApiError, Path, printable
 from optimist_gateway.core.json_text import HEAVY, MAX_WEIGHT, is_heavier, parse_json
 from optimist_gateway.generation.generation import Service
 from optimist_gateway.security.beside import INLINE, beside
+from optimist_gateway.security.keys import current_client
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +50,9 @@ def body_route(service: Service, *, admits: bool = True) -> type[APIRoute]:
 
             async def answer(request: Request) -> Response:
                 if admits:
-                    service.admission.require_room()
+                    service.admission.require_room(current_client.get().name)
                 data = await read_body(request, service.limits)
                 body, unknown = await beside(partial(_checked, data, kind), len(data))
-                if unknown and service.limits.refuses_unknown_fields:
-                    message = f"Unrecognized request argument supplied: {field_name(unknown[0])}"
-                    raise FieldError(unknown[0], message, "unknown_parameter", True).named({})
                 given = {"request": request} if "request" in hints else {}
                 response: Response = await endpoint(body=body, **given)
                 if unknown:
