@@ -268,15 +268,6 @@ async def test_what_is_wrong_is_named(gateway: Gateway, extra: Fields, param: st
     assert not gateway.adds
 
 
-async def test_arguments_may_have_integers_of_any_size(gateway: Gateway) -> None:
-    gateway.say("fine")
-    messages = [*USER, with_arguments('{"n": 123456789012345678901234567890}')]
-    await gateway.answer(CHAT, messages=messages)
-    prompt = gateway.backend.decode(list(gateway.adds[-1].prompt_token_ids))
-    # The first digit is a token of its own, which has no text here.
-    assert "23456789012345678901234567890" in prompt
-
-
 async def test_what_a_grammar_cannot_follow_may_be_left_out(gateway: Gateway) -> None:
     gateway.say("{}")
     wide = {"type": "array", "uniqueItems": True}

@@ -78,19 +78,6 @@ def test_all_fit_and_differ_also_from_those_of_seeds_close_by(seed: int, near: i
     assert len(set(seeds)) == len(seeds)
 
 
-def test_the_documented_formula() -> None:
-    assert choice_seed(7, 0) == 7
-    assert choice_seed(7, 1) == 7 - (2**64 - 0x9E3779B97F4A7C15)
-    assert choice_seed(-1, 2) == (2 * 0x9E3779B97F4A7C15 - 1) % 2**64
-
-
-async def test_without_a_seed_the_choices_have_different_ones(gateway: Gateway) -> None:
-    gateway.say("x")
-    for _ in range(2):
-        await gateway.answer(CHAT, n=4)
-    assert len({add.sampling.seed for add in gateway.adds}) == 8
-
-
 async def test_streamed_answers_are_interleaved(gateway: Gateway) -> None:
     choices = say_three(gateway)
     options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -110,16 +97,6 @@ async def test_streamed_answers_are_interleaved(gateway: Gateway) -> None:
     require_sum(last.usage, choices, gateway.adds[0])
     assert all(part.usage is None for part in parts)
     assert len({(part.id, part.created) for part in [*parts, last]}) == 1
-
-
-async def test_completions_have_choices_too(gateway: Gateway) -> None:
-    choices = say_three(gateway)
-    answer = await gateway.complete(TOKEN_IDS, n=3)
-    assert [(choice.index, choice.text) for choice in answer.choices] == list(enumerate(TEXTS))
-    for choice, script in zip(answer.choices, choices, strict=True):
-        assert choice.token_ids == [token for step in script.steps for token in step.token_ids]
-    assert [choice.num_accepted_tokens for choice in answer.choices] == [2, 0, 1]
-    assert answer.usage.model_extra == {"num_passes": sum(len(one.steps) for one in choices)}
 
 
 async def test_a_stop_string_ends_one_choice(gateway: Gateway) -> None:

@@ -165,14 +165,6 @@ def test_a_token_without_characters_stands_with_the_one_that_completes_its_chara
     assert prompt.find_span(3, 1) == in_prompt_tokens(0, 1)
 
 
-def test_contents_are_found_where_the_template_put_them() -> None:
-    found = find_contents("<s>hi</s><u>hi </u>", ["hi", "hi "])
-    assert found == [SentText(0, 3, 5), SentText(1, 12, 15)]
-    # Without the spaces around it; in another form; empty; further up.
-    found = find_contents("<u>b</u><s>a</s>", ["\n a\n", 'say "x"', "", "b"])
-    assert found == [SentText(0, 11, 12, 2), SentText(3, 3, 4)]
-
-
 @given(st.lists(st.text("ab \n", max_size=5), max_size=5), st.text("ab\n|", max_size=3))
 def test_found_contents_are_what_the_client_sent(contents: list[str], between: str) -> None:
     text = between.join(["", *contents, ""])
@@ -182,28 +174,6 @@ def test_found_contents_are_what_the_client_sent(contents: list[str], between: s
     for index, one in zip(expected, found, strict=True):
         content = contents[index][one.num_left_out :]
         assert content.startswith(text[one.start : one.end])
-
-
-def test_what_goes_on_is_one_segment_of_the_whole() -> None:
-    target, predicted, own = DraftSource.TARGET, DraftSource.PREDICTION, DraftSource.NGRAM
-    parts = [
-        Segment(0, predicted, "ab", 2, SourceSpan(0, 0, 2)),
-        Segment(1, predicted, "", 1, SourceSpan(0, 2, 3)),
-        Segment(1, predicted, "c", 0),
-        Segment(2, predicted, "x", 1, SourceSpan(0, 9, 10)),
-        Segment(3, target, "y", 1),
-        Segment(4, target, "z", 2),
-        Segment(5, own, "p", 1, in_message(0, 0, 1)),
-        Segment(6, own, "q", 1, in_message(0, 1, 2)),
-        Segment(7, own, "r", 1, in_message(1, 2, 3)),
-    ]
-    assert join_segments(parts) == [
-        Segment(0, predicted, "abc", 3, SourceSpan(0, 0, 3)),
-        Segment(2, predicted, "x", 1, SourceSpan(0, 9, 10)),
-        Segment(3, target, "yz", 3),
-        Segment(5, own, "pq", 2, in_message(0, 0, 2)),
-        Segment(7, own, "r", 1, in_message(1, 2, 3)),
-    ]
 
 
 @st.composite

@@ -41,7 +41,6 @@ VALUES = {
     "zod's email": '"a@example.org"',
     "zod's duration": '"P1W"',
     "a step of zero": "7.5",
-    "a number of another kind": "7.5",
 }
 """What `d` may be, if not any text."""
 # What is said of `d` is left out, at least in part; `n` is a whole number all the same.
@@ -50,55 +49,32 @@ TEXTS: dict[str, dict[str, Any]] = {
     "look-ahead": text(pattern="^(?!a)b$"),
     "zod's email": text(format="email", pattern=EMAIL),
     "zod's duration": text(format="duration", pattern=DURATION),
-    "look-behind": text(pattern="(?<=a)b"),
     "back-reference": text(pattern=r"(a|b)\1"),
     "word boundary": text(pattern=r"\bb\b"),
-    "atomic group": text(pattern="(?>a|b)c"),
     "no regex": text(pattern="*("),
-    "a regex of JavaScript": text(pattern="/^b+$/gi"),
     "a pattern that is no text": text(pattern={"source": "a"}),
     # pydantic/pydantic-ai#5508, VedalAI/neuro-sdk#60, vllm-project/vllm#42904
     "format path": text(format="path"),
-    "format password": text(format="password"),
-    "format binary": text(format="binary"),
-    "format uri-reference": text(format="uri-reference"),
     "format that is no text": text(format=["date"]),
-    "content": text(contentEncoding="base64", contentSchema={"type": "string"}),
     "lengths as texts": text(minLength="3", maxLength="x"),
-    "a negative length": text(minLength=-1),
-    "half a length": text(maxLength=2.5),
-    "required of draft 3": text(required=True),
-    "null as annotation": text(title=None, description=None, default=None),
     "an enum of null": text(enum=None),
     "a guess of types": anything(type="str"),
-    "types in capitals": anything(type="STRING"),
-    "type any": anything(type="any"),
-    "type null as text": anything(type="None"),
     "no type": anything(type=None),
     "an unknown type beside others": anything(type=["string", "file"]),
     "if": anything(**{"if": {"type": "string"}, "then": {"minLength": 2}, "else": False}),
     "not": anything(**{"not": {"type": "null"}}),
-    "not of two": {**text(), "not": {"required": ["d", "n"]}},
     "dependentRequired": {**text(), "dependentRequired": {"d": ["n"]}},
-    "dependencies": {**text(), "dependencies": {"d": ["n"]}},
     # LangChain: dict of an enumeration
     "propertyNames": {**text(), "propertyNames": {"enum": ["d", "n"]}},
     "unevaluatedProperties": {**text(), "unevaluatedProperties": False},
     "minProperties": {**text(), "minProperties": 1, "maxProperties": 5},
     "nullable": text(nullable=True),
     "the server's own options": {**text(), "x-guidance": {"lenient": False, "more": 1}},
-    "options within": text(**{"x-guidance": {"whitespace_flexible": False}}),
     "extensions": {**text(), "x-order": 1, "ui:widget": "text", "$vocabulary": {}},
     "another draft": {**text(), "$schema": "http://json-schema.org/draft-03/schema#", "id": "/a"},
     "elsewhere": anything(**{"$ref": "https://example.org/schema.json"}),
-    "a file": anything(**{"$ref": "other.json#/definitions/a"}),
     "nothing there": anything(**{"$ref": "#/$defs/Missing"}),
-    "an anchor": {**anything(**{"$ref": "#a"}), "$defs": {"a": {"$anchor": "a"}}},
-    "dynamic": anything(**{"$dynamicRef": "#node"}),
-    "a reference that is no text": anything(**{"$ref": {"a": 1}}),
-    "required twice": {**text(), "required": ["n", "n"]},
     "required as a text": {**text(), "required": "n"},
-    "required as an object": {**text(), "required": {}},
     # schemars' u64 and i64
     "bounds of 64 bits": anything(
         anyOf=[
@@ -108,7 +84,6 @@ TEXTS: dict[str, dict[str, Any]] = {
         ]
     ),
     "no list of anyOf": anything(anyOf={"type": "string"}),
-    "an empty anyOf": anything(type="string", anyOf=None),
     "overlapping patterns": {**text(), "patternProperties": {"^x": {}, "^x_": {"type": "null"}}},
     "a pattern of names": {**text(), "patternProperties": {"^(?!x)": {}}},
     "unsatisfiable": {
@@ -116,7 +91,6 @@ TEXTS: dict[str, dict[str, Any]] = {
         "required": ["d"],
     },
     "a step of zero": anything(type="number", multipleOf=0),
-    "a number of another kind": anything(type="number", minimum="1", maximum=None),
 }
 
 
@@ -157,7 +131,6 @@ async def test_what_is_not_strict_guides_as_far_as_it_can(
     assert not follows(grammar(gateway), called("g", '{"m": 1}'))
 
 
-NODE = obj(next={"$ref": "#/$defs/Node"}, value={"type": "integer"})
 NEXT = {"anyOf": [{"$ref": "#/$defs/Node"}, {"type": "null"}], "default": None}
 BESIDE = obj(next={"$ref": "#/$defs/Node", "minProperties": 1}, value={"type": "integer"})
 # Schema, what it allows, and what it does not.
@@ -167,23 +140,17 @@ MORE: dict[str, tuple[dict[str, Any], str, str]] = {
         '["a"]',
         "[1]",
     ),
-    "contains": ({**STRINGS, "contains": {"const": "a"}, "minContains": 2}, '["a"]', "[1]"),
     "dict[Enum, float]": (
         {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": NUMBERS},
         '{"a": 1.5}',
         '{"a": "x"}',
     ),
-    "items of draft 4": ({"type": "array", "items": [STRINGS, NUMBERS]}, '[["a"], 1]', "[1]"),
-    "an empty list of items": (obj(d={"type": "array", "items": []}), '{"d": [1]}', '{"d": 1}'),
-    "items of nothing": (obj(d={"type": "array", "items": None}), '{"d": [1]}', '{"d": 1}'),
     "bounds of draft 4": (
         obj(n={"type": "integer", "minimum": 0, "exclusiveMinimum": True}),
         '{"n": 1}',
         '{"n": 0}',
     ),
     "overlapping oneOf": ({"oneOf": [STRINGS, {"type": "array"}, NUMBERS]}, "[1]", '"a"'),
-    "no properties": ({"type": "object", "properties": None}, '{"a": 1}', "1"),
-    "a property of nothing": (obj(a=None, n=NUMBERS), '{"a": 1, "n": 1}', '{"n": "1"}'),
     "zod's never": (obj(a={"not": {}}, n=NUMBERS), '{"n": 1}', '{"a": 1}'),
     "zod's optional": (
         obj(a={"anyOf": [{"not": {}}, {"type": "string"}]}),
@@ -210,11 +177,6 @@ MORE: dict[str, tuple[dict[str, Any], str, str]] = {
         '{"child": {"child": {"n": 1}}}',
         '{"child": {"child": {"n": "1"}}}',
     ),
-    "a reference in percent": (
-        {"$ref": "#/definitions/Record%3Cstring%3E", "definitions": {"Record<string>": STRINGS}},
-        '["a"]',
-        "[1]",
-    ),
     "a reference with siblings": (
         {**obj(a={"$ref": "#/$defs/A", "maxLength": 2}), "$defs": {"A": {"type": "string"}}},
         '{"a": "ab"}',
@@ -237,10 +199,6 @@ MORE: dict[str, tuple[dict[str, Any], str, str]] = {
         '{"d": "1.5"}',
         '{"d": null}',
     ),
-    "any constant": ({"enum": ["a", 1.5, None, True, [1], {"a": []}]}, '{"a": []}', '"b"'),
-    "a union of types": (obj(a={"type": ["string", "null", "array"]}), '{"a": [1]}', '{"a": 1}'),
-    "true": (obj(a=True, n=NUMBERS), '{"a": [1]}', '{"n": "x"}'),
-    "an enumeration of nothing beside": (obj(a={"enum": []}, n=NUMBERS), '{"n": 1}', '{"n": "x"}'),
     "a list of two schemas": (
         {"allOf": [obj(a=STRINGS), obj(n=NUMBERS)]},
         '{"n": 1}',

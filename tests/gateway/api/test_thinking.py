@@ -19,7 +19,7 @@ from optimist_client import Message as ChatMessage
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
 from tests.gateway.fake_scheduler import tokens
-from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, RESPONSES, Fields, Gateway, starting
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Fields, Gateway, starting
 from tests.stack import free_port
 
 # As Qwen 3 has it: the model begins to think unless the prompt says that it did not.
@@ -137,16 +137,6 @@ def count_through(gateway: Gateway, token_ids: Sequence[int], text: str, closing
     )
 
 
-async def test_the_clients_own_stream(thinking: Thinking) -> None:
-    gateway = thinking[0]
-    gateway.say(written(thinking, "(So: a fox.)\n\nThe fox."), width=4)
-    stream = gateway.client.chat.completions.stream
-    async with stream(model="tiny", messages=BODIES[CHAT]["messages"]) as events:
-        final: Any = await events.get_final_completion()
-    message = final.choices[0].message
-    assert (message.reasoning_content, message.content) == ("So: a fox.", "The fox.")
-
-
 async def test_thoughts_of_a_response(thinking: Thinking) -> None:
     gateway = thinking[0]
     token_ids = gateway.say(written(thinking, "(\nSo: a fox.)\n\nThe fox."), width=2)
@@ -208,24 +198,6 @@ async def test_an_answer_may_be_cut_off_within_thoughts(thinking: Thinking) -> N
         assert response.output[0].content[0].text == text
         details = response.usage.output_tokens_details
         assert details.reasoning_tokens == response.usage.output_tokens == len(script.steps)
-
-
-async def test_each_choice_thinks_for_itself(thinking: Thinking) -> None:
-    gateway = thinking[0]
-    texts = ["(A)B", "C", "(Quick"]
-    for text in texts:
-        gateway.say(written(thinking, text))
-        gateway.scheduler.scripts.append(gateway.scheduler.script)
-    answer = await gateway.answer(CHAT, n=3)
-    messages = [choice["message"] for choice in answer["choices"]]
-    found = [(one.get("reasoning_content"), one["content"]) for one in messages]
-    assert found == [("A", "B"), (None, "C"), ("Quick", "")]
-    counts = [
-        len(gateway.backend.encode(written(thinking, "(A)")).ids),
-        len(gateway.backend.encode(written(thinking, "(Quick")).ids) + 1,
-    ]
-    details = answer["usage"]["completion_tokens_details"]
-    assert details["reasoning_tokens"] == sum(counts)
 
 
 WEATHER: Any = {"name": "weather", "parameters": {"type": "object"}}
@@ -321,26 +293,6 @@ async def test_predictions_begin_after_thoughts(thinking: Thinking) -> None:
     assert tokens(gateway.adds[-1].predicted_token_ids) == own
     await gateway.answer(COMPLETIONS, **prediction)
     assert tokens(gateway.adds[-1].predicted_token_ids) == own
-
-
-async def test_an_answer_may_go_on_thoughts_that_a_client_sends(thinking: Thinking) -> None:
-    gateway = thinking[0]
-    going_on: Fields = {"continue_final_message": True, "add_generation_prompt": False}
-    gateway.say(written(thinking, " fox.)\n\nRuns."))
-    for content, thoughts, answer in (
-        ("(So: a", " fox.", "Runs."),
-        ("It", None, " fox.)\n\nRuns."),
-    ):
-        said = {"role": "assistant", "content": written(thinking, content)}
-        messages = [*asked("Hi")["messages"], said]
-        whole = await gateway.answer(CHAT, messages=messages, **going_on)
-        message = whole["choices"][0]["message"]
-        prompt = tokens(gateway.adds[-1].prompt_token_ids)
-        text = gateway.backend.decode(prompt, skip_special_tokens=False)
-        assert text.endswith(content.split(")")[-1].replace("(", thinking[1]).strip())
-        found = message["content"].replace(thinking[2], ")")
-        shown = answer if thoughts or thinking[1] == "<think>" else answer.replace(")", "")
-        assert (message.get("reasoning_content"), found) == (thoughts, shown)
 
 
 async def test_tags_of_a_vocabulary_alone_move_no_prediction(

@@ -219,19 +219,6 @@ def test_every_pass_is_counted_once(lengths: list[int]) -> None:
         assert count == sum(min(one, MAX_COUNTED) == length for one in lengths)
 
 
-@given(LENGTHS, LENGTHS)
-def test_passes_are_added(left: list[int], right: list[int]) -> None:
-    assert add_usages([played(left), played(right)], 2) == played([*left, *right])
-
-
-def test_without_an_account_the_rate_is_unknown() -> None:
-    unknown = Usage(1, 5, 3, None, 2, accepted_length_histogram=[0, 1, 1])
-    known = Usage(1, 1, 0, 4, 1, num_drafted_tokens=4, accepted_length_histogram=[1])
-    both = add_usages([unknown, known], 2)
-    assert both.num_drafted_tokens is both.acceptance_rate is None
-    assert both.accepted_length_histogram == [1, 1, 1]
-
-
 async def test_the_final_usage_has_it(gateway: Gateway) -> None:
     steps = [Step([20, 21, 22], 2), Step([23]), Step([24, 1], 1)]
     gateway.scheduler.script = Script(steps, num_drafted_tokens=6)

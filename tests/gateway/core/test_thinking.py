@@ -148,11 +148,6 @@ def test_tags_of_every_family(form: ThinkingFormat) -> None:
     assert read(reader(form.opening, form), *text) == ("a", between + "b")
 
 
-def test_a_template_tells_before_a_vocabulary() -> None:
-    assert thinking_format("{{ '[/THINK]' }}", ["<think>", "</think>"]) is FORMATS[2]
-    assert thinking_format("{{ message }}", ["<s>", "</s>"]) is None
-
-
 def usage_of(prompt: str, text: str, width: int, stop: tuple[str, ...] = ()) -> Usage:
     begun = begin_thinking(THINK, prompt)
     state = Answer(5, Detokenizer(decode, {END}), stop, 0, thinking=begun)  # type: ignore[arg-type]
@@ -201,10 +196,3 @@ def test_each_answer_counts_its_own() -> None:
     assert [one.reasoning_tokens for one in usages] == [9, 3]
     assert add_usages(usages, len(usages)).reasoning_tokens == 12
     assert prototype.is_inside
-
-
-def test_after_thoughts_steps_are_read_at_once_again() -> None:
-    state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=reader("<think>\n"))  # type: ignore[arg-type]
-    play(state, "a</think>b", 2, FinishReason.LENGTH)
-    assert state.thinking is None
-    assert state._reads_at_once

@@ -69,13 +69,6 @@ async def test_paths_that_clients_would_tidy_need_a_key(tokenizer: Tokenizer, pa
     assert (await messages_to(app, scope | more, empty))[0]["status"] == 401
 
 
-async def test_other_protocols_are_closed(tokenizer: Tokenizer) -> None:
-    app = create_app(GatewaySettings(model="m"), [tokenizer])
-    scope = {"type": "websocket", "path": "/health", "headers": []}
-    sent = await messages_to(app, scope, {"type": "websocket.connect"})
-    assert [message["type"] for message in sent] == ["websocket.close"]
-
-
 @in_module
 async def test_probes_and_the_page_need_no_key(guarded: Gateway) -> None:
     for path in ("/health", "/ready", "/live", "/", "/page/js/main.js"):

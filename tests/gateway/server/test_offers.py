@@ -4,7 +4,6 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
-import pytest
 import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,10 +99,3 @@ def test_all_are_read_however_they_are_cut(
     parts = [data[start:end] for start, end in pairwise(ends)]
     expected = [(f"/{n}", b"%d" % n, body) for n, (_, body, _) in enumerate(requests)]
     assert asyncio.run(read(parts)) == expected
-
-
-@pytest.mark.parametrize("offer", OFFERS[1:])
-def test_one_byte_at_a_time(offer: bytes) -> None:
-    data = wire_form(0, offer, b"body", True) + wire_form(1, offer, b"more", False)
-    seen = asyncio.run(read([data[at : at + 1] for at in range(len(data))]))
-    assert seen == [("/0", b"0", b"body"), ("/1", b"1", b"more")]

@@ -1,5 +1,6 @@
 """The life of one request: admitted, tokenized, its choices added, read and ended."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -16,16 +17,48 @@ from optimist_gateway.core.answer.thinking import ThinkingReader
 from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import Limits, Request, ToolUse
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
-from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
+from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
 from optimist_gateway.text.encode import encode_prompts
 from optimist_gateway.text.prediction import after_thinking, predicted_tokens
+from optimist_gateway.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model, and all that is its own."""
+
+    name: str
+    """Its name in the API."""
+    tokenizer: Tokenizer
+    grammars: Grammars
+    schedulers: SchedulerPool
+
+    def unready_reason(self) -> str | None:
+        """Returns why its requests cannot be served now, or None if they can: by one scheduler."""
+        try:
+            self.schedulers.description  # noqa: B018 (it raises)
+        except SchedulerUnavailableError as error:
+            return str(error)
+        return "the engine hangs" if self.schedulers.is_hung else self.tokenizer.unready_reason
+
+    async def run(self) -> None:
+        """Starts its process and follows its schedulers; returns never."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.tokenizer.start())
+            tasks.create_task(self.schedulers.run())
+
+    async def stop(self) -> None:
+        """Ends its processes."""
+        await self.grammars.stop()
+        await self.tokenizer.stop()
 
 
 @dataclass(frozen=True)

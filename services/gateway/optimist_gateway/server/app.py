@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from grpc_health.v1 import health as grpc_health
 from grpc_reflection.v1alpha import reflection
 from starlette.middleware.cors import CORSMiddleware
@@ -31,14 +30,13 @@ from optimist_gateway.api.page.router import page_router
 from optimist_gateway.core.admission import Admission, AdmissionLimits
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
-from optimist_gateway.generation.generation import Service
-from optimist_gateway.generation.served_model import ServedModel
+from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.schedulers.metrics import SchedulerCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.middleware import Authentication, HeadAsGet, Observation, RequestId
+from optimist_gateway.server.middleware import Authentication, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -102,11 +100,8 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     metrics.registry.register(SchedulerCollector(pools))
     routers = [make(service) for make in (chat_router, completion_router, responses_router)]
     routers += [model_router(service), health_router(service, health)]
-    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    endpoints = {route.path: "/".join(route.methods or ()) for route in routes}
-    add_error_handlers(app, metrics, endpoints)
-    routers.append(tokenization_router(service))
-    for router in (*routers, admin_router(service)):
+    add_error_handlers(app, metrics)
+    for router in (*routers, tokenization_router(service), admin_router(service)):
         app.include_router(router)
     if settings.page:
         app.include_router(page_router())
@@ -169,7 +164,6 @@ def _add_layers(
     app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, observer: RequestObserver
 ) -> None:
     """Wraps the application, the innermost layer first."""
-    app.add_middleware(HeadAsGet)
     app.add_middleware(
         Authentication,
         keys=app.state.keys,

@@ -163,9 +163,11 @@ class HttpConnection(asyncio.Protocol):
             return
         self._stop_waiting()
         keeps_alive = version != "1.0" and self._parser.should_keep_alive()
+        answer = ConnectionBody(self.flow, self._outbox)
+        answer.has_body = method != b"HEAD"
         exchange = Exchange(
             self._scope(method, version),
-            ConnectionBody(self.flow, self._outbox),
+            answer,
             self._server.default_headers,
             self._next,
             keeps_alive=keeps_alive,
@@ -183,7 +185,8 @@ class HttpConnection(asyncio.Protocol):
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": version,
-            "method": method.decode("ascii"),
+            # The body of the answer to HEAD is left out.
+            "method": "GET" if method == b"HEAD" else method.decode("ascii"),
             "scheme": self._scheme,
             "path": unquote(url.path.decode("ascii")),
             "raw_path": url.path,

@@ -103,7 +103,7 @@ class Exchange:
         if any(b"\r" in part or b"\n" in part for header in headers for part in header):
             raise ValueError("a header has more than one line")
         known = {name.lower(): value.lower() for name, value in headers}
-        self._answer.has_body = self._scope["method"] != "HEAD" and status not in (204, 304)
+        self._answer.has_body &= status not in (204, 304)
         if b"content-length" in known or not self._answer.has_body:
             self._answer.has_chunks = False
         elif self._answer.has_chunks:

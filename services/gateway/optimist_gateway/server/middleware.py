@@ -191,16 +191,3 @@ class Observation:
                 {"http.response.status_code": status},
                 failed=status >= 500 or record.outcome == "broken_stream",
             )
-
-
-class HeadAsGet:
-    """ASGI middleware: HEAD is answered as GET is; the server leaves the body out."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)

@@ -15,10 +15,8 @@ from optimist_gateway.core.request import (
     Conversation,
     Function,
     JsonContent,
-    Message,
     Request,
     Structure,
-    ToolCall,
     ToolUse,
 )
 
@@ -33,31 +31,7 @@ def conversation(**fields: Any) -> Conversation:
     return prompt
 
 
-CALL = {"type": "function_call", "call_id": "a", "name": "look", "arguments": ""}
-SAID = {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}
-STORED = {"type": "message", "id": "msg_1", "status": "completed"}
-PARTS = [{"type": "input_text", "text": part} for part in ("ra", "in")]
-ITEMS = [
-    {"role": "user", "content": [{"type": "input_text", "text": "Weather"}]},
-    {"role": "assistant", "content": [SAID]} | STORED,
-    CALL | {"id": "fc_1"},
-    CALL | {"call_id": "b", "arguments": '{"x":1}'},
-    {"type": "function_call_output", "call_id": "a", "output": "sun"},
-    {"type": "function_call_output", "call_id": "b", "output": PARTS},
-]
 TOOL = {"type": "function", "name": "look", "parameters": {"properties": {}}, "strict": True}
-
-
-def test_items_are_messages() -> None:
-    calls = (ToolCall("a", "look", ""), ToolCall("b", "look", '{"x":1}'))
-    assert conversation(input=ITEMS).messages == [
-        Message("user", "Weather"),
-        Message("assistant", "I look.", tool_calls=calls),
-        Message("tool", "sun", tool_call_id="a"),
-        Message("tool", "rain", tool_call_id="b"),
-    ]
-    messages = conversation(input=[{"role": "user", "content": "x"}, CALL]).messages
-    assert messages[1] == Message("assistant", "", tool_calls=(ToolCall("a", "look", ""),))
 
 
 ON = {"enable_thinking": True, "thinking": True}

@@ -46,16 +46,6 @@ async def test_a_whole_response(gateway: Gateway) -> None:
     assert response._request_id == response.id == gateway.adds[0].request_id
 
 
-async def test_the_prompt_is_that_of_the_chat(gateway: Gateway) -> None:
-    gateway.say("ok")
-    said = [("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi."), ("user", "More")]
-    messages: Any = [{"role": role, "content": content} for role, content in said]
-    await gateway.chat(messages=messages)
-    await gateway.respond(instructions="Be brief.", input=messages[1:])
-    first, second = gateway.adds
-    assert first.prompt_token_ids == second.prompt_token_ids
-
-
 async def test_events_in_their_order(gateway: Gateway) -> None:
     text = "The quick brown fox 東京"
     gateway.say(text, width=3)
@@ -71,16 +61,6 @@ async def test_events_in_their_order(gateway: Gateway) -> None:
     assert (final.status, final.output_text) == ("completed", text)
     assert {event.item_id for event in events[4:-4]} == {final.output[0].id}
     assert final.usage.output_tokens > 0
-
-
-async def test_events_have_names_on_the_wire(gateway: Gateway) -> None:
-    gateway.say("Hi")
-    response = await gateway.post(RESPONSES, stream=True)
-    assert response.headers["content-type"].startswith("text/event-stream")
-    first, data, *_, last, _, _ = response.text.splitlines()
-    assert (first, last) == ("event: response.created", "event: response.completed")
-    assert data.startswith('data: {"type":"response.created"')
-    assert "[DONE]" not in response.text
 
 
 async def test_the_clients_own_stream(gateway: Gateway) -> None:
@@ -166,14 +146,6 @@ async def test_calls_are_items_and_their_results_go_back(gateway: Gateway) -> No
     assert (await gateway.respond(input=items)).output_text == "Sunny."
 
 
-async def test_a_forced_function(gateway: Gateway) -> None:
-    gateway.say(CALL)
-    choice = {"type": "function", "name": "now"}
-    response = await gateway.respond(tools=TOOLS, tool_choice=choice)
-    assert response.output[0].name == response.tool_choice.name == "now"
-    assert "weather" not in gateway.adds[0].sampling.grammar
-
-
 async def test_json_of_a_schema(gateway: Gateway) -> None:
     gateway.say('{"city": "Rome"}')
     response = await gateway.respond(**schema(CITY))
@@ -204,7 +176,6 @@ def function(**fields: Any) -> Fields:
 
 IMAGE = {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}
 OTHER_FUNCTION = function() | {"tool_choice": {"type": "function", "name": "g"}}
-SEARCH: Any = [{"type": "web_search"}]
 UNSUPPORTED: list[tuple[Any, str]] = [
     ({"previous_response_id": "resp_1"}, "previous_response_id"),
     ({"conversation": "conv_1"}, "conversation"),
@@ -271,21 +242,6 @@ async def test_what_changes_nothing_is_taken(gateway: Gateway, fields: Fields) -
     assert response.status_code == 200, response.text
     assert response.json()["store"] is False
     assert "x-ignored-fields" not in response.headers
-
-
-@pytest.mark.parametrize(
-    ("fields", "ignored"),
-    [
-        ({"n": 2, "messages": []}, "n, messages"),
-        ({"moderation": {"model": "m"}, "context_management": [{}]}, "moderation, context_"),
-        ({"tools": SEARCH, "client_metadata": {}}, "client_metadata, tools[].type=web_search"),
-    ],
-)
-async def test_what_is_not_known_is_named(gateway: Gateway, fields: Fields, ignored: str) -> None:
-    gateway.say("Hi")
-    response = await gateway.post(RESPONSES, **fields)
-    assert response.status_code == 200, response.text
-    assert response.headers["x-ignored-fields"].startswith(ignored)
 
 
 async def test_settings_come_back(gateway: Gateway) -> None:

@@ -126,14 +126,8 @@ def test_what_the_model_sees() -> None:
 HOSTED: list[Fields] = [
     {"type": "web_search_preview", "search_context_size": "low", "user_location": None},
     {"type": "file_search", "vector_store_ids": ["vs_1"]},
-    {"type": "code_interpreter", "container": {"type": "auto"}},
-    {"type": "image_generation", "output_format": "png"},
     {"type": "mcp", "server_label": "s", "server_url": "https://s", "require_approval": "never"},
-    {"type": "local_shell"},
-    {"type": "shell", "environment": {"type": "local"}},
     {"type": "apply_patch"},
-    {"type": "tool_search", "execution": "client", "parameters": {}},
-    {"type": "computer_use_preview", "display_width": 1, "display_height": 1, "environment": "mac"},
     {"type": "of_next_year", "name": "f"},
     {"type": "namespace", "name": "none", "tools": [{"type": "of_next_year"}]},
 ]
@@ -174,16 +168,6 @@ def test_choices(choice: Any, names: list[str]) -> None:
     assert structure.tools is not None
     assert structure.tools.is_required
     assert [function.name for function in structure.tools.functions] == names
-
-
-def test_a_choice_prefers_the_name_that_the_model_calls() -> None:
-    tools = [CLOSE, AGENTS]
-    choice = {"type": "function", "name": "close"}
-    fields = {"model": "tiny", "input": "x", "tools": tools, "tool_choice": choice}
-    structure = ResponsesBody.model_validate(fields).request().structure
-    assert structure is not None
-    assert structure.tools is not None
-    assert [function.name for function in structure.tools.functions] == ["close"]
 
 
 ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [RUN_CHOICE, {"type": "web_search"}]}

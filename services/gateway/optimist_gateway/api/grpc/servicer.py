@@ -23,8 +23,7 @@ from optimist_gateway.api.grpc.messages import (
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.error import FAILED, RETRY_SECONDS, ApiError
 from optimist_gateway.core.request import Request
-from optimist_gateway.generation.generation import Generation, Service
-from optimist_gateway.generation.served_model import ServedModel
+from optimist_gateway.generation.generation import Generation, ServedModel, Service
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.beside import beside

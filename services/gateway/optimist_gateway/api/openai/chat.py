@@ -1,20 +1,34 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions: the body of a request, and its answers."""
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
+from fastapi import Request as HttpRequest
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
+from optimist_common.sampling import MAX_LOGPROBS
 from optimist_gateway.api.openai.answer_parts import chat_logprobs, join_logprobs
 from optimist_gateway.api.openai.answering import STREAMED, Answering
-from optimist_gateway.api.openai.bodies.chat import ChatCompletionBody
+from optimist_gateway.api.openai.bodies.base import invalid, only
+from optimist_gateway.api.openai.bodies.conversation import ConversationFields, Messages
+from optimist_gateway.api.openai.bodies.generation import GenerationBody, MaxTokens
+from optimist_gateway.api.openai.bodies.structure import (
+    JsonSchemaFormat,
+    ResponseFormat,
+    ToolChoiceBody,
+    format_content,
+    tool_choice,
+)
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.chunk_writer import ChoicesWriter, reason_name
 from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason
+from optimist_gateway.core.error import Path
+from optimist_gateway.core.request import Request
 from optimist_gateway.generation.generation import Generation, Service
 from optimist_gateway.structure.tool_calls import (
     AnyDelta,
@@ -24,6 +38,60 @@ from optimist_gateway.structure.tool_calls import (
 )
 
 PATH = "/v1/chat/completions"
+
+
+class ChatCompletionBody(GenerationBody, ConversationFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Messages
+    max_completion_tokens: MaxTokens = None
+    logprobs: bool | None = None
+    """Reports the log-probability of each token of the answer."""
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    """How many of the likeliest tokens are reported at the position of each; needs `logprobs`."""
+
+    response_format: ResponseFormat | None = None
+    tool_choice: ToolChoiceBody | None = None
+    parallel_tool_calls: bool | None = None
+    """Whether there may be several calls in an answer; null is true."""
+    functions: Annotated[Any, only([])] = None
+    function_call: Annotated[Any, only("none", "auto")] = None
+    modalities: Annotated[Any, only(["text"])] = None
+    audio: Annotated[Any, only()] = None
+
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "messages", ("prompts", 0): "messages"}
+        for index in range(len(self.tools or ())):
+            names[("tools", index)] = f"tools[{index}].function"
+        schema = ".json_schema.schema" if isinstance(self.response_format, JsonSchemaFormat) else ""
+        names.setdefault(("structure",), f"response_format{schema}")
+        return names
+
+    def request(self) -> Request:
+        """Returns the request; raises ApiError if its tools do not fit together."""
+        # Both are upper bounds.
+        limits = self.given(("max_tokens", "max_completion_tokens"))
+        return self.conversation_request(
+            self.conversation(self.messages),
+            tool_choice(self.tool_choice),
+            format_content(self.response_format),
+            "response_format",
+            is_parallel=self.parallel_tool_calls is not False,
+            max_tokens=min(limits.values(), default=None),
+            num_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+        )
+
+    @model_validator(mode="after")
+    def _can_be_continued(self) -> Self:
+        self.continues(self.messages[-1])
+        return self
+
+    @model_validator(mode="after")
+    def _has_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "top_logprobs is only allowed when logprobs is true")
+        return self
 
 
 def new_call_id() -> str:
@@ -121,7 +189,7 @@ def chat_router(service: Service) -> APIRouter:
         return ChoicesWriter(generation, kinds, lambda: ChatWriter(generation.message_reader()))
 
     @router.post(PATH, responses=STREAMED)
-    async def chat_completions(request: Request, body: ChatCompletionBody) -> Response:
+    async def chat_completions(request: HttpRequest, body: ChatCompletionBody) -> Response:
         """Answers a conversation, whole or as server-sent events."""
         return await answering.answer(request, body.request(), write)
 

@@ -1,7 +1,6 @@
 """Errors in the shape of OpenAI's API."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from math import ceil
 from typing import Any
 
@@ -31,9 +30,6 @@ _CLOSING_CODES = (SHUTTING_DOWN, "request_timeout")
 
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 UNSUPPORTED_CODING = "unsupported_content_encoding"
-# A path without /v1 is so like the right one, or with something else before it; the path of another
-# endpoint of OpenAI's is not. Of a long path the end is looked at.
-_SIMILARITY, _NUM_COMPARED = 0.77, 23
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -78,11 +74,8 @@ def error_response(
     )
 
 
-def add_error_handlers(app: FastAPI, metrics: GatewayMetrics, endpoints: Mapping[str, str]) -> None:
-    """Gives every error of the app the API's shape, and counts it.
-
-    `endpoints` are paths with their methods, which are named for paths like them.
-    """
+def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
+    """Gives every error of the app the API's shape, and counts it."""
 
     def answer(request: Request, error: ApiError) -> Response:
         endpoint = getattr(request.scope.get("route"), "path", "none")
@@ -102,12 +95,7 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics, endpoints: Mapping
 
     @app.exception_handler(404)
     async def on_unknown_path(request: Request, _error: HTTPException) -> Response:
-        path = request.url.path
-        similar = get_close_matches(
-            path.rstrip("/")[-_NUM_COMPARED:], endpoints, n=1, cutoff=_SIMILARITY
-        )
-        hint = "".join(f" (did you mean {endpoints[one]} {one}?)" for one in similar)
-        message = f"no such endpoint: {request.method} {path}{hint}"
+        message = f"no such endpoint: {request.method} {request.url.path} (see /docs)"
         return answer(request, ApiError(404, message, code="unknown_url"))
 
     @app.exception_handler(405)

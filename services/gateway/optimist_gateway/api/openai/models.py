@@ -14,8 +14,7 @@ from optimist_gateway.api.openai.bodies.conversation import ConversationFields, 
 from optimist_gateway.api.openai.body_route import body_route
 from optimist_gateway.api.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.core.error import FieldError, naming
-from optimist_gateway.generation.generation import Service
-from optimist_gateway.generation.served_model import ServedModel
+from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.beside import beside
 from optimist_gateway.text.encode import render_chat, require_tokenizable

@@ -1,7 +1,7 @@
 """What the objects in the bodies of requests are made of."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -11,6 +11,19 @@ from optimist_gateway.core.error import Path
 MAX_PARTS = 4096
 INT32_MAX = 2**31 - 1
 UNSUPPORTED = "unsupported_value"
+WITHOUT_EFFECT = frozenset(
+    # Of requests.
+    {"include_obfuscation", "metadata", "prompt_cache_key", "prompt_cache_options"}
+    | {"prompt_cache_retention", "safety_identifier", "service_tier", "store", "stream_options"}
+    | {"user", "context", "generate_summary", "mode"}
+    # Of answers, which clients send back.
+    | {"annotations", "async", "async_", "audio", "caller", "created_by", "data", "id", "logprobs"}
+    | {"encrypted_content", "name", "namespace", "parsed", "parsed_arguments", "phase", "signature"}
+    | {"reasoning_details", "status", "thinking_blocks", "type"}
+    # Of tools.
+    | {"allowed_callers", "defer_loading", "output_schema"}
+)
+"""Fields that are known and change nothing; others that no body declares are named."""
 # Which ones there are is known when the scheduler is reached.
 TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 
@@ -64,8 +77,6 @@ class Body(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False, strict=True)
-    without_effect: ClassVar[frozenset[str]] = frozenset()
-    """Further fields that are known, and change nothing."""
 
     @model_validator(mode="before")
     @classmethod
@@ -89,7 +100,7 @@ class Body(BaseModel):
             if isinstance(value, Body):
                 below = value.__dict__.items()
                 if extra := value.model_extra:
-                    unknown += [(*path, name) for name in extra if name not in value.without_effect]
+                    unknown += [(*path, name) for name in extra if name not in WITHOUT_EFFECT]
                     extra.clear()
             for key, one in reversed([*below]):
                 # All of a list are objects, or none.
@@ -118,9 +129,6 @@ class Part(Body):
     text: str | None = None
     refusal: str | None = None
     thinking: str | None = None
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"annotations", "data", "logprobs", "parsed", "signature"}
-    )
 
     @model_validator(mode="after")
     def _has_text(self) -> Self:

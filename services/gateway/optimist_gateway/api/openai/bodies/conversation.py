@@ -1,7 +1,7 @@
 """The messages of a chat in the body of a request, and further values for its template."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -43,7 +43,6 @@ class ToolCallBody(Body):
 
     id: str | None = None
     function: CalledFunction = Field(validation_alias=AliasChoices("function", "custom"))
-    without_effect: ClassVar[frozenset[str]] = frozenset({"type"})
 
 
 class MessageBody(Body):
@@ -69,9 +68,6 @@ class MessageBody(Body):
     """Of the last message: whether the answer continues it."""
     partial: bool | None = None
     """Another name of the same."""
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"annotations", "audio", "parsed", "reasoning_details", "thinking_blocks"}
-    )
 
     @field_validator("content")
     @classmethod

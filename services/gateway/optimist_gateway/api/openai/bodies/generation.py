@@ -1,7 +1,7 @@
 """What the bodies of all generation requests have in common."""
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -110,8 +110,6 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = False
     """Sends the usage so far in every chunk (as vLLM does); needs `include_usage`."""
 
-    without_effect: ClassVar[frozenset[str]] = frozenset({"include_obfuscation"})
-
 
 class SamplingFields(Body):
     """How tokens are chosen; `null` is the default everywhere, as in OpenAI's API."""
@@ -180,11 +178,6 @@ class AnswerFields(Body):
 
 class AnswerBody(SamplingFields, AnswerFields):
     """What the REST endpoints have in common that generate."""
-
-    without_effect: ClassVar[frozenset[str]] = frozenset(
-        {"metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
-        | {"safety_identifier", "service_tier", "store", "user"}
-    )
 
     model: str
     stream: bool | None = None

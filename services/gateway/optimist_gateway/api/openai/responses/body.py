@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, model_validator
 
@@ -51,7 +51,6 @@ class ReasoningOptions(Body):
     effort: str | None = None
     summary: str | None = None
     """Ignored: there are no summaries."""
-    without_effect = frozenset({"context", "encrypted_content", "generate_summary", "mode"})
 
 
 class ResponsesBody(AnswerBody, TemplateFields):
@@ -85,8 +84,6 @@ class ResponsesBody(AnswerBody, TemplateFields):
     conversation: Annotated[Any, only()] = None
     previous_response_id: Annotated[Any, only()] = None
     prompt: Annotated[Any, only()] = None
-
-    without_effect: ClassVar[frozenset[str]] = AnswerBody.without_effect | {"stream_options"}
 
     @property
     def form(self) -> ResponseFormat | None:

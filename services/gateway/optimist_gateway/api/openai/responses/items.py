@@ -20,19 +20,15 @@ _TAGS = {
     **dict.fromkeys(("function_call_output", "custom_tool_call_output"), "a result"),
     "reasoning": "thoughts",
 }
-_BESIDE = frozenset({"async", "async_", "caller", "created_by", "id", "phase", "status"})
 
 
 class MessageItem(MessageBody):
     """A message, as in a chat; that of an earlier answer has the role `assistant`."""
 
     type: Literal["message"] | None = "message"
-    without_effect = MessageBody.without_effect | _BESIDE
 
 
 class _Item(Body):
-    without_effect = _BESIDE
-
     def message(self) -> Message | None:
         """Returns the item as a message; None if it says nothing to a model."""
         raise NotImplementedError
@@ -46,7 +42,6 @@ class CallItem(_Item):
     name: str
     namespace: str | None = None
     arguments: Arguments = Field(validation_alias=AliasChoices("arguments", "input"))
-    without_effect = _Item.without_effect | {"parsed_arguments"}
 
     def message(self) -> Message:
         """See `_Item.message`."""
@@ -71,7 +66,6 @@ class OutputItem(_Item):
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
     output: Annotated[Content, BeforeValidator(_as_content, json_schema_input_type=Any)]
-    without_effect = _Item.without_effect | {"name", "namespace"}
 
     def message(self) -> Message:
         """See `_Item.message`."""
@@ -85,7 +79,6 @@ class ReasoningItem(_Item):
     content: Content | None = None
     summary: Content | None = None
     """Shown if there is no content."""
-    without_effect = _Item.without_effect | {"encrypted_content"}
 
     def message(self) -> Message | None:
         """See `_Item.message`."""

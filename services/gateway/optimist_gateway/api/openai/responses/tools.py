@@ -21,14 +21,12 @@ _TEXT = {
 }
 # No field has the name of a tag.
 _TAGS = {"function": "a function", "custom": "a text", "namespace": "a group"}
-_WITHOUT_EFFECT = frozenset({"allowed_callers", "async", "defer_loading", "output_schema"})
 
 
 class FunctionTool(FunctionBody):
     """A function that the model may call."""
 
     type: Literal["function"]
-    without_effect = _WITHOUT_EFFECT
 
 
 class CustomTool(Body):
@@ -39,7 +37,6 @@ class CustomTool(Body):
     description: str | None = None
     format: dict[str, Any] | None = None
     """`text`, or a `grammar` with its `syntax` and `definition`."""
-    without_effect = _WITHOUT_EFFECT
 
     def function_at(self, index: int) -> Function:
         """Returns the function that stands for the tool; see `FunctionBody.function_at`."""
