@@ -20,7 +20,7 @@ from optimist_gateway.core.answer.answer import Piece
 from optimist_gateway.core.answer.output import FinishReason, TokenLogprob, Usage
 from optimist_gateway.core.answer.provenance import Segment
 from optimist_gateway.core.error import ApiError, Path
-from optimist_gateway.core.json_text import MAX_WEIGHT
+from optimist_gateway.core.json_text import HEAVY, MAX_WEIGHT
 from optimist_gateway.core.request import (
     MAX_PREDICTIONS,
     Content,
@@ -30,7 +30,6 @@ from optimist_gateway.core.request import (
     Request,
     Structure,
 )
-from optimist_gateway.core.wire_weight import is_heavier_message
 
 
 class ChatBody(Body):
@@ -55,12 +54,32 @@ class GenerateBody(AnswerFields):
 def read_request(data: bytes) -> inference_pb2.GenerateRequest:
     """Returns the message of a request; raises ApiError if it is none, or holds too much."""
     try:
-        if is_heavier_message(data, inference_pb2.GenerateRequest.DESCRIPTOR, MAX_WEIGHT):
-            raise too_many_values("request")
-        return inference_pb2.GenerateRequest.FromString(data)
-    except (ValueError, DecodeError):
+        message = inference_pb2.GenerateRequest.FromString(data)
+    except DecodeError:
         reason = "the request is no optimist.v1.GenerateRequest"
         raise ApiError(400, reason, code="invalid_value") from None
+    if _weight(message) > MAX_WEIGHT:
+        raise too_many_values("request")
+    return message
+
+
+def _weight(message: Any) -> int:
+    """Returns what the lists of a message weigh, by which bodies of the REST API are bounded too.
+
+    It stops where that is too much: each element becomes an object later.
+    """
+    weight = 0
+    for field, value in message.ListFields():
+        if not field.is_repeated:
+            weight += 0 if field.message_type is None else _weight(value)
+            continue
+        is_number = field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE)
+        weight += len(value) * (1 if is_number else HEAVY)
+        if weight > MAX_WEIGHT:
+            break
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            weight += sum(map(_weight, value))
+    return weight
 
 
 def generation_request(message: inference_pb2.GenerateRequest, model_name: str) -> Request:
