@@ -199,20 +199,17 @@ CLOSED = of_object(path={"type": "string"}) | {"additionalProperties": False, "r
         (128, CLOSED, True, False),
         (128, LOOK_AHEAD, False, False),
         (300, {"type": "object"}, False, False),
-        (128, None, False, False),
     ],
 )
 async def test_many_tools(
     grammars: Grammars,
     model: ModelDescription,
     number: int,
-    schema: dict[str, Any] | None,
+    schema: dict[str, Any],
     is_strict: bool,
     is_required: bool,
 ) -> None:
-    functions = [
-        Function(f"f{index}", schema or tool(index), is_strict, index) for index in range(number)
-    ]
+    functions = [Function(f"f{index}", schema, is_strict, index) for index in range(number)]
     structure = of_tools(*functions, replace(GOOD, index=number), is_required=is_required)
     source = await grammars.grammar(structure, model)
     assert all(f'"\\"f{index}\\""' in source for index in range(number))
