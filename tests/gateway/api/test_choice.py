@@ -173,16 +173,3 @@ async def test_a_client_that_leaves_ends_all(start: Start, stream: bool, says: b
         assert ended == handles
         await gateway.until_nothing_runs()
         await gateway.until_shown('outcome="disconnected"')
-
-
-async def test_choices_take_places_of_requests(gateway: Gateway) -> None:
-    gateway.scheduler.script = Script(hang=True)
-    waiting = asyncio.create_task(gateway.post(CHAT, n=3))
-    await until(lambda: len(gateway.adds) == 3)
-    assert (await gateway.figures())["requests_in_flight"] == 3
-    await gateway.refused(CHAT, 429, n=2)
-    gateway.say("x")
-    await gateway.answer(CHAT, n=1)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    await gateway.until_nothing_runs()

@@ -118,26 +118,6 @@ async def test_the_prompt_has_what_stands_around_the_answer(gateway: Gateway) ->
         assert answer["usage"]["prompt_tokens"] == len(expected)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"stream": True},
-        {"logprobs": 2},
-        {"n": 2, "temperature": 0.5},
-        {"include_provenance": True},
-        {"predicted_token_ids": [5, 6]},
-        {"prediction": {"type": "content", "content": "argument"}},
-        {"stop": ["\n"], "return_token_ids": True},
-    ],
-)
-async def test_it_goes_together_with_all_else(gateway: Gateway, fields: Fields) -> None:
-    gateway.say("argument", width=2, accepted=[1])
-    response = await gateway.post(COMPLETIONS, prompt=PREFIX, suffix=SUFFIX, **fields)
-    assert response.status_code == 200, response.text
-    assert tokens(gateway.adds[-1].prompt_token_ids) == asked(gateway, PREFIX, SUFFIX)
-
-
 async def test_several_prompts_and_prompts_of_tokens(gateway: Gateway) -> None:
     gateway.say("argument")
     prompt = [PREFIX, "for index in "]

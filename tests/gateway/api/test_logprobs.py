@@ -44,15 +44,6 @@ async def test_chat_has_each_token(
     assert streamed == content
 
 
-async def test_nothing_comes_unless_it_is_asked_for(gateway: Gateway) -> None:
-    gateway.say("fox")
-    assert (await gateway.chat(logprobs=False)).choices[0].logprobs is None
-    assert (await gateway.complete()).choices[0].logprobs is None
-    for add in gateway.adds:
-        assert not add.sampling.HasField("num_logprobs")
-        assert not add.sampling.HasField("num_prompt_logprobs")
-
-
 @pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("num_top", [0, 2])
 async def test_completions_have_those_of_each_token(
@@ -147,14 +138,6 @@ async def test_a_long_echo_comes_in_parts_that_join(gateway: Gateway, backend: B
     assert max(len(one["tokens"]) for one in shown) == 1024
     for name in found:
         assert [value for one in shown for value in one[name]] == found[name]
-
-
-async def test_an_echo_in_a_stream_comes_before_the_answer(gateway: Gateway) -> None:
-    gateway.say(" fox jumps")
-    chunks = await gateway.chunks(COMPLETIONS, prompt="The quick", echo=True, logprobs=1)
-    first = chunks[0]["choices"][0]
-    assert first["text"] == "The quick"
-    assert first["logprobs"]["token_logprobs"][0] is None
 
 
 @pytest.mark.parametrize("part", ["missing", "gap", "no tokens"])

@@ -1,6 +1,5 @@
 """Steps of any width give the same answer; what it used, and what speculation was worth."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from optimist_common.drafts import DraftSource
-from optimist_gateway.api.openai.answer_parts import usage_answer
 from optimist_gateway.core.answer.answer import Answer, Piece
 from optimist_gateway.core.answer.detokenize import Detokenizer
 from optimist_gateway.core.answer.output import (
@@ -20,7 +18,6 @@ from optimist_gateway.core.answer.output import (
     FinishReason,
     StepOutput,
     Usage,
-    add_usages,
 )
 from tests.gateway.core.test_detokenize import first_stop
 from tests.gateway.fake_scheduler import Script, Step
@@ -143,51 +140,6 @@ def test_of_an_answer_that_another_scheduler_began_the_account_is_unknown() -> N
     assert state.usage().num_drafted_tokens is None
     assert state.usage().rejected_prediction_tokens is None
     assert state.usage().cached_prompt_tokens == 0
-
-
-COUNTS = st.integers(0, 1000)
-
-
-@st.composite
-def usages(draw: st.DrawFn) -> Usage:
-    """Accounts of answers to one prompt of eleven tokens."""
-    by_source = draw(st.dictionaries(st.sampled_from(list(DraftSource)), st.integers(1, 1000)))
-    return Usage(
-        prompt_tokens=11,
-        completion_tokens=sum(by_source.values()),
-        accepted_prediction_tokens=by_source.get(DraftSource.PREDICTION, 0),
-        rejected_prediction_tokens=draw(st.none() | COUNTS),
-        num_passes=draw(COUNTS),
-        num_tokens_by_source=by_source,
-        cached_prompt_tokens=draw(st.integers(0, 11)),
-    )
-
-
-SEVERAL = st.lists(usages(), min_size=1, max_size=6)
-
-
-@given(SEVERAL)
-def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usage]) -> None:
-    merged = add_usages(several, len(several))
-    api = usage_answer(merged, with_num_passes=True)
-    details = api["completion_tokens_details"]
-    assert api["prompt_tokens"] == 11
-    cached = min(one.cached_prompt_tokens for one in several)
-    assert api["prompt_tokens_details"] == {"cached_tokens": cached, "audio_tokens": 0}
-    assert api["completion_tokens"] == sum(one.completion_tokens for one in several)
-    assert api["total_tokens"] == 11 + api["completion_tokens"]
-    assert api["num_passes"] == sum(one.num_passes for one in several)
-    assert sum(details["tokens_by_source"].values()) == api["completion_tokens"]
-    assert details["tokens_by_source"].get("prediction", 0) == details["accepted_prediction_tokens"]
-    by_source = sum((Counter(one.num_tokens_by_source) for one in several), Counter())
-    assert merged.num_tokens_by_source == dict(by_source)
-    assert list(merged.num_tokens_by_source) == sorted(by_source)
-    assert 0 not in details["tokens_by_source"].values()
-    # What was rejected is known if it is known of all.
-    rejected = [one.rejected_prediction_tokens for one in several]
-    known = [count for count in rejected if count is not None]
-    expected = sum(known) if len(known) == len(several) else None
-    assert merged.rejected_prediction_tokens == expected
 
 
 LENGTHS = st.lists(st.integers(0, MAX_COUNTED + 9), max_size=8)

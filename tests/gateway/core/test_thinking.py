@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.output import FinishReason, Usage, add_usages
+from optimist_gateway.core.answer.output import Usage
 from optimist_gateway.core.answer.thinking import (
     FORMATS,
     ThinkingFormat,
@@ -85,19 +85,6 @@ def test_cuts_change_nothing(prompt: str, text: str, places: list[int]) -> None:
     assert not {*text} - {*kept} - {*"<think>/ \n"}
     if not whole[0] and not prompt and "<think>" not in text:
         assert kept == text
-
-
-@given(TEXTS)
-def test_thoughts_come_at_once_unless_they_may_end(text: str) -> None:
-    """What is held back is at most white space and the beginning of a tag."""
-    begun = reader("<think>\n")
-    begun.push("x")
-    said = "x"
-    for char in text:
-        said += begun.push(char)[0]
-        if begun.has_ended:
-            return
-    assert len(("x" + text).rstrip(" \n")) - len(said.rstrip(" \n")) < len("</think>") + 12
 
 
 BEGINNINGS = [
@@ -183,16 +170,3 @@ def test_a_stop_string_within_thoughts_ends_the_answer(width: int) -> None:
     assert usage.reasoning_tokens == usage.completion_tokens == len("abc stop")
     usage = usage_of("<think>\n", "ab</think>g stop", width, (" stop",))
     assert (usage.reasoning_tokens, usage.completion_tokens) == (10, 16)
-
-
-def test_each_answer_counts_its_own() -> None:
-    prototype = reader("<think>\n")
-    usages = []
-    for text in ("a</think>b", "abc"):
-        thinking = replace(prototype)
-        state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=thinking)  # type: ignore[arg-type]
-        play(state, text, 4, FinishReason.LENGTH)
-        usages.append(state.usage())
-    assert [one.reasoning_tokens for one in usages] == [9, 3]
-    assert add_usages(usages, len(usages)).reasoning_tokens == 12
-    assert prototype.is_inside

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import shutil
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, Gateway
+from tests.gateway.harness import BODIES, COMPLETIONS, Gateway
 from tests.gateway.server.raw import JSON, error_of, exchange, streamed
 
 TEXT = "The quick brown fox"
@@ -105,21 +104,6 @@ async def test_limits_hold_for_who_offers(gateway: Gateway) -> None:
     assert error["code"] == "headers_too_large"
     long = request(*H2C, CLOSE, prompt="a" * 300_000)
     assert error_of(await exchange(gateway, long), 413)["code"] == "request_too_large"
-
-
-@pytest.mark.parametrize("option", ["--http2", "--http1.0", "--http1.1"])
-async def test_curl_is_answered(gateway: Gateway, option: str) -> None:
-    if (curl := shutil.which("curl")) is None:
-        pytest.skip("curl is not installed")
-    gateway.say(TEXT)
-    url = gateway.url + CHAT
-    sent = ["-d", json.dumps(BODIES[CHAT]), "-H", "content-type: application/json"]
-    # The second request is on the connection of the first one, where that stays.
-    command = [curl, "-sS", option, *sent, url, "--next", "-sS", option, *sent, url]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    output, _ = await asyncio.wait_for(process.communicate(), 20)
-    assert process.returncode == 0
-    assert output.decode().count(TEXT) == 2
 
 
 async def test_who_speaks_http_2_at_once_gets_an_error(gateway: Gateway) -> None:

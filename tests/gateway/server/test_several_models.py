@@ -15,7 +15,7 @@ from optimist_common.network.server import GrpcServer
 from optimist_gateway.schedulers.requests import UNREACHED
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
-from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler, tokens
+from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler, tokens
 from tests.gateway.harness import (
     BODIES,
     CHAT,
@@ -25,7 +25,6 @@ from tests.gateway.harness import (
     Gateway,
     Start,
     script_of,
-    until,
 )
 from tests.stack import free_port
 
@@ -199,20 +198,6 @@ async def test_a_model_without_schedulers_changes_nothing_for_the_others(second:
     await gateway.answer(CHAT, model="org/second")
     await gateway.refused(CHAT, 503)
     await server.stop()
-
-
-async def test_the_limits_are_one_for_all_models(second: Second) -> None:
-    gateway = second.gateway
-    gateway.scheduler.script = second.scheduler.script = Script(hang=True)
-    names = ["tiny", "org/second"] * 2
-    running = [asyncio.create_task(gateway.post(CHAT, model=name)) for name in names]
-    await until(lambda: len(gateway.adds) == len(second.scheduler.adds) == 2)
-    error = await gateway.refused(CHAT, 429, model="org/second")
-    assert error["code"] == "overloaded"
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-    await gateway.until_nothing_runs()
 
 
 async def test_the_document_names_the_models(second: Second) -> None:

@@ -324,15 +324,3 @@ async def test_a_model_without_an_end_has_no_grammars(
     error = await refusal(grammars, LETTERS, endless)
     assert error.message == "this model cannot follow grammars: the model names no end token"
     await grammars.stop()
-
-
-async def test_another_model_starts_another_process_and_a_longer_context_none(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    await grammars.grammar(LETTERS, model)
-    process = grammars._verdicts._process
-    await grammars.grammar(LETTERS, replace(model, max_model_len=2 * MAX_MODEL_LEN))
-    assert grammars._verdicts._process is process
-    structure = Structure(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
-    assert "large" in (await refusal(grammars, structure, model)).message
-    assert await grammars.grammar(structure, replace(model, vocab_size=model.vocab_size + 32))

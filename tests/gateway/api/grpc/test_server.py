@@ -81,16 +81,6 @@ async def test_where_in_the_prompt_text_came_from(inference: AsyncClient, gatewa
         assert (segment.source, segment.prompt) == ("ngram", place)
 
 
-async def test_how_likely_the_tokens_were(inference: AsyncClient, gateway: Gateway) -> None:
-    gateway.say("The quick brown fox", width=3)
-    for prompt in ("Hello", [Message("user", "Hello")]):
-        answer = (await inference.generate(prompt, num_logprobs=2).result()).answers[0]
-        assert [one.token_id for one in answer.logprobs] == list(answer.token_ids)
-        assert all(one.logprob <= 0 and len(one.top) == 2 for one in answer.logprobs)
-        text = b"".join(one.token_bytes for one in answer.logprobs[:-1])
-        assert text.decode() == answer.text
-
-
 async def test_several_answers_stops_and_limits(inference: AsyncClient, gateway: Gateway) -> None:
     gateway.say("The quick brown fox", width=3)
     result = await inference.generate("Hello", n=3, stop=["brown"]).result()

@@ -146,14 +146,6 @@ async def test_calls_are_items_and_their_results_go_back(gateway: Gateway) -> No
     assert (await gateway.respond(input=items)).output_text == "Sunny."
 
 
-async def test_json_of_a_schema(gateway: Gateway) -> None:
-    gateway.say('{"city": "Rome"}')
-    response = await gateway.respond(**schema(CITY))
-    assert json.loads(response.output_text) == {"city": "Rome"}
-    assert "city" in gateway.adds[0].sampling.grammar
-    assert response.text.format.type == "json_schema"
-
-
 async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
     token_ids = gateway.say("The quick brown fox", width=3)
     wanted: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
@@ -242,14 +234,3 @@ async def test_what_changes_nothing_is_taken(gateway: Gateway, fields: Fields) -
     assert response.status_code == 200, response.text
     assert response.json()["store"] is False
     assert "x-ignored-fields" not in response.headers
-
-
-async def test_settings_come_back(gateway: Gateway) -> None:
-    gateway.say("Hi")
-    instructions = [{"role": "developer", "content": "Be brief."}]
-    options: Any = {"reasoning": {"effort": "high", "summary": "auto"}, "input": []}
-    extra = {"instructions": instructions}
-    response = await gateway.respond(extra, text={"verbosity": "high"}, **options)
-    assert (response.reasoning.effort, response.reasoning.summary) == ("high", "auto")
-    assert response.text.verbosity == "high"
-    assert response.instructions[0].role == "developer"
