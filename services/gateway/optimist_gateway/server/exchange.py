@@ -82,11 +82,12 @@ class Exchange:
     async def send(self, message: Any) -> None:
         """Sends the head or a part of the body; does nothing once the client has gone away."""
         await self._flow.until_writable()
-        if self._has_left or self.has_ended:
+        if self._has_left or self.has_ended or self._flow.transport.is_closing():
             return
         if message["type"] == "http.response.start":
+            head = self._head(message["status"], message["headers"])
             self.has_begun, self._is_asked = True, False
-            self._flow.transport.write(self._head(message["status"], message["headers"]))
+            self._flow.transport.write(head)
             return
         is_last = not message.get("more_body")
         self._answer.flush(message.get("body", b""), is_last=is_last)
