@@ -26,12 +26,19 @@ async def ask_all(
     a scheduler that is not reached, and 504 one that did not reply within so many seconds. What a
     pool without any scheduler says is of an empty address.
     """
-    command.command_id = 1
-    peers = [(client.peer, pool.tls) for pool in pools for client in pool.clients]
     unknown = SchedulerUnavailableError("no address of a scheduler is known yet")
     replies: Replies = {} if all(pool.clients for pool in pools) else {"": unknown}
+    peers = [(client.peer, pool.tls) for pool in pools for client in pool.clients]
+    return replies | await ask_peers(peers, command, seconds)
+
+
+async def ask_peers(
+    peers: Sequence[tuple[Peer, Tls | None]], command: scheduler_pb2.ConnectRequest, seconds: float
+) -> Replies:
+    """Sends one command to schedulers, as `ask_all` does."""
+    command.command_id = 1
     answers = await asyncio.gather(*(_ask(*one, command, seconds) for one in peers))
-    return replies | {peer.target: answer for (peer, _), answer in zip(peers, answers, strict=True)}
+    return {peer.target: answer for (peer, _), answer in zip(peers, answers, strict=True)}
 
 
 async def _ask(
