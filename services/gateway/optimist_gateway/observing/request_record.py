@@ -111,7 +111,7 @@ class RequestObserver:
     def end(
         self, record: RequestRecord, name: str, attributes: Attributes, *, failed: bool
     ) -> None:
-        """Ends the span, with attributes that the front knows only now, and writes the line.
+        """Ends the span, with attributes that the API knows only now, and writes the line.
 
         The name is what was asked for, such as `POST /v1/completions`; `failed` is the server.
         """
