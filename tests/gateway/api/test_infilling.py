@@ -27,19 +27,11 @@ FAMILIES = {
         ["<fim_prefix>", "<fim_middle>", "<fim_suffix>", "<file_sep>"],
         "<fim_prefix>a<fim_suffix>b<fim_middle>",
     ),
-    "SantaCoder": (
-        ["<fim-prefix>", "<fim-middle>", "<fim-suffix>"],
-        "<fim-prefix>a<fim-suffix>b<fim-middle>",
-    ),
     "DeepSeek": (
         ["<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>"],  # noqa: RUF001
         "<｜fim▁begin｜>a<｜fim▁hole｜>b<｜fim▁end｜>",  # noqa: RUF001
     ),
     "Code Llama": (["▁<PRE>", "▁<MID>", "▁<SUF>", "▁<EOT>"], "▁<PRE>a▁<SUF>b▁<MID>"),
-    "GLM": (
-        ["<|code_prefix|>", "<|code_middle|>", "<|code_suffix|>"],
-        "<|code_prefix|>a<|code_suffix|>b<|code_middle|>",
-    ),
     "Codestral": (MISTRAL, "[SUFFIX]b[PREFIX]a"),
     "Seed-Coder": (
         ["<[fim-prefix]>", "<[fim-middle]>", "<[fim-suffix]>"],

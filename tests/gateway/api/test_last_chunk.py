@@ -9,7 +9,6 @@ from tests.gateway.api.test_chat_tools import ONE, TOOLS
 from tests.gateway.harness import CHAT, COMPLETIONS, Fields, Gateway
 
 TEXT = "def main(argument):\n    return argument + 1\n"
-USAGE = {"include_usage": True, "continuous_usage_stats": True}
 LENGTH = scheduler_pb2.FINISH_REASON_LENGTH
 # vllm-project/vllm#35705: with a prediction one step may bring most of an answer and its end.
 CASES: dict[str, tuple[str, str, Fields]] = {
@@ -17,20 +16,15 @@ CASES: dict[str, tuple[str, str, Fields]] = {
     "chat with log-probabilities": (CHAT, TEXT, {"logprobs": True, "top_logprobs": 2}),
     "chat with tokens": (CHAT, TEXT, {"return_token_ids": True}),
     "chat with sources": (CHAT, TEXT, {"include_provenance": True}),
-    "chat with usage": (CHAT, TEXT, {"stream_options": USAGE}),
     "chat up to a stop string": (CHAT, TEXT, {"stop": ["argument +"]}),
     "chat of several answers": (CHAT, TEXT, {"n": 3}),
     "chat with tools that are not called": (CHAT, TEXT, {"tools": TOOLS}),
     "chat that ends like a call": (CHAT, 'It is {"tool_calls": [', {"tools": TOOLS}),
     "call": (CHAT, ONE, {"tools": TOOLS, "return_token_ids": True}),
     "call that is cut off": (CHAT, ONE, {"tools": TOOLS, "stop": ["öl"]}),
-    "chat without text": (CHAT, "", {"return_token_ids": True, "logprobs": True}),
     "completion": (COMPLETIONS, TEXT, {}),
     "completion with log-probabilities": (COMPLETIONS, TEXT, {"logprobs": 1}),
     "completion with tokens": (COMPLETIONS, TEXT, {"return_token_ids": True}),
-    "completion with sources": (COMPLETIONS, TEXT, {"include_provenance": True}),
-    "completion with usage": (COMPLETIONS, TEXT, {"stream_options": USAGE}),
-    "completion of several prompts": (COMPLETIONS, TEXT, {"prompt": ["a", "b"]}),
     "completion after its prompt": (COMPLETIONS, TEXT, {"echo": True, "logprobs": 0}),
     "completion without text": (COMPLETIONS, "", {}),
 }

@@ -47,21 +47,17 @@ READ = [
     ("", "<think>\n\n</think>\n\nb", "", "b"),
     ("", "Hello <think>a</think>", "", "Hello <think>a</think>"),
     ("", "a</think>b", "", "a</think>b"),
-    ("", "  a", "", "  a"),
-    ("", "\n", "", "\n"),
     ("", "<thin", "", "<thin"),
     ("", "<think>a", "a", ""),
     ("", "<think>a </thi", "a </thi", ""),
     ("", "<think>\n", "", ""),
     ("", "<think>a\n\nb</think> c <think>d</think>", "a\n\nb", "c <think>d</think>"),
     ("", "<think>a</think></think>b", "a", "</think>b"),
-    ("", "", "", ""),
     ("<think>\n", "\nSo: a.\n</think>\n\nb", "So: a.", "b"),
     ("<think>", "a", "a", ""),
     ("<think>\n", "<think>\na</think>b", "a", "b"),
     ("<think>\n", "a <think> b</think>c", "a <think> b", "c"),
     ("<think>\n", "</think>b", "", "b"),
-    ("<think>\n", "", "", ""),
 ]
 
 
