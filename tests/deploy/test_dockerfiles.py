@@ -77,7 +77,7 @@ def test_the_wheel_has_all_files_of_its_packages_and_no_model(tmp_path: Path) ->
         # A machine compiles the kernels for itself.
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
     }
-    assert "optimist_gateway/fronts/page/static/vendor/LICENSE.htm" in files
+    assert "optimist_gateway/api/page/static/vendor/LICENSE.htm" in files
     assert packed_files(REPOSITORY, tmp_path) == files
 
 

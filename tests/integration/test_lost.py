@@ -13,7 +13,7 @@ import pytest_asyncio
 from optimist.scheduler.v1 import scheduler_pb2
 from optimist_client import AsyncClient, Client, Message, OptimistError
 from optimist_common.network.endpoints import Peer
-from optimist_gateway.schedulers.pool import ask_all
+from optimist_gateway.schedulers.commands import ask_peers
 from optimist_training.data.edits import unseen_edits
 from tests.chaos.load import client as chaos
 from tests.chaos.load.case import Case, make_cases
@@ -198,7 +198,7 @@ async def test_schedulers_end_what_a_gateway_left(lossy: Lossy) -> None:
 
     async def command(**fields: object) -> list[scheduler_pb2.Stats]:
         request = scheduler_pb2.ConnectRequest(**fields)  # type: ignore[arg-type]
-        replies = await ask_all(peers, None, request, 10)
+        replies = await ask_peers([(peer, None) for peer in peers], request, 10)
         return [reply.stats for reply in replies.values() if not isinstance(reply, Exception)]
 
     async def count() -> int:

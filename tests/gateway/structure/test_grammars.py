@@ -199,20 +199,17 @@ CLOSED = of_object(path={"type": "string"}) | {"additionalProperties": False, "r
         (128, CLOSED, True, False),
         (128, LOOK_AHEAD, False, False),
         (300, {"type": "object"}, False, False),
-        (128, None, False, False),
     ],
 )
 async def test_many_tools(
     grammars: Grammars,
     model: ModelDescription,
     number: int,
-    schema: dict[str, Any] | None,
+    schema: dict[str, Any],
     is_strict: bool,
     is_required: bool,
 ) -> None:
-    functions = [
-        Function(f"f{index}", schema or tool(index), is_strict, index) for index in range(number)
-    ]
+    functions = [Function(f"f{index}", schema, is_strict, index) for index in range(number)]
     structure = of_tools(*functions, replace(GOOD, index=number), is_required=is_required)
     source = await grammars.grammar(structure, model)
     assert all(f'"\\"f{index}\\""' in source for index in range(number))
@@ -327,15 +324,3 @@ async def test_a_model_without_an_end_has_no_grammars(
     error = await refusal(grammars, LETTERS, endless)
     assert error.message == "this model cannot follow grammars: the model names no end token"
     await grammars.stop()
-
-
-async def test_another_model_starts_another_process_and_a_longer_context_none(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    await grammars.grammar(LETTERS, model)
-    process = grammars._verdicts._process
-    await grammars.grammar(LETTERS, replace(model, max_model_len=2 * MAX_MODEL_LEN))
-    assert grammars._verdicts._process is process
-    structure = Structure(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
-    assert "large" in (await refusal(grammars, structure, model)).message
-    assert await grammars.grammar(structure, replace(model, vocab_size=model.vocab_size + 32))
