@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from openai import OpenAI
 
-from optimist_bench.replicas.redis_server import RedisServer
 from tests import fork_server
+from tests.redis_server import RedisServer
 from tests.stack import ENGINE_PYTHON, Stack
 
 # Nothing of what is imported is garbage: it is not searched while tests are collected, nor later.

@@ -1,27 +1,18 @@
 """Benchmarks of all services: their figures, and small runs of real services."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from optimist_bench.overhead.command import PACED_MS, find_latencies
 from optimist_bench.overhead.load import Arrivals
-from optimist_bench.overload.load import (
-    Behaviour,
-    Outcome,
-)
-from optimist_bench.overload.report import is_right, report_outcomes
 from optimist_bench.windows.load import _find_quantile
 from tests.bench.conftest import ReportOf
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 END = b"e\r\n" + DONE + b"\r\n0\r\n\r\n"
-RIGHT = Outcome(Behaviour.READS, 200, 0.5, is_right=True)
-REFUSED = Outcome(Behaviour.READS, 429, 0.01, retry_after=1, retry_after_ms=700)
-LEFT = Outcome(Behaviour.LEAVES, 0, 0.2, has_left=True)
 
 
 def event(**choice: object) -> bytes:
@@ -105,58 +96,6 @@ def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf)
         assert report[name] == peak[name]
     assert report["added_latency_ms"] == paced["added_latency_ms"]
     assert report["all_right"]
-
-
-def test_what_is_wrong_is_counted() -> None:
-    good = [RIGHT, REFUSED, LEFT]
-    counts = report_outcomes(good)
-    assert is_right(counts)
-    assert [counts[name] for name in ("sent", "accepted", "left", "lost")] == [3, 1, 1, 0]
-    assert counts["refused"] == {"429": 1}
-    assert counts["retry_after"] == {"1": 1}
-    assert counts["refusal_ms"] == {"p50": 10, "p95": 10, "p99": 10, "max": 10}
-    assert counts["slow_latency_ms"] == dict.fromkeys(("p50", "p95", "p99", "max"))
-    for bad in (
-        replace(RIGHT, is_right=False),
-        replace(LEFT, has_left=False),
-        replace(REFUSED, retry_after=None),
-        replace(REFUSED, retry_after_ms=None),
-        replace(REFUSED, status=500),
-        replace(REFUSED, status=400),
-    ):
-        assert not is_right(report_outcomes([*good, bad]))
-
-
-def test_overload_is_refused_and_what_is_accepted_completes(report_of: ReportOf) -> None:
-    arguments = ["--seconds", "2", "--capacity-seconds", "1", "--slots", "4", "--places", "8"]
-    more = ["--tokens", "48", "--pass-ms", "10", "--slow-share", "0.1", "--leaving-share", "0.2"]
-    # So much that it is too much even if the machine was busy while the capacity was measured.
-    report = report_of("overload", *arguments, *more, "--factor", "12")
-    counts = report["outcomes"]
-    assert counts["accepted"] > 0
-    assert counts["accepted_right"] == counts["accepted"]
-    refused = sum(counts["refused"].values())
-    assert refused > 0
-    assert set(counts["refused"]) <= {"429", "503"}
-    assert counts["refused_with_retry_after"] == counts["refused_with_retry_after_ms"] == refused
-    assert counts["lost"] == 0
-    assert counts["sent"] == counts["accepted"] + refused + counts["left"]
-    assert report["tasks"]["after"] <= report["tasks"]["before"]
-    for held in report["descriptors"].values():
-        assert held["after"] <= held["before"]
-
-
-def test_clients_ask_again_and_first_tokens_are_timed(report_of: ReportOf) -> None:
-    arguments = ["--seconds", "1", "--capacity-seconds", "0.5", "--slots", "4", "--places", "8"]
-    more = ["--tokens", "16", "--pass-ms", "5", "--clients", "24", "--prompt-tokens", "5"]
-    report = report_of("overload", *arguments, *more)
-    counts = report["outcomes"]
-    assert counts["accepted"] == counts["accepted_right"] > 0
-    assert counts["sent"] == counts["accepted"] + counts["refused"]["429"]
-    # Who is refused comes back when that says.
-    assert sum(counts["retry_after"].values()) == counts["refused"]["429"] < 24 * 3
-    assert 0 < counts["first_token_ms"]["p50"] <= counts["latency_ms"]["max"]
-    assert report["drain_seconds"] >= 0
 
 
 def test_quantiles_are_interpolated_in_their_bucket() -> None:

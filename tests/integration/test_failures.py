@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 from openai import OpenAI
 
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_training.data.edits import Edit
 from tests.integration.edit import ask, connect, edits
+from tests.redis_server import RedisServer
 from tests.stack import (
     MODEL_FLAG,
     START_SECONDS,

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import from_bytes, to_bytes
 from tests.integration.edit import Answer, ask, complete, connect, edits, predict
+from tests.redis_server import RedisServer
 from tests.stack import MODEL_FLAG, Service, start, start_services
 
 NO_DRAFTS = {"num_speculative_tokens": 0}

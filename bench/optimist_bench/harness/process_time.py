@@ -49,11 +49,6 @@ def read_resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
-def read_wait_seconds(pid: int) -> float:
-    """Returns how long a process' main thread could have run but had no processor, so far."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-
-
 def read_machine_seconds() -> tuple[float, float]:
     """Returns how long processors worked since the start, and how long a host kept them from it."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
@@ -77,25 +72,6 @@ def find_stolen_share(before: tuple[float, float], after: tuple[float, float]) -
 def count_descriptors(pid: int) -> int:
     """Returns how many descriptors a process has open."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-
-
-def children_cpu_seconds() -> float | None:
-    """Returns the processor time that all children of this process have used, themselves.
-
-    Of services that work in turn, each in processes of its own, the one at work has used what was
-    added. None where there is no /proc.
-    """
-    if not Path("/proc/self/stat").exists():
-        return None
-    ticks = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = _fields(path)
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS
 
 
 def _fields(path: Path) -> list[str]:

@@ -17,11 +17,11 @@ from redis import Redis
 from optimist.proposer.v1 import proposer_pb2_grpc
 from optimist.proposer.v1.proposer_pb2 import Observation, Open, ProposeRequest, Window
 from optimist_aligner.text.sources import INT32, Sources
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import to_bytes
 from optimist_proposer.core.output_log import encode_output, put_varint
 from optimist_proposer.core.sources import SourceName, name_sources, pack_sources
 from optimist_proposer.core.stored_request import StoredRequest, pack_number
+from tests.redis_server import RedisServer
 from tests.stack import MODEL_FLAG, Service, read_metrics, start, wait_until
 
 PREFIX = "optimist:proposer"

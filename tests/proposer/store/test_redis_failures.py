@@ -11,8 +11,6 @@ import pytest
 from prometheus_client import REGISTRY
 from redis import Redis
 
-from optimist_bench.replicas.redis_server import RedisServer
-from optimist_bench.replicas.tcp_proxy import TcpProxy
 from optimist_common.errors import SetupError
 from optimist_proposer.core.messages import UNKNOWN, Answer
 from optimist_proposer.core.stored_request import StoredRequest
@@ -26,7 +24,9 @@ from tests.proposer.holding import (
     opening,
     redis_store,
 )
+from tests.proposer.store.tcp_proxy import TcpProxy
 from tests.proposer.text import as_text
+from tests.redis_server import RedisServer
 from tests.stack import free_port, wait_until
 
 OpenStore = Callable[..., RedisStore]

@@ -4,7 +4,6 @@ import pytest
 from redis.asyncio import Redis
 
 from optimist_aligner.text.sources import Sources
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.sources import unpack_sources
@@ -19,6 +18,7 @@ from optimist_proposer.core.wrong_value import WrongValueError
 from optimist_proposer.store.redis_store import RedisStore
 from tests.proposer.holding import POEM, live, prepared, redis_store, written
 from tests.proposer.text import as_text, decoded, tokens
+from tests.redis_server import RedisServer
 
 
 @pytest.fixture

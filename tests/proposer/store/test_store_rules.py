@@ -7,12 +7,12 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_proposer.core.live_requests import LiveRequest
 from optimist_proposer.core.output_log import encode_output
 from optimist_proposer.core.stored_request import LogWrite, StoredRequest, WriteKind
 from tests.proposer.holding import MemoryStore, prepared, redis_store
 from tests.proposer.text import tokens
+from tests.redis_server import RedisServer
 
 SOURCES = prepared("ab\nab\n")
 OUTPUT = tokens("ab\nXb\nab\nab\nXXX")
