@@ -10,7 +10,6 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from optimist_common.errors import one_line
-from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN
 from optimist_proposer.core.sources import Prepared, SourceName, pack_sources
 from optimist_proposer.core.stored_request import (
     CLOSED,
@@ -18,6 +17,7 @@ from optimist_proposer.core.stored_request import (
     OPENING_BYTES,
     OTHER_OPENING,
     REFUSED,
+    TOKEN_BYTES,
     UNKNOWN,
     WRONG,
     LogWrite,
@@ -41,7 +41,7 @@ _REFRESHES_PER_LIFE = 4
 # Values are read in portions of so many bytes at most, unless a single one may be larger.
 _PORTION_BYTES = 4_194_304
 # KEYS: requests. ARGV: time to live in ms, then for each request its opening, known tokens before
-# and after, runs to append, and the whole request if it may be created. Answers the number of
+# and after, tokens to append, and the whole request if it may be created. Answers the number of
 # tokens known then, or why there is none, for each. What one key holds is no error for the others.
 WRITE_SCRIPT = f"""
 local answers = {{}}
@@ -60,8 +60,7 @@ for i, key in ipairs(KEYS) do
   local known = string.sub(head, {OPENING_BYTES + 1})
   if #head > 0 and not is_ours then
     answers[i] = {OTHER_OPENING}
-  elseif is_ours
-    and size <= {stored_bytes(0)} + {MAX_BYTES_PER_TOKEN} * struct.unpack('<I4', known) then
+  elseif is_ours and size == {stored_bytes(0)} + {TOKEN_BYTES} * struct.unpack('<I4', known) then
     if known == ARGV[at + 1] and #ARGV[at + 3] > 0 then
       redis.call('APPEND', key, ARGV[at + 3])
       known = ARGV[at + 2]
