@@ -20,11 +20,6 @@ def find_children(modules: Collection[str]) -> dict[str, int]:
     return {module: found[module] for module in modules}
 
 
-def find_replicas(module: str) -> list[int]:
-    """Returns the process ids of all children that run a module."""
-    return [pid for name, pid in _children() if name == module]
-
-
 def _children() -> Iterator[tuple[str, int]]:
     """Iterates over module and process id of the children that run one."""
     for path in Path("/proc").glob("[0-9]*/stat"):

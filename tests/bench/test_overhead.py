@@ -1,4 +1,4 @@
-"""Benchmarks of all services: their figures, and small runs of real services."""
+"""`optimist bench overhead`: its figures, and small runs of real services."""
 
 import json
 from typing import Any
@@ -7,7 +7,6 @@ import pytest
 
 from optimist_bench.overhead.command import PACED_MS, find_latencies
 from optimist_bench.overhead.load import Arrivals
-from optimist_bench.windows.load import _find_quantile
 from tests.bench.conftest import ReportOf
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -96,29 +95,3 @@ def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf)
         assert report[name] == peak[name]
     assert report["added_latency_ms"] == paced["added_latency_ms"]
     assert report["all_right"]
-
-
-def test_quantiles_are_interpolated_in_their_bucket() -> None:
-    buckets = [(0.001, 50.0), (0.002, 90.0), (0.004, 100.0), (float("inf"), 100.0)]
-    assert _find_quantile(buckets, 0.25) == pytest.approx(0.5)
-    assert _find_quantile(buckets, 0.5) == pytest.approx(1)
-    assert _find_quantile(buckets, 0.95) == pytest.approx(3)
-    assert _find_quantile([(0.001, 0.0), (float("inf"), 4.0)], 0.5) == pytest.approx(1.5)
-    assert _find_quantile([], 0.5) == 0
-
-
-def test_a_small_run_says_what_the_texts_say(report_of: ReportOf) -> None:
-    arguments = ["--requests", "6", "--concurrency", "3", "--pass-ms", "2", "--replicas", "2"]
-    report = report_of("windows", *arguments, "--algorithm", "line")
-    assert report["all_right"]
-    assert report["tokens_per_pass"] > 3
-    assert report["output_tokens"] > report["passes"] >= report["steps"] / 3 > 0
-    assert 0 <= report["steps_waited"] <= report["steps"]
-    share = report["steps_waited"] / report["steps"]
-    assert report["steps_waited_share"] == pytest.approx(share, abs=1e-3)
-    assert 0 <= report["steps_idle_share"] <= report["steps_waited_share"]
-    assert 0 <= report["waits_in_vain_share"] <= 1
-    assert report["windows"] >= 6
-    assert report["proposer_us_per_window"] > 0
-    assert report["scheduler_us_per_row"] > 0
-    assert report["accepted_prediction_tokens"] > report["rejected_prediction_tokens"]
