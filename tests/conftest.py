@@ -22,7 +22,7 @@ os.environ.setdefault("OPTIMIST_WORKER_DEVICE", "cpu")
 
 # How long a test takes says something of the machine, not of what is tested. Examples are the same
 # each time, so that a commit either passes or does not; `make explore` looks for new ones.
-hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
 
