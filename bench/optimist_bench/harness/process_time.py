@@ -1,11 +1,10 @@
-"""The services that this process has started, and what they take of processors and memory."""
+"""The services that this process has started, and what they take of processors."""
 
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def find_children(modules: Collection[str]) -> dict[str, int]:
@@ -39,11 +38,6 @@ def read_cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def read_resident_bytes(pid: int) -> int:
-    """Returns the memory of a process that is not swapped out."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-
-
 def read_machine_seconds() -> tuple[float, float]:
     """Returns how long processors worked since the start, and how long a host kept them from it."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
@@ -62,11 +56,6 @@ def find_stolen_share(before: tuple[float, float], after: tuple[float, float]) -
     """
     worked, stolen = after[0] - before[0], after[1] - before[1]
     return stolen / (worked + stolen) if stolen else 0.0
-
-
-def count_descriptors(pid: int) -> int:
-    """Returns how many descriptors a process has open."""
-    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 def _fields(path: Path) -> list[str]:
