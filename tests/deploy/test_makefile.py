@@ -1,3 +1,5 @@
+"""The Makefile says in one line what is missing, and serves what is there."""
+
 import os
 import re
 import shutil

@@ -1,3 +1,5 @@
+"""Only the worker needs PyTorch."""
+
 import socket
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""A batch is answered with windows, gaps and refusals; replicas take over from each other."""
+
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

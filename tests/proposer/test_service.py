@@ -1,3 +1,5 @@
+"""The proposer is put together as its settings say."""
+
 import json
 import subprocess
 import sys

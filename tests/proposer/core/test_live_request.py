@@ -1,3 +1,5 @@
+"""A window is sent when it is of use, and the output decides what is expected next."""
+
 from array import array
 
 from hypothesis import given

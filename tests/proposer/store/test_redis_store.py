@@ -1,3 +1,5 @@
+"""What one replica writes to Redis another reads, whatever other keys hold."""
+
 from collections.abc import AsyncIterator
 
 import pytest

@@ -1,3 +1,5 @@
+"""Writes wait for nobody, are bounded, and end up in the store."""
+
 import asyncio
 from collections.abc import Sequence
 
