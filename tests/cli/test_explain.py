@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_cli.__main__ import main
 from optimist_cli.explain.command import ExplainSettings, choose_style, page, summarise
 from optimist_cli.explain.log import Header, LogError
+from optimist_cli.explain.records import records
 from optimist_cli.explain.story import Summary
 from optimist_cli.explain.text import Style, fit, visible, width_of
 from optimist_cli.explain.window import LineIndex, Origin
@@ -58,7 +60,7 @@ def opened(
     request_id: str = "a",
 ) -> RequestLogs:
     """Returns logs in which a request has been opened."""
-    logs = RequestLogs(directory, Vocabulary(TEXTS), MIB, 64 * MIB, replica)
+    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
     logs.open(request_id, Sources(list(predictions), tokens(*prompt)))
     return logs
 
@@ -229,6 +231,58 @@ def test_the_command_prints_the_story_a_step_or_a_summary(
     }
 
 
+RECORD = """\
+- step: 5
+  replica: 127.0.0.1:50053
+  position: 13
+  token_ids: [0]
+  texts: ["\\n"]
+  completed_lines:
+  - {number: 2, text: "    return new\\n"}
+  line_prefix: ''
+  proposal:
+    token_ids: []
+    texts: []
+    parents: []
+    positions: []
+    values: []
+  num_alignments: 3
+  microseconds: 6.0
+"""
+
+
+def test_records_are_printed_as_yaml(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = [json.loads(line) for line in log.read_bytes().splitlines()]
+    assert main(["explain", str(log), "--yaml"]) == 0
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text) == written
+    assert f"\n{RECORD}" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert main(["explain", str(log), "--yaml", "--step", "5"]) == 0
+    assert capsys.readouterr().out == RECORD
+    assert main(["explain", str(log), "--yaml", "--step", "99"]) == 2
+    log.write_bytes(log.read_bytes()[:-20] + b"\n")
+    damaged = yaml.safe_load("\n".join(records(BytesIO(log.read_bytes()))))
+    assert damaged == [*written[:-1], {"damaged_line": len(written)}]
+
+
+def test_in_yaml_predictions_are_not_repeated(tmp_path: Path) -> None:
+    for replica in ("one", "two"):
+        opened(tmp_path, PREDICTION, replica=replica).stop()
+    first, second = yaml.safe_load("\n".join(records(BytesIO((tmp_path / "a.jsonl").read_bytes()))))
+    assert first["predictions"][0]["lines"][0]["text"] == "def f(a):\n"
+    assert (second["replica"], "predictions" in second) == ("two", False)
+
+
+@given(st.text())
+def test_every_text_comes_through_yaml(text: str) -> None:
+    lines = [{"position": 0, "token_ids": [1], "text": text}]
+    header = {**HEADER, "predictions": [{"num_tokens": 1, "num_lines": 1, "lines": lines}]}
+    shown = "\n".join(records(BytesIO(json.dumps(header).encode() + b"\n")))
+    assert yaml.safe_load(shown) == [header]
+    assert shown.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize(
     ("color", "environment", "is_terminal", "is_coloured"),
     [
@@ -271,7 +325,7 @@ def test_another_file_is_named_in_one_line(
 ) -> None:
     path = tmp_path / "file.jsonl"
     path.write_bytes(content)
-    for flags in ([], ["--json"]):
+    for flags in ([], ["--json"], ["--yaml"]):
         assert main(["explain", str(path), *flags]) == 2
         error = capsys.readouterr().err
         assert error == f"optimist explain: {path} is no request log: {reason}\n"
@@ -379,7 +433,7 @@ def test_what_follows_a_window_that_is_used_up_is_no_jump(tmp_path: Path) -> Non
 
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
-    logs = RequestLogs(tmp_path, Vocabulary(texts), MIB, 64 * MIB, "\x1b]0;x\x07")
+    logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, 64 * MIB, "\x1b]0;x\x07")
     ids = array("i", range(6))
     logs.open("\x1b[31m", Sources([ids]))
     logs.step("\x1b[31m", ids, 6, draft_of(ids, positions=ids), 0.0, 0)
@@ -390,7 +444,7 @@ def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> 
         assert "␛[2J" in "\n".join(lines)
 
 
-@pytest.mark.parametrize("flag", ["", "--json"])
+@pytest.mark.parametrize("flag", ["", "--json", "--yaml"])
 def test_a_reader_who_has_seen_enough_is_no_error(log: Path, flag: str) -> None:
     command = f"{sys.executable} -m optimist_cli explain {log} {flag} | true"
     done = subprocess.run(

@@ -84,10 +84,11 @@ class EnginesSettings(ServiceSettings):
         "others wait: needs the memory of all of them",
     )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads of each engine; 0: cores")
+    plot: str = Field("", description="SVG file to draw the tokens per second to")
     report: CommaSeparated = Field(
         [],
         description="files with reports as by --json, of different engines, with commas: "
-        "to print as one, not measured",
+        "to print and draw as one, not measured",
     )
 
 
@@ -96,8 +97,15 @@ def main(arguments: list[str]) -> int:
 
     def run(settings: EnginesSettings) -> dict[str, Any]:
         if settings.report:
-            return combine([_read(path) for path in settings.report])
-        return measure(settings, arguments)
+            report = combine([_read(path) for path in settings.report])
+        else:
+            report = measure(settings, arguments)
+        if settings.plot:
+            # Only who draws needs Matplotlib.
+            from optimist_bench.engines.plot import draw
+
+            draw(report, Path(settings.plot))
+        return report
 
     return run_command(EnginesSettings, arguments, run, describe)
 

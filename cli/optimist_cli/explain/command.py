@@ -13,6 +13,7 @@ from pydantic import Field
 
 from optimist_cli.explain.log import Header, LogError, StepError, read_log
 from optimist_cli.explain.page import closing, continuation, heading, step_block, step_detail
+from optimist_cli.explain.records import records
 from optimist_cli.explain.story import Story, Summary
 from optimist_cli.explain.text import Style
 from optimist_common.errors import SetupError
@@ -20,10 +21,10 @@ from optimist_common.settings import ServiceSettings, load_settings
 
 
 class ExplainSettings(ServiceSettings):
-    """Explains a request's log: optimist explain LOG [--json] [--step N] [OPTIONS].
+    """Explains a request's log: optimist explain LOG [--json | --yaml] [--step N] [OPTIONS].
 
     A proposer or an engine with --request-log writes such logs. Text is coloured by where it
-    came from; --json prints only what the log comes to.
+    came from; --json prints only what the log comes to, --yaml every record of it.
     """
 
     section: ClassVar[str] = "explain"
@@ -33,6 +34,7 @@ class ExplainSettings(ServiceSettings):
     step: int | None = Field(
         None, ge=0, description="shows only this step, with every token that was proposed in it"
     )
+    yaml: bool = Field(False, description="prints the log's records as a list in YAML")
     color: Literal["auto", "always", "never"] = Field(
         "auto",
         description="auto is on a terminal unless NO_COLOR is set",
@@ -53,6 +55,8 @@ def main(arguments: list[str]) -> int:
         with Path(settings.log).open("rb") as file:
             if as_json:
                 lines: Iterable[str] = [json.dumps(summarise(file).values())]
+            elif settings.yaml:
+                lines = records(file, settings.step)
             else:
                 lines = page(file, style, settings.step)
             _print(lines)

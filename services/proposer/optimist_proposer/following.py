@@ -22,6 +22,7 @@ from optimist_proposer.core.sources import (
 from optimist_proposer.core.stored_request import GENERATION_BYTES, StoredRequest
 from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 from optimist_proposer.observing import metrics
+from optimist_proposer.observing.alignment_log import AlignmentLog
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Following:
         min_value: float,
         prompt_tokens: int,
         logs: RequestLogs | None = None,
+        alignment_log: AlignmentLog | None = None,
     ) -> None:
         """Holds nothing yet.
 
@@ -75,10 +77,12 @@ class Following:
             min_value: Least value of a node that is sent.
             prompt_tokens: How much of the prompt's end is a source.
             logs: Where to log requests, if at all.
+            alignment_log: What says how they are aligned, if anything does.
         """
         self._algorithm, self._cache, self._check = algorithm, cache, check
         self._window_tokens, self._min_value = window_tokens, min_value
         self._prompt_tokens, self._logs = prompt_tokens, logs
+        self._alignment_log = alignment_log
         metrics.LIVE_REQUESTS.set_function(lambda: cache.num_requests)
         metrics.REFERENCES.set_function(lambda: cache.num_sources)
         metrics.MEMORY_BYTES.set_function(lambda: cache.num_bytes)
@@ -259,7 +263,7 @@ class Following:
 
         Of the output all but the first `num_before` tokens are new.
         """
-        window = live.next_window(self._window_tokens, self._min_value)
+        last, window = live.window, live.next_window(self._window_tokens, self._min_value)
         if window is not None:
             answer.windows[live.request_id] = window
         seconds = clock.lap()
@@ -268,6 +272,8 @@ class Following:
             draft = None if window is None else window.draft
             new, num_alignments = live.output[num_before:], live.num_alignments
             self._logs.step(live.request_id, new, live.num_known, draft, seconds, num_alignments)
+        if self._alignment_log is not None:
+            self._alignment_log.write(live, live.num_known - num_before, last, window)
         return seconds
 
     def _keep(self, live: LiveRequest) -> None:

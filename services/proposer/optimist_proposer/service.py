@@ -20,6 +20,7 @@ from optimist_proposer.core.algorithms import ALGORITHMS
 from optimist_proposer.core.live_requests import RequestCache
 from optimist_proposer.core.messages import LimitCheck, Limits
 from optimist_proposer.following import Following
+from optimist_proposer.observing.alignment_log import AlignmentLog
 from optimist_proposer.servicer import ProposerServicer
 from optimist_proposer.settings import ProposerSettings
 from optimist_proposer.store.redis_store import RedisStore
@@ -123,4 +124,5 @@ def build_following(
         min_value=settings.min_value,
         prompt_tokens=settings.prompt_tokens,
         logs=logs,
+        alignment_log=AlignmentLog(vocabulary) if settings.log_level == "debug" else None,
     )

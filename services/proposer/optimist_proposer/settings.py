@@ -54,7 +54,7 @@ class ProposerSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
         8192, ge=1, description="most requests that wait to be written to Redis"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="what is logged, and whatever is more important"
+        "info", description="debug says how each request is aligned"
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
 

@@ -1,16 +1,18 @@
-"""`optimist bench engines`: its prompts and rows; a run of all engines with a small model."""
+"""`optimist bench engines`: its prompts, rows and plot; a run of all engines with a small model."""
 
 import json
 from collections import Counter
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from optimist_bench.__main__ import main as bench
 from optimist_bench.engines.asking import Answer, Round
 from optimist_bench.engines.command import EnginesSettings, main
+from optimist_bench.engines.plot import draw
 from optimist_bench.engines.report import Key, make_rows
 from optimist_bench.engines.servers import ENGINES, Engine, find_vllm_version, require_vllm
 from optimist_bench.engines.tables import combine, describe
@@ -193,10 +195,12 @@ def test_who_takes_no_batches_is_asked_one_request_at_a_time() -> None:
     assert [(row["gain"], row["same_text"]) for row in rows] == [(2, 1), (0.5, 1)]
 
 
-def test_a_report_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    saved = tmp_path / "report.json"
+def test_a_report_is_printed_and_drawn_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, plot = tmp_path / "report.json", tmp_path / "plot.svg"
     saved.write_text(json.dumps(_report()))
-    assert main(["--report", str(saved)]) == 0
+    assert main(["--report", str(saved), "--plot", str(plot)]) == 0
     printed = capsys.readouterr().out
     assert printed == describe(_report()) + "\n"
     for line in (
@@ -208,6 +212,12 @@ def test_a_report_is_printed_again(tmp_path: Path, capsys: pytest.CaptureFixture
         "| optimist | 4 | 15 |",
     ):
         assert line in printed.splitlines()
+    texts = "".join(ElementTree.parse(plot).getroot().itertext())
+    for text in ("smollm2, float32, 2 x Processor", "tokens per second", *REWRITES, "optimist"):
+        assert text in texts
+    assert "prefers-color-scheme" in plot.read_text()
+    with pytest.raises(SetupError, match="--plot: cannot write /nowhere/plot"):
+        draw(_report(), Path("/nowhere/plot.svg"))
 
 
 def test_reports_of_different_engines_are_one_table(tmp_path: Path) -> None:
