@@ -67,7 +67,7 @@ if [ ! -e models/smollm2 ]; then \
 fi
 endef
 
-.PHONY: help setup up smollm2 test explore fuzz models house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore fuzz models house lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -235,9 +235,6 @@ partitions: setup ## cut pairs of services on hosts of their own off from each o
 soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600" for less
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.chaos soak $(ARGS)
-
-mutants: setup ## break the scheduler's rules one by one, each of which a test must notice; ARGS=plan_rows for some
-	@$(BIN)/python -m tests.mutants $(ARGS)
 
 clients: setup $(BUF) .venv-clients/installed ## converse by real SDKs and agents, and measure by lm-eval and GuideLLM: docs/clients.md
 	@$(call require,java,openjdk-17-jdk-headless)

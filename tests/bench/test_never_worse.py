@@ -42,13 +42,11 @@ def test_a_prediction_pays_and_drafts_that_are_always_wrong_are_found(report_of:
 
 
 def test_a_disturbed_run_brings_all_texts(report_of: ReportOf) -> None:
-    scenarios = ("stalls", "busy-start", "tails", "restart")
+    scenarios = ("stalls", "restart")
     report = report_of(
         *(*GRID, "--workloads", "partly", "--scenarios", ",".join(scenarios)),
     )
-    assert [cell["scenario"] for cell in report["cells"]] == [
-        *("stalls", "stalls", "busy-start", "busy-start", "tails", "tails", "restart")
-    ]
+    assert [cell["scenario"] for cell in report["cells"]] == [*("stalls", "stalls", "restart")]
     assert all(0.5 < cell["ratio"] < 5 for cell in report["cells"])
 
 

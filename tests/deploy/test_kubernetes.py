@@ -1,6 +1,5 @@
 """What the manifests say of one another and of the services that they run."""
 
-import re
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from tests.deploy.installation import (
 from tests.deploy.manifest import (
     DEPLOYED,
     ENGINE,
-    REPOSITORY,
     document,
     image_variables,
     settings_class,
@@ -61,12 +59,6 @@ def test_all_overlays_and_components_are_tested() -> None:
     components = {path.name for path in (KUBERNETES / "components").iterdir()}
     # Those of GPUs and of the model are parts of others; that of the runbook wants a ConfigMap.
     assert components == {*COMPONENTS, "gpu", "served-model", "runbook"}
-
-
-def test_every_component_has_a_line_that_tells_of_it() -> None:
-    text = (KUBERNETES / "README.md").read_text()
-    for name in (*COMPONENTS, *STACKS_OF):
-        assert f"| `{name}` |" in text, name
 
 
 def test_every_file_is_part_of_a_kustomization() -> None:
@@ -296,20 +288,6 @@ def test_gpus_are_asked_for_where_they_are_used(installation: Installation) -> N
             assert any(key.startswith("nvidia.com/gpu") for key in pod.spec["nodeSelector"])
 
 
-def test_vllm_is_started_with_the_flag_of_the_documentation() -> None:
-    (pod,) = render("overlays/vllm").pods
-    _, option, value = pod.container["args"]
-    assert f"vllm serve MODEL {option} '{value}'" in (REPOSITORY / "docs" / "vllm.md").read_text()
-    mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
-    # What it downloads and compiles outlives the pod.
-    assert mounts[pod.variables["HOME"]] == "cache"
-    secrets = [
-        one["valueFrom"]["secretKeyRef"] for one in pod.container["env"] if "value" not in one
-    ]
-    assert [one["key"] for one in secrets if one["optional"]] == ["api-key", "hf-token"]
-    assert len(secrets) == 2
-
-
 def test_an_engine_keeps_what_it_downloads_and_compiles_and_may_have_a_key_of_the_hub() -> None:
     (pod,) = (pod for pod in render(ENGINES).pods if pod.service == ENGINE)
     mounts = {one["mountPath"]: one["name"] for one in pod.container["volumeMounts"]}
@@ -317,16 +295,6 @@ def test_an_engine_keeps_what_it_downloads_and_compiles_and_may_have_a_key_of_th
     (secret,) = (one["valueFrom"] for one in pod.container["env"] if "value" not in one)
     key = {"name": "optimist-engine", "key": "hf-token", "optional": True}
     assert secret == {"secretKeyRef": key}
-
-
-def test_a_mixed_fleet_is_both_names() -> None:
-    """As README.md has it."""
-    readme = (KUBERNETES / "README.md").read_text()
-    (addresses,) = re.findall(r"OPTIMIST_GATEWAY_SCHEDULERS: (\S+,\S+?)`", readme)
-    services = render("base", beside=("vllm-engine",)).kind("Service")
-    for address in addresses.split(","):
-        host, _, port = address.partition(":")
-        assert services[host]["spec"]["ports"][0]["port"] == int(port)
 
 
 @pytest.mark.parametrize("stack", STACKS)

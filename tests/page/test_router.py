@@ -1,3 +1,5 @@
+"""The page's files are served with their types, and nothing else is."""
+
 import re
 from collections.abc import AsyncIterator
 

@@ -1,3 +1,5 @@
+"""The proposer is put together as its settings say."""
+
 import json
 import subprocess
 import sys
@@ -5,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.text import as_text, write_tokenizer
+from tests.redis_server import RedisServer
 
 
 def settings(**values: object) -> ProposerSettings:

@@ -1,3 +1,5 @@
+"""Messages become batches and answers; a malformed one ends its stream."""
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any

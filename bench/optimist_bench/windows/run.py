@@ -1,6 +1,7 @@
-"""A run in virtual time: who sends the requests, and the report."""
+"""A run in virtual time: the requests, who sends them, and the report."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +21,7 @@ from optimist_bench.harness.virtual.proposing import Links, Proposer, make_propo
 from optimist_bench.harness.virtual.scheduling import Engine
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_bench.harness.virtual.worker import Worker
-from optimist_bench.windows.report import Costs, Progress, make_report
-from optimist_bench.windows.requests import Requests
+from optimist_bench.windows.report import Costs, Progress, Totals, make_report
 from optimist_bench.windows.settings import WindowsSettings
 from optimist_scheduler.core.base.values import StepOutputs
 from optimist_scheduler.core.requests.request import NewRequest
@@ -29,6 +29,55 @@ from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
 from optimist_scheduler.workers.translate import finished_message
+
+
+class Requests:
+    """Pairs in turn as requests with handles from 1 on; the first token of a prompt is the pair's
+    number."""
+
+    def __init__(self, pairs: Sequence[Pair], number: int) -> None:
+        """Takes the pairs, and how many requests there are in all."""
+        self._pairs, self._num_left = pairs, number
+        self._num_begun = 0
+        self._texts: dict[int, list[int]] = {}
+        """Output so far, by handle, of the requests that run."""
+        self.totals = Totals()
+
+    @property
+    def are_left(self) -> bool:
+        """Whether a request has not begun."""
+        return self._num_left > 0
+
+    @property
+    def run(self) -> bool:
+        """Whether a request has begun and not ended."""
+        return bool(self._texts)
+
+    def begin(self) -> tuple[int, int, Pair]:
+        """Begins the next request; returns its handle, its pair's number and the pair."""
+        self._num_left -= 1
+        self._num_begun += 1
+        self._texts[self._num_begun] = []
+        number = (self._num_begun - 1) % len(self._pairs)
+        return self._num_begun, number, self._pairs[number]
+
+    def take(self, handles: Sequence[int], counts: Sequence[int], token_ids: Sequence[int]) -> None:
+        """Takes new tokens: those of each handle are as many as its count, one after the other."""
+        progress, start = self.totals.progress, 0
+        progress.num_tokens += len(token_ids)
+        progress.num_rows += len(handles)
+        for handle, count in zip(handles, counts, strict=True):
+            self._texts[handle] += token_ids[start : start + count]
+            start += count
+
+    def end(self, handle: int, finished: scheduler_pb2.Finished) -> None:
+        """Ends a request."""
+        truth = self._pairs[(handle - 1) % len(self._pairs)].truth
+        self.totals.take(self._texts.pop(handle), truth, finished)
+
+    def measure(self, seconds: float, stats: scheduler_pb2.Stats, costs: Costs) -> Progress:
+        """Returns what has come out, in so many seconds and by the scheduler's figures."""
+        return replace(self.totals.progress, seconds=seconds, stats=stats, costs=costs)
 
 
 class Load(Service):
@@ -114,8 +163,7 @@ def run_virtually(
     load.ask(load.begin)
     timeline.run()
     p50, p99 = np.quantile(engine.wait_seconds or [0.0], [0.5, 0.99]).tolist()
-    report = make_report(settings, requests.totals, 1000 * p50, 1000 * p99)
-    return report | {"virtual": True, "cores": settings.cores}
+    return make_report(settings, requests.totals, 1000 * p50, 1000 * p99)
 
 
 def _make_cores(settings: WindowsSettings, pairs: Sequence[Pair]) -> tuple[Scheduler, TruthWorker]:

@@ -48,9 +48,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
-        self._process = subprocess.Popen(  # noqa: S603
-            self._command, stdout=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
