@@ -37,10 +37,6 @@ class Journal:
 
         It has the prompts: a new one is for this user alone (0600), an older one keeps its mode.
 
-        Args:
-            path: The file; empty to record nothing.
-            max_mib: Its bound.
-
         Raises:
             SetupError: The file cannot be written, or is no journal.
         """
@@ -66,9 +62,7 @@ class Journal:
     def record(self, call: Callable[[], T], **event: Any) -> T:
         """Makes a call and writes an entry of it, also if it raises.
 
-        Args:
-            call: What the event does; the plan that it returns is written, of all else a checksum.
-            event: Fields of the entry.
+        The plan that `call` returns is written, of all else a checksum.
         """
         if self._file is None:
             return call()
@@ -87,9 +81,7 @@ class Journal:
     def write(self, entry: journal_pb2.JournalEntry, *, flush: bool = False) -> None:
         """Writes an entry; at the first that does not fit or fails the journal ends.
 
-        Args:
-            entry: The entry.
-            flush: Whether it is to outlive the process from now on.
+        With `flush` it outlives the process from now on.
         """
         if self._file is None:
             return

@@ -40,12 +40,7 @@ class Candidate(Generic[Name]):
         return self.num_requests / self.max_num_seqs
 
     def fit(self, num_tokens: int, wanted_length: int) -> int:
-        """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all.
-
-        Args:
-            num_tokens: Prompt and output that it has.
-            wanted_length: The same at its end.
-        """
+        """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all."""
         return (num_tokens < self.max_length) + (wanted_length <= self.max_length)
 
 
@@ -120,12 +115,7 @@ class Placement(Generic[Name]):
 
 
 def hash_beginning(prompt_token_ids: Sequence[int], cache_salt: str) -> list[bytes]:
-    """Returns hashes of a prompt's first chunks, one, two and so on of them; none of a short one.
-
-    Args:
-        prompt_token_ids: The prompt [num_prompt_tokens].
-        cache_salt: Only requests of the same salt share what is cached.
-    """
+    """Returns hashes of a prompt's first chunks, one, two and so on; none of a short prompt."""
     num_chunks = min(len(prompt_token_ids) // CHUNK_TOKENS, MAX_CHUNKS)
     digest = hashlib.blake2b(cache_salt.encode(), digest_size=16)
     hashes: list[bytes] = []

@@ -55,12 +55,8 @@ class Scheduler:
     ) -> None:
         """Begins without requests.
 
-        Args:
-            config: Bounds and policies.
-            costs: What passes cost: tokens fed and microseconds, ascending, as far as known.
-            drafter_us: What the drafter costs for one row, in microseconds by the depth of its
-                drafts from 1 on, as far as known.
-            key_costs: What keys in memory add to the time of passes.
+        `costs` are tokens fed and microseconds of passes, ascending; `drafter_us` the time of the
+        drafter for one row by the depth of its drafts, from 1 on; each as far as known.
         """
         self.stats = SchedulerStats()
         self._costs = costs, drafter_us, key_costs
@@ -127,11 +123,8 @@ class Scheduler:
     def add(self, new: NewRequest, now: float, arrival: int | None = None) -> None:
         """Lets a request wait for its turn.
 
-        Args:
-            new: The request.
-            now: The time, in seconds.
-            arrival: Its position among all that came, where several schedulers share them: more
-                than that of any that came before. By default it comes after those that are here.
+        `arrival` is its position among all that came, where several schedulers share them; by
+        default it comes last.
 
         Raises:
             RejectionError: It can never run, or its id is taken.
@@ -312,9 +305,6 @@ class Scheduler:
         """Returns the next plan: as prepared, repaired where something changed, or computed now.
 
         None if no row can run, or none is likely to profit before the next result is known.
-
-        Args:
-            now: The time, in seconds.
         """
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None

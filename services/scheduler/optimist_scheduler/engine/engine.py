@@ -40,17 +40,6 @@ class Engine(Worker):
         answer_pauses: Callable[[], None],
         journal: Journal,
     ) -> None:
-        """Sets up an engine that is not connected.
-
-        Args:
-            settings: What is asked of the worker.
-            peer: Where it is.
-            delivery: Where outputs go.
-            proposers: Who may be waited for.
-            watch: Who times and traces the requests.
-            answer_pauses: Called when what ran may have come to rest.
-            journal: Where what happens to the worker's requests is recorded.
-        """
         super().__init__(peer, journal)
         self._watch, self._delivery, self._proposers = watch, delivery, proposers
         self._answer_pauses = answer_pauses
@@ -70,8 +59,7 @@ class Engine(Worker):
     async def reach(self, check: CheckWorker) -> WorkerDescription:
         """Waits for the worker; returns what it holds.
 
-        Args:
-            check: Raises ValueError for a worker that cannot be used; it is tried again.
+        `check` raises ValueError for a worker that cannot be used; it is tried again.
         """
         return await self._link.connect(check)
 

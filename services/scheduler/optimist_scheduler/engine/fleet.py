@@ -44,7 +44,6 @@ class Fleet:
     """
 
     def __init__(self, settings: SchedulerSettings, tracer: Tracer = OFF) -> None:
-        """Sets up workers that are not connected; raises SetupError if it cannot log."""
         self._settings = settings
         self._watch = RequestWatch(tracer)
         self._journal = Journal(settings.replay_log, settings.replay_log_mib)

@@ -44,14 +44,10 @@ class ProposerLink:
     ) -> None:
         """Sets up a link that is not connected until `run` is.
 
-        Args:
-            peer: The proposer.
-            on_response: Takes the request ids of an answered batch, the answer and after how
-                many seconds it came; raises ValueError for one that is not understood.
-            on_change: Called with this link when the stream was opened or broke, when the
-                proposer says that it takes requests, or takes none any more, and when it falls
-                silent or answers again.
-            tls: How it is protected; None for plaintext.
+        `on_response` takes the request ids of an answered batch, the answer, and after how many
+        seconds it came; it raises ValueError for one that is not understood. `on_change` is called
+        when the stream was opened or broke, and when the proposer stops or begins again to take
+        requests or to answer.
         """
         self.peer, self._tls = peer, tls
         self._on_response, self._on_change = on_response, on_change
@@ -291,11 +287,7 @@ class ProposerLinks:
     ) -> None:
         """Sets up links that are not connected until `run` is.
 
-        Args:
-            addresses: Names and ports of the proposers; each address of a name is one.
-            tls: How streams are protected; None for plaintext.
-            take_response: Takes the answer to a batch of some requests.
-            note_change: Called when a proposer came, went, or answered anything.
+        Each address of a name is a proposer.
         """
         self._tls, self._take_response, self._note_change = tls, take_response, note_change
         self._endpoints = Endpoints(addresses)
@@ -388,7 +380,6 @@ class WindowWaits:
     """Waits that end in time, and what they have cost."""
 
     def __init__(self, longest: float, *, pays_always: bool) -> None:
-        """Takes the longest wait, in seconds, and whether any wait for a window pays."""
         self._longest, self._pays_always = longest, pays_always
         self._value, self._budget = WaitValue(longest), WaitBudget(longest)
         self._answered = asyncio.Event()
@@ -429,10 +420,7 @@ class WindowWaits:
     ) -> list[ProposerLink]:
         """Waits until no answer is due any more; returns whose are when the time is over.
 
-        Args:
-            find_awaited: Returns where answers are due.
-            slack_seconds: For how long the worker probably still has something to run.
-            is_idle: Returns whether it has nothing to run.
+        `is_idle` says whether the worker has nothing to run.
         """
         wait, started, awaited = self.begin(slack_seconds), perf_counter(), find_awaited()
         is_over = False
@@ -456,14 +444,7 @@ class WindowWaits:
         return Wait(self._budget.timeout, costs_nothing=False)
 
     def note(self, wait: Wait, seconds: float, *, is_over: bool, is_in_vain: bool) -> None:
-        """Takes a wait that has ended.
-
-        Args:
-            wait: The wait.
-            seconds: How long it was.
-            is_over: Whether the timer ended it.
-            is_in_vain: Whether answers were still due.
-        """
+        """Takes a wait that has ended."""
         if is_in_vain:
             metrics.PROPOSER_LATE_WAITS.inc()
             self.num_late += 1

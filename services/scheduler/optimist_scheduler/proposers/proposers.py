@@ -45,15 +45,6 @@ class Proposers:
     def __init__(
         self, settings: SchedulerSettings, on_windows: OnWindows, find_unaligned: FindUnaligned
     ) -> None:
-        """Sets up links that are not connected until `run` is.
-
-        Args:
-            settings: Where the proposers are, and how long they are waited for; without any,
-                or without speculation, requests are not followed.
-            on_windows: Takes the new windows of an answer; returns whether each is of use, or why
-                it never is.
-            find_unaligned: Returns the requests that would have to go on without drafts.
-        """
         addresses = settings.proposers if settings.num_speculative_tokens else []
         self._links = ProposerLinks(
             addresses, settings.tls(), self._take_response, self._note_change
@@ -145,14 +136,7 @@ class Proposers:
         pass_seconds: float,
         slack_seconds: float,
     ) -> bool:
-        """Returns whether requests lack windows that answers could bring in time.
-
-        Args:
-            find_unaligned: Returns those of the requests that matter which have no window.
-            num_running: Requests that the worker could go on with.
-            pass_seconds: How long a pass takes.
-            slack_seconds: For how long the worker still has something to run.
-        """
+        """Returns whether requests lack windows that answers could bring in time."""
         if not self._followed or all(link.is_late or not link.is_open for link in self._links):
             return False
         unaligned = find_unaligned().items()
@@ -163,11 +147,6 @@ class Proposers:
         self, find_unaligned: FindUnaligned, slack_seconds: float, is_idle: Callable[[], bool]
     ) -> bool:
         """Waits, for a bounded time, while a request without a window has an unanswered batch.
-
-        Args:
-            find_unaligned: Returns those of the requests that matter which have no window.
-            slack_seconds: For how long the worker probably still has something to run.
-            is_idle: Returns whether it has nothing to run.
 
         Returns:
             Whether there was anything to wait for.

@@ -39,12 +39,6 @@ class Worker:
     """A worker that was not reached yet; it has a scheduler from when it is."""
 
     def __init__(self, peer: Peer, journal: Journal = OFF) -> None:
-        """Sets up a worker without requests.
-
-        Args:
-            peer: Where it is.
-            journal: Where what happens to its requests is recorded.
-        """
         self.peer = peer
         self._journal = journal
         self._scheduler: Scheduler | None = None
@@ -112,12 +106,7 @@ class Worker:
         return None if plan is None else plan_message(plan)
 
     def settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> StepOutputs:
-        """Takes the next result; raises ResultError if it cannot be read as that.
-
-        Args:
-            result: What `message` says.
-            message: As the worker sent it.
-        """
+        """Takes the next result; raises ResultError if it cannot be read as that."""
         return self._journal.record(
             lambda: self.scheduler.settle(result), worker=self.peer.target, result=message
         )
@@ -137,7 +126,6 @@ class Dispatcher:
     """
 
     def __init__(self, journal: Journal = OFF) -> None:
-        """Begins without workers, and records in `journal` what happens to requests."""
         self._journal = journal
         self._members: list[Worker] = []
         self._placement: Placement[Peer] = Placement()
@@ -208,11 +196,6 @@ class Dispatcher:
 
     def add(self, new: NewRequest, now: float, message: scheduler_pb2.Add | None = None) -> None:
         """Lets a request wait for its turn, at one of the workers.
-
-        Args:
-            new: The request.
-            now: The time, in seconds.
-            message: As the gateway sent it, for the journal.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.

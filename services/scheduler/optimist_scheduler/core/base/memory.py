@@ -1,5 +1,6 @@
 """KV blocks: which are free, which slots own which, and which hold a known beginning."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -7,7 +8,6 @@ from itertools import compress
 
 import numpy as np
 
-from optimist_scheduler.core.base.block_queue import BlockQueue
 from optimist_scheduler.core.base.values import Int32Array, Int64Array, SlotArray
 
 Hashes = Sequence[bytes]
@@ -63,7 +63,7 @@ class BlockPool:
         # The same by their last block, which is evicted first.
         self._unhashed_by_end: dict[int, _Unhashed] = {}
         # The least recently used first.
-        self._evictable = BlockQueue(num_blocks)
+        self._evictable: OrderedDict[int, None] = OrderedDict()
 
     @property
     def num_free(self) -> int:
@@ -79,9 +79,7 @@ class BlockPool:
 
         What was matched and not taken yet may be among the evicted: take first.
 
-        Args:
-            slots: Each at most once [num_rows].
-            counts: Blocks per slot [num_rows].
+        `slots` has each at most once, `counts` the blocks of each.
 
         Returns:
             The ids, slot after slot [sum(counts)].
@@ -123,8 +121,7 @@ class BlockPool:
 
         Changes nothing of what is cached, not even what is evicted next.
 
-        Args:
-            hashes: Of the first blocks of a sequence, from `hash_blocks`.
+        `hashes` are those of the first blocks of a sequence, from `hash_blocks`.
         """
         ids: list[int] = []
         before = b""
@@ -146,9 +143,7 @@ class BlockPool:
     def take(self, slot: int, ids: Int32Array) -> None:
         """Makes matched blocks the beginning of the table of a slot.
 
-        Args:
-            slot: One that has no blocks.
-            ids: From `match`, with no allocation since [num_matched].
+        `ids` come from `match`, with no allocation since.
 
         Raises:
             ValueError: The slot has blocks, or one of `ids` is not cached. Nothing has changed.
@@ -164,7 +159,8 @@ class BlockPool:
         self.num_blocks[slot] = len(ids)
         num_references = self._num_references[indices]
         if np.count_nonzero(num_references) < len(ids):
-            self._evictable.remove(indices[num_references == 0])
+            for block in indices[num_references == 0].tolist():
+                del self._evictable[block]
         self._num_references[indices] = num_references + 1
 
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
@@ -172,10 +168,8 @@ class BlockPool:
 
         A hash that another block is cached by stays with that one.
 
-        Args:
-            slot: The slot.
-            first_index: Where in its table the blocks begin.
-            hashes: Of the slot's first blocks, up to the last one that is to be cached.
+        They begin at `first_index` of its table; `hashes` are of its first blocks, up to the last
+        of these.
 
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.
@@ -209,12 +203,8 @@ class BlockPool:
     ) -> None:
         """Caches blocks of a slot that is released next, but computes their hashes when needed.
 
-        Args:
-            slot: The slot.
-            first_index: Where in its table the blocks begin; there is one, and none is cached.
-            end: Where they end.
-            before: Hash of the block before them.
-            hash_all: Computes the hashes of the slot's first blocks, up to the last one of these.
+        They are those from `first_index` to `end` of its table, of which none is cached; `before`
+        is the hash of the block before them, and `hash_all` computes those of all up to `end`.
 
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.
@@ -251,7 +241,7 @@ class BlockPool:
             ids = ids[num_left == 0]
         is_cached = self._is_cached.take(ids)
         cached = ids[is_cached]
-        self._evictable.add(cached)
+        self._evictable.update(dict.fromkeys(cached.tolist()))
         if len(cached) < len(ids):
             self._push(ids[~is_cached])
 
@@ -276,18 +266,16 @@ class BlockPool:
                 self._block_of[block_hash] = block
                 self._hash_of[block] = block_hash
                 continue
-            ids = np.array([block], np.int64)
-            self._evictable.remove(ids)
-            self._is_cached[ids] = False
-            self._push(ids)
+            del self._evictable[block]
+            self._is_cached[block] = False
+            self._push(np.array([block], np.int64))
 
     def _push(self, ids: Int64Array) -> None:
         self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
         self._num_stacked += len(ids)
 
     def _evict(self, number: int) -> None:
-        ids = self._evictable.pop(number)
-        blocks, index = ids.tolist(), 0
+        blocks, index = [self._evictable.popitem(last=False)[0] for _ in range(number)], 0
         block_of, hash_of = self._block_of, self._hash_of
         while index < number:
             block = blocks[index]
@@ -305,6 +293,7 @@ class BlockPool:
                 self._unhashed_by_end[int(run.blocks[-1])] = run
             else:
                 del self._unhashed[run.before]
+        ids = np.array(blocks, np.int64)
         self._is_cached[ids] = False
         self._push(ids)
         self.num_evictions += number
@@ -322,7 +311,7 @@ class BlockPool:
 
     def _check_states(self) -> None:
         stacked = self._stack[: self._num_stacked]
-        evictable = self._evictable.ids
+        evictable = np.array([*self._evictable], np.int64)
         referenced = np.flatnonzero(self._num_references)
         blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
         if not np.array_equal(blocks, np.arange(len(self._stack))):

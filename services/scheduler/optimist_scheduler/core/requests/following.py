@@ -70,14 +70,7 @@ def rests(gain: int) -> bool:
 
 
 def average(gains: Int32Array, accepted: Int32Array, is_untried: BoolArray) -> Int32Array:
-    """Returns gains after one more pass [num_rows].
-
-    Args:
-        gains: The gains before; of those that rest or are not followed they stay [num_rows].
-        accepted: Drafts from windows that the pass accepted [num_rows].
-        is_untried: Whether the row had none because nobody knew what its window would be
-            [num_rows].
-    """
+    """Returns gains after one more pass [num_rows]."""
     change = accepted * np.int32(TOKEN) - gains
     shift = np.where(change < 0, np.int32(LESS_SHIFT), np.int32(MORE_SHIFT))
     change >>= shift + UNTRIED_SHIFT * is_untried.astype(np.int32)
@@ -88,7 +81,6 @@ class PredictedGain:
     """What requests with predictions gain of late: by it, those that come are waited for or not."""
 
     def __init__(self) -> None:
-        """Expects of each that it is worth a wait."""
         self._gain = FIRST_PREDICTED_GAIN
 
     def observe(self, accepted: Int32Array) -> None:
@@ -103,22 +95,13 @@ class PredictedGain:
 
 
 def find_wait_gain(pass_ns: float) -> int:
-    """Returns from which gain on a step may wait for windows: what a wait costs.
-
-    Args:
-        pass_ns: How long a pass takes.
-    """
+    """Returns from which gain on a step may wait for windows: what a wait costs."""
     share = min(WAIT_NS / pass_ns, 0.5)
     return max(round(TOKEN * share / (1 - share)), LEAST_GAIN)
 
 
 def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Returns the part of a pass that rows lose without a window [num_rows].
-
-    Args:
-        gains: Tokens that a pass with a window brings besides its own one [num_rows].
-        otherwise: What one without a window brings so [num_rows].
-    """
+    """Returns the part of a pass that rows lose without a window [num_rows]."""
     losses: FloatArray = np.maximum(gains - otherwise, 0.0) / (1 + gains)
     return losses
 
@@ -154,12 +137,7 @@ def is_due(
 
 
 def wakes(window: Window, scale: float) -> bool:
-    """Returns whether a window promises a token.
-
-    Args:
-        window: The window; one that says no values is believed.
-        scale: What its hazards are to be multiplied by, if that is more than 1.
-    """
+    """Returns whether a window promises a token."""
     if not window.has_values:
         return window.num_nodes > 0
     # A node's value is its chance, and of those side by side one comes at most.
@@ -180,7 +158,6 @@ class WaitBudget:
     """
 
     def __init__(self, longest: float) -> None:
-        """Takes the longest that a wait may be, in seconds."""
         self._longest = longest
         self._overrun = 0.0
 
@@ -204,7 +181,6 @@ class WaitValue:
     """
 
     def __init__(self, longest: float) -> None:
-        """Expects the longest wait, in seconds, at first."""
         self.expected = longest
         """How long a wait is expected to be, in seconds."""
 
@@ -215,14 +191,7 @@ class WaitValue:
     def pays(
         self, num_lacking: float, num_running: int, pass_seconds: float, slack_seconds: float
     ) -> bool:
-        """Returns whether a wait pays.
-
-        Args:
-            num_lacking: Requests that lack a window, each by the part of a pass that it loses.
-            num_running: Requests that would wait with them.
-            pass_seconds: How long a pass takes.
-            slack_seconds: For how long the worker still has something to run.
-        """
+        """Returns whether a wait pays."""
         if num_lacking == 0:
             return False
         idle_seconds = max(self.expected - slack_seconds, 0.0)

@@ -165,13 +165,7 @@ class Request:
 def build_request(
     new: NewRequest, config: EngineConfig, predicted_gain: int = FIRST_PREDICTED_GAIN
 ) -> Request:
-    """Returns the request; raises RejectionError (REFUSED) if it can never run.
-
-    Args:
-        new: What is asked for.
-        config: The bounds.
-        predicted_gain: What is expected of one with a prediction.
-    """
+    """Returns the request; raises RejectionError (REFUSED) if it can never run."""
     if fault := next(_find_faults(new, config), None):
         raise RejectionError(FinishReason.REFUSED, fault)
     num_prompt_tokens, num_output_tokens = len(new.prompt_token_ids), len(new.output_token_ids)

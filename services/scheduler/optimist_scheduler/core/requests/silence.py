@@ -8,7 +8,6 @@ class Silence:
     """Begins when an answer is due for too long, and ends when none is due any more."""
 
     def __init__(self) -> None:
-        """Begins with nothing to answer."""
         self._since: float | None = None
         self._has_begun = False
 

@@ -36,7 +36,7 @@ from optimist_scheduler.core.requests.table import (
 from optimist_scheduler.core.width.acceptance import expected_accepted
 from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.width.widths import DraftWidths
-from optimist_scheduler.core.windows.fastest import WorkerWindows
+from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, NO_WINDOW, Window
 
 WIDTH_INTERVAL = 8
@@ -120,12 +120,6 @@ class SchedulerState:
 
         A worker that has timed nothing has passes that cost the same: what a few of them teach of
         larger ones may be a stall, and what is thought too dear is not seen again.
-
-        Args:
-            slots: Of its rows [num_rows].
-            num_tokens: Tokens of each row in it [num_rows].
-            total: Tokens of the pass.
-            pass_ns: Its time.
         """
         if self.key_costs:
             of_keys = self.key_costs.time(self.table.num_computed_tokens[slots], num_tokens)
@@ -134,11 +128,7 @@ class SchedulerState:
         self._costs.observe(total if self._is_timed else min(total, 1), pass_ns)
 
     def view(self, *, is_ahead: bool = False) -> ScheduleView:
-        """Returns what a decision is made from.
-
-        Args:
-            is_ahead: Whether the decision is carried out only after the next result.
-        """
+        """Returns what a decision is made from."""
         settling = self.in_flight[0].slots if is_ahead and self.in_flight else NO_SLOTS
         waiting: Sequence[Request] = ()
         if self.takes_requests and not self._num_leaving:
@@ -296,12 +286,7 @@ class SchedulerState:
         self.unsent_windows[slot] = None
 
     def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
-        """Chooses anew how much some rows may draft.
-
-        Args:
-            slots: Running slots that emit a token in a pass [num_rows].
-            base_tokens: Tokens of the pass without drafts.
-        """
+        """Chooses anew how much some rows may draft."""
         table = self.table
         lengths = table.num_tokens.take(slots)
         curve = self.key_costs.curve(self._costs, lengths)

@@ -248,9 +248,7 @@ class RequestTable(Rows):
     def admit(self, request: Request, num_cached_tokens: int) -> int:
         """Gives a request a slot and returns it.
 
-        Args:
-            request: A request without a slot.
-            num_cached_tokens: Its first tokens whose KV is in cached blocks.
+        The first `num_cached_tokens` have their KV in cached blocks.
         """
         slot = self._free_slots.pop()
         request.slot = slot

@@ -52,13 +52,6 @@ def check_result(
     Rows that are wrong, and those that the worker says have failed, emit nothing in it, and their
     slots have errors. Rows of requests that are over may lag.
 
-    Args:
-        state: The bounds, and the windows that the worker has.
-        step: The plan.
-        rows: Its rows before the result.
-        alive: Which of them belong to requests that are not over [num_rows].
-        result: The result.
-
     Raises:
         ResultError: It cannot be read: whose row something is, is not known.
     """
@@ -215,12 +208,6 @@ def _leave_out(
     state: SchedulerState, step: Plan, result: StepResult, faults: Mapping[int, str]
 ) -> StepResult:
     """Returns a result in which rows that are wrong or have failed brought nothing.
-
-    Args:
-        state: Which drafter the worker has.
-        step: The plan.
-        result: The result; what it has of these rows may be anything.
-        faults: What is wrong, by row.
 
     Raises:
         ResultError: Which of the accepted nodes are theirs is not known.

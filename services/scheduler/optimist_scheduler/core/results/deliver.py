@@ -107,13 +107,6 @@ def report_logprobs(
 
     Each position of a prompt is reported once, in order, also where it is computed again.
 
-    Args:
-        state: The state.
-        step: The plan.
-        new: Its tokens, cut where requests end. Those that lack what they want end otherwise.
-        alive: Which rows belong to requests that are not over [num_rows].
-        result: The result.
-
     Returns:
         What is reported, and by slot what is wrong with requests that lack what they want.
     """
@@ -169,15 +162,7 @@ def build_outputs(
     logprobs: Sequence[ReportedLogprobs] = (),
     positions: Sequence[ReportedPositions] = (),
 ) -> StepOutputs:
-    """Ends requests and returns what their owners get.
-
-    Args:
-        state: The state.
-        new: The tokens, which were kept.
-        errors: What went wrong, by slot, for requests that are not over.
-        logprobs: How likely tokens were.
-        positions: Where accepted drafts were read from.
-    """
+    """Ends requests and returns what their owners get."""
     table = state.table
     observed = _find_observed(state, new)
     observed_ids: list[str] = []

@@ -19,7 +19,6 @@ class WrongRowsError(Exception):
     """Rows of a result that cannot be; all else of it can be read."""
 
     def __init__(self, faults: dict[int, str]) -> None:
-        """Takes what is wrong, by row; it names the column."""
         super().__init__("; ".join(faults.values()))
         self.faults = faults
 
@@ -54,12 +53,6 @@ def find_draft_nodes(
     state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
 ) -> DraftNodes:
     """Returns the nodes of drafts, which are as many as planned.
-
-    Args:
-        state: The windows that the worker has.
-        step: The plan.
-        alive: Which rows belong to requests that are not over [num_rows].
-        result: The result.
 
     Raises:
         ResultError: A column has another length than it must.

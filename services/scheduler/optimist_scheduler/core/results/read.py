@@ -53,16 +53,7 @@ def find_new_tokens(
     result: StepResult,
     nodes: DraftNodes,
 ) -> NewTokens:
-    """Returns the tokens of the requests that are not over, cut where the requests end.
-
-    Args:
-        state: The state.
-        step: The plan.
-        rows: Its rows before the result.
-        alive: Which of them belong to requests that are not over [num_rows].
-        result: The result.
-        nodes: The nodes of its drafts.
-    """
+    """Returns the tokens of the requests that are not over, cut where the requests end."""
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     sources, starts, max_lengths = result.draft_sources, rows.num_tokens, rows.max_length

@@ -177,7 +177,6 @@ class Prepared:
     """At most one decision that was computed ahead of results, and what became of all of them."""
 
     def __init__(self, stats: SchedulerStats) -> None:
-        """Begins without one; counts in `stats`."""
         self._stats = stats
         self.decision: ScheduleDecision | None = None
 

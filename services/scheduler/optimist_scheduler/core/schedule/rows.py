@@ -231,16 +231,7 @@ def _share_drafter(
     has_window: BoolArray,
     num_left: int,
 ) -> Int32Array:
-    """Returns the drafts that the worker's drafter may make for each row [num_rows].
-
-    Args:
-        view: The state.
-        slots: The rows'.
-        rows: Their columns.
-        drafter: The drafter.
-        has_window: Rows that draft from their windows as far as is known [num_rows].
-        num_left: Tokens of the budget that nobody has.
-    """
+    """Returns the drafts that the worker's drafter may make for each row [num_rows]."""
     # It drafts from where the row really is, whatever is in flight.
     room = np.maximum(rows.max_length - 1 - rows.num_tokens - rows.num_output_placeholders, 0)
     width: Int32Array = np.minimum(room, rows.drafter_width)
@@ -340,14 +331,6 @@ def admit(
     """Admits the candidates that have a share of the pass, while blocks last.
 
     One without waits on, and what it needs stays free for it: who goes before it takes only tokens.
-
-    Args:
-        view: The state.
-        candidates: See `find_candidates`.
-        shares: Known tokens that each may compute [num_candidates].
-        budget: Tokens for these and for their drafts, which prompts leave at least what
-            `prefill_share` does of it.
-        num_free: Blocks that running rows leave.
     """
     config, admitted = view.config, list[Admission]()
     num_for_drafts = max(budget - sum(shares), int((1 - config.prefill_share) * budget))
