@@ -41,7 +41,7 @@ from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.journal import OFF, Journal
-from optimist_scheduler.proposers.links import WindowWaits
+from optimist_scheduler.proposers.waits import WindowWaits
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker

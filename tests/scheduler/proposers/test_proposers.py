@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_scheduler.core.requests import silence
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.proposers import links
 from tests.scheduler.client import (
@@ -136,7 +135,6 @@ async def test_a_proposer_that_falls_silent_is_passed_over_until_it_answers(
     proposers: list[FakeProposerServicer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(links, "SILENT_SECONDS", 0.5)
     worker.step_seconds = 0.03
     mute, other = proposers[:2]

@@ -8,7 +8,6 @@ from time import monotonic, perf_counter
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.base.values import Ended, FinishReason
-from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.gateways.delivery import Delivery
@@ -16,15 +15,13 @@ from optimist_scheduler.journal import Journal
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
+from optimist_scheduler.proposers.waits import PASS_MEMORY, find_slack
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.dispatcher import Worker
 from optimist_scheduler.workers.link import CheckWorker, WorkerLink
 
 logger = logging.getLogger(__name__)
-
-PASS_MEMORY = 1 / 8
-"""Weight of a pass among those by which the next one is estimated."""
 
 
 class Engine(Worker):
@@ -46,7 +43,7 @@ class Engine(Worker):
         self._news = asyncio.Event()
         self._link = WorkerLink(settings, peer, self._take_news)
         self._metrics = metrics.StatsMetrics(peer.target)
-        self._pass_seconds = self._waited_seconds = 0.0
+        self._pass_seconds = 0.0
         self._waits_since = 0.0
         """When the last result came, or the plan was sent that is waited for."""
 
@@ -130,14 +127,9 @@ class Engine(Worker):
         ):
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()
-            started = monotonic()
-            if await self._proposers.wait_for_windows(
+            await self._proposers.wait_for_windows(
                 find_unaligned, slack_seconds, self._is_worker_idle
-            ):
-                self._waited_seconds += monotonic() - started
-                is_idle = self._is_worker_idle()
-                self._proposers.waits.num_idle += is_idle
-                metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
+            )
 
     def _is_worker_idle(self) -> bool:
         return self.scheduler.num_plans_in_flight <= self._link.num_results
@@ -179,10 +171,9 @@ class Engine(Worker):
 
     def _settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> None:
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
-        figures = self._metrics
-        figures.answer_seconds = self._proposers.waits.answer_seconds
-        figures.wait_seconds += (self._waited_seconds - figures.wait_seconds) * PASS_MEMORY
-        self._waited_seconds = 0.0
+        waits, figures = self._proposers.waits, self._metrics
+        waits.note_pass()
+        figures.answer_seconds, figures.wait_seconds = waits.answer_seconds, waits.seconds_per_pass
         self._waits_since = monotonic()
         outputs = self.settle(result, message)
         self._delivery.hold(outputs)

@@ -15,8 +15,8 @@ from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
-from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.proposers.proposers import Proposers
+from optimist_scheduler.proposers.waits import WindowWaits
 from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import new_request
 

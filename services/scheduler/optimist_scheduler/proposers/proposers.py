@@ -11,7 +11,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, from_bytes
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
-from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks, WindowWaits
+from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks
+from optimist_scheduler.proposers.waits import WindowWaits
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)
@@ -141,23 +142,17 @@ class Proposers:
             return False
         unaligned = find_unaligned().items()
         num_lacking = sum(loss for request_id, loss in unaligned if request_id in self._followed)
-        return self.waits.is_worth_one(num_lacking, num_running, pass_seconds, slack_seconds)
+        return self.waits.pays(num_lacking, num_running, pass_seconds, slack_seconds)
 
     async def wait_for_windows(
         self, find_unaligned: FindUnaligned, slack_seconds: float, is_idle: Callable[[], bool]
-    ) -> bool:
-        """Waits, for a bounded time, while a request without a window has an unanswered batch.
-
-        Returns:
-            Whether there was anything to wait for.
-        """
+    ) -> None:
+        """Waits, for a bounded time, while a request without a window has an unanswered batch."""
         find_awaited = partial(self._find_awaited, find_unaligned)
-        if not find_awaited():
-            return False
-        for link in await self.waits.wait(find_awaited, slack_seconds, is_idle):
-            # Not waited for again before it answers anything.
-            link.is_late = True
-        return True
+        if find_awaited():
+            for link in await self.waits.wait(find_awaited, slack_seconds, is_idle):
+                # Not waited for again before it answers anything.
+                link.is_late = True
 
     def _find_awaited(self, find_unaligned: FindUnaligned) -> list[ProposerLink]:
         links: list[ProposerLink] = []

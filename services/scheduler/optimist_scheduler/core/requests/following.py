@@ -47,14 +47,6 @@ MOST_PREDICTED_GROUP = 16
 
 LOOKED_UP_SHARE = 7 / 8
 """Of the tokens of a window, what a lookup finds in the prediction: of real edits, 7.3 of 8.0."""
-WAITING_SHARE = 7 / 8
-"""Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
-WAIT_MEMORY = 1 / 16
-"""Weight of a wait among those by which the next one is estimated."""
-FORGETTING = 1 / 64
-"""By how much less is expected after each wait that did not seem to pay: to find out."""
-OVERRUN_MEMORY = 1 / 64
-"""By how much less a wait is expected to overrun after each that did not."""
 
 
 def find_first_gain(num_predicted_tokens: int, predicted_gain: int, *, is_followed: bool) -> int:
@@ -143,59 +135,3 @@ def wakes(window: Window, scale: float) -> bool:
     # A node's value is its chance, and of those side by side one comes at most.
     chances = np.power(window.values, np.float32(max(scale, 1.0))) * np.float32(TOKEN)
     return int(chances.astype(np.int64).sum()) >= TOKEN
-
-
-def find_slack(pass_seconds: float, seconds_in_pass: float) -> float:
-    """Returns for how long the next plan may wait while the worker runs a pass, in seconds."""
-    return max(pass_seconds * WAITING_SHARE - seconds_in_pass, 0.0)
-
-
-class WaitBudget:
-    """Ends waits so early that they are over in time.
-
-    A timer is late by whatever the process does just then, so the latest overruns are left out of
-    the time that is waited: of half of it at most.
-    """
-
-    def __init__(self, longest: float) -> None:
-        self._longest = longest
-        self._overrun = 0.0
-
-    @property
-    def timeout(self) -> float:
-        """When the timer is to end the next wait, in seconds."""
-        return max(self._longest - self._overrun, self._longest / 2)
-
-    def observe(self, seconds: float, timeout: float) -> None:
-        """Takes how long a wait was that the timer ended, and what the timer was set to."""
-        faded = self._overrun * (1 - OVERRUN_MEMORY)
-        self._overrun = max(seconds - timeout, faded)
-
-
-class WaitValue:
-    """Compares what a wait costs with what it saves.
-
-    It costs the tokens that all requests would get while the worker has nothing to run; it saves
-    those that lack a window a pass with a single token, or some tokens of one that is looked up.
-    So it pays if their share exceeds that of the worker's wait in the pass.
-    """
-
-    def __init__(self, longest: float) -> None:
-        self.expected = longest
-        """How long a wait is expected to be, in seconds."""
-
-    def observe(self, seconds: float) -> None:
-        """Takes how long a wait was."""
-        self.expected += (seconds - self.expected) * WAIT_MEMORY
-
-    def pays(
-        self, num_lacking: float, num_running: int, pass_seconds: float, slack_seconds: float
-    ) -> bool:
-        """Returns whether a wait pays."""
-        if num_lacking == 0:
-            return False
-        idle_seconds = max(self.expected - slack_seconds, 0.0)
-        if num_lacking * pass_seconds >= num_running * idle_seconds:
-            return True
-        self.expected *= 1 - FORGETTING
-        return False
