@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import ResultError
 from tests.scheduler.situation import Situation, run_plan, state
 
 pytestmark = pytest.mark.usefixtures("always_ahead")

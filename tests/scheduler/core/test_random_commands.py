@@ -34,8 +34,7 @@ from optimist_scheduler.core.requests.following import (
 )
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
-from optimist_scheduler.core.results.check import WRONG
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import WRONG, ResultError
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError

@@ -8,7 +8,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import NO_SLOTS
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
 

@@ -10,7 +10,7 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results import check
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.windows import slot_planes, slot_windows, window
 from optimist_scheduler.core.windows.window import Window
 from tests.scheduler.situation import Situation, run_plan, set_window, window_of

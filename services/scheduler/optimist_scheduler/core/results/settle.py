@@ -19,12 +19,15 @@ from optimist_scheduler.core.requests.table import Counters, SlotStatus
 from optimist_scheduler.core.results.check import check_result, find_step
 from optimist_scheduler.core.results.deliver import (
     build_outputs,
-    follow_windows,
-    keep,
     report_logprobs,
     report_positions,
 )
-from optimist_scheduler.core.results.read import NewTokens, find_new_tokens
+from optimist_scheduler.core.results.tokens import (
+    NewTokens,
+    find_new_tokens,
+    follow_windows,
+    keep,
+)
 from optimist_scheduler.core.windows.window import NO_WINDOW
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
