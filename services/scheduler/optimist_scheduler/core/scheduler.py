@@ -163,7 +163,7 @@ class Scheduler:
             soonest = seconds - longest
         else:
             return
-        raise OverloadedError(reason, soonest, wait.find_turn(request))
+        raise OverloadedError(reason, soonest)
 
     @property
     def _is_busy(self) -> bool:

@@ -109,7 +109,8 @@ class Engine(Worker):
 
     async def close(self) -> None:
         """Ends the connection, and the worker's part of the journal."""
-        self.end_journal()
+        if self.has_scheduler:
+            self.end_journal()
         self._metrics.remove()
         await self._link.close()
 
