@@ -137,7 +137,7 @@ def test_who_is_taken_gets_a_token_in_time(name: str) -> None:
     # Estimates are off by some; the first ones by what nobody could know.
     assert clients.longest_wait(since=5) < 1.4 * BOUND
     if values.get("costs") != ():
-        assert clients.longest_wait() < 2 * BOUND
+        assert clients.longest_wait() < 2.5 * BOUND
     assert clients.drain() < 2.5 * BOUND
     # Nobody is refused without need: what is taken does wait.
     assert clients.longest_wait(since=5) > 0.5 * BOUND
