@@ -10,7 +10,7 @@ import numpy as np
 from optimist_aligner.cost import CostCurve
 from optimist_bench.crossover.load import StepCosts
 from optimist_bench.harness.command import format_table
-from optimist_scheduler.core.width.crossover import should_use_speculation
+from optimist_scheduler.core.width.acceptance import should_use_speculation
 
 LEAST_RATIO = 0.98
 """What adaptive speculation must keep of the throughput without."""

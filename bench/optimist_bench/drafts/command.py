@@ -95,10 +95,9 @@ class DraftsSettings(ServiceSettings):
     peer_python: CommaSeparated = Field(
         [], description="NAME=PATH, with commas: interpreters that have the packages of peers"
     )
-    draft_width: Literal["goodput", "adaptive", "fixed"] = Field(
+    draft_width: Literal["goodput", "fixed"] = Field(
         "fixed",
-        description="how much sources draft: fixed (all they may), goodput (nothing where that is "
-        "faster) or adaptive",
+        description="how much sources draft: fixed (all they may) or goodput (what pays)",
     )
     num_threads: int = Field(
         0, ge=0, le=1024, description="threads of a forward pass, of each contender; 0: all cores"

@@ -28,10 +28,7 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
-from optimist_scheduler.core.requests.following import (
-    MOST_FIRST_GAIN,
-    wakes,
-)
+from optimist_scheduler.core.requests.following import MOST_FIRST_GAIN, wakes
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.results.check import WRONG, ResultError
@@ -99,7 +96,7 @@ OPTIONS = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
         "enable_optimistic_scheduling": st.booleans(),
         "policy": st.sampled_from(["fcfs", "priority"]),
-        "draft_width": st.sampled_from(["fixed", "goodput", "adaptive"]),
+        "draft_width": st.sampled_from(["fixed", "goodput"]),
         "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
         "drafter": st.sampled_from(DRAFTERS),
         "is_eager": st.booleans(),
@@ -441,7 +438,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert left is not None
             scheduler = self.scheduler_of(request_id)
             slot = scheduler._requests[request_id].slot
-            is_taken = wakes(left, scheduler._state.widths.scales[slot] if slot >= 0 else 1)
+            is_taken = wakes(left, scheduler._state.widths.windows.scales[slot] if slot >= 0 else 1)
         if is_taken:
             positions = [position for _, _, position in nodes]
             expected.follow(base, dict(zip(paths, positions, strict=True)))

@@ -108,10 +108,7 @@ class Farm:
 
 
 OPTIONS = st.fixed_dictionaries(
-    {
-        "max_plans_in_flight": st.integers(1, 3),
-        "enable_prefix_caching": st.booleans(),
-    }
+    {"max_plans_in_flight": st.integers(1, 3), "enable_prefix_caching": st.booleans()}
 )
 SIZES = st.fixed_dictionaries(
     {

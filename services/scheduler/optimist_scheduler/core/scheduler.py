@@ -36,7 +36,7 @@ from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
 from optimist_scheduler.core.wait import OverloadedError, WaitEstimate, count_prompt_tokens
-from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
 SPREAD = 8

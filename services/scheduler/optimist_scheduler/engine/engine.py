@@ -66,8 +66,6 @@ class Engine(Worker):
         if self.description is None or self.description.config != config:
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
-            for cut in config.find_cuts():
-                logger.warning("%s", cut)
         if description.is_synthetic:
             logger.warning("the worker accepts drafts by chance: what it says is meaningless")
         ended = super().begin(description)
@@ -121,10 +119,7 @@ class Engine(Worker):
             slack_seconds = find_slack(self._pass_seconds, monotonic() - self._waits_since)
         find_unaligned = scheduler.find_unaligned
         if self._proposers.is_worth_a_wait(
-            find_unaligned,
-            scheduler.num_running,
-            self._pass_seconds,
-            slack_seconds,
+            find_unaligned, scheduler.num_running, self._pass_seconds, slack_seconds
         ):
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()

@@ -12,7 +12,7 @@ from optimist_scheduler.core.requests.config import (
     SchedulingOptions,
 )
 from optimist_scheduler.core.width.acceptance import Drafter
-from optimist_scheduler.core.width.keys import KeyCosts
+from optimist_scheduler.core.width.goodput import KeyCosts
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)

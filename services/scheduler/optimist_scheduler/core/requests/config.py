@@ -1,13 +1,12 @@
 """What the scheduler may do: the user's choices, and the sizes of the worker."""
 
-from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.width.widths import DraftWidthPolicy
-from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS
+from optimist_scheduler.core.windows.window import MAX_NODES
 
 MAX_PIPELINE_STAGES = 16
 
@@ -46,7 +45,7 @@ class SchedulingOptions(BaseModel):
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
     draft_width: DraftWidthPolicy = Field(
-        "goodput", description="how many to draft: goodput, adaptive or fixed"
+        "goodput", description="how many to draft: goodput (what pays) or fixed (the limits)"
     )
     proposer_wait: Literal["paying", "always"] = Field(
         "paying",
@@ -103,26 +102,6 @@ class EngineConfig(SchedulingOptions):
     def max_draft_tokens(self) -> int:
         """Most drafts of a request and pass."""
         return min(self.num_speculative_tokens, self.max_num_batched_tokens - 1)
-
-    def find_cuts(self) -> Iterator[str]:
-        """Iterates over limits of drafts that have less effect than they say, a sentence each."""
-        asked, most, drafter = self.num_speculative_tokens, self.max_draft_tokens, self.drafter
-        if most < asked:
-            yield (
-                f"num_speculative_tokens={asked}: "
-                f"max_num_batched_tokens={self.max_num_batched_tokens} cuts the drafts to {most}"
-            )
-        if most > MAX_TREE_DRAFTS:
-            yield (
-                f"num_speculative_tokens={asked}: of a window with branches a pass verifies at "
-                f"most {MAX_TREE_DRAFTS} drafts"
-            )
-        # A lookup makes as many as it may by default.
-        if drafter is not None and not drafter.is_lookup and drafter.max_tokens > asked > 0:
-            yield (
-                f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
-                f"the worker's drafter to {asked}"
-            )
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -34,7 +34,7 @@ from optimist_scheduler.core.requests.table import (
     WaitingQueue,
 )
 from optimist_scheduler.core.width.acceptance import expected_accepted
-from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, NO_WINDOW, Window
@@ -268,7 +268,7 @@ class SchedulerState:
         slot = request.slot
         has_slot = slot != NO_SLOT
         # Windows that have promised too much, as they mostly had before it rested, are doubted.
-        if not wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0):
+        if not wakes(window, float(self.widths.windows.scales[slot]) if has_slot else 1.0):
             return False
         self.stats.num_woken += 1
         if has_slot:
@@ -335,7 +335,7 @@ class SchedulerState:
         if self.config.drafter is None or self.config.drafter.is_lookup:
             return np.zeros(len(slots))
         levels = self.config.drafter.count_levels(self.table.drafter_width.take(slots))
-        return expected_accepted(self.widths.rate_of_drafter(slots), levels)
+        return expected_accepted(self.widths.levels.rate(slots), levels)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""

@@ -176,15 +176,10 @@ def follow_windows(state: SchedulerState, new: NewTokens) -> None:
     num_windows = np.count_nonzero(has_window)
     if not num_windows:
         return
-    if state.widths.goes_by_share:
-        is_drafted = new.num_drafted_tokens > 0
-        drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
-        accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
-        state.widths.observe_drafts(slots[has_window], drafted, accepted)
     examined = np.minimum(num_agreed + 1, inside)
     if num_windows < len(has_window):
         rows = has_window.nonzero()[0]
         slots, starts, firsts = slots.take(rows), starts.take(rows), firsts.take(rows)
         examined, num_agreed = examined.take(rows), num_agreed.take(rows)
         estimated = estimated.take(rows)
-    state.widths.observe(slots, num_agreed, examined, estimated, firsts)
+    state.widths.windows.observe(slots, num_agreed, examined, estimated, firsts)

@@ -73,7 +73,7 @@ def decide(
     preempted: SlotArray = NO_SLOTS,
 ) -> ScheduleDecision:
     """Returns the decision that rows and admissions make; rows that do not run are left out."""
-    rows = rows.drop_idle()
+    rows = rows.select(rows.num_known_tokens > 0)
     versions = view.table.version.take(rows.slots)
     return ScheduleDecision(preempted, rows, versions, admitted, view.queue_version)
 

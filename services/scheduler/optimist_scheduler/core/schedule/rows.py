@@ -47,25 +47,13 @@ class PlannedRows:
     shares: Sequence[int] = ()
     """Known tokens that candidates may compute beside these rows [num_candidates]."""
 
-    def drop_idle(self) -> "PlannedRows":
-        """Returns the rows that run: the others have no tokens, and need no blocks."""
-        runs = self.num_known_tokens.nonzero()[0]
-        if len(runs) == len(self.slots):
-            return self
-        return PlannedRows(
-            self.slots.take(runs),
-            self.num_known_tokens.take(runs),
-            self.num_draft_tokens.take(runs),
-            self.num_new_blocks.take(runs),
-            self.num_tokens,
-            self.num_blocks,
-            self.is_short,
-        )
-
     def select(self, chosen: BoolArray) -> "PlannedRows":
         """Returns the rows that a mask chooses."""
-        slots, known = self.slots[chosen], self.num_known_tokens[chosen]
-        drafts, num_new = self.num_draft_tokens[chosen], self.num_new_blocks[chosen]
+        indices = chosen.nonzero()[0]
+        if len(indices) == len(self.slots):
+            return self
+        slots, known = self.slots.take(indices), self.num_known_tokens.take(indices)
+        drafts, num_new = self.num_draft_tokens.take(indices), self.num_new_blocks.take(indices)
         num_tokens = int(np.add.reduce(known + drafts))
         num_blocks = int(np.add.reduce(num_new))
         return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, self.is_short)
@@ -127,11 +115,7 @@ def _need_of_known_tokens(view: ScheduleView, slots: SlotArray) -> tuple[Int32Ar
 
 
 def _share_budget(
-    view: ScheduleView,
-    slots: SlotArray,
-    rows: Rows,
-    budget: int,
-    candidates: Sequence[Candidate],
+    view: ScheduleView, slots: SlotArray, rows: Rows, budget: int, candidates: Sequence[Candidate]
 ) -> tuple[Int32Array, Int32Array, int, list[int]]:
     """Returns known tokens and drafts per row, their sum, and known tokens per candidate.
 
@@ -149,14 +133,14 @@ def _share_budget(
         drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
     if windows.num_trees:
         drafts = _take_trees(view, slots, rows, drafts)
-    if view.widths.goes_by_value and np.count_nonzero(drafts):
+    if view.widths.counts_costs and np.count_nonzero(drafts):
         # Not beside the end of a prompt, see `DraftWidths.first`.
         drafts = drafts * (left <= 1)
-        drafts = view.widths.choose_worth(
+        drafts = view.widths.choose_paying(
             slots,
             total,
             drafts,
-            lambda depths: windows.count_worth(slots, assumed, drafts, depths),
+            lambda hazards: windows.count_within(slots, assumed, drafts, hazards),
             assumed,
             windows.find_first_hazards(slots, assumed),
         )
@@ -240,7 +224,7 @@ def _share_drafter(
     if not drafter.is_selective or not num_rows:
         return width
     # It makes only those that are likely: more than are expected of it may be allowed.
-    most = np.minimum(view.widths.find_limits(slots), min(drafter.max_tokens, num_left // num_rows))
+    most = np.minimum(view.widths.limits.take(slots), min(drafter.max_tokens, num_left // num_rows))
     allowed = np.minimum(np.minimum(width * SELECTIVE_FACTOR, most), room)
     width[looks_up] = np.maximum(width, allowed)[looks_up]
     return width

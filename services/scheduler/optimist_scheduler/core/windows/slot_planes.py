@@ -147,13 +147,9 @@ class SlotPlanes:
         return Followed(inside, num_agreed, estimated, lost)
 
     def count_worth(
-        self,
-        slots: SlotArray,
-        lengths: Int32Array,
-        drafts: Int32Array,
-        depths: Float32Array,
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """See `WindowPlanes.count_worth`."""
+        """See `WindowPlanes.count_within`."""
         cells, hazards = slots * self._expected.shape[1] + lengths, self._hazards_before
         # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
         # go on past the longest sequence.

@@ -3,12 +3,7 @@
 import numpy as np
 
 from optimist_aligner import IS_COMPILED
-from optimist_scheduler.core.base.values import (
-    Float32Array,
-    Int32Array,
-    Int64Array,
-    SlotArray,
-)
+from optimist_scheduler.core.base.values import Float32Array, Int32Array, Int64Array, SlotArray
 from optimist_scheduler.core.windows import slot_planes
 from optimist_scheduler.core.windows.slot_planes import Followed
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, Window
@@ -109,11 +104,11 @@ class WindowPlanes:
             hazards[rows, MAX_TREE_DRAFTS:] = np.inf
         return hazards
 
-    def count_worth(
-        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
+    def count_within(
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, most: Float32Array
     ) -> Int32Array:
         """Returns how many drafts have at most a given hazard [num_rows].
 
         All drafts are inside the likeliest path, except those of trees.
         """
-        return self._planes.count_worth(slots, lengths, drafts, depths)
+        return self._planes.count_worth(slots, lengths, drafts, most)
