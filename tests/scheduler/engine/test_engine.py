@@ -100,11 +100,7 @@ async def test_a_starved_request_goes_first_and_the_log_says_so(
 
 # A worker that breaks, goes away or fails.
 
-SPOILS: list[dict[str, Any]] = [
-    {"token_ids": b"1"},
-    {"sequence": 999},
-    {"slots": b"1234"},
-]
+SPOILS: list[dict[str, Any]] = [{"token_ids": b"1"}, {"sequence": 999}, {"slots": b"1234"}]
 """What a result is that fits no plan."""
 
 

@@ -12,12 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import (
-    FinishReason,
-    FloatArray,
-    Int32Array,
-    RejectionError,
-)
+from optimist_scheduler.core.base.values import FinishReason, FloatArray, Int32Array, RejectionError
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.schedule.rows import gives_way

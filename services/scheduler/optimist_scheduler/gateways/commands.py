@@ -41,11 +41,7 @@ class Commands:
     """
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        delivery: Delivery,
-        proposers: Proposers,
-        watch: RequestWatch,
+        self, dispatcher: Dispatcher, delivery: Delivery, proposers: Proposers, watch: RequestWatch
     ) -> None:
         self._dispatcher, self._delivery = dispatcher, delivery
         self._proposers, self._watch = proposers, watch

@@ -260,9 +260,7 @@ class Followed:
         if self.num_sent_tokens < len(self.token_ids):
             tokens = to_bytes(self.token_ids[self.num_sent_tokens :])
             batch.observations.add(
-                request_id=self.opening.request_id,
-                position=self.num_sent_tokens,
-                token_ids=tokens,
+                request_id=self.opening.request_id, position=self.num_sent_tokens, token_ids=tokens
             )
             num_bytes += len(tokens)
         if self.link is not link:

@@ -8,12 +8,7 @@ import numpy as np
 
 from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import NGRAM, PREDICTION, TARGET
-from optimist_scheduler.core.base.values import (
-    BoolArray,
-    Int32Array,
-    count_up,
-    find_logprobs_fault,
-)
+from optimist_scheduler.core.base.values import BoolArray, Int32Array, count_up, find_logprobs_fault
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Counters

@@ -17,17 +17,8 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
 from optimist_scheduler.core.results.check import check_result, find_step
-from optimist_scheduler.core.results.deliver import (
-    build_outputs,
-    report_logprobs,
-    report_positions,
-)
-from optimist_scheduler.core.results.tokens import (
-    NewTokens,
-    find_new_tokens,
-    follow_windows,
-    keep,
-)
+from optimist_scheduler.core.results.deliver import build_outputs, report_logprobs, report_positions
+from optimist_scheduler.core.results.tokens import NewTokens, find_new_tokens, follow_windows, keep
 from optimist_scheduler.core.windows.window import NO_WINDOW
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
