@@ -825,7 +825,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.journal.close()
         with log.open("rb") as file:
             report = replay(file)
-        assert report.difference is None
+        assert not report.difference
         assert (report.num_runs, report.num_plans) == (1, self.num_plans)
 
     def finish(self) -> None:
