@@ -1,6 +1,5 @@
 """KV blocks: which are free, which slots own which, and which hold a known beginning."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -8,6 +7,7 @@ from itertools import compress
 
 import numpy as np
 
+from optimist_scheduler.core.base.block_queue import BlockQueue
 from optimist_scheduler.core.base.values import Int32Array, Int64Array, SlotArray
 
 Hashes = Sequence[bytes]
@@ -63,7 +63,7 @@ class BlockPool:
         # The same by their last block, which is evicted first.
         self._unhashed_by_end: dict[int, _Unhashed] = {}
         # The least recently used first.
-        self._evictable: OrderedDict[int, None] = OrderedDict()
+        self._evictable = BlockQueue(num_blocks)
 
     @property
     def num_free(self) -> int:
@@ -159,8 +159,7 @@ class BlockPool:
         self.num_blocks[slot] = len(ids)
         num_references = self._num_references[indices]
         if np.count_nonzero(num_references) < len(ids):
-            for block in indices[num_references == 0].tolist():
-                del self._evictable[block]
+            self._evictable.remove(indices[num_references == 0])
         self._num_references[indices] = num_references + 1
 
     def register(self, slot: int, first_index: int, hashes: Sequence[bytes]) -> None:
@@ -241,7 +240,7 @@ class BlockPool:
             ids = ids[num_left == 0]
         is_cached = self._is_cached.take(ids)
         cached = ids[is_cached]
-        self._evictable.update(dict.fromkeys(cached.tolist()))
+        self._evictable.add(cached)
         if len(cached) < len(ids):
             self._push(ids[~is_cached])
 
@@ -266,16 +265,18 @@ class BlockPool:
                 self._block_of[block_hash] = block
                 self._hash_of[block] = block_hash
                 continue
-            del self._evictable[block]
-            self._is_cached[block] = False
-            self._push(np.array([block], np.int64))
+            ids = np.array([block], np.int64)
+            self._evictable.remove(ids)
+            self._is_cached[ids] = False
+            self._push(ids)
 
     def _push(self, ids: Int64Array) -> None:
         self._stack[self._num_stacked : self._num_stacked + len(ids)] = ids
         self._num_stacked += len(ids)
 
     def _evict(self, number: int) -> None:
-        blocks, index = [self._evictable.popitem(last=False)[0] for _ in range(number)], 0
+        ids = self._evictable.pop(number)
+        blocks, index = ids.tolist(), 0
         block_of, hash_of = self._block_of, self._hash_of
         while index < number:
             block = blocks[index]
@@ -293,7 +294,6 @@ class BlockPool:
                 self._unhashed_by_end[int(run.blocks[-1])] = run
             else:
                 del self._unhashed[run.before]
-        ids = np.array(blocks, np.int64)
         self._is_cached[ids] = False
         self._push(ids)
         self.num_evictions += number
@@ -311,7 +311,7 @@ class BlockPool:
 
     def _check_states(self) -> None:
         stacked = self._stack[: self._num_stacked]
-        evictable = np.array([*self._evictable], np.int64)
+        evictable = self._evictable.ids
         referenced = np.flatnonzero(self._num_references)
         blocks = np.sort(np.concatenate([stacked, evictable, referenced]))
         if not np.array_equal(blocks, np.arange(len(self._stack))):
