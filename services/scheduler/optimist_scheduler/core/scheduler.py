@@ -292,7 +292,7 @@ class Scheduler:
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""
-        return compute_schedule(self._state.view())
+        return compute_schedule(self._state)
 
     def prepare(self) -> None:
         """Computes the next decision while the worker computes, and keeps it for `schedule`.
@@ -303,7 +303,10 @@ class Scheduler:
             return
         if not self._state.in_flight or self._pause is PauseMode.KEEP:
             return
-        self._prepared.keep(compute_schedule(self._state.view(is_ahead=True)))
+        self._state.decides_ahead = True
+        decision = compute_schedule(self._state)
+        self._state.decides_ahead = False
+        self._prepared.keep(decision)
 
     def schedule(self, now: float) -> Plan | None:
         """Returns the next plan: as prepared, repaired where something changed, or computed now.
@@ -320,7 +323,7 @@ class Scheduler:
         if decision is not None:
             if not is_worth_sending(self._state, decision):
                 return None
-            decision = self._prepared.take(self._state.view())
+            decision = self._prepared.take(self._state)
         while True:
             if decision is None:
                 decision = self.compute_schedule()

@@ -1,43 +1,15 @@
-"""A plan: what it is made from, what is sent, what is assumed meanwhile, and what comes back."""
+"""A plan: what is sent, what is assumed meanwhile, and what comes back."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_scheduler.core.base.memory import BlockPool
 from optimist_scheduler.core.base.values import Int32Array, Logprobs, SlotArray
-from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
-from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
-from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.window import Window
 
 NO_SLOTS: SlotArray = np.empty(0, np.int64)
 _NO_NODES: Int32Array = np.empty(0, np.int32)
-
-
-@dataclass(slots=True)
-class ScheduleView:
-    """The state as decisions see it; nothing of it is changed."""
-
-    config: EngineConfig
-    table: RequestTable
-    blocks: BlockPool
-    running: SlotArray
-    """Slots of the requests that run, the most urgent first [num_running]."""
-    settling: SlotArray
-    """Slots of the plan whose result will have come before this decision is carried out."""
-    widths: DraftWidths
-    waiting: Sequence[Request]
-    """Requests without a slot, the next one first; empty while none may be admitted."""
-    queue_version: int
-    """Moves when the waiting requests change."""
-
-    @property
-    def fenced(self) -> SlotArray:
-        """Slots that are given back once the plans in flight have settled."""
-        return np.flatnonzero(self.table.status > SlotStatus.RUNNING)
 
 
 @dataclass(slots=True)

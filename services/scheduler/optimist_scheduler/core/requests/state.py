@@ -25,7 +25,7 @@ from optimist_scheduler.core.requests.following import (
     wakes,
 )
 from optimist_scheduler.core.requests.pace import Pace
-from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
+from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
 from optimist_scheduler.core.requests.table import (
     RequestTable,
@@ -75,6 +75,8 @@ class SchedulerState:
         self.waiting = WaitingQueue()
         self.takes_requests = True
         """Whether waiting requests may be admitted."""
+        self.decides_ahead = False
+        """Whether the next result comes before what is decided is carried out."""
         self.everyone: BoolArray = np.ones(max_num_seqs, np.bool_)
         """True for as many rows as there may be; never changed [max_num_seqs]."""
         self.released_slots: list[int] = []
@@ -127,24 +129,24 @@ class SchedulerState:
             pass_ns -= min(round(of_keys), pass_ns * 15 // 16)
         self._costs.observe(total if self._is_timed else min(total, 1), pass_ns)
 
-    def view(self, *, is_ahead: bool = False) -> ScheduleView:
-        """Returns what a decision is made from."""
-        settling = self.in_flight[0].slots if is_ahead and self.in_flight else NO_SLOTS
-        waiting: Sequence[Request] = ()
-        if self.takes_requests and not self._num_leaving:
-            waiting = self.waiting.requests
-            if self.waiting.suspects:
-                waiting = [each for each in self.waiting.suspects[:1] if each.slot == NO_SLOT]
-        return ScheduleView(
-            self.config,
-            self.table,
-            self.blocks,
-            self.running,
-            settling,
-            self.widths,
-            waiting,
-            self.waiting.version,
-        )
+    @property
+    def settling(self) -> SlotArray:
+        """Slots of the plan whose result comes before what is decided is carried out."""
+        return self.in_flight[0].slots if self.decides_ahead and self.in_flight else NO_SLOTS
+
+    @property
+    def admissible(self) -> Sequence[Request]:
+        """Requests that may get a slot, the next one first."""
+        if not self.takes_requests or self._num_leaving:
+            return ()
+        if self.waiting.suspects:
+            return [each for each in self.waiting.suspects[:1] if each.slot == NO_SLOT]
+        return self.waiting.requests
+
+    @property
+    def fenced_slots(self) -> SlotArray:
+        """Slots that are given back once the plans in flight have settled."""
+        return np.array([*self.fenced], np.int64)
 
     def is_turn(self, interval: int) -> bool:
         """Returns whether a result is one that so many others follow before the next such."""
