@@ -29,7 +29,15 @@ from tests.stack import REPOSITORY
 
 RULES = (
     # Who gets which tokens, drafts and blocks.
-    *("plan_rows", "_share_budget", "_find_rows_to_run", "admit", "match_prefix", "_chances"),
+    *(
+        "plan_rows",
+        "_share_budget",
+        "_choose_drafts",
+        "_find_rows_to_run",
+        "admit",
+        "match_prefix",
+        "_chances",
+    ),
     # What is in flight.
     *("_advance", "apply_schedule", "_take_back", "_find_alive", "_take_errors", "settle"),
     *("find_step", "Suspicion.note_loss", "Suspicion.note_length"),

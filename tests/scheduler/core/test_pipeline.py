@@ -1,11 +1,8 @@
-"""Pipeline stages have a plan each, and results come in the order of plans."""
-
-from dataclasses import replace
+"""Pipeline stages have a plan each."""
 
 import pytest
 
-from optimist_scheduler.core.results.check import ResultError
-from tests.scheduler.situation import Situation, run_plan, state
+from tests.scheduler.situation import Situation
 
 pytestmark = pytest.mark.usefixtures("always_ahead")
 
@@ -27,19 +24,4 @@ def test_stages_share_the_rows_evenly(stages: int, num_requests: int, sizes: lis
         situation.scheduler.prepare()
         situation.answer()
     assert situation.scheduler.stats.num_prescheduled > 0
-    situation.finish()
-
-
-def test_only_the_result_of_the_next_plan_is_taken() -> None:
-    situation = Situation(max_plans_in_flight=2)
-    situation.add(1, [1, 2], 9)
-    situation.step()
-    situation.fill()
-    result = run_plan(situation)
-    before = state(situation.scheduler)
-    for sequence in (1, 3):
-        with pytest.raises(ResultError, match="is not the next one"):
-            situation.scheduler.settle(replace(result, sequence=sequence))
-    assert state(situation.scheduler) == before
-    situation.got.take(situation.scheduler.settle(result))
     situation.finish()

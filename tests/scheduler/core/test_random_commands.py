@@ -151,7 +151,6 @@ class DrivenWorker(Worker):
         self.sent: list[worker_pb2.ExecuteRequest] = []
         self.results: list[tuple[worker_pb2.ExecuteResponse, Drafted, set[str]]] = []
         """With what was drafted, and the requests whose drafts were looked up in predictions."""
-        self.settled: list[worker_pb2.ExecuteResponse] = []
         self.in_force: dict[int, Drafted] = {}
         """The windows when each plan was made."""
         self.fake.restart()
@@ -660,17 +659,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def receive_from(self, worker: DrivenWorker) -> None:
         result, drafted, looked_up = worker.results.pop(0)
-        worker.settled.append(result)
         is_quiet = worker.scheduler.is_quiet
         outputs = worker.settle(step_result(result), result)
         assert not is_quiet or len(outputs.handles) == 0
         self.take(outputs, drafted, looked_up)
-
-    @can(lambda worker: bool(worker.settled))
-    @rule(number=NUMBERS, data=st.data())
-    def receive_again(self, number: int, data: Any) -> None:
-        worker = self.choose(number, lambda worker: bool(worker.settled))
-        self.refuse(worker, data.draw(st.sampled_from(worker.settled)))
 
     @can(lambda worker: bool(worker.results))
     @rule(number=NUMBERS, sequence=st.sampled_from([-2, -1, 1]))

@@ -40,7 +40,7 @@ from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
 SPREAD = 8
-"""Requests that are refused are told that many times, up to twice the time until there is room."""
+"""Different times to come again, up to twice the time until there is room."""
 CAUTION = 0.8
 """Part of the longest wait that an estimate may have: waits turn out longer by up to a fifth."""
 

@@ -116,7 +116,7 @@ class Dispatcher:
     def __init__(self, journal: Journal = OFF) -> None:
         self._journal = journal
         self._members: list[Worker] = []
-        self._placement: Placement[Peer] = Placement()
+        self._placement = Placement()
         self._num_arrived = 0
         self._mode: PauseMode | None = None
         """Of the pause in force."""
@@ -175,7 +175,7 @@ class Dispatcher:
     def leave(self, member: Worker) -> None:
         """Lets a worker take part no longer, which has no requests."""
         self._members.remove(member)
-        self._placement.forget(member.peer)
+        self._placement.forget(member.peer.target)
 
     @recorded(
         lambda self, new, now, message=None: {
@@ -293,13 +293,13 @@ class Dispatcher:
         """Takes all requests from workers that are not connected, the most urgent first."""
         requests: list[Request] = []
         for member in members:
-            self._placement.forget(member.peer)
+            self._placement.forget(member.peer.target)
             requests += member.evacuate()
         return sorted(requests, key=lambda request: request.order)
 
     def fail(self, member: Worker, reason: str) -> list[Ended]:
         """Ends all requests of a worker that is not connected; see `Worker.fail`."""
-        self._placement.forget(member.peer)
+        self._placement.forget(member.peer.target)
         return member.fail(reason)
 
     @recorded(
@@ -335,9 +335,9 @@ class Dispatcher:
         beginning: Sequence[bytes] = (),
         among: Sequence[Worker] = (),
     ) -> Worker:
-        candidates = [_candidate(member) for member in among or self._members]
-        peer = self._placement.choose(candidates, num_tokens, wanted_length, beginning)
-        return next(member for member in self._members if member.peer == peer)
+        members = {member.peer.target: member for member in among or self._members}
+        candidates = [_candidate(member) for member in members.values()]
+        return members[self._placement.choose(candidates, num_tokens, wanted_length, beginning)]
 
 
 def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) -> list[Worker]:
@@ -350,11 +350,11 @@ def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) ->
     ]
 
 
-def _candidate(member: Worker) -> Candidate[Peer]:
+def _candidate(member: Worker) -> Candidate:
     scheduler, config = member.scheduler, member.scheduler.config
     num_waiting = scheduler.num_waiting
     return Candidate(
-        member.peer,
+        member.peer.target,
         member.is_connected,
         scheduler.num_running + num_waiting,
         config.max_num_seqs,

@@ -95,12 +95,3 @@ class StepResult:
     """How much of step_ns the drafter took."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     """Of rows whose requests want some, by slot."""
-
-    @property
-    def has_drafts(self) -> bool:
-        """Whether anything is reported of drafts."""
-        return bool(
-            np.count_nonzero(self.num_drafted_tokens)
-            or np.count_nonzero(self.num_accepted_tokens)
-            or np.count_nonzero(self.draft_sources)
-        )

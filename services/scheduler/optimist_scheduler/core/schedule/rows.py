@@ -126,35 +126,10 @@ def _share_budget(
     Each row gets one known token. Prompts, those of candidates too, share `prefill_share` of the
     rest and what drafts leave of it, see `share_prompts`; drafts get what prompts leave.
     """
-    assumed = rows.num_tokens + rows.num_output_placeholders
-    left = assumed - rows.num_computed_tokens
+    left = rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
+    drafts = _choose_drafts(state, slots, rows, left, budget)
     runs = _find_rows_to_run(state, slots, rows)
     total = int(np.add.reduce(left))
-    windows, drafts = state.table.windows, np.zeros(len(left), np.int32)
-    if np.count_nonzero(rows.window_end):
-        # What is in flight may already reach the length limit.
-        ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
-        drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
-    if windows.num_trees:
-        drafts = _take_trees(state, slots, rows, drafts)
-    if state.widths.counts_costs and np.count_nonzero(drafts):
-        # Not beside the end of a prompt, see `DraftWidths.first`.
-        drafts = drafts * (left <= 1)
-        drafts = state.widths.choose_paying(
-            slots,
-            total,
-            drafts,
-            lambda hazards: windows.count_within(slots, assumed, drafts, hazards),
-            assumed,
-            windows.find_first_hazards(slots, assumed),
-        )
-    if state.config.drafter is not None:
-        has_window = (rows.window_end > assumed) | (drafts > 0)
-        num_left = budget - total - int(np.add.reduce(drafts))
-        from_drafter = _share_drafter(
-            state, slots, rows, state.config.drafter, has_window, num_left
-        )
-        drafts = np.where(has_window, drafts, from_drafter)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
         total = int(np.add.reduce(left))
@@ -182,6 +157,46 @@ def _share_budget(
     drafts = np.clip(extra - (np.cumsum(drafts) - drafts), 0, drafts)
     num_tokens = int(known.sum()) + int(drafts.sum())
     return known, drafts.astype(np.int32), num_tokens, shares
+
+
+def _choose_drafts(
+    state: SchedulerState, slots: SlotArray, rows: Rows, left: Int32Array, budget: int
+) -> Int32Array:
+    """Returns the drafts that rows would have in a pass with room for them [num_rows].
+
+    Args:
+        state: The state.
+        slots: The rows'.
+        rows: Their columns.
+        left: Their known tokens that are not computed.
+        budget: Tokens of the pass.
+    """
+    assumed = rows.num_tokens + rows.num_output_placeholders
+    total = int(np.add.reduce(left))
+    windows, drafts = state.table.windows, np.zeros(len(left), np.int32)
+    if np.count_nonzero(rows.window_end):
+        # What is in flight may already reach the length limit.
+        ahead = np.minimum(rows.window_end, rows.max_length - 1) - assumed
+        drafts = np.minimum(np.maximum(ahead, 0), rows.draft_width)
+    if windows.num_trees:
+        drafts = _take_trees(state, slots, rows, drafts)
+    if state.widths.counts_costs and np.count_nonzero(drafts):
+        # Not beside the end of a prompt, see `DraftWidths.first`.
+        most = drafts * (left <= 1)
+        drafts = state.widths.choose_paying(
+            slots,
+            total,
+            most,
+            lambda hazards: windows.count_within(slots, assumed, most, hazards),
+            assumed,
+            windows.find_first_hazards(slots, assumed),
+        )
+    if (drafter := state.config.drafter) is not None:
+        has_window = (rows.window_end > assumed) | (drafts > 0)
+        num_left = budget - total - int(np.add.reduce(drafts))
+        from_drafter = _share_drafter(state, slots, rows, drafter, has_window, num_left)
+        drafts = np.where(has_window, drafts, from_drafter)
+    return drafts
 
 
 def share_prompts(
