@@ -2,13 +2,16 @@
 
 import heapq
 import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from optimist_scheduler.core.base.values import FinishReason, RejectionError
 from optimist_scheduler.core.requests.pace import FIRST_ANSWER_TOKENS, Pace
-from optimist_scheduler.core.wait import LONGEST_SECONDS, OverloadedError
+from optimist_scheduler.core.wait import LONGEST_SECONDS, OverloadedError, Turns
 from tests.scheduler.situation import Situation, ints
 
 COSTS = [(1, 20_000), (64, 40_000), (256, 120_000)]
@@ -38,10 +41,13 @@ class Clients:
         """When requests were added that got a token, and how long that took."""
         self.retries: list[float] = []
         """After how many seconds those that were refused may come again."""
+        self.returns: list[float] = []
+        """When that is."""
         self._handles = itertools.count()
         self._due: list[tuple[float, int, tuple[int, int, int]]] = []
         self._begun: dict[int, tuple[float, tuple[int, int, int]]] = {}
         self._waiting: set[int] = set()
+        self._turns = Turns()
 
     def arrive(self, number: int, prompt: int = 10, most: int = 20, stop: int = 0) -> None:
         """Lets clients ask from now on.
@@ -104,8 +110,9 @@ class Clients:
         try:
             self.situation.add(handle, prompt, most, self.now, **values)
         except OverloadedError as error:
-            seconds = error.finished.retry_seconds
+            seconds = self._turns.take(self.now, error.soonest, error.turn_seconds)
             self.retries.append(seconds)
+            self.returns.append(self.now + seconds)
             again = self.now + seconds
             heapq.heappush(self._due, (again, next(self._handles), sizes))
         else:
@@ -137,10 +144,14 @@ def test_who_is_taken_gets_a_token_in_time(name: str) -> None:
     # Estimates are off by some; the first ones by what nobody could know.
     assert clients.longest_wait(since=5) < 1.4 * BOUND
     if values.get("costs") != ():
-        assert clients.longest_wait() < 2.5 * BOUND
+        assert clients.longest_wait() < 2 * BOUND
+        assert len({round(seconds) for seconds in clients.retries}) > 2
     assert clients.drain() < 2.5 * BOUND
     # Nobody is refused without need: what is taken does wait.
     assert clients.longest_wait(since=5) > 0.5 * BOUND
+    # Those that are refused do not come back together.
+    returns = Counter(int(at) for at in clients.returns if 5 < at < 25)
+    assert max(returns.values()) < 3 * returns.total() / 20
     assert all(1 <= seconds <= LONGEST_SECONDS for seconds in clients.retries)
 
 
@@ -221,7 +232,29 @@ def test_too_many_are_refused_with_when_one_leaves() -> None:
         situation.add(5, [1] * 4, 40, now=0.0)
     assert caught.value.finished.reason is FinishReason.OVERLOADED
     # An answer takes 40 passes of 20 ms.
-    assert 1 <= caught.value.finished.retry_seconds < 1.5
+    assert isinstance(caught.value, OverloadedError)
+    assert 0.5 < caught.value.soonest < 1.5
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 5), st.floats(0, 90), st.floats(0.01, 20)), min_size=1, max_size=80
+    )
+)
+def test_turns_come_one_after_the_other(refusals: list[tuple[float, float, float]]) -> None:
+    turns, now = Turns(), 0.0
+    for pause, soonest, seconds in refusals:
+        now += pause
+        seconds_said = turns.take(now, soonest, seconds)
+        assert min(max(soonest, 1), LONGEST_SECONDS) - 1e-9 <= seconds_said <= LONGEST_SECONDS
+
+
+def test_turns_are_as_far_apart_as_requests_take() -> None:
+    turns = Turns()
+    seconds_said = [turns.take(0.0, 2.0, 0.5) for _ in range(200)]
+    assert seconds_said[:4] == [2.0, 2.5, 3.0, 3.5]
+    assert max(Counter(seconds_said).values()) == 2
+    assert max(seconds_said) <= LONGEST_SECONDS
 
 
 def test_answers_are_expected_to_be_as_long_as_others_of_their_kind() -> None:

@@ -39,8 +39,6 @@ from optimist_scheduler.core.wait import OverloadedError, WaitEstimate, count_pr
 from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
-SPREAD = 8
-"""Different times to come again, up to twice the time until there is room."""
 CAUTION = 0.8
 """Part of the longest wait that an estimate may have: waits turn out longer by up to a fifth."""
 
@@ -64,7 +62,7 @@ class Scheduler:
         self._costs = costs, drafter_us, key_costs
         self._state = SchedulerState(config, self.stats, *self._costs)
         self._requests: dict[str, Request] = {}
-        self._num_added = self._num_refused = 0
+        self._num_added = 0
         self._prepared = Prepared(self.stats)
         self._pause: PauseMode | None = None
         self._wait: WaitEstimate | None = None
@@ -165,9 +163,7 @@ class Scheduler:
             soonest = seconds - longest
         else:
             return
-        self._num_refused += 1
-        # So that they do not all come back together.
-        raise OverloadedError(reason, soonest * (1 + self._num_refused % SPREAD / SPREAD))
+        raise OverloadedError(reason, soonest, wait.find_turn(request))
 
     @property
     def _is_busy(self) -> bool:

@@ -5,7 +5,6 @@ first, and keeps it for as long as its tokens probably take. What a token takes 
 by their tokens (`CostCurve`), how late they come, and what a row gets in each (`Pace`).
 """
 
-import math
 from bisect import bisect_left
 from heapq import heapify, heapreplace
 from operator import attrgetter
@@ -47,11 +46,11 @@ class Speed:
 class OverloadedError(RejectionError):
     """A request for which there is no room now."""
 
-    def __init__(self, reason: str, soonest: float) -> None:
-        """Says why, and when there is probably room, in seconds."""
-        seconds = min(max(soonest, SHORTEST_SECONDS), LONGEST_SECONDS)
-        message = f"{reason}; try again in {math.ceil(seconds)} seconds"
-        super().__init__(FinishReason.OVERLOADED, message, seconds)
+    def __init__(self, reason: str, soonest: float, turn_seconds: float) -> None:
+        """Says why; when there is probably room, in seconds; how much the request adds to that."""
+        retry_seconds = min(max(soonest, SHORTEST_SECONDS), LONGEST_SECONDS)
+        super().__init__(FinishReason.OVERLOADED, reason, retry_seconds)
+        self.soonest, self.turn_seconds = soonest, turn_seconds
 
 
 class WaitEstimate:
@@ -71,6 +70,7 @@ class WaitEstimate:
         self._prompts = np.concatenate([count_prompt_tokens(state), left])
         num_tokens = float(lengths.sum() + outputs.sum())
         num_slots = _count_slots(state, num_running, num_tokens, len(lengths))
+        self._state, self._num_slots = state, num_slots
         self._speed = Speed(state, num_slots)
         times = self._speed.serve(self._prompts, outputs)
         if state.config.policy == "priority":
@@ -86,6 +86,15 @@ class WaitEstimate:
         """Returns how long it takes until a prompt of a length is begun."""
         num_before = _count_before(num_tokens, self._prompts)
         return max(float(self._slot_seconds), num_before * float(self._speed.prefill))
+
+    def find_turn(self, request: Request) -> float:
+        """Returns by how many seconds a request would lengthen the queue."""
+        length = np.array([len(request.token_ids)], np.int32)
+        num_prompt = request.num_prompt_tokens
+        output = self._state.pace.expect_more(
+            length - num_prompt, np.array([request.max_length - num_prompt], np.int32)
+        )
+        return float(self._speed.serve(length, output)[0]) / self._num_slots
 
     @property
     def full_pass(self) -> float:
@@ -114,3 +123,22 @@ def _count_before(length: int, prompts: Int32Array) -> int:
     Half of each pass goes to the shortest, see `share_prompts`.
     """
     return min(2 * int(prompts[prompts <= length].sum()), int(prompts.sum()))
+
+
+class Turns:
+    """Tells those that were refused when to come again, one after the other, not all at once."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def take(self, now: float, soonest: float, seconds: float) -> float:
+        """Returns in how many seconds to come again, `soonest` at the least.
+
+        The request lengthens the queue by some seconds, and the next one's turn is after it. Turns
+        go as far ahead as clients bear to wait; then they begin anew.
+        """
+        turn = max(self._next, now + soonest)
+        if turn > now + LONGEST_SECONDS:
+            turn = now + min(soonest, LONGEST_SECONDS)
+        self._next = turn + seconds
+        return min(max(turn - now, SHORTEST_SECONDS), LONGEST_SECONDS)

@@ -1,5 +1,6 @@
 """The workers and their requests: who has which, who gets a new one, where lost ones go on."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from optimist_scheduler.core.placement import Candidate, Placement, hash_beginni
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.requests.request import NewRequest, Request
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.core.wait import OverloadedError
+from optimist_scheduler.core.wait import OverloadedError, Turns
 from optimist_scheduler.core.windows.window import Window, WindowError
 from optimist_scheduler.journal import OFF, Journal, recorded
 from optimist_scheduler.observing import metrics
@@ -117,6 +118,7 @@ class Dispatcher:
         self._journal = journal
         self._members: list[Worker] = []
         self._placement = Placement()
+        self._turns = Turns()
         self._num_arrived = 0
         self._mode: PauseMode | None = None
         """Of the pause in force."""
@@ -207,7 +209,11 @@ class Dispatcher:
                 self._num_arrived += 1
                 member.wake()
                 return
-        raise min(refused, key=lambda error: error.finished.retry_seconds)
+        # When to come again goes by the first worker that has room.
+        first = min(refused, key=lambda error: error.soonest)
+        seconds = self._turns.take(now, first.soonest, first.turn_seconds / len(refused))
+        message = f"{first}; try again in {math.ceil(seconds)} seconds"
+        raise RejectionError(FinishReason.OVERLOADED, message, seconds)
 
     def _choose_for(self, new: NewRequest, among: Sequence[Worker]) -> Worker:
         if len(among) == 1:
