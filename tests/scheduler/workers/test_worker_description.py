@@ -1,3 +1,5 @@
+"""What a worker says of itself is read, checked and kept to."""
+
 from typing import Any
 
 import pytest

@@ -127,9 +127,9 @@ def _share_budget(
     rest and what drafts leave of it, see `share_prompts`; drafts get what prompts leave.
     """
     left = rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
-    drafts = _choose_drafts(state, slots, rows, left, budget)
-    runs = _find_rows_to_run(state, slots, rows)
     total = int(np.add.reduce(left))
+    drafts = _choose_drafts(state, slots, rows, left, total, budget)
+    runs = _find_rows_to_run(state, slots, rows)
     if np.count_nonzero(runs) < len(runs):
         left, drafts = left * runs, drafts * runs
         total = int(np.add.reduce(left))
@@ -160,19 +160,13 @@ def _share_budget(
 
 
 def _choose_drafts(
-    state: SchedulerState, slots: SlotArray, rows: Rows, left: Int32Array, budget: int
+    state: SchedulerState, slots: SlotArray, rows: Rows, left: Int32Array, total: int, budget: int
 ) -> Int32Array:
     """Returns the drafts that rows would have in a pass with room for them [num_rows].
 
-    Args:
-        state: The state.
-        slots: The rows'.
-        rows: Their columns.
-        left: Their known tokens that are not computed.
-        budget: Tokens of the pass.
+    `left` are their known tokens that are not computed, `total` all of these together.
     """
     assumed = rows.num_tokens + rows.num_output_placeholders
-    total = int(np.add.reduce(left))
     windows, drafts = state.table.windows, np.zeros(len(left), np.int32)
     if np.count_nonzero(rows.window_end):
         # What is in flight may already reach the length limit.
