@@ -212,8 +212,8 @@ class Dispatcher:
         # When to come again goes by the first worker that has room.
         first = min(refused, key=lambda error: error.soonest)
         seconds = self._turns.take(now, first.soonest, first.turn_seconds / len(refused))
-        message = f"{first}; try again in {math.ceil(seconds)} seconds"
-        raise RejectionError(FinishReason.OVERLOADED, message, seconds)
+        reason = f"{first}; try again in {math.ceil(seconds)} seconds"
+        raise RejectionError(FinishReason.OVERLOADED, reason, seconds)
 
     def _choose_for(self, new: NewRequest, among: Sequence[Worker]) -> Worker:
         if len(among) == 1:
