@@ -18,7 +18,7 @@ _SCHEDULES: tuple[tuple[str, ...], ...] = (
     (),
     _PLAIN,
     ("--max-plans-in-flight", "3", "--draft-width", "goodput"),
-    ("--multi-step-count", "4", "--num-speculative-tokens", "8"),
+    ("--max-plans-in-flight", "1", "--num-speculative-tokens", "8"),
     ("--num-pipeline-stages", "2"),
     ("--policy", "priority", "--draft-width", "fixed", "--num-speculative-tokens", "16"),
     ("--proposer-wait", "always", "--follow", "predictions"),

@@ -28,7 +28,6 @@ SCENARIOS = [
         ("3", "false", NO_SPECULATION),
     )
 ] + [
-    ("--max-plans-in-flight", "2", "--multi-step-count", "4", *SPECULATION),
     ("--max-plans-in-flight", "2", "--no-enable-prefix-caching", *SPECULATION),
     ("--num-pipeline-stages", "2", *SPECULATION),
     ("--policy", "priority", "--draft-width", "fixed", *SPECULATION),
