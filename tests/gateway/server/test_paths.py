@@ -14,7 +14,18 @@ async def ask(gateway: Gateway, method: str, path: str) -> httpx.Response:
     return await gateway.http.request(method, url)
 
 
-@pytest.mark.parametrize("path", ["/chat/completions", "/v1/embeddings", "/v1/", "/" + "a" * 5000])
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [("/chat/completions", CHAT), ("/v1/v1/completions", COMPLETIONS), ("/models", MODELS)],
+)
+async def test_a_base_url_with_v1_twice_or_not_at_all(
+    gateway: Gateway, path: str, right: str
+) -> None:
+    error = error_of(await ask(gateway, "POST", path), 404)
+    assert error["message"] == f"no such endpoint: POST {path} (did you mean {right}?)"
+
+
+@pytest.mark.parametrize("path", ["/none", "/v1/embeddings", "/v1/", "/" + "a" * 5000])
 async def test_what_is_not_there_is_said_so(gateway: Gateway, path: str) -> None:
     error = error_of(await ask(gateway, "POST", path), 404)
     assert error["code"] == "unknown_url"

@@ -27,7 +27,7 @@ SCENARIOS = [
 ] + [
     ("--max-plans-in-flight", "2", "--no-enable-prefix-caching", *SPECULATION),
     ("--num-pipeline-stages", "2", *SPECULATION),
-    ("--policy", "priority", "--draft-width", "adaptive", *SPECULATION),
+    ("--policy", "priority", "--draft-width", "fixed", *SPECULATION),
 ]
 
 

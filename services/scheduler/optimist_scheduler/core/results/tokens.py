@@ -1,9 +1,10 @@
-"""The tokens that a result brings to requests, cut where these end."""
+"""The tokens that a result brings: cut where requests end, counted, compared with windows."""
 
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from optimist_common.drafts import PREDICTION
 from optimist_scheduler.core.base.values import (
     BoolArray,
     FinishReason,
@@ -16,7 +17,8 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Counters
-from optimist_scheduler.core.results.nodes import DraftNodes
+from optimist_scheduler.core.results.check import DraftNodes
+from optimist_scheduler.core.windows.window import NO_POSITION, NO_WINDOW
 
 
 @dataclass(slots=True)
@@ -53,16 +55,7 @@ def find_new_tokens(
     result: StepResult,
     nodes: DraftNodes,
 ) -> NewTokens:
-    """Returns the tokens of the requests that are not over, cut where the requests end.
-
-    Args:
-        state: The state.
-        step: The plan.
-        rows: Its rows before the result.
-        alive: Which of them belong to requests that are not over [num_rows].
-        result: The result.
-        nodes: The nodes of its drafts.
-    """
+    """Returns the tokens of the requests that are not over, cut where the requests end."""
     slots, counts, token_ids = step.slots, result.num_emitted_tokens, result.token_ids
     drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
     sources, starts, max_lengths = result.draft_sources, rows.num_tokens, rows.max_length
@@ -123,3 +116,70 @@ def find_stop(request: Request, length: int, token_ids: list[int]) -> int | None
         if token_id in request.stop_token_ids and length + index + 1 >= request.min_length:
             return index
     return None
+
+
+def keep(state: SchedulerState, new: NewTokens) -> None:
+    """Counts the tokens with their sequences, and drafts in their accounts."""
+    table = state.table
+    table.num_tokens[new.slots] = new.ends
+    table.num_passes[new.slots] += 1
+    if np.count_nonzero(new.num_drafted_tokens):
+        table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
+        _record_drafts(state, new)
+
+
+def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
+    slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
+    window_nodes, draft_positions, positions = new.nodes
+    if window_nodes is None or state.config.drafter is not None:
+        is_known = (new.draft_sources == PREDICTION) & (window_nodes is not None)
+        if draft_positions is not None:
+            is_known |= draft_positions != NO_POSITION
+        others = (kept > 0) > is_known
+        accounts.record_others(slots[others], new.draft_sources[others], kept[others])
+        positions, kept = positions[is_known.repeat(kept)], kept * is_known
+    accounts.record_kept(slots, kept, positions)
+    is_rejected = new.num_drafted_tokens > kept
+    if not np.count_nonzero(is_rejected):
+        return
+    if window_nodes is not None:
+        is_cut = is_rejected & (new.draft_sources == PREDICTION)
+        drafted = state.worker_windows.find_drafted(
+            slots[is_cut], window_nodes[is_cut], new.num_drafted_tokens[is_cut]
+        )
+        accounts.record_drafted(*drafted)
+    if draft_positions is not None:
+        is_cut = is_rejected & (draft_positions != NO_POSITION)
+        number = new.num_drafted_tokens[is_cut]
+        looked_up = count_up(draft_positions[is_cut], number)
+        accounts.record_drafted(slots[is_cut].repeat(number), looked_up)
+
+
+def follow_windows(state: SchedulerState, new: NewTokens) -> None:
+    """Appends the tokens to their sequences and compares them with the windows.
+
+    A window that was wrong is not drafted from any more. What was emitted tells as much of it where
+    nothing was drafted.
+    """
+    table, slots, starts = state.table, new.slots, new.starts
+    firsts = table.windows.find_first_hazards(slots, starts)
+    inside, num_agreed, estimated, lost = table.windows.follow(
+        slots, starts, new.num_tokens, new.token_ids, table.window_end
+    )
+    for slot in lost:
+        # The worker may not have the tree yet: it is to forget what it has instead.
+        table.request(slot).window = NO_WINDOW
+    # How an output begins says little of how far it repeats what is expected.
+    has_window = (inside > 0) & (starts > table.num_prompt_tokens.take(slots))
+    if state.config.drafter is not None:
+        has_window &= new.draft_sources <= PREDICTION
+    num_windows = np.count_nonzero(has_window)
+    if not num_windows:
+        return
+    examined = np.minimum(num_agreed + 1, inside)
+    if num_windows < len(has_window):
+        rows = has_window.nonzero()[0]
+        slots, starts, firsts = slots.take(rows), starts.take(rows), firsts.take(rows)
+        examined, num_agreed = examined.take(rows), num_agreed.take(rows)
+        estimated = estimated.take(rows)
+    state.widths.windows.observe(slots, num_agreed, examined, estimated, firsts)
