@@ -97,7 +97,7 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
     async def on_unknown_path(request: Request, _error: HTTPException) -> Response:
         path = request.url.path
         # Base URLs have /v1 once too often, or not at all.
-        likely = {f"/v1{path}", path.removeprefix("/v1")} & {one.path for one in app.routes}
+        likely = {f"/v1{path}", path.removeprefix("/v1")} & app.openapi()["paths"].keys()
         hint = "".join(f"did you mean {one}?" for one in likely) or "see /docs"
         message = f"no such endpoint: {request.method} {path} ({hint})"
         return answer(request, ApiError(404, message, code="unknown_url"))
