@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
+from optimist_worker.core.acceptance import rules
 from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
 from optimist_worker.core.acceptance.verdict import (
     AcceptanceRule,
@@ -72,6 +73,7 @@ def one_hot_logits(token_ids: list[int]) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(token_ids), VOCAB_SIZE).float()
 
 
+@pytest.mark.parametrize("ahead", [1, 2**17], ids=["one level", "all levels"])
 @pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize(
     ("judge", "params", "rule"),
@@ -82,8 +84,14 @@ def one_hot_logits(token_ids: list[int]) -> Tensor:
     ],
 )
 def test_the_text_does_not_depend_on_what_was_drafted(
-    judge: Judge, params: SamplingParams, rule: AcceptanceRule | None, shape: tuple[int, ...]
+    judge: Judge,
+    params: SamplingParams,
+    rule: AcceptanceRule | None,
+    shape: tuple[int, ...],
+    ahead: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rules, "_CACHED_SCORES", ahead)
     truth = generate(Rows(TARGET, params, 200), nothing_drafted, verify_coupled, 6)
     for logits in (TARGET, NEAR, random_logits(VOCAB_SIZE, 3)):
         drafts = lambda rows, logits=logits: draft(rows, shape, logits, rule)  # noqa: E731
