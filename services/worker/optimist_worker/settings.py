@@ -19,7 +19,6 @@ _NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {
     "drafter_depth": ("drafter_tree", ("fixed", "dynamic")),
     "drafter_width": ("drafter_tree", ("fixed", "dynamic")),
     "drafter_kv": ("drafter", ("draft_model",)),
-    "synthetic_rate": ("acceptance", ("synthetic",)),
     "kv_memory_mib": ("num_kv_blocks", (0,)),
     "gpu_memory_utilization": ("kv_memory_mib", (0,)),
 }
@@ -119,13 +118,10 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         "keep_and_rollback",
         description="keys and values of a draft model after a step: keep_and_rollback or discard",
     )
-    acceptance: Literal["coupled", "rejection", "synthetic"] = Field(
+    acceptance: Literal["coupled", "rejection"] = Field(
         "coupled",
-        description="how drafts are accepted: coupled, rejection, or synthetic (by chance, for "
-        "benchmarks: the text is meaningless)",
-    )
-    synthetic_rate: float = Field(
-        0.7, ge=0.0, le=1.0, description="chance that a draft is accepted, if synthetic"
+        description="how drafts are accepted: coupled (texts are the same with and without them) "
+        "or rejection (their distribution is)",
     )
     kernels: bool = Field(True, description="compute by our own kernels where they are right")
     cuda_graphs: bool = Field(True, description="capture steps as CUDA graphs on a GPU")

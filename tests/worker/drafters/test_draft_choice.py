@@ -31,7 +31,7 @@ GREEDY = columns_of(*[SamplingParams()] * 6)
     ("columns", "rule"),
     [
         *((GREEDY, rule) for rule in (None, *AcceptanceRule)),
-        *((SAMPLED, rule) for rule in (None, AcceptanceRule.SYNTHETIC)),
+        (SAMPLED, None),
     ],
 )
 def test_without_chance_the_most_likely_tokens_are_drafted(

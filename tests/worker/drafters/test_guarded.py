@@ -117,7 +117,7 @@ def test_a_drafter_that_cannot_admit_a_request_does_not_draft_for_it(
     assert accepted == 0
 
 
-@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.SYNTHETIC])
+@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION])
 def test_other_rules_go_on_too(
     llama_path: Path, monkeypatch: pytest.MonkeyPatch, rule: AcceptanceRule
 ) -> None:

@@ -120,7 +120,7 @@ def test_other_ids(llama_path: Path, tmp_path: Path, vocab_size: int, way: str) 
             assert vocab_size == MORE or all(token < FEWER for token in drafted) or not number
 
 
-@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.SYNTHETIC])
+@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION])
 def test_other_ids_under_other_rules(
     llama_path: Path, tmp_path: Path, rule: AcceptanceRule
 ) -> None:

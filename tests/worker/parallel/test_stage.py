@@ -97,7 +97,7 @@ class Pair:
         assert model.cut is not None
         link: Any = self.link
         state = DeviceState(model, SIZES)
-        step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+        step = Step(model, state, None, None, AcceptanceRule.COUPLED)
         kind = FirstStage if index == 0 else Stage
         stage = kind(model, model.cut, step, Masks(str(path), model), link, StageTrace("", index))
         return Runner(Engine(model, state, stage))

@@ -20,7 +20,6 @@ from optimist_worker.settings import WorkerSettings
                 "drafter_kv=discard has no effect with drafter=eagle",
             ],
         ),
-        ({"synthetic_rate": 0.5}, ["synthetic_rate=0.5 has no effect with acceptance=coupled"]),
         (
             {"num_kv_blocks": 9, "kv_memory_mib": 64},
             ["kv_memory_mib=64 has no effect with num_kv_blocks=9"],

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
 from optimist_worker.core.batch.host_view import StepBounds
@@ -96,12 +96,11 @@ class Step:
         drafter: Drafter | None,
         tap: FeatureTap | None,
         rule: AcceptanceRule,
-        synthetic_rate: float,
     ) -> None:
         self._model, self._pool, self._table = model, state.pool, state.table
         self._windows, self._sampling = state.windows, state.sampling
-        self._rule, self._synthetic_rate = rule, synthetic_rate
         self._drafter, self._tap = drafter, tap
+        self._judge_drafts = verify_coupled if rule is AcceptanceRule.COUPLED else verify_rejection
         self._reads = state.table.reads_sizes
 
     @torch.inference_mode()
@@ -165,7 +164,7 @@ class Step:
             allowed = masks.allowed(prepared.grammar)
         if wanted is not None:
             logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
-        verdict = self._judge(
+        verdict = self._judge_drafts(
             VerifyPass(
                 logits=logits,
                 nodes=prepared.nodes,
@@ -266,13 +265,6 @@ class Step:
         width = self._read(merged.drafts.num_tokens, merged.drafts.width)
         fed = None if merged.fed is None else merged.fed[:, :width]
         return Proposal(merged.drafts.trim(width), fed)
-
-    def _judge(self, verify: VerifyPass) -> Verdict:
-        if self._rule is AcceptanceRule.COUPLED:
-            return verify_coupled(verify)
-        if self._rule is AcceptanceRule.REJECTION:
-            return verify_rejection(verify)
-        return verify_synthetic(verify, self._synthetic_rate)
 
     def _report(
         self, prepared: PreparedStep, verdict: Verdict, settled: SettledRows, nodes: torch.Tensor

@@ -92,7 +92,7 @@ def _measure_footprint(model: Model, sizes: Sizes, meter: Meter) -> int:
     """
     try:
         state = DeviceState(model, sizes)
-        step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+        step = Step(model, state, None, None, AcceptanceRule.COUPLED)
         masks = Masks(model.name, model)
         executor = LocalExecutor(step, masks, model.device, uses_graphs=False)
         runner = Runner(Engine(model, state, executor))

@@ -144,8 +144,6 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         sizes.block_size,
         sizes.max_model_len,
     )
-    if runner.engine.rule is AcceptanceRule.SYNTHETIC:
-        logger.warning("drafts are accepted by chance: every text is meaningless")
     return runner
 
 
@@ -184,7 +182,7 @@ def _build_engine(
 
     drafter, tap = build_drafter(settings, weights, model, state, note_failure)
     rule = AcceptanceRule(settings.acceptance)
-    step = Step(model, state, drafter, tap, rule, settings.synthetic_rate)
+    step = Step(model, state, drafter, tap, rule)
     masks = Masks(settings.model, model)
     executor: Executor
     if group is None:

@@ -18,8 +18,6 @@ class AcceptanceRule(StrEnum):
     """The token that would be sampled anyway; the text for a seed does not depend on drafts."""
     REJECTION = "rejection"
     """With probability p/q, else a token of what is left of p; only the distribution stays."""
-    SYNTHETIC = "synthetic"
-    """By chance alone, for measurements; the text means nothing."""
 
 
 class RowFailure(IntEnum):
