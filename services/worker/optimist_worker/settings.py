@@ -1,8 +1,8 @@
 """Settings of the worker."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from optimist_common.errors import SetupError
 from optimist_common.lookup import MOST_DRAFTS
@@ -89,13 +89,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="directory or hub name of the draft model or heads; empty for MODEL-draft, "
         "MODEL-medusa or MODEL-eagle",
     )
-    drafter_tensor_parallel_size: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="processes that share each layer of a draft model: 1 (each has all of it) or "
-        "as many as share the target's",
-    )
     drafter_bits: int = Field(
         8, ge=4, le=8, multiple_of=4, description="bits per weight of the quantised target: 8 or 4"
     )
@@ -152,22 +145,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         "info", description="debug, info, warning or error"
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
-
-    @model_validator(mode="after")
-    def _draft_model_can_be_shared(self) -> Self:
-        number = self.drafter_tensor_parallel_size
-        if number == 1:
-            return self
-        if self.drafter != "draft_model":
-            raise ValueError(
-                f"--drafter-tensor-parallel-size: --drafter {self.drafter} has no layers to share"
-            )
-        if number != self.tensor_parallel_size:
-            raise ValueError(
-                "--drafter-tensor-parallel-size: must be 1 or --tensor-parallel-size, which is "
-                f"{self.tensor_parallel_size}"
-            )
-        return self
 
     @property
     def num_drafter_tokens(self) -> int:

@@ -69,11 +69,8 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Reads the header and checks that the file holds every tensor that it lists.
 
-    A file that is split is read with its other parts, which lie beside it.
-
-    Raises:
-        SetupError: There is no such file, it is no GGUF file of this machine's byte order, it is
-            truncated or damaged, or a part of it is missing.
+    A file that is split is read with its other parts, which lie beside it. Raises SetupError if it
+    is no whole GGUF file of this machine's byte order, or a part of it is missing.
     """
     first = _read(path)
     parts, read, count = [path], [first], int(first[1].get("split.count", 1))
@@ -116,11 +113,7 @@ def _read(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
 
 
 def join(file: GgufFile, path: Path) -> None:
-    """Writes all parts of a file as one, which is what transformers reads.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Writes all parts of a file as one, which is what transformers reads."""
     writer = GGUFWriter(path, file.architecture)
     for name, field in file.readers[0].fields.items():
         if name.startswith(("GGUF.", "split.")) or name == "general.architecture":
@@ -144,11 +137,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     """Yields an empty directory beside `path` that is renamed to it at the end.
 
     After an exception it is removed. What a killed process left is removed by the next one, and a
-    lock on the directory keeps two processes apart.
-
-    Raises:
-        SetupError: `path` exists, or another process is making it.
-        OSError: It cannot be written.
+    lock on the directory keeps two processes apart: a SetupError says so, or that `path` exists.
     """
     partial = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -113,14 +113,9 @@ def chain_parents(num_rows: int, num_nodes: int, device: torch.device) -> Tensor
 
 
 def node_depths(parents: Tensor) -> Tensor:
-    """Counts the nodes from the top down to each node, itself included.
+    """Counts the nodes from the top down to each node, itself included, int64 `[R, K]`.
 
-    Args:
-        parents: Int64 `[R, K]`.
-
-    Returns:
-        Int64 `[R, K]`, 1 for the children of node -1. A node's token has the position
-        `num_known_tokens - 1 + depth`.
+    The children of node -1 have 1: a node's token has the position `num_known_tokens - 1 + depth`.
     """
     depths = _with_top(torch.ones_like(parents), 0)
     for jump in _jumps(parents):
@@ -129,13 +124,9 @@ def node_depths(parents: Tensor) -> Tensor:
 
 
 def ancestor_bits(parents: Tensor) -> Tensor:
-    """Returns each node's ancestors, itself included, as bits: bit i is node i.
+    """Returns the ancestors of each of at most 64 nodes, itself included, as bits: bit i is node i.
 
-    Args:
-        parents: Int64 `[R, K]`, K at most 64.
-
-    Returns:
-        Int64 `[R, K]`; with 64 nodes the last one's bit is the sign.
+    Int64 `[R, K]`; the last one's bit is the sign.
     """
     nodes = torch.arange(parents.shape[1], device=parents.device)
     bits = _with_top(torch.ones_like(parents) << nodes, 0)
@@ -145,13 +136,9 @@ def ancestor_bits(parents: Tensor) -> Tensor:
 
 
 def ancestor_matrix(parents: Tensor) -> Tensor:
-    """Returns which nodes lie on the way to each node.
+    """Returns which nodes lie on the way to each node, bool `[R, 1 + K, K]`.
 
-    Args:
-        parents: Int64 `[R, K]`.
-
-    Returns:
-        Bool `[R, 1 + K, K]`: in row 1 + i node i and its ancestors; row 0, of node -1, is empty.
+    In row 1 + i are node i and its ancestors; row 0, of node -1, is empty.
     """
     num_nodes = parents.shape[1]
     itself = torch.eye(1 + num_nodes, dtype=torch.bool, device=parents.device)[:, 1:]
@@ -162,15 +149,7 @@ def ancestor_matrix(parents: Tensor) -> Tensor:
 
 
 def holds_from_top(flags: Tensor, parents: Tensor | None) -> Tensor:
-    """Returns for which nodes a flag holds of the node itself and all its ancestors.
-
-    Args:
-        flags: Bool `[R, K]`.
-        parents: Int64 `[R, K]`, or None for chains.
-
-    Returns:
-        Bool `[R, K]`.
-    """
+    """Returns for which nodes a flag holds of the node itself and all its ancestors, `[R, K]`."""
     if parents is None:
         return flags.cumprod(1).bool()
     held = _with_top(flags, True)
@@ -186,15 +165,7 @@ def sibling_ranks(parents: Tensor) -> Tensor:
 
 
 def nodes_by_depth(chosen: Tensor, depths: Tensor) -> Tensor:
-    """Lists the nodes of a path from the top down.
-
-    Args:
-        chosen: The nodes of the path, bool `[R, K]`.
-        depths: Int64 `[R, K]`.
-
-    Returns:
-        Int64 `[R, K]`: the node of depth 1, of depth 2 and so on, after the last one 0.
-    """
+    """Lists the chosen nodes of a path from the top down, int64 `[R, K]`; after the last one 0."""
     num_rows, num_nodes = chosen.shape
     nodes = torch.arange(num_nodes, device=chosen.device).expand(num_rows, -1)
     path = nodes.new_zeros((num_rows, 1 + num_nodes))
@@ -237,12 +208,7 @@ class Ragged:
 
 
 def lay_out(lengths: torch.Tensor, size: int) -> Ragged:
-    """Lays rows out one after the other.
-
-    Args:
-        lengths: Elements per row, int64 `[num_rows]`.
-        size: At least their sum; what is left over is padding at the end.
-    """
+    """Lays rows out one after the other; what `size` has beyond them is padding at the end."""
     if lengths.device.type == "cpu" and int(lengths.sum()) == size:
         return _lay_out_exactly(lengths)
     ends = lengths.cumsum(0)

@@ -180,9 +180,7 @@ def plan_repeat(plan: Plan, result: StepResult) -> Plan | None:
     """Returns the plan that runs the rows of `plan` once more after `result`.
 
     Each row is one known token and as many drafts as planned; the blocks came with the first run.
-
-    Returns:
-        None if `plan` has been run as often as it may be, or no row can go on.
+    None if `plan` has been run as often as it may be, or no row can go on.
     """
     if plan.repeat >= plan.num_repeats or result.num_live_rows == 0:
         return None

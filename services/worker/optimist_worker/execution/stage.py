@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -204,12 +204,7 @@ class StagedStep:
         return not self.has_pass or self.stage.link.has_verdict
 
     def wait(self) -> FinishedStep:
-        """Moves the state on.
-
-        Raises:
-            StageError: A stage has failed.
-            RuntimeError: PyTorch refuses it.
-        """
+        """Moves the state on; raises StageError if a stage has failed, RuntimeError of PyTorch."""
         with on_device(self.stage.device):
             packed = self._finish()[: self.num_rows].cpu()
         scored = None if self.verdict is None else self.verdict.scored
@@ -219,7 +214,7 @@ class StagedStep:
     def _finish(self) -> torch.Tensor:
         prepared, stage = self.prepared, self.stage
         if prepared is not None and prepared.batch is None:
-            return stage.step.skip(prepared)
+            return stage.step.settle(prepared, None, self.watch)
         reached = self.verdict = self.verdict or stage.wait_for_verdict()
         if reached is None or reached.number != self.number:
             raise GroupError(f"the verdict on pass {self.number} is not there")
@@ -240,7 +235,7 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _move(verdict: Verdict, device: torch.device) -> Verdict:
-    token_ids, num_accepted = verdict.token_ids.to(device), verdict.num_accepted.to(device)
-    path = None if verdict.path is None else verdict.path.to(device)
-    is_stuck = None if verdict.is_stuck is None else verdict.is_stuck.to(device)
-    return Verdict(token_ids, num_accepted, path, verdict.is_sound.to(device), is_stuck)
+    tensors = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+    return Verdict(
+        **{name: each if each is None else each.to(device) for name, each in tensors.items()}
+    )

@@ -17,10 +17,8 @@ from optimist_worker.core.batch.logprobs import (
 )
 from optimist_worker.core.batch.results import (
     Outputs,
-    SettledRows,
     compact,
     count_emitted,
-    keep_rows,
     pack,
     settle_rows,
 )
@@ -118,7 +116,7 @@ class Step:
         """
         prepared = self.prepare(columns, bounds, watch, wanted)
         if prepared.batch is None:
-            return StepTensors(self.skip(prepared), None)
+            return StepTensors(self.settle(prepared, None, watch), None)
         logits = self._model.forward(prepared.batch)
         verdict, scored = self.judge(prepared, logits, masks)
         return StepTensors(self.settle(prepared, verdict, watch), scored)
@@ -188,9 +186,12 @@ class Step:
         return verdict, torch.cat([scored, scored_prompts])
 
     @torch.inference_mode()
-    def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
-        """Moves the state on by a verdict; returns what `results.pack` has packed."""
-        rows, bounds = prepared.rows, prepared.bounds
+    def settle(
+        self, prepared: PreparedStep, verdict: Verdict | None, watch: Stopwatch
+    ) -> torch.Tensor:
+        """Moves the state on by a verdict, None without a pass; returns what `pack` has packed."""
+        rows, bounds, drafts = prepared.rows, prepared.bounds, prepared.proposal.drafts
+        verdict = verdict or nothing(drafts)
         settled = settle_rows(self._table, rows, verdict)
         nodes = torch.full_like(verdict.token_ids, -1)
         if bounds.uses_windows:
@@ -211,14 +212,29 @@ class Step:
                 )
             )
             watch.mark()
-        return self._report(prepared, verdict, settled, nodes)
-
-    @torch.inference_mode()
-    def skip(self, prepared: PreparedStep) -> torch.Tensor:
-        """Returns what `results.pack` has packed of a step whose rows feed no token."""
-        verdict = nothing(prepared.proposal.drafts)
-        nodes = torch.full_like(verdict.token_ids, -1)
-        return self._report(prepared, verdict, keep_rows(prepared.rows), nodes)
+        number = settled.num_emitted
+        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
+        outputs = Outputs(
+            lengths=settled.num_tokens,
+            num_emitted_tokens=number,
+            num_drafted_tokens=drafts.num_tokens * has_emitted,
+            num_accepted_tokens=verdict.num_accepted * has_emitted,
+            draft_sources=drafts.sources * has_emitted,
+            window_nodes=nodes[:, 0],
+            draft_positions=torch.full_like(number, -1)
+            if drafts.positions is None
+            else torch.where(has_emitted, drafts.positions, -1),
+            is_short=rows.is_short,
+            failures=verdict.failures() * rows.emits,
+            has_ended=settled.has_ended,
+            num_window_tokens=self._windows.count_left(rows.slots)
+            if bounds.uses_windows
+            else nothing_left,
+            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
+            token_ids=verdict.token_ids,
+            accepted_nodes=nodes[:, 1:],
+        )
+        return pack(outputs)
 
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
@@ -265,33 +281,6 @@ class Step:
         width = self._read(merged.drafts.num_tokens, merged.drafts.width)
         fed = None if merged.fed is None else merged.fed[:, :width]
         return Proposal(merged.drafts.trim(width), fed)
-
-    def _report(
-        self, prepared: PreparedStep, verdict: Verdict, settled: SettledRows, nodes: torch.Tensor
-    ) -> torch.Tensor:
-        rows, drafts, number = prepared.rows, prepared.proposal.drafts, settled.num_emitted
-        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
-        columns = Outputs(
-            lengths=settled.num_tokens,
-            num_emitted_tokens=number,
-            num_drafted_tokens=drafts.num_tokens * has_emitted,
-            num_accepted_tokens=verdict.num_accepted * has_emitted,
-            draft_sources=drafts.sources * has_emitted,
-            window_nodes=nodes[:, 0],
-            draft_positions=torch.full_like(number, -1)
-            if drafts.positions is None
-            else torch.where(has_emitted, drafts.positions, -1),
-            is_short=rows.is_short,
-            failures=verdict.failures() * rows.emits,
-            has_ended=settled.has_ended,
-            num_window_tokens=self._windows.count_left(rows.slots)
-            if prepared.bounds.uses_windows
-            else nothing_left,
-            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
-            token_ids=verdict.token_ids,
-            accepted_nodes=nodes[:, 1:],
-        )
-        return pack(columns)
 
     def _size(
         self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds

@@ -51,14 +51,8 @@ _PASSES = (
 def compare_kind(name: str, flag: str, config: Any) -> None:
     """Compares a small model of a config's kind with itself in transformers.
 
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        config: The model's.
-
-    Raises:
-        SetupError: It does not compute the same; the message begins with `flag` and says which
-            layer differs.
+    Raises SetupError, which begins with `flag` and says which layer differs, if it does not compute
+    the same.
     """
     where = f"{flag}: {name} ({config.model_type})"
     AttentionInterface.register(NAME, paged_attention)
@@ -104,31 +98,15 @@ def _texts(vocab_size: int) -> torch.Tensor:
 def _batches(layers: list[LayerSpec]) -> list[AttentionBatch]:
     """Returns the batches of both passes, with KV memory of their own."""
     pool = KVPool(layers, 2, _BLOCK_SIZE, torch.float32, torch.device("cpu"))
-    first = _batch(pool, (0, 0), (_FIRST_END, _OTHER_END))
-    second = _batch(pool, (_FIRST_END, _OTHER_END), (_LENGTH + 1, _LENGTH))
+    ends, tables = (_FIRST_END, _OTHER_END), torch.tensor([[0], [1]])
+    first = AttentionBatch.of_rows(pool, (0, 0), ends, tables)
+    second = AttentionBatch.of_rows(pool, ends, (_LENGTH + 1, _LENGTH), tables)
     # The last three tokens of the first row are the tree: one below the other, and one beside.
     drafts = slice(_KNOWN - _FIRST_END, _LENGTH + 1 - _FIRST_END)
     second.tree_starts[0] = second.positions[drafts][2] = _KNOWN
     second.ancestors = torch.zeros_like(second.positions)
     second.ancestors[drafts] = torch.tensor([0b001, 0b011, 0b100])
     return [first, second]
-
-
-def _batch(pool: KVPool, starts: tuple[int, int], ends: tuple[int, int]) -> AttentionBatch:
-    spans = [torch.arange(start, end) for start, end in zip(starts, ends, strict=True)]
-    lengths = [len(span) for span in spans]
-    return AttentionBatch(
-        pool=pool,
-        slot_mapping=torch.cat([row * _BLOCK_SIZE + span for row, span in enumerate(spans)]),
-        query_starts=torch.tensor([0, lengths[0], sum(lengths)]),
-        num_computed_tokens=torch.tensor(starts),
-        tree_starts=torch.tensor(ends),
-        positions=torch.cat(spans),
-        ancestors=None,
-        block_tables=torch.tensor([[0], [1]], dtype=torch.int32),
-        max_num_queries=max(lengths),
-        max_num_keys=max(ends),
-    )
 
 
 class _Outputs:

@@ -70,20 +70,11 @@ def check_fit(
     """Compares weight files with the model's class and both with the memory.
 
     Everything is on the meta device: no weight is read and nothing is allocated. Of weights that
-    their own library unpacks only that knows the shapes.
+    their own library unpacks only that knows the shapes. Without weight files random ones are
+    wanted; `packed` are weights that are unpacked when they are read.
 
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        config: The model's.
-        dtype: To compute in.
-        device: To compute on.
-        has_weights: Whether there are weight files; else random weights are wanted.
-        packed: The weights, if they are unpacked when they are read.
-
-    Raises:
-        SetupError: A weight is missing, left over or has another shape, the class cannot be built,
-            or the weights are more than the memory.
+    Raises SetupError if a weight is missing, left over or has another shape, the class cannot be
+    built, or the weights are more than the memory.
     """
     if quantization(config) is not None:
         return
@@ -147,11 +138,7 @@ def model_source(
 
 @contextmanager
 def built(name: str, flag: str, config: Any) -> Iterator[None]:
-    """Explains why the class of a model cannot be built or loaded, in one line.
-
-    Raises:
-        SetupError: The block raised anything.
-    """
+    """Raises SetupError that explains in one line why a model's class cannot be built or loaded."""
     with explained(f"{flag}: cannot load {name}"):
         try:
             yield

@@ -26,15 +26,10 @@ class GrammarSet:
     """Follows the grammars of all slots. Not thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        """Prepares a vocabulary.
+        """Prepares a vocabulary of the tokenizer's ids; what it lacks of `vocab_size` is refused.
 
-        Args:
-            tokenizer: Of the model; limits that were set for training are taken from it.
-            vocab_size: Of the model's logits; ids that the tokenizer does not have are refused.
-            eos_token_ids: Allowed where the grammar may end.
-
-        Raises:
-            ValueError: The model has no end token, or the tokenizer cannot be used.
+        End tokens are allowed where the grammar may end. Limits that were set for training are
+        taken from the tokenizer. Raises ValueError if there is no end token, or it cannot be used.
         """
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -55,16 +50,10 @@ class GrammarSet:
         return slot in self._matchers
 
     def open(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
-        """Starts a slot's grammar, in place of any before.
+        """Starts a slot's grammar in place of any before; `token_ids` are the output so far.
 
-        Args:
-            slot: Its number.
-            grammar: In llguidance's dialect of Lark.
-            token_ids: Output so far, of a request that was preempted.
-
-        Raises:
-            ValueError: The grammar is wrong, too large or too complex, matches nothing, or is not
-                what the output follows.
+        Raises ValueError if the grammar, in llguidance's dialect of Lark, is wrong, too large or
+        too complex, matches nothing, or is not what the output follows.
         """
         self._matchers.pop(slot, None)
         size = len(grammar.encode("utf-8", "surrogatepass"))
@@ -108,9 +97,8 @@ class GrammarSet:
         After a draft that its grammar refuses nothing is: its parent's mask excludes it. Nor is
         where the grammar meets a limit, see `Matcher.fill`. No grammar is moved on.
 
-        Returns:
-            int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
-            each row in turn the last known token and then its drafts.
+        Returns int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
+        each row in turn the last known token and then its drafts.
         """
         num_nodes = sum(1 + len(row.token_ids) for row in rows)
         masks = np.zeros((num_nodes, len(self._end_only)), np.uint8)
@@ -123,16 +111,7 @@ class GrammarSet:
 
 
 def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:
-    """Loads the tokenizer of a model.
-
-    Args:
-        model: Directory or hub name.
-        vocab_size: See `GrammarSet`.
-        eos_token_ids: See `GrammarSet`.
-
-    Raises:
-        ValueError: There is none, it is damaged, or it does not fit.
-    """
+    """Loads the tokenizer of a model; raises ValueError if there is none that is sound and fits."""
     try:
         tokenizer = load_tokenizer(model, "grammar")
     except SetupError as error:
@@ -141,15 +120,7 @@ def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) 
 
 
 def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Turns bits into booleans on the device of the bits.
-
-    Args:
-        packed: int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i.
-        vocab_size: Number of tokens.
-
-    Returns:
-        bool `[num_nodes, vocab_size]`.
-    """
+    """Turns bits, see `GrammarSet.allowed`, into bool `[num_nodes, vocab_size]` on their device."""
     bits = torch.arange(32, dtype=torch.int32, device=packed.device)
     unpacked = (packed[:, :, None] >> bits) & 1
     return unpacked.reshape(packed.shape[0], -1)[:, :vocab_size].bool()
@@ -162,13 +133,7 @@ class GrammarStep:
     """
 
     def __init__(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> None:
-        """Starts to copy to the host.
-
-        Args:
-            slots: Of the rows, int64 `[num_rows]`.
-            drafts: To be verified.
-            nodes: Which row of logits is after which node, see `VerifyPass`.
-        """
+        """Starts to copy to the host; which logits are after which `nodes` says `VerifyPass`."""
         self.num_logits = nodes.size
         tensors = [slots, nodes.starts, drafts.token_ids]
         if drafts.parents is not None:
@@ -202,12 +167,7 @@ class Masks:
     """
 
     def __init__(self, name: str, model: Model) -> None:
-        """Sets up without any grammar; the tokenizer is read when the first one comes.
-
-        Args:
-            name: Directory of the model.
-            model: The model.
-        """
+        """Sets up without any grammar; the tokenizer in a directory is read when one comes."""
         self._name, self._model = name, model
         self._grammars: GrammarSet | None = None
 

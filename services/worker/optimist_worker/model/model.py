@@ -77,7 +77,7 @@ def load_model(
     Args:
         name: Directory or hub name.
         dtype_name: A floating-point dtype of PyTorch, or `auto`.
-        device_name: `cpu`, `cuda`, `cuda:N`, `auto` or `auto:N`.
+        device_name: See `choose_device`.
         dummy_weights: Makes random weights from config.json instead; the model's name says so.
         tensor_parallel_size: Ranks that share each layer; all of them call this.
         stage: Which part of a pipeline is wanted; None: the whole model.
@@ -97,10 +97,7 @@ def load_model(
     dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
     text_config = config.get_text_config()
     if tensor_parallel_size > 1:
-        size_flag = "--tensor-parallel-size"
-        if flag == "--drafter-model":
-            size_flag = "--drafter-tensor-parallel-size"
-        check_division(name, text_config, tensor_parallel_size, size_flag)
+        check_division(name, text_config, tensor_parallel_size)
     AttentionInterface.register(NAME, paged_attention)
     check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights, packed=packed)
     compare_kind(name, flag, config)
@@ -166,12 +163,7 @@ class FeatureTap:
     """
 
     def __init__(self, module: Any, layers: tuple[int, ...] | None) -> None:
-        """Hooks into a model.
-
-        Args:
-            module: A causal language model of transformers.
-            layers: Decoder layers whose outputs are wanted; None: the last hidden state.
-        """
+        """Hooks into decoder layers of a model of transformers; None: its last hidden state."""
         self._parts: list[torch.Tensor] = []
         base = module.base_model
         # A pass that has failed leaves its features behind.
@@ -183,11 +175,7 @@ class FeatureTap:
             base.layers[number].register_forward_hook(self._note)
 
     def take(self) -> torch.Tensor:
-        """Returns the features of the last pass and forgets them.
-
-        Returns:
-            `[num_tokens, dim]`.
-        """
+        """Returns the features of the last pass, `[num_tokens, dim]`, and forgets them."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 

@@ -144,8 +144,7 @@ class Runner:
     def launch(self, plan: Plan) -> LaunchedPlan:
         """Starts one plan; on a GPU the host does not wait for it.
 
-        Raises:
-            PlanError: The plan admits to a slot that is taken.
+        Raises PlanError if it admits to a slot that is taken.
         """
         executor = self.engine.executor
         executor.prepare(plan)

@@ -62,9 +62,6 @@ def load_worker(settings: WorkerSettings, group: Group | None = None) -> LoadedW
 
     OpenMP has helper threads for each thread that computes. If two do, there are more of them than
     cores, and helpers that wait go to sleep at once: a pass then takes half as long again.
-
-    Raises:
-        SetupError: As `build_runner` does.
     """
 
     def load() -> tuple[Runner, MeasuredCosts]:
@@ -80,15 +77,10 @@ def load_worker(settings: WorkerSettings, group: Group | None = None) -> LoadedW
 
 
 def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner:
-    """Loads the model and takes the KV memory.
+    """Loads the model and takes the KV memory; raises SetupError if either cannot be had.
 
-    Args:
-        settings: The worker's.
-        group: The ranks that hold the model together, all of which call this, and the first of
-            which commands the others; None: it holds it alone.
-
-    Raises:
-        SetupError: Either cannot be had.
+    All ranks of a group, that hold the model together, call this, and the first commands the
+    others.
     """
     bits, dtype = _choose_bits(settings)
     if settings.num_threads:

@@ -237,16 +237,10 @@ def _choose_by_chance(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> 
 def _choose_child(
     drafts: Drafts, probabilities: Tensor, nodes: Candidates, left: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Goes through the children that were drawn by chance.
+    """Goes through the children, drawn by chance, of nodes after which a token is chosen.
 
-    Args:
-        drafts: The drafts.
-        probabilities: Theirs, `[R, K, V]`.
-        nodes: After which a token is chosen.
-        left: The target's distributions, float64 `[n, V]`.
-
-    Returns:
-        What is left of the distributions, and the accepted child's token or -1, int64 `[n]`.
+    `probabilities` are those of all drafts, `[R, K, V]`, and `left` the target's, float64 `[n, V]`.
+    Returns what is left of these, and the accepted child's token or -1, int64 `[n]`.
     """
     children, vocab_size = _children(drafts, nodes), left.shape[-1]
     if drafts.is_certain is not None:

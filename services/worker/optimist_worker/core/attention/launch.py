@@ -61,13 +61,6 @@ def choose_tiling(
     tensor cores. A part writes its result in float32: with 64 pairs that is an eighth of the bytes
     of 512 keys of 128 bfloat16 numbers, which is why higher tiles get larger parts. Products of
     float32 use no tensor cores and hold their operands in registers: small tiles.
-
-    Args:
-        group: Heads that share keys and values.
-        key_dim: Of one head.
-        value_dim: Of one head.
-        itemsize: Bytes of a number.
-        shared_bytes: Shared memory that one program may have.
     """
     is_half = itemsize < 4
     key_bytes = (tile_side(key_dim) + tile_side(value_dim)) * itemsize

@@ -154,12 +154,8 @@ class StepBounds:
 
         The number of tokens is what a pass costs, and rounded by half at most. What belongs to no
         token of a row and to none of its keys ends at once, so longest rows go up to powers of two,
-        and of four.
-
-        Args:
-            max_num_batched_tokens: Most tokens of any pass.
-            widest_cut: The size of the vocabulary, where cuts that no row has cost nothing: all
-                that sample are taken to have them. None where they cost something.
+        and of four. `widest_cut` is the size of the vocabulary where cuts that no row has cost
+        nothing: all that sample are taken to have them. None where they cost something.
         """
         most = max(max_num_batched_tokens, self.num_tokens)
         num_tokens = min(round_up(self.num_tokens), most)
@@ -213,16 +209,7 @@ def find_bounds(
     least_chance: float = 0.0,
     max_drafter_tokens: int | None = None,
 ) -> StepBounds:
-    """Returns the bounds of a step.
-
-    Args:
-        rows: As planned, `[num_rows]`.
-        held: Their slots with the blocks that the plan gives them, `[num_rows]`.
-        block_size: Tokens per block.
-        needs: What the rows' sampling needs.
-        least_chance: See `Plan`.
-        max_drafter_tokens: See `Plan`.
-    """
+    """Returns the bounds of a step; the slots have the blocks that the plan gives them."""
     lengths = [row.num_known_tokens + row.num_draft_tokens for row in rows]
     num_drafts = [row.num_draft_tokens for row in rows]
     capacities = [slot.num_blocks * block_size for slot in held]

@@ -49,8 +49,7 @@ class Checkpoint:
 def read_checkpoint(name: str) -> Checkpoint:
     """Reads a directory with config.json and *.safetensors, or both from the hub; no pickles.
 
-    Raises:
-        SetupError: It is missing, incomplete, damaged, or has pickled weights only.
+    Raises SetupError if it is missing, incomplete, damaged, or has pickled weights only.
     """
     directory = _directory(name)
     files = sorted(directory.glob("*.safetensors"))
@@ -89,12 +88,9 @@ def _read_weights(name: str, files: list[Path]) -> dict[str, torch.Tensor]:
 def fit(
     checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], module: torch.nn.Module
 ) -> None:
-    """Puts weights into a module whose parameters have the same names.
+    """Puts weights into a module whose parameters have the same names, and get their dtype.
 
-    The parameters take the weights' dtype and device.
-
-    Raises:
-        SetupError: A weight is missing, left over, or has another shape than the module's.
+    Raises SetupError if one is missing, left over, or has another shape than the module's.
     """
     wanted = module.state_dict()
     missing = [key for key in wanted if key not in weights]
@@ -118,11 +114,8 @@ def fit(
 def check_target_ids(checkpoint: Checkpoint, ids: torch.Tensor, vocab_size: int, key: str) -> None:
     """Raises SetupError unless a reduced vocabulary has tokens of the target, each once.
 
-    Args:
-        checkpoint: Where they are from.
-        ids: The target's token of each row of the head's output matrix, int64 `[num_known]`.
-        vocab_size: Of the target.
-        key: Of the weight that says them.
+    The ids, from the weight `key`, are the target's token of each row of the head's output matrix,
+    int64 `[num_known]`.
     """
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         raise checkpoint.refuse(f"its {key} names tokens that the target does not have")
@@ -135,10 +128,7 @@ def widen_logits(
 ) -> torch.Tensor:
     """Returns logits over the target's tokens, `[..., vocab_size]`: -inf for those not known.
 
-    Args:
-        known: Of the tokens that a head knows, `[..., num_known]`.
-        target_ids: The target's token of each, int64 `[num_known]`; None: all, in order.
-        vocab_size: Of the target.
+    Of those known, `[..., num_known]`, `target_ids` are the target's tokens; None: all, in order.
     """
     if target_ids is None:
         return known
