@@ -186,14 +186,13 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
         worker, settings, num_steps = self._make_worker(), self._settings, 0
         while True:
             waited_from = time.perf_counter_ns()
-            repeats = plans.empty() and worker.can_repeat
-            plan = None if repeats else plans.get()
-            if plan is None and not repeats:
+            plan = plans.get()
+            if plan is None:
                 send(None)
                 return
             started = time.perf_counter_ns()
             try:
-                response = worker.repeat() if plan is None else worker.execute(plan)
+                response = worker.execute(plan)
             except PlanError as error:
                 send(error)
                 return

@@ -85,7 +85,6 @@ FAULTS: list[tuple[str, list[Node], list[float]]] = [
     ("values: 1 of 2", CHAIN, [0.5]),
 ]
 """What a window is refused for, its nodes and values."""
-UP_TO_3 = st.integers(1, 3)
 SIZES = st.fixed_dictionaries(
     {
         "block_size": st.sampled_from([1, 2, 3, 4, 5, 16]),
@@ -108,7 +107,7 @@ OPTIONS = st.fixed_dictionaries(
     }
 )
 DEPTHS = st.one_of(
-    st.fixed_dictionaries(dict.fromkeys(("max_plans_in_flight", "multi_step_count"), UP_TO_3)),
+    st.fixed_dictionaries({"max_plans_in_flight": st.integers(1, 3)}),
     st.fixed_dictionaries({"num_pipeline_stages": st.integers(2, 3)}),
 )
 VALUES = st.fixed_dictionaries(
@@ -164,7 +163,7 @@ class DrivenWorker(Worker):
     @property
     def in_flight(self) -> list[list[int]]:
         """Slots of the plans without a result."""
-        first = [result.slots for result, *_ in self.results if result.repeat == 0]
+        first = [result.slots for result, *_ in self.results]
         return [from_bytes(each).tolist() for each in (*(plan.slots for plan in self.sent), *first)]
 
 
@@ -623,12 +622,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     def execute_at(self, worker: DrivenWorker) -> None:
         self.run_worker(worker, lambda: worker.fake.execute(worker.sent.pop(0)))
 
-    @can(lambda worker: worker.fake.can_repeat)
-    @rule(number=NUMBERS)
-    def repeat(self, number: int) -> None:
-        worker = self.choose(number, lambda worker: worker.fake.can_repeat)
-        self.run_worker(worker, worker.fake.repeat)
-
     def run_worker(self, worker: DrivenWorker, run: Callable[[], Any]) -> None:
         """Lets a worker run a plan; notes what it drafted of windows, which it must have."""
         worker.fake.drafted.clear()
@@ -666,8 +659,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if is_alive and not any(error.slot == slot for error in result.errors):
             self.spoilt.add(request_id)
         self.receive_from(worker)
-        if result.repeat == 0:
-            assert request_id not in self.spoilt or request_id not in self.live
+        assert request_id not in self.spoilt or request_id not in self.live
         self.spoilt.discard(request_id)
 
     def receive_from(self, worker: DrivenWorker) -> None:
@@ -685,15 +677,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.refuse(worker, data.draw(st.sampled_from(worker.settled)))
 
     @can(lambda worker: bool(worker.results))
-    @rule(number=NUMBERS, sequence=st.integers(-2, 1), repeat=st.integers(0, 3))
-    def receive_in_disorder(self, number: int, sequence: int, repeat: int) -> None:
-        """A result says that it is another run's."""
+    @rule(number=NUMBERS, sequence=st.sampled_from([-2, -1, 1]))
+    def receive_in_disorder(self, number: int, sequence: int) -> None:
+        """A result says that it is another plan's."""
         worker = self.choose(number, lambda worker: bool(worker.results))
         result = worker_pb2.ExecuteResponse()
         result.CopyFrom(worker.results[0][0])
-        result.sequence, result.repeat = result.sequence + sequence, repeat
-        if result != worker.results[0][0]:
-            self.refuse(worker, result)
+        result.sequence += sequence
+        self.refuse(worker, result)
 
     def refuse(self, worker: DrivenWorker, result: worker_pb2.ExecuteResponse) -> None:
         """Lets a result come that is not the next one."""
@@ -808,7 +799,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not in_flight
             assert self.mode is PauseMode.KEEP or self.dispatcher.num_running == 0
         elif self.mode is PauseMode.KEEP:
-            assert in_flight or any(each.results or each.fake.can_repeat for each in self.workers)
+            assert in_flight or any(each.results for each in self.workers)
 
     def check_gains(self, worker: DrivenWorker) -> None:
         table = worker.scheduler._state.table

@@ -47,10 +47,7 @@ async def test_predictions_change_no_text_and_right_ones_save_passes(
     await client.ask(predict(9))
     await until(lambda: len(proposer.closed) == 7)
     assert client.tokens[9] == truth(PROMPT)
-    # Before the first window comes, a worker may run its first plan nine times; the last token of
-    # all has no draft, and so has the one that follows the window's.
-    least = 20 - 9 - 2 if "multi_step_count" in MODES[mode] else 14
-    assert client.finished[9].accepted_prediction_tokens >= least
+    assert client.finished[9].accepted_prediction_tokens >= 14
     assert client.finished[9].rejected_prediction_tokens == 0
 
 

@@ -50,7 +50,6 @@ def test_each_part_of_a_result_is_read() -> None:
     columns += ("draft_positions",)
     numbers: tuple[str, ...] = (
         "sequence",
-        "repeat",
         "num_tokens",
         "step_ns",
         "idle_ns",

@@ -81,8 +81,6 @@ def test_the_worker_tells_its_pipeline_stages_unless_they_are_set(
 
 
 def test_stages_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(ValueError, match="with which --multi-step-count must be 1, not 4"):
-        describe({"multi_step_count": 4}, num_pipeline_stages=2)
     with pytest.raises(ValueError, match="it says num_pipeline_stages is 17"):
         describe(num_pipeline_stages=17)
 

@@ -21,7 +21,7 @@ from optimist_worker.core.batch.results import (
     unpack,
 )
 from optimist_worker.core.batch.slot_table import FittedRows
-from optimist_worker.core.plan import PlannedRow, plan_repeat
+from optimist_worker.core.plan import PlannedRow
 from tests.worker.step import plan_rows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 
@@ -155,7 +155,7 @@ OUTPUTS = outputs(
 )
 
 
-PLAN = plan_rows(8, ROWS, num_repeats=3)
+PLAN = plan_rows(8, ROWS)
 
 
 def test_results_are_in_the_order_of_the_plan() -> None:
@@ -174,19 +174,12 @@ def test_results_are_in_the_order_of_the_plan() -> None:
     }
     for name, column in spread.items():
         assert getattr(result, name).tolist() == column, name
-    # Slot 0 has ended and slot 1 has failed.
-    numbers = (result.sequence, result.repeat, result.draft_ns, result.num_tokens)
-    assert (*numbers, result.num_live_rows) == (8, 0, 55, 12, 2)
+    assert (result.sequence, result.draft_ns, result.num_tokens) == (8, 55, 12)
     assert result.errors == {1: "why"}
-    again = plan_repeat(PLAN, result)
-    assert again is not None
-    assert (again.sequence, again.repeat) == (8, 1)
-    assert [row[:3] for row in again.rows()] == [(4, 1, 3), (1, 0, 3), (3, 1, 3), (0, 1, 3)]
 
 
 def test_rows_that_failed_on_the_device_cannot_go_on() -> None:
     result = collect_result(PLAN, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
-    assert result.num_live_rows == 1
     assert result.lengths.tolist() == [12, 0, 7, 30]
 
 

@@ -20,7 +20,7 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
-from tests.worker.call import PROMPT, first_plan, plan, read, serve, serve_port, until
+from tests.worker.call import first_plan, plan, read, serve, serve_port, until
 from tests.worker.drafters.drafting import drafting_runner, save_blurred
 from tests.worker.failing_rows import check_failing_rows
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
@@ -97,15 +97,6 @@ async def test_texts_are_those_of_one_process_though_plans_overlap(
     assert (num_overlapped > 20) == (num_groups > 1)
     assert lockstep.num_accepted > 20
     assert DraftSource.NGRAM in lockstep.draft_sources
-
-
-# Stages have other plans to go on with.
-@pytest.mark.parametrize("worker", ["ranks"], indirect=True)
-async def test_plans_run_again_by_themselves(lockstep: Lockstep) -> None:
-    await lockstep.send(first_plan(0, 0, num_repeats=3))
-    answers = [await lockstep.read() for _ in range(4)]
-    assert [answer.repeat for answer in answers] == [0, 1, 2, 3]
-    assert from_bytes(answers[3].lengths).tolist() == [len(PROMPT) + 4]
 
 
 async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> None:

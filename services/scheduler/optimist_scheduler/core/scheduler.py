@@ -116,7 +116,7 @@ class Scheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether a pause is in force and nothing runs any more."""
-        if self._pause is None or self._state.in_flight or self._state.may_repeat:
+        if self._pause is None or self._state.in_flight:
             return False
         return self._pause is PauseMode.KEEP or self.num_running == 0
 

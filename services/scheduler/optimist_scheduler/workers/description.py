@@ -103,11 +103,6 @@ def _num_stages(message: worker_pb2.DescribeResponse, settings: SchedulerSetting
     num_stages = max(message.num_pipeline_stages, 1)
     if num_stages > MAX_PIPELINE_STAGES:
         raise ValueError(f"it says num_pipeline_stages is {num_stages}")
-    if num_stages > 1 and settings.multi_step_count > 1:
-        raise ValueError(
-            f"it has {num_stages} pipeline stages, with which --multi-step-count must be 1, "
-            f"not {settings.multi_step_count}"
-        )
     return num_stages
 
 

@@ -88,7 +88,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         try:
             while (response := await stream.next_answer()) is not None:
                 yield response
-                stream.sent(response)
+                stream.sent()
             await work
             stream.raise_read_error()
             if stream.replaced:

@@ -244,9 +244,7 @@ class SchedulerStats:
 
     num_plans: int = 0
     num_results: int = 0
-    """Results that were settled, repeats included."""
-    num_repeats: int = 0
-    """Results of repeated runs of a plan."""
+    """Results that were settled."""
     num_prescheduled: int = 0
     """Decisions that were computed ahead of a result and kept."""
     num_preschedule_hits: int = 0

@@ -35,9 +35,6 @@ class SchedulingOptions(BaseModel):
     enable_optimistic_scheduling: bool = Field(
         True, description="decide the next step while the worker computes"
     )
-    multi_step_count: int = Field(
-        1, ge=1, le=64, description="how often the worker may run a plan while no newer one came"
-    )
     num_pipeline_stages: int = Field(
         0,
         ge=0,
@@ -68,15 +65,6 @@ class SchedulingOptions(BaseModel):
         le=86_400,
         description="longest time that a request may probably wait for its turn; 0: any",
     )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.num_pipeline_stages > 1 and self.multi_step_count > 1:
-            raise ValueError(
-                "multi_step_count: must be 1 with several pipeline stages, "
-                f"not {self.multi_step_count}"
-            )
-        return self
 
 
 class EngineConfig(SchedulingOptions):
@@ -135,11 +123,6 @@ class EngineConfig(SchedulingOptions):
                 f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
                 f"the worker's drafter to {asked}"
             )
-
-    @property
-    def num_repeats(self) -> int:
-        """How often the worker may run a plan again."""
-        return self.multi_step_count - 1
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -76,8 +76,6 @@ class Plan:
     """New KV blocks per row."""
     new_blocks: Int32Array
     """Their ids, row after row [sum(num_new_blocks)]."""
-    num_repeats: int
-    """How often the worker may run the rows again while no newer plan has arrived."""
     generations: Int32Array
     """Which use of its slot each row was [num_rows]."""
     least_chance: float
@@ -88,13 +86,11 @@ class Plan:
     """Whether plans were in flight before this one."""
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    num_runs: int = 0
-    """Results that were settled."""
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What one run of a plan did; rows in the plan's order."""
+    """What a plan did; rows in the plan's order."""
 
     sequence: int
     slots: Int32Array
@@ -118,8 +114,6 @@ class StepResult:
     not looked up there [num_rows]; empty if there is no such row."""
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
-    repeat: int = 0
-    """Which run of the plan; 0 is the first."""
     num_tokens: int = 0
     """Tokens that the pass was fed."""
     step_ns: int = 0

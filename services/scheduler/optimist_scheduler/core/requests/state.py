@@ -83,8 +83,6 @@ class SchedulerState:
         """Running slots whose window the worker does not have, in order."""
         self.in_flight: deque[Plan] = deque()
         """Plans without a result, the oldest first."""
-        self.leased: Plan | None = None
-        """The plan whose result came last, if the worker may still run it again."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
         self.fenced: dict[int, None] = {}
@@ -358,20 +356,6 @@ class SchedulerState:
         """Lets requests that were overtaken for too long go first."""
         self.stats.num_starved += self.waiting.promote(now, self.config.starvation_seconds)
 
-    @property
-    def repeatable(self) -> Plan | None:
-        """The plan that has a result and of which the worker may still run a repeat."""
-        step = self.leased
-        return step if step is not None and step.num_runs <= step.num_repeats else None
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether the worker may still run a plan again that has a result."""
-        if (step := self.repeatable) is None:
-            return False
-        is_held = self.table.generation[step.slots] == step.generations
-        return bool((is_held & (self.table.status[step.slots] != SlotStatus.ENDED)).any())
-
     def take_all(self) -> list[Request]:
         """Returns all requests that are not over, without slots, the most urgent first.
 
@@ -384,7 +368,7 @@ class SchedulerState:
                 continue
             self.accounts.close(slot, table.request(slot))
             length, generation = int(table.num_tokens[slot]), int(table.generation[slot])
-            assumed = length + table.num_output_placeholders[slot] + table.num_lease_tokens[slot]
+            assumed = length + table.num_output_placeholders[slot]
             request = table.release(slot)
             if (slot, generation) in at_work:
                 request.suspicion.note_loss(length, int(assumed), is_alone=len(at_work) == 1)
@@ -396,11 +380,10 @@ class SchedulerState:
         return sorted(requests, key=lambda request: request.order)
 
     def _find_rows_at_work(self) -> set[tuple[int, int]]:
-        """Returns slots and generations of what the worker may be at work on, repeats included."""
+        """Returns slots and generations of what the worker may be at work on."""
         return {
             row
-            for step in (*self.in_flight, self.repeatable)
-            if step is not None
+            for step in self.in_flight
             for row in zip(step.slots.tolist(), step.generations.tolist(), strict=True)
         }
 

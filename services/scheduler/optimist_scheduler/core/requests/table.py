@@ -149,8 +149,6 @@ class Counters:
 class Rows(Counters):
     """Columns that schedules are made from, of some slots [num_rows]."""
 
-    num_lease_tokens: Int32Array
-    """Tokens that repeats of plans could still add."""
     draft_width: Int32Array
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array

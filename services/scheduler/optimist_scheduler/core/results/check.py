@@ -33,15 +33,14 @@ WRONG = "the worker's result is wrong: "
 
 
 def find_step(state: SchedulerState, result: StepResult) -> Plan:
-    """Returns the plan that a result is of: the oldest in flight, or one that was run again.
+    """Returns the plan that a result is of: the oldest in flight.
 
     Raises:
         ResultError: It is not the next one. A stream brings all results, each once and in order.
     """
-    step = state.repeatable if result.repeat else next(iter(state.in_flight), None)
-    got = result.sequence, result.repeat
-    if step is None or got != (step.sequence, step.num_runs):
-        raise ResultError(f"sequence, repeat: {got} is not the next one")
+    step = next(iter(state.in_flight), None)
+    if step is None or result.sequence != step.sequence:
+        raise ResultError(f"sequence: {result.sequence} is not the next one")
     return step
 
 
@@ -85,9 +84,9 @@ def _is_plainly_right(
 ) -> bool:
     """Returns whether what is compiled finds no fault, as in most results.
 
-    It says nothing of repeats, of errors and of drafts from elsewhere than windows.
+    It says nothing of errors and of drafts from elsewhere than windows.
     """
-    if not IS_COMPILED or result.repeat or result.errors:
+    if not IS_COMPILED or result.errors:
         return False
     return fits_plan(
         step.slots,
@@ -136,10 +135,9 @@ def find_wrong_rows(
     """
     emitted, accepted = result.num_emitted_tokens, result.num_accepted_tokens
     ends = rows.num_tokens + emitted
-    emits = np.ones_like(step.emits) if result.repeat else step.emits
     wrong = _find_wrong_drafts(step, result)
     wrong |= _find_wrong_sources(state.config.drafter, result)
-    is_off = (emitted != emits * (1 + accepted)) & (alive | (emitted != 0))
+    is_off = (emitted != step.emits * (1 + accepted)) & (alive | (emitted != 0))
     wrong["num_emitted_tokens: not one more than accepted where the row emits"] = is_off
     is_off = alive & ((result.lengths != ends) | (ends > rows.max_length))
     wrong["lengths: not the known length and what was emitted, or too long"] = is_off

@@ -120,8 +120,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     new_blocks = state.blocks.allocate(slots, num_new)
     state.num_plans += 1
     state.stats.num_plans += 1
-    num_repeats = decision.rows.num_repeats
-    emits = _advance(state, slots, known, drafts, num_repeats)
+    emits = _advance(state, slots, known, drafts)
     released, state.released_slots = state.released_slots, []
     plan = Plan(
         state.num_plans,
@@ -133,7 +132,6 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         drafts,
         num_new,
         new_blocks,
-        num_repeats,
         state.table.generation.take(slots),
         _find_least_chance(state, known, drafts),
         _find_most_of_drafter(state, slots, len(decision.admitted)),
@@ -182,11 +180,7 @@ def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Ar
 
 
 def _advance(
-    state: SchedulerState,
-    slots: SlotArray,
-    known: Int32Array,
-    drafts: Int32Array,
-    num_repeats: int,
+    state: SchedulerState, slots: SlotArray, known: Int32Array, drafts: Int32Array
 ) -> Int32Array:
     """Moves the counters by all that was planned; returns which rows emit, see `Plan.emits`."""
     table = state.table
@@ -199,8 +193,6 @@ def _advance(
     table.num_plans_in_flight[slots] = rows.num_plans_in_flight + 1
     table.num_emits_in_flight[slots] = rows.num_emits_in_flight + emits
     table.num_output_placeholders[slots] = placeholders + emits * (1 + drafts)
-    if num_repeats:
-        table.num_lease_tokens[slots] += num_repeats * (1 + drafts)
     return emits
 
 

@@ -74,8 +74,6 @@ def decide(
 ) -> ScheduleDecision:
     """Returns the decision that rows and admissions make; rows that do not run are left out."""
     rows = rows.drop_idle()
-    if admitted:
-        rows.num_repeats = 0
     versions = view.table.version.take(rows.slots)
     return ScheduleDecision(preempted, rows, versions, admitted, view.queue_version)
 
@@ -117,7 +115,6 @@ def repair(
     again = stale[view.table.status[stale] == SlotStatus.RUNNING]
     if len(stale):
         rows = rows.select(stays)
-    rows.num_repeats = 0
     budget = view.config.max_num_batched_tokens - rows.num_tokens
     num_free = view.blocks.num_free - rows.num_blocks
     candidates = find_candidates(view)

@@ -42,8 +42,6 @@ class PlannedRows:
     """Tokens of all rows, drafts included."""
     num_blocks: int
     """New blocks of all rows."""
-    num_repeats: int = 0
-    """How often all rows may run again."""
     is_short: bool = False
     """Whether rows do not run because the free blocks do not hold them."""
     shares: Sequence[int] = ()
@@ -61,7 +59,6 @@ class PlannedRows:
             self.num_new_blocks.take(runs),
             self.num_tokens,
             self.num_blocks,
-            self.num_repeats,
             self.is_short,
         )
 
@@ -71,9 +68,7 @@ class PlannedRows:
         drafts, num_new = self.num_draft_tokens[chosen], self.num_new_blocks[chosen]
         num_tokens = int(np.add.reduce(known + drafts))
         num_blocks = int(np.add.reduce(num_new))
-        return PlannedRows(
-            slots, known, drafts, num_new, num_tokens, num_blocks, self.num_repeats, self.is_short
-        )
+        return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, self.is_short)
 
 
 def plan_rows(
@@ -94,22 +89,11 @@ def plan_rows(
     """
     rows = view.table.gather(slots)
     known, drafts, num_tokens, shares = _share_budget(view, slots, rows, budget, candidates)
-    num_repeats = 0
-    if view.config.num_repeats and not view.waiting:
-        emits = known == rows.num_tokens + rows.num_output_placeholders - rows.num_computed_tokens
-        num_repeats = view.config.num_repeats if (emits | (known == 0)).all() else 0
     end = rows.num_computed_tokens + known
-    if view.config.num_repeats:
-        end += rows.num_lease_tokens
-    worst = end + drafts
-    if num_repeats:
-        worst += num_repeats * (1 + drafts) * (known > 0)
-    num_new = _lacking_blocks(view, slots, rows, worst)
+    num_new = _lacking_blocks(view, slots, rows, end + drafts)
     num_blocks = int(np.add.reduce(num_new))
     if num_blocks <= num_free:
-        return PlannedRows(
-            slots, known, drafts, num_new, num_tokens, num_blocks, num_repeats, shares=shares
-        )
+        return PlannedRows(slots, known, drafts, num_new, num_tokens, num_blocks, shares=shares)
     num_new = _lacking_blocks(view, slots, rows, end)
     num_free -= int(num_new.sum())
     if num_free < 0:
@@ -139,8 +123,7 @@ def _need_of_known_tokens(view: ScheduleView, slots: SlotArray) -> tuple[Int32Ar
     """Returns the known tokens of each slot, and the blocks that it lacks to hold them."""
     rows = view.table.gather(slots)
     known, *_ = _share_budget(view, slots, rows, view.config.max_num_batched_tokens, ())
-    end = rows.num_computed_tokens + rows.num_lease_tokens + known
-    return known, _lacking_blocks(view, slots, rows, end)
+    return known, _lacking_blocks(view, slots, rows, rows.num_computed_tokens + known)
 
 
 def _share_budget(

@@ -190,10 +190,8 @@ def collect_result(
         for row, slot in enumerate(plan.slots.tolist()):
             columns[0, row] += lengths.get(slot, 0)
     spread: Outputs[Int32Column] = Outputs._make([*columns, *outputs[-2:]])
-    has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
     return StepResult(
         sequence=plan.sequence,
-        repeat=plan.repeat,
         slots=plan.slots,
         lengths=spread.lengths,
         num_emitted_tokens=spread.num_emitted_tokens,
@@ -206,7 +204,6 @@ def collect_result(
         accepted_nodes=spread.accepted_nodes,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
-        num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
         draft_ns=draft_ns,
         logprobs=[row for row in logprobs if row.slot not in errors],
     )
