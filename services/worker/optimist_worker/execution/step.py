@@ -226,7 +226,6 @@ class Step:
             else torch.where(has_emitted, drafts.positions, -1),
             is_short=rows.is_short,
             failures=verdict.failures() * rows.emits,
-            has_ended=settled.has_ended,
             num_window_tokens=self._windows.count_left(rows.slots)
             if bounds.uses_windows
             else nothing_left,

@@ -245,9 +245,6 @@ class Runner:
         rows: list[PlannedRow] = []
         for planned in launched.plan.rows():
             held = self._slots.get(planned.slot)
-            if planned.num_known_tokens == 0:
-                # It has failed in an earlier run of this plan.
-                continue
             if held is None:
                 launched.errors[planned.slot] = f"slot {planned.slot} holds no request"
             elif held.error is not None:

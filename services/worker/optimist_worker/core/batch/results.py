@@ -24,8 +24,6 @@ class SettledRows:
     """New tokens: none in the middle of a prompt, and none of a row that is not sound."""
     num_tokens: torch.Tensor
     """Prompt and verified output."""
-    has_ended: torch.Tensor
-    """1 once a stop token or `max_length` was reached."""
 
 
 def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> SettledRows:
@@ -53,7 +51,7 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     # A row that has emitted nothing was not asked whether it has ended.
     ended = before.has_ended | (is_last & (number > 0))
     table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
-    return SettledRows(number, length, ended)
+    return SettledRows(number, length)
 
 
 def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
@@ -118,7 +116,6 @@ class Outputs(NamedTuple, Generic[Column]):
     """1 where the blocks did not hold the known tokens."""
     failures: Column
     """Why rows that should have emitted did not, a `RowFailure`."""
-    has_ended: Column
     num_window_tokens: Column
     """Nodes that the window has left to draft."""
     num_fed_tokens: Column

@@ -37,9 +37,6 @@ class SlotColumns(NamedTuple):
     """Tokens that the slot's blocks hold."""
 
 
-_COLUMNS = {name: index for index, name in enumerate(SlotColumns._fields)}
-
-
 class SlotTable:
     """One row per slot and one more, which padding names; the truth every plan is relative to.
 
@@ -145,14 +142,9 @@ class SlotTable:
         return SlotColumns(*self.columns.index_select(1, slots))
 
     def store(self, slots: torch.Tensor, **columns: torch.Tensor) -> None:
-        """Writes columns of some slots, in their order and without a gap.
-
-        Padding may name the last row several times.
-        """
-        names = [_COLUMNS[name] for name in columns]
-        first, last = names[0], names[-1] + 1
-        if names != list(range(first, last)):
-            raise ValueError(f"columns must be neighbours: {list(columns)}")
+        """Writes neighbouring columns of some slots; padding may name the last several times."""
+        first = SlotColumns._fields.index(next(iter(columns)))
+        last = first + len(columns)
         self.columns[first:last].index_copy_(1, slots, torch.stack(list(columns.values())))
 
     def read_tokens(self, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
