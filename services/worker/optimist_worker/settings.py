@@ -131,11 +131,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="port where these processes find each other; 0 takes a free one on one machine "
         "and 29500 between pods",
     )
-    stage_trace: str = Field(
-        "",
-        description="directory where each pipeline stage notes when it computed which pass; empty "
-        "notes nothing",
-    )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
     trace_passes: bool = Field(False, description="whether each pass of a traced request is a span")
     hang_seconds: float = Field(

@@ -18,7 +18,6 @@ from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import (
     StageMasks,
     StagePass,
-    StageTrace,
     StageVerdict,
     read_verdict,
 )
@@ -49,14 +48,13 @@ class Stage(Executor):
         step: Step,
         masks: Masks,
         link: StageLink,
-        trace: StageTrace,
     ) -> None:
         """Takes its position among the stages; those that choose no tokens follow no grammar."""
         super().__init__(model.device, masks if cut.position.is_last else StageMasks(masks))
         self.position, self.link = cut.position, link
         self.num_stages = cut.position.num_stages
         self.most_plans = self.num_stages + _SPARE_PLANS
-        self.step, self._model, self._trace = step, model, trace
+        self.step, self._model = step, model
         self._pass = StagePass(model, cut)
         self._num_passes = 0
         if cut.position.is_first:
@@ -106,10 +104,9 @@ class Stage(Executor):
                     f"{len(prepared.batch.input_ids)} here"
                 )
             try:
-                with self._trace.note(number):
-                    output = self._pass.run(prepared.batch, hidden)
-                    if self.position.is_last:
-                        judged = self.step.judge(prepared, output, self.masks)
+                output = self._pass.run(prepared.batch, hidden)
+                if self.position.is_last:
+                    judged = self.step.judge(prepared, output, self.masks)
             except Exception as error:
                 output, failure = None, self._explain(error)
         if not self.position.is_last:

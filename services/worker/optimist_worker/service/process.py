@@ -28,7 +28,6 @@ from optimist_worker.execution.executor import Executor, LocalExecutor
 from optimist_worker.execution.group import Group
 from optimist_worker.execution.stage import FirstStage, Stage
 from optimist_worker.execution.stage_link import StageLink
-from optimist_worker.execution.stage_pass import StageTrace
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import fuse
@@ -181,8 +180,7 @@ def _build_engine(
         executor = LocalExecutor(step, masks, model.device, uses_graphs=settings.cuda_graphs)
     elif link is not None and model.cut is not None:
         kind = FirstStage if group.ranks.is_leader else Stage
-        trace = StageTrace(settings.stage_trace, group.ranks.stage)
-        executor = kind(model, model.cut, step, masks, link, trace)
+        executor = kind(model, model.cut, step, masks, link)
     elif group.ranks.is_leader:
         executor = LeadingRank(step, masks, model.device, group)
     else:
