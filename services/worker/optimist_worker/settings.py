@@ -10,20 +10,6 @@ from optimist_common.network.endpoints import is_loopback
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
 
-_NETWORKS = ("draft_model", "medusa", "eagle")
-_NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {
-    "drafter_model": ("drafter", _NETWORKS),
-    "drafter_bits": ("drafter", ("quantised",)),
-    "drafter_tokens": ("drafter", ("ngram", "quantised", *_NETWORKS)),
-    "drafter_tree": ("drafter", ("quantised", *_NETWORKS)),
-    "drafter_depth": ("drafter_tree", ("fixed", "dynamic")),
-    "drafter_width": ("drafter_tree", ("fixed", "dynamic")),
-    "drafter_kv": ("drafter", ("draft_model",)),
-    "kv_memory_mib": ("num_kv_blocks", (0,)),
-    "gpu_memory_utilization": ("kv_memory_mib", (0,)),
-}
-"""Settings without an effect unless another one has one of some values."""
-
 
 class WorkerSettings(NetworkSettings, ObservedSettings):
     """Holds weights and KV memory, and runs the plans of one scheduler."""
@@ -145,16 +131,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     def num_drafter_tokens(self) -> int:
         """Most drafts of a request and pass."""
         return self.drafter_tokens or (MOST_DRAFTS if self.drafter == "ngram" else 5)
-
-    def find_unused(self) -> list[str]:
-        """Returns which settings were given that have no effect, one sentence each."""
-        unused: list[str] = []
-        for name, (other, values) in _NEEDED.items():
-            value, decisive = getattr(self, name), getattr(self, other)
-            is_given = value != type(self).model_fields[name].default
-            if is_given and decisive not in values:
-                unused.append(f"{name}={value} has no effect with {other}={decisive}")
-        return unused
 
 
 def check_ranks(settings: WorkerSettings, master_host: str) -> None:

@@ -3,13 +3,11 @@
 Nothing here imports torch, so that a file that is not whole is refused at once.
 """
 
-import fcntl
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
@@ -134,31 +132,18 @@ def join(file: GgufFile, path: Path) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yields an empty directory beside `path` that is renamed to it at the end.
+    """Yields an empty directory that is renamed to `path` at the end, or removed after an error.
 
-    After an exception it is removed. What a killed process left is removed by the next one, and a
-    lock on the directory keeps two processes apart: a SetupError says so, or that `path` exists.
+    Raises SetupError if `path` exists, OSError if it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    require_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial.mkdir(exist_ok=True)
-    handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SetupError(f"another process is making {path}; wait for it") from None
-        try:
-            require_new(path)
-            for entry in partial.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            yield partial
-            partial.rename(path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(handle)
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
+        partial = Path(beside, path.name)
+        partial.mkdir()
+        yield partial
+        require_new(path)
+        partial.rename(path)
 
 
 def require_new(path: Path) -> None:

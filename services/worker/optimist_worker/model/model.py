@@ -12,7 +12,7 @@ from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, page
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.model.comparison import compare_kind
 from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
-from optimist_worker.model.fit import check_fit, check_packages
+from optimist_worker.model.fit import check_fit
 from optimist_worker.model.loading import (
     choose_dtype,
     load_config,
@@ -92,7 +92,6 @@ def load_model(
     device = take_device(device_name)
     config = load_config(name, flag)
     packed = open_packed(name, flag, config, device, has_weights=not dummy_weights)
-    check_packages(name, flag, config, device)
     has_kernels = kernels and tensor_parallel_size == 1
     dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
     text_config = config.get_text_config()
