@@ -33,7 +33,6 @@ def test_kinds_on_the_attention_interface_have_the_text_of_transformers(name: st
     ("name", "reason"),
     [
         ("diffllama", "layer 0 gives something else"),
-        ("doge", "layer 0 gives something else"),
         ("qwen2_moe with a window", "layer 0 gives something else"),
         ("phimoe with a window", "layer 0 gives something else"),
         ("falcon", "does not use the attention interface"),
