@@ -1,3 +1,5 @@
+"""A slot has the parameters of its request, and the host knows what a step needs of them."""
+
 import numpy as np
 import torch
 

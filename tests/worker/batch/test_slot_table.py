@@ -1,3 +1,5 @@
+"""A slot keeps nothing of its last holder, and plans are fitted to its state."""
+
 import pytest
 import torch
 from hypothesis import given

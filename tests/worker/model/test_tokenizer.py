@@ -1,3 +1,5 @@
+"""A draft model whose token ids mean something else is refused."""
+
 import json
 import logging
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""What passes and drafts are timed at start is what they take, whatever disturbs them."""
+
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, pairwise, repeat
