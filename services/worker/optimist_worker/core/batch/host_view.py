@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.batch.slot_table import MOST_LATE_TOKENS
 from optimist_worker.core.plan import Admission, PlannedRow
@@ -61,6 +62,9 @@ def _find_length_fault(admission: Admission, max_model_len: int) -> str | None:
     return None
 
 
+_PLAIN = SamplingParams()
+
+
 @dataclass(slots=True)
 class HeldSlot:
     """One admitted request."""
@@ -83,12 +87,8 @@ class HeldSlot:
     has_grammar: bool = False
     min_length: int = 0
     """Length below which no stop token may be chosen; 0 if it is known to be reached."""
-    wants_logprobs: bool = False
-    """Whether any log-probabilities of its tokens are wanted."""
-    num_logprobs: int | None = None
-    """How many of the likeliest tokens are reported beside each new one; None: nothing is."""
-    num_prompt_logprobs: int | None = None
-    """The same for the tokens of the prompt."""
+    sampling: SamplingParams = _PLAIN
+    """Says which log-probabilities are wanted."""
     num_prompt_tokens: int = 0
     num_fed_tokens: int = 0
     """Of a request that wants log-probabilities: known tokens that steps were given, and those
@@ -105,9 +105,7 @@ def hold(admission: Admission, error: str | None, block_size: int) -> HeldSlot:
         num_unseen=len(admission.token_ids),
         has_grammar=bool(admission.sampling.grammar),
         min_length=admission.min_length if admission.min_length > len(admission.token_ids) else 0,
-        wants_logprobs=admission.sampling.wants_logprobs,
-        num_logprobs=admission.sampling.num_logprobs,
-        num_prompt_logprobs=admission.sampling.num_prompt_logprobs,
+        sampling=admission.sampling,
         num_prompt_tokens=admission.num_prompt_tokens,
         num_fed_tokens=len(admission.cached_blocks) * block_size,
     )

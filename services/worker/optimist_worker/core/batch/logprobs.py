@@ -158,16 +158,17 @@ def find_wanted(rows: Sequence[PlannedRow], held: Sequence[HeldSlot]) -> list[Wa
     """Returns what the rows of a step have to report, and notes what they are fed."""
     wanted: list[WantedLogprobs] = []
     for index, (row, slot) in enumerate(zip(rows, held, strict=True)):
-        if not slot.wants_logprobs:
+        sampling = slot.sampling
+        if not sampling.wants_logprobs:
             continue
         number, first = 0, slot.num_fed_tokens
-        if slot.num_prompt_logprobs is not None:
+        if sampling.num_prompt_logprobs is not None:
             end = min(first + row.num_known_tokens, slot.num_prompt_tokens - 1)
             number = max(0, end - first)
         slot.num_fed_tokens += row.num_known_tokens
-        if number or slot.num_logprobs is not None:
-            width = slot.num_prompt_logprobs or 0
-            one = WantedLogprobs(index, row.slot, first, number, width, slot.num_logprobs)
+        if number or sampling.num_logprobs is not None:
+            width = sampling.num_prompt_logprobs or 0
+            one = WantedLogprobs(index, row.slot, first, number, width, sampling.num_logprobs)
             wanted.append(one)
     return wanted
 
