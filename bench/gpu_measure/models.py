@@ -58,7 +58,7 @@ def fuse_checked(bench: Bench, model: Model) -> None:
 
 def make_runners(model: Model, state: DeviceState) -> tuple[Runner, Runner]:
     """Returns runners with and without graphs over the same slots."""
-    step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+    step = Step(model, state, None, None, AcceptanceRule.COUPLED)
     masks = Masks(model.name, model)
 
     def make(uses_graphs: bool) -> Runner:

@@ -61,8 +61,8 @@ def local_runner(
     tap: FeatureTap | None = None,
     rule: AcceptanceRule = AcceptanceRule.COUPLED,
 ) -> Runner:
-    """Builds a runner on this process's device; synthetic drafts are accepted half of the time."""
-    step = Step(model, state, drafter, tap, rule, 0.5)
+    """Builds a runner on this process's device."""
+    step = Step(model, state, drafter, tap, rule)
     executor = LocalExecutor(step, Masks(model.name, model), state.device)
     return Runner(Engine(model, state, executor, drafter, rule))
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from optimist_gateway.structure.verdicts import Verdicts
 from optimist_gateway.text.tokenizer import load_tokenizer
-from optimist_worker.model.grammar import load_grammar_set, unpack_bitmask
+from optimist_worker.model.grammar import Masks, unpack_bitmask
 from optimist_worker.model.matcher import GrammarRow
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
 
@@ -306,9 +307,10 @@ async def test_a_tokenizer_in_another_form_follows_grammars(
     assert await grammars.grammar(LETTERS, model)
     await grammars.stop()
     # The worker follows them by the same tokenizer.
-    followed = load_grammar_set(str(tmp_path), model.vocab_size, [EOS])
-    followed.open(0, 'start: "main"')
-    (mask,) = unpack_bitmask(followed.allowed([GrammarRow(0, [])]), model.vocab_size)
+    ends: Any = SimpleNamespace(vocab_size=model.vocab_size, eos_token_ids=[EOS])
+    followed = Masks(str(tmp_path), ends)
+    followed.start(0, 'start: "main"')
+    (mask,) = unpack_bitmask(followed.pack([GrammarRow(0, [])]), model.vocab_size)
     assert {backend.id_to_token(one) for one in mask.nonzero()[:, 0].tolist()} <= {
         "m",
         "ma",

@@ -253,7 +253,6 @@ def build_pair(path: Path, way: str, shape: str, rule: AcceptanceRule) -> tuple[
     [
         *((way, AcceptanceRule.COUPLED) for way in WAYS),
         ("draft_model", AcceptanceRule.REJECTION),
-        ("draft_model", AcceptanceRule.SYNTHETIC),
     ],
 )
 def test_drafters_and_rules(

@@ -34,7 +34,6 @@ async def test_describe(stub: Stub, llama: Runner) -> None:
     assert from_bytes(description.cost_us).tolist() == [70, 70, 90]
     assert description.drafter == draft_source_pb2.DRAFT_SOURCE_UNSPECIFIED
     assert (description.max_drafter_tokens, description.max_drafter_depth) == (0, 0)
-    assert not description.is_synthetic
 
 
 async def test_a_client_that_goes_away_leaves_the_worker_usable(stub: Stub) -> None:

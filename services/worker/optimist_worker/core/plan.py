@@ -66,7 +66,6 @@ class PlannedRow(NamedTuple):
 
     slot: int
     num_known_tokens: int
-    """0 only in a repeat, for a row that has failed."""
     num_draft_tokens: int
     new_blocks: list[int]
 

@@ -30,11 +30,9 @@ _LEAST = {"slots": 0, "num_known_tokens": 1, "num_draft_tokens": 0, "num_new_blo
 
 
 def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
-    """Decodes one plan.
+    """Decodes one plan; raises PlanError, which names the field, if it breaks the contract.
 
-    Raises:
-        PlanError: It breaks the contract; the text names the field. What is wrong with a single
-            request (its tokens, its sampling parameters) is left to that row.
+    What is wrong with a single request (its tokens, its sampling parameters) is left to that row.
     """
     table = _row_columns(request)
     # By index: to unpack it takes twice as long.

@@ -67,12 +67,10 @@ class LlamaLayer(nn.Module):
     """
 
     def __init__(self, layer: Any, options: dict[str, Any], bits: Bits | None = None) -> None:
-        """Joins the weights of a layer, of which copies are made.
+        """Joins the weights of a layer of a class in `_LAYERS`, of which copies are made.
 
-        Args:
-            layer: Of a class in `_LAYERS`.
-            options: What it hands to `paged_attention` besides tensors.
-            bits: To round the weights to, the layer's own too; None leaves them.
+        `options` is what it hands to `paged_attention` besides tensors; with `bits` the weights are
+        rounded, the layer's own too.
         """
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
@@ -121,15 +119,9 @@ class LlamaLayer(nn.Module):
         paged: AttentionBatch,
         **_others: Any,
     ) -> torch.Tensor:
-        """Runs the layer.
+        """Runs the layer on `[1, num_tokens, hidden_size]`.
 
-        Args:
-            hidden_states: `[1, num_tokens, hidden_size]`.
-            position_embeddings: Cosine and sine of each token, `[1, num_tokens, head_dim]`.
-            paged: The batch.
-
-        Returns:
-            `[1, num_tokens, hidden_size]`.
+        Cosine and sine of each token are `[1, num_tokens, head_dim]`.
         """
         total: torch.Tensor = LAYER(hidden_states[0], self, position_embeddings, paged)
         return total[None]
@@ -223,14 +215,11 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
     """Replaces layers, final norm and output matrix of a model where that changes only the time.
 
     With `bits`, their weights are rounded first; those of the output matrix to 8, since it decides
-    the token alone.
+    the token alone. A SetupError says that there is no layer to round or no kernel for it.
 
     Layers are replaced one by one, and their weights are given up, so that memory holds one layer
     twice. Layers of other families, with quantised or divided weights, and layers whose replacement
     differs by more than rounding stay; the last is logged.
-
-    Raises:
-        SetupError: There are bits, and no layer to round or no kernel for it.
     """
     if bits is not None:
         check_rounding()
@@ -271,12 +260,7 @@ def fuse_layer(
 ) -> nn.Module:
     """Returns a layer of our own for one of transformers' that stands alone, or the layer itself.
 
-    Args:
-        layer: In eval mode, the first or only one of its pool.
-        name: For the log.
-        own: What it keeps per token.
-        hidden_size: Of its inputs.
-        rotary: Returns cosine and sine of positions, as transformers' modules do.
+    It is in eval mode, the first or only one of its pool, and keeps `own` per token.
     """
     weight = next(layer.parameters())
     device, dtype = weight.device, weight.dtype

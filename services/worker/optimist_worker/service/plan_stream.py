@@ -52,13 +52,9 @@ class PlanStream:
         self._reader = asyncio.ensure_future(self._read(requests))
 
     def take(self, *, is_at_work: bool = False) -> worker_pb2.ExecuteRequest | Wake | None:
-        """Waits for the next plan, or for `wake`.
+        """Waits for the next plan, or for `wake`; plans may be at work meanwhile.
 
-        Args:
-            is_at_work: Whether plans are still at work meanwhile.
-
-        Returns:
-            None when there is no further plan or the stream was closed.
+        Returns None when there is no further plan or the stream was closed.
         """
         # Where a plan is at hand nothing is waited for, and a device may be at one before it.
         if not is_at_work and self.is_idle:
@@ -137,8 +133,7 @@ logger = logging.getLogger(__name__)
 def run_plans(runner: Runner, stream: PlanStream, spans: RequestSpans | None = None) -> None:
     """Runs plans, from an empty worker on, until the stream ends; answers each at once.
 
-    Raises:
-        PlanError: A plan is malformed; those before it were answered.
+    Raises PlanError if one is malformed; those before it were answered.
     """
     spans = spans or RequestSpans()
     loop = _PipelineLoop if runner.engine.executor.num_stages > 1 else _PlanLoop

@@ -31,11 +31,7 @@ _JOIN_SECONDS = 0.2
 
 
 def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
-    """Serves or follows until the end.
-
-    Raises:
-        SetupError: It cannot join the others.
-    """
+    """Serves or follows until the end; raises SetupError if it cannot join the others."""
     check_ranks(settings, ranks.master_host)
     device_type = choose_device(settings.device).type
     is_on_gpu = device_type == "cuda"
@@ -108,8 +104,7 @@ def _explain(group: Group, error: SetupError) -> NoReturn:
 def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
     """Does what rank 0 says, who may take some seconds over a step, until it says that it ends.
 
-    Raises:
-        GroupError: Another process is gone or came to something else.
+    Raises GroupError if another process is gone or came to something else.
     """
     follower = _Follower(group, runner)
     while True:
