@@ -75,14 +75,6 @@ def check_run(run: dict[str, Any]) -> None:
     assert 0 <= run["stolen_share"] < 1
 
 
-def test_requests_whose_answers_repeat_nothing_rest(report_of: ReportOf) -> None:
-    report = report_of(*SMALL, "--pass-ms", "3", "--answers", "random")
-    check_run(report)
-    assert (report["pass_ms"], report["answers"], report["follow"]) == (3, "random", "all")
-    assert report["tokens_per_pass"] == 1
-    assert report["following"]["rested"] <= report["following"]["woken"] <= 4
-
-
 def test_costs_are_of_the_peak_and_latencies_of_a_paced_run(report_of: ReportOf) -> None:
     report = report_of(*SMALL, "--predictions", "--follow", "predictions")
     peak, paced = report["peak"], report["paced"]

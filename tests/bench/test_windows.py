@@ -59,9 +59,9 @@ def test_more_proposers_are_not_slower_where_they_are_the_bottleneck(report_of: 
         "--concurrency",
         "8",
     )
-    one, two, four = (run(report_of, *slow, "--replicas", str(number)) for number in (1, 2, 4))
+    one, two = (run(report_of, *slow, "--replicas", str(number)) for number in (1, 2))
     assert one["wait_time_share"] > 0.2
-    assert one["tokens_per_second"] < two["tokens_per_second"] <= four["tokens_per_second"]
+    assert one["tokens_per_second"] < two["tokens_per_second"]
 
 
 def test_services_that_share_a_core_are_slower(report_of: ReportOf) -> None:

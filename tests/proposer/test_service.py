@@ -51,7 +51,7 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
         (["--model", "x", "--key-prefix", "a{b}"], "--key-prefix: must not contain braces"),
         (["--model", "x", "--min-value", "1"], "--min-value"),
         (["--model", "x", "--algorithm", "suffix"], "should be 'auto' or 'line', not 'suffix'"),
-        (["--model", "x", "--max-batch-size", "0"], "--max-batch-size"),
+        (["--model", "x", "--max-requests", "0"], "--max-requests"),
     ],
 )
 def test_wrong_value_names_its_flag(arguments: list[str], message: str) -> None:
