@@ -1,5 +1,5 @@
-import subprocess
-import sys
+"""Plans and results are read as they are meant, and what breaks the contract names the field."""
+
 from dataclasses import replace
 from typing import Any
 
@@ -72,11 +72,6 @@ def listed(part: Any) -> Any:
     if isinstance(part, Admission):
         columns["predicted_token_ids"] = list(part.predicted_token_ids)
     return replace(part, **columns)
-
-
-def test_the_codec_does_not_load_torch() -> None:
-    code = "import optimist_worker.execution.codec, sys; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_plans_are_decoded() -> None:
@@ -197,8 +192,6 @@ MALFORMED: dict[str, list[float | bytes | list[int]]] = {
     "admissions.slot": [4],
     "admissions.token_ids": [b"12345"],
     "admissions.cached_blocks": [[1, 10], b"1"],
-    "admissions.stop_token_ids": [b"1"],
-    "admissions.predicted_token_ids": [b"1"],
     "admissions.sampling.logit_bias_values": [b"", b"12345"],
     "windows.slot": [-1],
     "windows.base": [-1],

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -232,7 +233,7 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _move(verdict: Verdict, device: torch.device) -> Verdict:
-    tensors = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
-    return Verdict(
-        **{name: each if each is None else each.to(device) for name, each in tensors.items()}
-    )
+    tensors: dict[str, Any] = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+    for name, tensor in tensors.items():
+        tensors[name] = None if tensor is None else tensor.to(device)
+    return Verdict(**tensors)

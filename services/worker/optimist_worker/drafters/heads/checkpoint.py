@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from optimist_common.errors import SetupError, one_line
 from optimist_common.model_files.config import check_config
@@ -80,8 +79,7 @@ def _read_weights(name: str, files: list[Path]) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = {}
     with explained(f"{FLAG}: cannot read the weights of {name}"):
         for file in files:
-            with safe_open(file, framework="pt") as opened:
-                weights |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+            weights |= load_file(file)
     return weights
 
 
