@@ -6,7 +6,7 @@ that it replaces, on a few tokens; where they differ, the model keeps its own.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,7 +123,7 @@ class LlamaLayer(nn.Module):
 
         Cosine and sine of each token are `[1, num_tokens, head_dim]`.
         """
-        total: torch.Tensor = LAYER(hidden_states[0], self, position_embeddings, paged)
+        total: torch.Tensor = LAYERS(hidden_states[0], [self], position_embeddings, paged)
         return total[None]
 
     def compute(
@@ -187,13 +187,47 @@ class LlamaLayer(nn.Module):
 
 
 _PARTS = (ATTEND, MULTIPLY, NORM, ROTATE_AND_WRITE, GATE)
-LAYER = Operation(
-    "layer",
-    lambda states, layer, *others: layer.compute(states, *others),
-    None,
-    "optimist_worker.cpu_kernels.launch:layer",
-)
-"""A whole layer in one call: between short operations, Python takes as long as they do."""
+
+
+def compute_layers(
+    states: torch.Tensor,
+    layers: Sequence[LlamaLayer],
+    position_embeddings: tuple[torch.Tensor, torch.Tensor],
+    paged: AttentionBatch,
+) -> torch.Tensor:
+    """Runs layers one after the other, operation by operation; see `LlamaLayer.compute`."""
+    for layer in layers:
+        states = layer.compute(states, position_embeddings, paged)
+    return states
+
+
+LAYERS = Operation("layers", compute_layers, None, "optimist_worker.cpu_kernels.launch:layers")
+"""Layers in one call: between short operations, Python takes as long as they do."""
+
+
+class LayerStack(nn.ModuleList):
+    """Layers that a model calls as one, unless one of them is watched."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns for the slice of all layers, which models call one by one, what runs them all."""
+        is_all = index == slice(None, len(self))
+        # Hooks of a layer want to be called.
+        if is_all and not any(one._forward_pre_hooks or one._forward_hooks for one in self):
+            return [self.run]
+        return super().__getitem__(index)
+
+    def run(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        paged: AttentionBatch,
+        **_others: Any,
+    ) -> torch.Tensor:
+        """Is `LlamaLayer.forward` of all layers."""
+        layers: Any = list(self)
+        total: torch.Tensor = LAYERS(hidden_states[0], layers, position_embeddings, paged)
+        return total[None]
 
 
 def _address(norm: Norm | None) -> list[Any]:
@@ -238,8 +272,8 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
         return
     (layers,) = found
     is_shifted = any(type(layer).__name__ in _SHIFTED for layer in layers)
-    num_fused = 0
-    for index, call in enumerate(_note_calls(model, layers)):
+    num_fused, calls = 0, _note_calls(model, layers)
+    for index, call in enumerate(calls):
         fused = _fuse_layer(layers[index], call, f"layer {index} of {model.name}", bits)
         num_fused += fused is not layers[index]
         layers[index] = fused
@@ -249,6 +283,10 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
     if num_fused:
         parent = next(part for part in module.modules() if getattr(part, "layers", None) is layers)
         _fuse_norm(parent, model, is_shifted=is_shifted)
+        # Of some families, layers of different types rotate by different angles.
+        angles = {id(call.keywords["position_embeddings"]) for call in calls}
+        if len(angles) == 1 and all(isinstance(layer, LlamaLayer) for layer in layers):
+            parent.layers = LayerStack(layers)
     logger.info(
         "%d of %d layers of %s are fused, weights take %.1f MiB",
         *(num_fused, len(layers), model.name, _num_bytes(module) / 2**20),

@@ -57,7 +57,8 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
         parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
     if verify.needs.processes:
         sampler = _Sampler(verify, rule, logits, parents)
-        if not _may_read(logits):
+        # Without drafts all nodes are reached.
+        if drafts.width == 0 or not _may_read(logits):
             sampler.choose_all(choices)
         else:
             sampler.choose_reached(choices, is_sound)
@@ -138,8 +139,8 @@ class _Sampler:
         at_once = max(1, _SCORES_AT_ONCE // vocab_size)
         indices = torch.arange(number, device=self.logits.device)
         for first in range(0, number, at_once):
-            part = indices[first : first + at_once]
-            choices[first : first + at_once] = self._choose(part)
+            part = slice(first, first + at_once)
+            choices[part] = self._choose(indices[part], self.logits[part])
 
     def choose_reached(self, choices: Tensor, is_sound: Tensor) -> None:
         """Chooses after nodes that are reached and not simply greedy, in place.
@@ -166,10 +167,10 @@ class _Sampler:
             indices = (ahead < torch.minimum(top + levels, top.new_tensor(deepest))).nonzero()[:, 0]
             if not len(indices):
                 return
-            choices[indices] = self._choose(indices)
+            choices[indices] = self._choose(indices, self.logits.index_select(0, indices))
             is_left[indices] = False
 
-    def _choose(self, indices: Tensor) -> Tensor:
+    def _choose(self, indices: Tensor, logits: Tensor) -> Tensor:
         """Chooses after the nodes at some indices of the flat rows, int64 `[n]`."""
         verify = self.verify
         rows, elements = verify.nodes.rows[indices], verify.nodes.offsets[indices]
@@ -179,7 +180,7 @@ class _Sampler:
             is_before = self.is_ancestor[rows, elements]
             counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
         columns = verify.sampling.gather(slots)
-        scores = adjust(self.logits[indices], slots, verify.sampling, verify.needs, columns, counts)
+        scores = adjust(logits, slots, verify.sampling, verify.needs, columns, counts)
         positions = verify.num_tokens[rows] + self.depths[rows, elements]
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
 

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +55,12 @@ class KVPool:
         parts = {shape: iter(memory.unbind()) for shape, memory in self._memory.items()}
         tensors = [next(parts[shape]) for shape in shapes]
         self.keys, self.values = tensors[: len(layers)], tensors[len(layers) :]
+
+    @cached_property
+    def addresses(self) -> list[tuple[int, int]]:
+        """Of the keys and values of each layer, for kernels of the CPU."""
+        pairs = zip(self.keys, self.values, strict=True)
+        return [(keys.data_ptr(), values.data_ptr()) for keys, values in pairs]
 
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Moves keys and values of all layers from indices to others, `[num_tokens]` each.
