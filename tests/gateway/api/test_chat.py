@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from optimist_common.columns import floats_from_bytes
-from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, FakeScheduler, tokens
-from tests.gateway.harness import CHAT, COMPLETIONS, Gateway, Start
+from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN, tokens
+from tests.gateway.harness import CHAT, COMPLETIONS, Gateway
 
 USAGE = {"include_usage": True}
 
@@ -143,16 +143,3 @@ async def test_the_model_is_listed(gateway: Gateway) -> None:
     assert await gateway.client.models.retrieve("tiny") == listed
     assert (listed.id, listed.object) == ("tiny", "model")
     assert listed.model_extra == {"max_model_len": MAX_MODEL_LEN}
-
-
-async def test_an_answer_by_chance_is_marked_everywhere(start: Start) -> None:
-    mark = "synthetic-acceptance"
-    async with start(FakeScheduler(is_synthetic=True)) as gateway:
-        gateway.say("The quick brown fox", width=2)
-        for path in (CHAT, COMPLETIONS):
-            events = await gateway.chunks(path, stream_options=USAGE)
-            assert len(events) > 2
-            assert {each.get("system_fingerprint") for each in events} == {mark}
-            assert (await gateway.answer(path))["system_fingerprint"] == mark
-        (model,) = (await gateway.http.get("/v1/models")).json()["data"]
-        assert model["system_fingerprint"] == mark

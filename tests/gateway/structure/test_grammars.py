@@ -37,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def model(backend: Backend) -> ModelDescription:
-    return ModelDescription(backend.get_vocab_size(), MAX_MODEL_LEN, (EOS,), is_synthetic=False)
+    return ModelDescription(backend.get_vocab_size(), MAX_MODEL_LEN, (EOS,))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

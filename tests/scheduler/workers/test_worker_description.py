@@ -77,12 +77,11 @@ def test_the_cost_of_passes_is_read() -> None:
 
 def test_the_drafter_is_read() -> None:
     shape = {"drafter": DraftSource.MEDUSA, "max_drafter_tokens": 8, "max_drafter_depth": 2}
-    description = describe(drafter_us=to_bytes([90, 95]), is_synthetic=True, **shape)
+    description = describe(drafter_us=to_bytes([90, 95]), **shape)
     assert description.config.drafter == Drafter(DraftSource.MEDUSA, 8, 2)
     assert description.drafter_us == (90, 95)
-    assert description.is_synthetic
     plain = describe()
-    assert (plain.config.drafter, plain.drafter_us, plain.is_synthetic) == (None, (), False)
+    assert (plain.config.drafter, plain.drafter_us) == (None, ())
     # That of a later worker is not used.
     later = describe(drafter_us=to_bytes([90, 95]), **{**shape, "drafter": 77})
     assert later.config.drafter is None

@@ -116,8 +116,6 @@ class Generation:
         self.left = False
         """Whether the client went away."""
         self._has_failed = False
-        self.is_synthetic = False
-        """Whether drafts are accepted by chance; known with the first piece."""
         self.thinking: ThinkingReader | None = None
         """What thoughts are read with, from where an answer begins; known with the first piece.
         None if there are none to tell apart."""
@@ -185,7 +183,6 @@ class Generation:
     async def _add(self) -> None:
         model, request = self.model, self.request
         description = model.schedulers.description
-        self.is_synthetic = description.is_synthetic
         prompts = await encode_prompts(request, model.tokenizer, description)
         predictions = await predicted_tokens(
             request, model.tokenizer, description, self._service.limits.max_prediction_bytes

@@ -66,8 +66,6 @@ class Engine(Worker):
         if self.description is None or self.description.config != config:
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
-        if description.is_synthetic:
-            logger.warning("the worker accepts drafts by chance: what it says is meaningless")
         ended = super().begin(description)
         self._metrics.show_connection(is_connected=True)
         return ended

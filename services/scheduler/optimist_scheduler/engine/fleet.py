@@ -91,7 +91,6 @@ class Fleet:
             eos_token_ids=to_bytes(first.eos_token_ids),
             num_running=dispatcher.num_running,
             num_waiting=dispatcher.num_waiting,
-            is_synthetic=first.is_synthetic,
             num_workers=dispatcher.num_workers,
             policy=scheduler_pb2.SchedulingPolicy.Value(
                 f"SCHEDULING_POLICY_{first.config.policy.upper()}"

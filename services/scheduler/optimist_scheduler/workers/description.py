@@ -41,8 +41,6 @@ class WorkerDescription:
     """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
     key_costs: KeyCosts
     """What keys in memory add to the time of passes."""
-    is_synthetic: bool
-    """Whether drafts are accepted by chance: the text is meaningless."""
     message: worker_pb2.DescribeResponse
     """What the worker says, of which the rest is read."""
 
@@ -54,7 +52,6 @@ def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | 
         ("model", _last_part(worker.model), _last_part(other.model)),
         ("vocab_size", worker.config.vocab_size, other.config.vocab_size),
         ("eos_token_ids", worker.eos_token_ids, other.eos_token_ids),
-        ("is_synthetic", worker.is_synthetic, other.is_synthetic),
     ):
         if mine != others:
             return f"its {name} is {mine}, not {others} as that"
@@ -92,7 +89,6 @@ def describe_worker(
         _costs(message),
         _drafter_us(message),
         _key_costs(message),
-        message.is_synthetic,
         message,
     )
 

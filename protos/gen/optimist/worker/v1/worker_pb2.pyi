@@ -53,7 +53,6 @@ class DescribeResponse(_message.Message):
     MAX_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_DRAFTER_DEPTH_FIELD_NUMBER: _builtins.int
     DRAFTER_US_FIELD_NUMBER: _builtins.int
-    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     NUM_PIPELINE_STAGES_FIELD_NUMBER: _builtins.int
     ROW_KEY_PS_FIELD_NUMBER: _builtins.int
     TOKEN_KEY_PS_FIELD_NUMBER: _builtins.int
@@ -88,8 +87,6 @@ class DescribeResponse(_message.Message):
     """How long the drafter takes for one row, by the depth of its drafts from 1 on, in microseconds; as deep
     as it was timed, at most max_drafter_depth.
     """
-    is_synthetic: _builtins.bool
-    """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
     num_pipeline_stages: _builtins.int
     """Stages that work on as many plans at a time, if no row is in two of these; 0 or 1 if there are none."""
     row_key_ps: _builtins.int
@@ -117,7 +114,6 @@ class DescribeResponse(_message.Message):
         max_drafter_tokens: _builtins.int = ...,
         max_drafter_depth: _builtins.int = ...,
         drafter_us: _builtins.bytes = ...,
-        is_synthetic: _builtins.bool = ...,
         num_pipeline_stages: _builtins.int = ...,
         row_key_ps: _builtins.int = ...,
         token_key_ps: _builtins.int = ...,
@@ -125,7 +121,7 @@ class DescribeResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -194,7 +194,6 @@ class InferenceServicer:
             model=generation.model.name,
             usage=usage_message(usage),
             speculation=speculation_message(usage) if wanted.include_speculation else None,
-            is_synthetic=generation.is_synthetic,
         )
         yield inference_pb2.GenerateResponse(summary=summary)
 
@@ -263,5 +262,4 @@ def _describe(model: ServedModel) -> inference_pb2.Model:
         name=model.name,
         max_model_len=description.max_model_len,
         vocab_size=description.vocab_size,
-        is_synthetic=description.is_synthetic,
     )

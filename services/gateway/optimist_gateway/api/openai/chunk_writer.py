@@ -19,8 +19,6 @@ from optimist_gateway.core.answer.provenance import join_segments
 from optimist_gateway.core.error import ApiError
 from optimist_gateway.generation.generation import Generation
 
-SYNTHETIC_FINGERPRINT = "synthetic-acceptance"
-"""Says that drafts were accepted by chance, so that the text is meaningless."""
 _THOUGHTS = "reasoning_content"
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 """In place of the text in a chunk that is written ahead; it is in no other part of it."""
@@ -95,8 +93,7 @@ class ChoicesWriter:
             {"index": index, **self.new_writer().whole(pieces), **self._details(pieces)}
             for index, pieces in enumerate(self._pieces)
         ]
-        answer = {**self._header, **fingerprint(self.generation), "choices": choices}
-        return answer | {"usage": self._final_usage()}
+        return {**self._header, "choices": choices, "usage": self._final_usage()}
 
     def piece(self, index: int, piece: Piece) -> bytes:
         """See `AnswerWriter.piece`."""
@@ -126,8 +123,6 @@ class ChoicesWriter:
         request = self.generation.request
         if request.include_usage:
             self._header["usage"] = self._usage() if request.continuous_usage else None
-        # It was not known before the first piece.
-        self._header |= fingerprint(self.generation)
         self._beginning = b"data: " + orjson.dumps(self._header)[:-1] + b',"choices":['
 
     def _event(self, choice: dict[str, Any]) -> bytes:
@@ -200,11 +195,6 @@ def _separated(chunk: dict[str, Any], content: str) -> list[dict[str, Any]]:
     chunks = [chunk | {content: one, "logprobs": None, "finish_reason": None} for one in parts]
     chunks[0]["logprobs"], chunks[-1]["finish_reason"] = chunk["logprobs"], reason
     return chunks
-
-
-def fingerprint(generation: Generation) -> dict[str, str]:
-    """Returns what marks an answer as one of a benchmark."""
-    return {"system_fingerprint": SYNTHETIC_FINGERPRINT} if generation.is_synthetic else {}
 
 
 def reason_name(piece: Piece) -> str | None:

@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse, Response
 from optimist_gateway.api.openai.bodies.base import Body, TokenId, invalid
 from optimist_gateway.api.openai.bodies.conversation import ConversationFields, Messages
 from optimist_gateway.api.openai.body_route import body_route
-from optimist_gateway.api.openai.chunk_writer import SYNTHETIC_FINGERPRINT
 from optimist_gateway.core.error import FieldError, naming
 from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.schedulers.requests import SchedulerUnavailableError
@@ -65,8 +64,6 @@ def model_router(service: Service) -> APIRouter:
         with suppress(SchedulerUnavailableError):
             # The name of the field is vLLM's.
             data["max_model_len"] = model.schedulers.description.max_model_len
-            if model.schedulers.description.is_synthetic:
-                data["system_fingerprint"] = SYNTHETIC_FINGERPRINT
         return data
 
     @router.get("/v1/models")

@@ -19,7 +19,6 @@ from optimist_gateway.api.openai.answering import STREAMED, Answering, event
 from optimist_gateway.api.openai.bodies.base import Body
 from optimist_gateway.api.openai.bodies.structure import TextFormat
 from optimist_gateway.api.openai.body_route import body_route
-from optimist_gateway.api.openai.chunk_writer import fingerprint
 from optimist_gateway.api.openai.errors import error_body
 from optimist_gateway.api.openai.responses.body import (
     ReasoningOptions,
@@ -85,7 +84,6 @@ class ResponseWriter:
         """See `AnswerWriter.piece`."""
         begun: list[Event] = []
         if not self._num_events:
-            self._response |= fingerprint(self._generation)
             begun = [self._state("response.created"), self._state("response.in_progress")]
         return self._wire([*begun, *self._add(piece)])
 
@@ -141,7 +139,6 @@ class ResponseWriter:
         if request.include_speculation:
             usage["speculation"] = speculation_answer(self._generation.usage())
         self._response |= {
-            **fingerprint(self._generation),
             "status": status,
             "output": self._output.items,
             "usage": usage,
