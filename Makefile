@@ -67,7 +67,7 @@ if [ ! -e models/smollm2 ]; then \
 fi
 endef
 
-.PHONY: help setup up smollm2 test explore fuzz models house lint format protos protos-baseline docs bench images compose-test chaos partitions soak mutants clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
+.PHONY: help setup up smollm2 test explore fuzz models house lint format protos protos-baseline docs bench images compose-test chaos partitions soak clients vllm-setup vllm-test vllm-interface vllm-image wheels wheels-test schemathesis clean clean-images
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -236,9 +236,6 @@ soak: setup ## half of what the services can do for an hour; ARGS="--seconds 600
 	@$(call require,redis-server,redis-server)
 	@$(BIN)/python -m tests.chaos soak $(ARGS)
 
-mutants: setup ## break the scheduler's rules one by one, each of which a test must notice; ARGS=plan_rows for some
-	@$(BIN)/python -m tests.mutants $(ARGS)
-
 clients: setup $(BUF) .venv-clients/installed ## converse by real SDKs and agents, and measure by lm-eval and GuideLLM: docs/clients.md
 	@$(call require,java,openjdk-17-jdk-headless)
 	@$(call require,curl,curl)
@@ -281,7 +278,7 @@ vllm-setup: .venv-vllm/installed ## make .venv-vllm: vLLM's CPU build (3.4 GB) a
 vllm-test: vllm-setup ## try plugin and engine in real vLLM, with models/tiny-edit and, if it is there, models/smollm2
 	@$(BIN)/pytest tests/vllm $(ARGS)
 	@OPTIMIST_TEST_ENGINE_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest tests/clients/test_openai.py \
-		tests/gateway/fronts/test_openapi_contract.py tests/integration/test_cli.py tests/integration/test_edits.py \
+		tests/gateway/api/test_openapi_contract.py tests/integration/test_cli.py tests/integration/test_edits.py \
 		tests/integration/test_grpc.py tests/integration/test_several_models.py tests/integration/test_structure.py \
 		tests/page/test_page_with_services.py $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Measures Optimist on a CUDA GPU, beside what the hardware allows and what transformers does.
+"""Measures Optimist on a CUDA GPU, beside what the hardware allows.
 
     python bench/gpu.py                                   all sections, at most 500 seconds
     python bench/gpu.py --sections ceilings,grid --json report.json
@@ -39,8 +39,7 @@ try:
     from gpu_measure.grid import measure_grid, measure_overlap
     from gpu_measure.kernel import measure_ceilings, measure_kernel
     from gpu_measure.parts import measure_parts
-    from gpu_measure.peers import measure_peers
-    from gpu_measure.report import judge, name_peers, print_report
+    from gpu_measure.report import judge, print_report
     from gpu_measure.services import measure_services
     from gpu_measure.slots import NotPossibleError
 except ImportError as missing:
@@ -64,7 +63,6 @@ SECTIONS = {
     "overlap": Section(measure_overlap, 30.0),
     "parts": Section(measure_parts, 30.0),
     "edits": Section(measure_edits, 80.0),
-    "peers": Section(measure_peers, 70.0),
     "services": Section(measure_services, 110.0),
 }
 
@@ -145,7 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quiet()
     with tempfile.TemporaryDirectory() as directory:
         bench = measure(options, Path(directory))
-    name_peers(bench.rows)
     targets = judge(bench)
     print_report(bench, targets)
     report = {

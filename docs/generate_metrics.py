@@ -12,9 +12,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from optimist.scheduler.v1.scheduler_pb2 import Stats
 from optimist_gateway.observing.metrics import GatewayMetrics
-from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
+from optimist_gateway.schedulers.metrics import SchedulerCollector
 
 TARGET = Path(__file__).parent / "metrics.md"
 MODULES = {
@@ -34,7 +33,6 @@ WHERE = {
     "`tokens_per_step`; beside them are `optimist_plugin_draft_seconds_total` and vLLM's own.",
     "worker": "On the worker's `--metrics-port`.",
     "proposer": "On the proposer's `--metrics-port`.",
-    "vllm": "On the gateway's port with `--vllm-metrics`: the same figures by vLLM's names.",
 }
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
@@ -57,14 +55,13 @@ class Definition(NamedTuple):
 
 
 def definitions() -> dict[str, list[Definition]]:
-    """Returns the metrics of each service, and those by vLLM's names, ordered by name."""
+    """Returns the metrics of each service, ordered by name."""
     gateway = GatewayMetrics([]).registry
     gateway.register(SchedulerCollector({}))
     found = {"all services": _of(gateway, BUILD), "gateway": _of(gateway, "optimist_gateway_")}
     for service, module in MODULES.items():
         import_module(module)
         found[service] = _of(REGISTRY, f"optimist_{service}_")
-    found["vllm"] = _of_vllm()
     return found
 
 
@@ -97,18 +94,6 @@ def _of(registry: CollectorRegistry, prefix: str) -> list[Definition]:
         if metric.name.startswith(prefix)
     ]
     return sorted(found)
-
-
-def _of_vllm() -> list[Definition]:
-    """Returns the definitions by vLLM's names, whose labels are those of their samples."""
-    stats = Stats(num_accepted_at_positions=[0])
-    metrics = GatewayMetrics(["model"])
-    metrics.finished.labels("model", "stop").inc()
-    collector = VllmCollector(metrics, lambda: {"model": stats})
-    return sorted(
-        _definition(metric, [name for name in metric.samples[0].labels if name != "le"])
-        for metric in collector.collect()
-    )
 
 
 def _metrics(collector: Collector) -> Iterator[Metric]:

@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from openai import OpenAI
 
-from optimist_bench.replicas.redis_server import RedisServer
 from tests import fork_server
+from tests.redis_server import RedisServer
 from tests.stack import ENGINE_PYTHON, Stack
 
 # Nothing of what is imported is garbage: it is not searched while tests are collected, nor later.
@@ -22,7 +22,7 @@ os.environ.setdefault("OPTIMIST_WORKER_DEVICE", "cpu")
 
 # How long a test takes says something of the machine, not of what is tested. Examples are the same
 # each time, so that a commit either passes or does not; `make explore` looks for new ones.
-hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("optimist", deadline=None, derandomize=True, max_examples=50)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=500)
 hypothesis.settings.load_profile("optimist")
 

@@ -184,10 +184,16 @@ OTHERS: tuple[tuple[str, Any], ...] = (
 )
 
 
+def _pairs(keys: tuple[str, ...], values: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    """Returns the first key with all values, and each of the other keys with one of them."""
+    others = [(key, values[index % len(values)]) for index, key in enumerate(keys[1:])]
+    return [*((keys[0], value) for value in values), *others]
+
+
 def of_config() -> Iterator[Damage]:
     """Yields wrong values of keys of config.json."""
     groups = ((SIZES, NO_SIZES), (COUNTS, NO_COUNTS), (TOKENS, NO_TOKENS), (NUMBERS, NO_NUMBERS))
-    pairs = [(key, each) for keys, values in groups for key in keys for each in values]
+    pairs = [pair for keys, values in groups for pair in _pairs(keys, values)]
     for key, value in (*pairs, *OTHERS):
         yield Damage(f"{key}={value!r}", change(CONFIG, **{key: value}), rf"config\.json: {key}")
 
@@ -381,7 +387,6 @@ def of_tokenizer_config() -> Iterator[Damage]:
 
 def of_generation() -> Iterator[Damage]:
     """Yields what may be wrong with the tokens of generation_config.json."""
-    for key in TOKENS:
-        for value in NO_TOKENS:
-            apply = write(GENERATION, json.dumps({key: value}))
-            yield Damage(f"{key}={value!r}", apply, rf"generation_config\.json: {key}")
+    for key, value in _pairs(TOKENS, NO_TOKENS):
+        apply = write(GENERATION, json.dumps({key: value}))
+        yield Damage(f"{key}={value!r}", apply, rf"generation_config\.json: {key}")

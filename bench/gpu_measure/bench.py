@@ -22,7 +22,6 @@ class Row:
     unit: str
     floor: float | None = None
     """The best that the hardware allows, in the same unit."""
-    peer: str = ""
     noise: float | None = None
     """Difference of two repetitions, of their mean."""
     note: str = ""
@@ -120,4 +119,4 @@ def format_cells(row: Row) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     noise = "" if row.noise is None else f"{row.noise:.1%}"
     cells = f"{row.what:<62} {row.measured:>11.3f} {row.unit:<9} {floor:>9} {ratio:>6} {noise:>6}"
-    return f"{cells}  {row.peer}  {row.note}".rstrip()
+    return f"{cells}  {row.note}".rstrip()

@@ -32,7 +32,7 @@ def load(bench: Bench, shape: Shape) -> Loaded:
         for layer in model.module.model.layers:
             # Else the last token alone would decide what is next.
             layer.self_attn.o_proj.weight.mul_(8.0)
-    output, layers = model.module.get_output_embeddings(), list(model.module.model.layers)
+    output = model.module.get_output_embeddings()
     fuse_checked(bench, model)
     # It is written to later on.
     model.module.set_output_embeddings(output)
@@ -40,7 +40,7 @@ def load(bench: Bench, shape: Shape) -> Loaded:
     for memory in (*state.pool.keys, *state.pool.values):
         # Contexts are not computed but given: their keys and values only have to be finite.
         memory.normal_(0.0, 0.5)
-    loaded = Loaded(shape, model, state, *make_runners(model, state), layers)
+    loaded = Loaded(shape, model, state, *make_runners(model, state))
     write_text(loaded, is_firm=True)
     bench.loaded[shape.name] = loaded
     return loaded
@@ -58,7 +58,7 @@ def fuse_checked(bench: Bench, model: Model) -> None:
 
 def make_runners(model: Model, state: DeviceState) -> tuple[Runner, Runner]:
     """Returns runners with and without graphs over the same slots."""
-    step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+    step = Step(model, state, None, None, AcceptanceRule.COUPLED)
     masks = Masks(model.name, model)
 
     def make(uses_graphs: bool) -> Runner:
@@ -69,7 +69,7 @@ def make_runners(model: Model, state: DeviceState) -> tuple[Runner, Runner]:
 
 
 def sizes_for(bench: Bench, shape: Shape) -> Sizes:
-    """Returns sizes that fit into the memory with room for passes and peers."""
+    """Returns sizes that fit into the memory with room for passes."""
     tokens = MOST_POOL_TOKENS if not bench.is_tiny else 8 * (64 + ROOM)
     if bench.is_cuda:
         free = torch.cuda.mem_get_info()[0] * 0.8 - 8 * 2**30

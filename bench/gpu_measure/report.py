@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_measure.bench import Bench, Row, format_cells, say
+from gpu_measure.bench import Bench, format_cells, say
 
 
 @dataclass(frozen=True)
@@ -60,22 +60,6 @@ def judge(bench: Bench) -> list[Target]:
     return targets
 
 
-def name_peers(rows: Sequence[Row]) -> None:
-    """Writes the best peer beside each row that one was measured for."""
-    for row in rows:
-        if row.section == "grid":
-            wanted = f": {row.what}"
-        elif row.section == "edits" and "firm text, 0% edits" in row.what:
-            wanted = f": {row.what[:2]} batch 1 ctx 1024, right drafts"
-        else:
-            continue
-        peers = [peer for peer in rows if peer.section == "peers" and peer.what.endswith(wanted)]
-        if peers:
-            best = min(peers, key=lambda peer: peer.measured)
-            name = best.what.partition(":")[0].removeprefix("transformers ")
-            row.peer = f"{best.measured:.3f} {best.unit} ({name})"
-
-
 def print_report(bench: Bench, targets: Sequence[Target]) -> None:
     """Prints what was left out, the table and the targets."""
     for title, notes in (("left out", bench.skipped), ("errors", bench.errors)):
@@ -84,7 +68,7 @@ def print_report(bench: Bench, targets: Sequence[Target]) -> None:
         for what, why in notes.items():
             say(f"  {what}: {why}")
     header = f"{'what':<62} {'measured':>11} {'unit':<9} {'floor':>9} {'ratio':>6} {'noise':>6}"
-    say(f"\n{header}  peer  note")
+    say(f"\n{header}  note")
     section = ""
     for row in bench.rows:
         if row.section != section:

@@ -42,16 +42,8 @@ class Loaded:
     runner: Runner
     plain: Runner
     """Without CUDA graphs."""
-    other_layers: list[Any] = field(default_factory=list)
-    """transformers' own, with the weights of the fused ones; see `swap_layers`."""
     successors: list[int] = field(default_factory=list)
     sequence: int = 0
-
-    def swap_layers(self) -> None:
-        """Exchanges the model's fused layers and transformers' own, for peers and back."""
-        layers = self.model.module.model.layers
-        for index, other in enumerate(self.other_layers):
-            self.other_layers[index], layers[index] = layers[index], other
 
     def follow(self, token: int, number: int) -> list[int]:
         """Returns what a firm text goes on with."""

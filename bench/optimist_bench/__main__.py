@@ -7,18 +7,13 @@ from optimist_common.errors import SetupError
 
 # Modules with `main(arguments) -> int`, imported only when they are called: each needs its parts.
 BENCHMARKS = {
-    "crossover": "optimist_bench.crossover.command",
-    "drafts": "optimist_bench.drafts.command",
     "edits": "optimist_bench.edits",
     "engines": "optimist_bench.engines.command",
     "never-worse": "optimist_bench.never_worse.command",
     "overhead": "optimist_bench.overhead.command",
     "overlap": "optimist_bench.overlap.command",
-    "overload": "optimist_bench.overload.command",
-    "pipeline": "optimist_bench.pipeline",
     "predictions": "optimist_bench.predictions.command",
     "quantization": "optimist_bench.quantization",
-    "replicas": "optimist_bench.replicas.command",
     "scheduler": "optimist_bench.scheduler.command",
     "windows": "optimist_bench.windows.command",
 }

@@ -82,8 +82,6 @@ class ChatAnswer:
     finish_reasons: dict[int, str] = field(default_factory=dict)
     """Why each choice ended, by its index; known once its last chunk is there."""
     usage: dict[str, Any] = field(default_factory=dict)
-    system_fingerprint: str = ""
-    """What is special about the system that answered."""
 
 
 class GatewayClient:
@@ -155,7 +153,6 @@ class GatewayClient:
                 raise SetupError(f"the answer broke off: {event['error'].get('message', '')}")
             if event.get("usage"):
                 answer.usage = event["usage"]
-            answer.system_fingerprint = event.get("system_fingerprint") or ""
             for choice in event.get("choices", []):
                 if choice.get("finish_reason"):
                     answer.finish_reasons[choice["index"]] = choice["finish_reason"]

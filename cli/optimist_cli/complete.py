@@ -134,12 +134,10 @@ def summary(answer: ChatAnswer, num_tokens: int, seconds: float) -> str:
         if label not in ("target", "prediction")
     }
     others = "".join(f", {count} by {label.replace('_', ' ')}" for label, count in drafted.items())
-    synthetic = f" [{answer.system_fingerprint}]" if answer.system_fingerprint else ""
     return (
         f"{num_tokens} tokens in {seconds:.2f} s, {accepted} of them predicted "
         f"({details.get('rejected_prediction_tokens', 0)} predicted ones refused){others}, "
         f"finish: {', '.join(reason for _, reason in sorted(answer.finish_reasons.items()))}"
-        f"{synthetic}"
     )
 
 

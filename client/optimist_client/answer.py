@@ -133,8 +133,6 @@ class Result:
     usage: Usage
     speculation: Speculation | None = None
     """Set with `include_speculation`."""
-    is_synthetic: bool = False
-    """Whether drafts were accepted by chance, so that the text is meaningless."""
 
     @property
     def text(self) -> str:
@@ -155,4 +153,3 @@ class Model:
     max_model_len: int
     """Longest sequence, prompt and answer together, in tokens."""
     vocab_size: int
-    is_synthetic: bool = False

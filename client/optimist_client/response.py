@@ -55,13 +55,12 @@ def result_of(summary: inference_pb2.Summary, steps: Iterable[Step]) -> Result:
         speculation=(
             _speculation(summary.speculation) if summary.HasField("speculation") else None
         ),
-        is_synthetic=summary.is_synthetic,
     )
 
 
 def model_of(message: inference_pb2.Model) -> Model:
     """Returns the description of a model."""
-    return Model(message.name, message.max_model_len, message.vocab_size, message.is_synthetic)
+    return Model(message.name, message.max_model_len, message.vocab_size)
 
 
 def _answer(steps: list[Step]) -> Answer:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from optimist_bench.engines.workloads import Prompt
+from optimist_bench.never_worse import grid
 from optimist_bench.never_worse.command import NeverWorseSettings
 from optimist_bench.never_worse.grid import find_cells
 from optimist_bench.never_worse.real import make_workloads
@@ -16,6 +17,12 @@ from optimist_common.errors import SetupError
 from tests.bench.conftest import ReportOf
 
 GRID = ("never-worse", "--model=", "--processes", "1", "--curves", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a phase have fewer requests; what computes the grid is forked."""
+    monkeypatch.setattr(grid, "_WARM_REQUESTS", 4)
 
 
 def find_ratios(report: Any, **coordinates: object) -> list[float]:
@@ -42,13 +49,11 @@ def test_a_prediction_pays_and_drafts_that_are_always_wrong_are_found(report_of:
 
 
 def test_a_disturbed_run_brings_all_texts(report_of: ReportOf) -> None:
-    scenarios = ("stalls", "busy-start", "tails", "restart")
+    scenarios = ("stalls", "restart")
     report = report_of(
         *(*GRID, "--workloads", "partly", "--scenarios", ",".join(scenarios)),
     )
-    assert [cell["scenario"] for cell in report["cells"]] == [
-        *("stalls", "stalls", "busy-start", "busy-start", "tails", "tails", "restart")
-    ]
+    assert [cell["scenario"] for cell in report["cells"]] == [*("stalls", "stalls", "restart")]
     assert all(0.5 < cell["ratio"] < 5 for cell in report["cells"])
 
 

@@ -11,7 +11,7 @@ from tests.chaos.services.fleet import Shape
 # Kills Redis, the proposer, a worker and a scheduler, restarts the worker, resets connections of
 # the gateway and of the proposer, and holds one way between gateway and scheduler.
 SETTINGS = FaultsSettings(
-    seed=35009, seconds=12.0, pause_seconds=1.3, warm_seconds=1.0, cases=16, clients=4
+    seed=35009, seconds=12.0, pause_seconds=1.3, warm_seconds=1.0, cases=10, clients=4
 )
 SHAPE = Shape(num_gateways=1, num_workers=(1, 1), num_proposers=1)
 

@@ -1,3 +1,5 @@
+"""What grows or slows down in a soak is reported, and warming up is not."""
+
 import pytest
 
 from tests.chaos.load.case import Case

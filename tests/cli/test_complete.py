@@ -191,9 +191,9 @@ SOURCES = {"tokens_by_source": {"target": 4, "prediction": 1, "draft_model": 3, 
 
 
 def test_the_summary_says_what_drafts_were_worth() -> None:
-    answer = ChatAnswer(iter(()), finish_reasons={0: "stop"}, system_fingerprint="synthetic")
+    answer = ChatAnswer(iter(()), finish_reasons={0: "stop"})
     answer.usage = {"completion_tokens_details": SOURCES}
     assert summary(answer, 9, 0.5) == (
         "9 tokens in 0.50 s, 0 of them predicted (0 predicted ones refused), "
-        "3 by draft model, 2 by eagle, finish: stop [synthetic]"
+        "3 by draft model, 2 by eagle, finish: stop"
     )

@@ -60,7 +60,7 @@ def opened(
     request_id: str = "a",
 ) -> RequestLogs:
     """Returns logs in which a request has been opened."""
-    logs = RequestLogs(directory, Vocabulary(TEXTS), 8, MIB, 64 * MIB, replica)
+    logs = RequestLogs(directory, Vocabulary(TEXTS), MIB, 64 * MIB, replica)
     logs.open(request_id, Sources(list(predictions), tokens(*prompt)))
     return logs
 
@@ -433,7 +433,7 @@ def test_what_follows_a_window_that_is_used_up_is_no_jump(tmp_path: Path) -> Non
 
 def test_nothing_in_a_text_reaches_the_terminal_as_a_command(tmp_path: Path) -> None:
     texts = ["\x1b[2J", "\x9b31m", "\r", "\u202e", "\x07", "ok\n"]
-    logs = RequestLogs(tmp_path, Vocabulary(texts), 8, MIB, 64 * MIB, "\x1b]0;x\x07")
+    logs = RequestLogs(tmp_path, Vocabulary(texts), MIB, 64 * MIB, "\x1b]0;x\x07")
     ids = array("i", range(6))
     logs.open("\x1b[31m", Sources([ids]))
     logs.step("\x1b[31m", ids, 6, draft_of(ids, positions=ids), 0.0, 0)

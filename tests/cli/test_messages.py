@@ -23,12 +23,12 @@ def run(words: str) -> subprocess.CompletedProcess[str]:
     [
         *(
             (f"{command} --no-such-flag 1", (f"optimist {command}: ", "--no-such-flag"))
-            for command in ("scheduler", *NEED_A_MODEL)
+            for command in ("scheduler", "serve")
         ),
         *((f"{command} --model {MISSING} --port FREE", (MISSING,)) for command in NEED_A_MODEL[1:]),
         *(
             (f"{command} --port TAKEN", ("--port", "TAKEN"))
-            for command in ("scheduler", *(f"{name} {MODEL}" for name in NEED_A_MODEL))
+            for command in ("scheduler", *(f"{name} {MODEL}" for name in ("serve", "gateway")))
         ),
         ("complete Repeat. --url http://localhost:FREE", ("http://localhost:FREE",)),
         ("bake", ("'bake'",)),

@@ -1,3 +1,5 @@
+"""A log line says when, who and on behalf of which request, as text or as JSON."""
+
 import json
 import logging
 

@@ -1,3 +1,5 @@
+"""A reader gets each item once, in order, until the mailbox is closed."""
+
 import asyncio
 
 from optimist_common.network.mailbox import Mailbox

@@ -1,3 +1,5 @@
+"""docker-compose.yml names what there is, and its services find each other."""
+
 import sys
 from pathlib import Path
 

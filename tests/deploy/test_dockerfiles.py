@@ -77,7 +77,7 @@ def test_the_wheel_has_all_files_of_its_packages_and_no_model(tmp_path: Path) ->
         # A machine compiles the kernels for itself.
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
     }
-    assert "optimist_gateway/fronts/page/static/vendor/LICENSE.htm" in files
+    assert "optimist_gateway/api/page/static/vendor/LICENSE.htm" in files
     assert packed_files(REPOSITORY, tmp_path) == files
 
 
@@ -143,14 +143,3 @@ def test_the_health_of_a_gateway_is_asked_for_as_it_listens(tmp_path: Path) -> N
     assert asked_for_health("gateway", tmp_path).endswith(" http://127.0.0.1:8000/live")
     safe = asked_for_health("gateway", tmp_path, OPTIMIST_GATEWAY_HTTPS_CERT="/tls/tls.crt")
     assert safe.endswith(" https://127.0.0.1:8000/live")
-
-
-def test_only_the_worker_has_a_variant_for_gpus_with_what_triton_needs() -> None:
-    for service in SERVICES:
-        assert (("ARG", "DEVICE=cpu") in instructions(service)) is (service == "worker")
-        assert service == "worker" or "ARG" not in dict(instructions(service))
-    steps = [text for name, text in instructions("worker") if name == "RUN"]
-    (compiler,) = (text for text in steps if "gcc" in text)
-    assert '[ "$DEVICE" = cuda ]' in compiler
-    assert any('pip install --no-cache-dir ".[cuda]"' in text for text in steps)
-    assert any("TRITON_CACHE_DIR=/tmp/" in text for name, text in instructions("worker"))

@@ -41,18 +41,6 @@ def panels(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_metric_has_one_owner() -> None:
-    names = [re.sub("^optimist_[a-z]+_", "", name) for name in known_metrics()]
-    own = [name for name in names if not name.startswith(("vllm:", "requests_refused"))]
-    # Both turn requests away, each for reasons of its own.
-    assert len(own) > 90
-    assert sorted(own) == sorted(set(own))
-
-
-def test_there_is_a_dashboard_for_serving_and_one_for_speculation() -> None:
-    assert [path.stem for path in DASHBOARDS] == ["serving", "speculation"]
-
-
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
 def test_a_dashboard_names_metrics_and_labels_that_exist(path: Path) -> None:
     targets = [target for panel in panels(path) for target in panel.get("targets", [])]
@@ -100,27 +88,6 @@ def require_known(expression: str) -> None:
     assert matched - of_targets <= set().union(*(LABELS[name] for name in names)), expression
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: str(path.stem))
-def test_panels_have_ids_of_their_own_and_do_not_overlap(path: Path) -> None:
-    found = panels(path)
-    assert len({panel["id"] for panel in found}) == len(found)
-    taken: set[tuple[int, int]] = set()
-    for panel in found:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        cells = {
-            (place["x"] + column, place["y"] + row)
-            for column in range(place["w"])
-            for row in range(place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        taken |= cells
-    for panel in found:
-        if panel["type"] != "row":
-            assert panel["datasource"]["uid"] == "${datasource}"
-            assert panel["targets"], panel["title"]
-
-
 def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
     content = document("deploy/prometheus/prometheus.yml")
     found = {}
@@ -136,25 +103,6 @@ def test_every_service_is_scraped_where_it_serves_its_metrics() -> None:
         expected[f"optimist-{service}"] = ([service], "A", int(port))
     assert found == expected
     assert content["rule_files"] == ["alerts.yml"]
-
-
-def test_what_compose_mounts_for_monitoring_exists() -> None:
-    for name in ("prometheus", "grafana"):
-        for volume in compose_services()[name]["volumes"]:
-            source = volume.split(":")[0]
-            if source.startswith("./"):
-                assert (REPOSITORY / source).is_dir(), volume
-            else:
-                assert source in document("docker-compose.yml")["volumes"]
-
-
-def test_grafana_finds_its_data_and_dashboards() -> None:
-    folder = "deploy/grafana/provisioning"
-    (source,) = document(f"{folder}/datasources/prometheus.yml")["datasources"]
-    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
-    (provider,) = document(f"{folder}/dashboards/optimist.yml")["providers"]
-    mounts = [volume.split(":")[1] for volume in compose_services()["grafana"]["volumes"]]
-    assert provider["options"]["path"] in mounts
 
 
 def test_prometheus_understands_its_files() -> None:

@@ -1,3 +1,5 @@
+"""Only the worker needs PyTorch."""
+
 import socket
 import subprocess
 import sys
@@ -50,7 +52,7 @@ def test_the_worker_cannot_be_imported_without_torch() -> None:
     assert "No module named 'torch'" in import_all("optimist_worker").stderr
 
 
-@pytest.mark.parametrize("service", ["gateway", "proposer"])
+@pytest.mark.parametrize("service", ["gateway"])
 def test_reads_the_bundled_tokenizer_and_listens_without_torch(
     service: str, tmp_path: Path
 ) -> None:

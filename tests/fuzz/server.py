@@ -17,8 +17,8 @@ _PLAIN = ("--max-plans-in-flight", "1", "--no-enable-optimistic-scheduling")
 _SCHEDULES: tuple[tuple[str, ...], ...] = (
     (),
     _PLAIN,
-    ("--max-plans-in-flight", "3", "--draft-width", "adaptive"),
-    ("--multi-step-count", "4", "--num-speculative-tokens", "8"),
+    ("--max-plans-in-flight", "3", "--draft-width", "goodput"),
+    ("--max-plans-in-flight", "1", "--num-speculative-tokens", "8"),
     ("--num-pipeline-stages", "2"),
     ("--policy", "priority", "--draft-width", "fixed", "--num-speculative-tokens", "16"),
     ("--proposer-wait", "always", "--follow", "predictions"),

@@ -65,7 +65,6 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     pauses: list[bool] = field(default_factory=list)
     """Pauses, and False for their ends."""
     port: int = 0
-    is_synthetic: bool = False
     max_model_len: int = MAX_MODEL_LEN
     policy: "scheduler_pb2.SchedulingPolicy.ValueType" = scheduler_pb2.SCHEDULING_POLICY_UNSPECIFIED
     max_draft_tokens: int | None = None
@@ -96,7 +95,6 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             max_model_len=self.max_model_len,
             kv_capacity_tokens=2 * self.max_model_len,
             eos_token_ids=to_bytes([EOS]),
-            is_synthetic=self.is_synthetic,
             policy=self.policy,
             max_draft_tokens=self.max_draft_tokens,
             engine=self.engine,

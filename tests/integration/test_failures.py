@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 from openai import OpenAI
 
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_training.data.edits import Edit
 from tests.integration.edit import ask, connect, edits
+from tests.redis_server import RedisServer
 from tests.stack import (
     MODEL_FLAG,
     START_SECONDS,
@@ -69,10 +69,9 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
         yield Replicas(store, proposers, services)
 
 
-@pytest.mark.parametrize("affinity", ["true", "false"])
-def test_replicas_take_turns_and_may_die(replicas: Replicas, affinity: str) -> None:
+def test_replicas_take_turns_and_may_die(replicas: Replicas) -> None:
     store, proposers, services = replicas
-    services.scheduler.restart("--proposer-affinity", affinity)
+    services.scheduler.restart("--proposer-affinity", "false")
     services.gateway.wait_until_healthy()
     with connect(services.url) as client:
 

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.columns import from_bytes, to_bytes
 from tests.integration.edit import Answer, ask, complete, connect, edits, predict
+from tests.redis_server import RedisServer
 from tests.stack import MODEL_FLAG, Service, start, start_services
 
 NO_DRAFTS = {"num_speculative_tokens": 0}
@@ -52,7 +52,7 @@ def proposer(redis_server: RedisServer) -> Iterator[Service]:
 def test_the_file_in_the_prompt_is_drafted(proposer: Service) -> None:
     with ExitStack() as stack:
         parts = Parts(stack, proposer, "none")
-        answers = [(parts.ask(number), parts.ask(number, **NO_DRAFTS)) for number in range(4)]
+        answers = [(parts.ask(number), parts.ask(number, **NO_DRAFTS)) for number in range(2)]
     for drafted, plain in answers:
         assert drafted.token_ids == plain.token_ids
         # What is drafted from the prompt is own text: nothing was predicted.

@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from optimist_gateway.fronts.page.router import page_router
+from optimist_gateway.api.page.router import page_router
 
 PREDICTION = "def area(width, height):\n    return width * height\n"
 

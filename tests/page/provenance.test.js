@@ -9,7 +9,7 @@ import {
   predictionParts,
   promptCursor,
   promptParts,
-} from "../../services/gateway/optimist_gateway/fronts/page/static/js/provenance.js";
+} from "../../services/gateway/optimist_gateway/api/page/static/js/provenance.js";
 
 const PREDICTION = "def f(width):\n    return width\n";
 

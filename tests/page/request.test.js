@@ -2,9 +2,9 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { test } from "node:test";
 
-import { editsFor, exampleForm, nextQuestions } from "../../services/gateway/optimist_gateway/fronts/page/static/js/examples.js";
-import { chatBody, observedBody, requestBody } from "../../services/gateway/optimist_gateway/fronts/page/static/js/request.js";
-import { curlSnippet, pythonSnippet } from "../../services/gateway/optimist_gateway/fronts/page/static/js/snippets.js";
+import { editsFor, exampleForm, nextQuestions } from "../../services/gateway/optimist_gateway/api/page/static/js/examples.js";
+import { chatBody, observedBody, requestBody } from "../../services/gateway/optimist_gateway/api/page/static/js/request.js";
+import { curlSnippet, pythonSnippet } from "../../services/gateway/optimist_gateway/api/page/static/js/snippets.js";
 
 const FORM = {
   prompt: "It's \"quoted\" \\ $HOME `x`\n\ttab é 😀\u2028\n",

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { test } from "node:test";
 
-import { EventParser, streamChunks } from "../../services/gateway/optimist_gateway/fronts/page/static/js/stream.js";
+import { EventParser, streamChunks } from "../../services/gateway/optimist_gateway/api/page/static/js/stream.js";
 
 async function serve(answer) {
   const server = createServer(answer);

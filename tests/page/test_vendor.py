@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optimist_gateway.fronts.page.router import STATIC
+from optimist_gateway.api.page.router import STATIC
 from tests.command import run
 from tests.stack import REPOSITORY
 

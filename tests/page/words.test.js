@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { raceOutcome, raceSummary, seconds, sourceClass } from "../../services/gateway/optimist_gateway/fronts/page/static/js/words.js";
+import { raceOutcome, raceSummary, seconds, sourceClass } from "../../services/gateway/optimist_gateway/api/page/static/js/words.js";
 
 function run(status, text, time) {
   return { status, isRunning: status === "running", seconds: time, follower: { text } };

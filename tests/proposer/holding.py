@@ -1,11 +1,13 @@
 """Proposers and stores for tests, over the tokens of `tests.proposer.text`."""
 
 import asyncio
+from array import array
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.sources import INT32, Sources
 from optimist_aligner.text.vocabulary import Vocabulary
 from optimist_proposer.batch import BatchProposer
 from optimist_proposer.core.line import LineAlgorithm
@@ -125,7 +127,8 @@ class MemoryStore(OutputStore):
     """A store in this process, with the rules of the one in Redis."""
 
     def __init__(self) -> None:
-        self.requests: dict[str, StoredRequest | None] = {}
+        self.requests: dict[str, bytes | None] = {}
+        """Packed, by id; None for one that was closed."""
         self.sources: dict[SourceName, bytes] = {}
         self.num_reads = 0
 
@@ -138,7 +141,7 @@ class MemoryStore(OutputStore):
             stored = self.requests.get(request_id)
             if stored is not None:
                 try:
-                    found[request_id] = StoredRequest.unpack(stored.pack(), number)
+                    found[request_id] = StoredRequest.unpack(stored, number)
                 except WrongValueError as error:
                     found[request_id] = error
         return found
@@ -164,16 +167,21 @@ class MemoryStore(OutputStore):
         prepared = write.request.prepared
         self.sources[prepared.name] = pack_sources(prepared.sources)
         if kind is WriteKind.OPEN or (kind is WriteKind.CREATE and request_id not in self.requests):
-            self.requests[request_id] = StoredRequest.unpack(write.data, write.num_after)
+            self.requests[request_id] = write.data
             return write.num_after
         if request_id not in self.requests:
             return UNKNOWN
-        stored = self.requests[request_id]
+        stored = stored_in(self, request_id)
         if stored is None or stored.generation != write.request.generation:
             return OTHER_OPENING
-        if kind is WriteKind.CREATE or stored.num_known != write.num_before:
-            return stored.num_known
-        self.requests[request_id] = StoredRequest(
-            stored.generation, write.num_after, stored.source_name, stored.log + write.data
-        )
+        if kind is WriteKind.CREATE or len(stored.output) != write.num_before:
+            return len(stored.output)
+        output = stored.output + array(INT32, write.data)
+        self.requests[request_id] = replace(stored, output=output).pack()
         return write.num_after
+
+
+def stored_in(store: MemoryStore, request_id: str = "a") -> StoredRequest | None:
+    """Returns what a store holds of a request; None if it is closed."""
+    value = store.requests[request_id]
+    return None if value is None else StoredRequest.unpack(value, 1_000_000)

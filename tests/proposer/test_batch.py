@@ -1,3 +1,5 @@
+"""A batch is answered with windows, gaps and refusals; replicas take over from each other."""
+
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -183,19 +185,6 @@ async def test_sources_that_are_gone_make_a_request_unknown() -> None:
     await opened_by(first)
     store.sources.clear()
     assert (await observe(second.proposer, 0, "one\n")).gaps == {"a": UNKNOWN}
-
-
-@pytest.mark.parametrize("log", [b"\x05", b"\x05\x00"])
-async def test_log_that_is_none_makes_a_request_unknown(
-    log: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    store, first, second = replicas()
-    await opened_by(first, observation(0, "one\n"))
-    stored = store.requests["a"]
-    assert stored is not None
-    store.requests["a"] = StoredRequest(stored.generation, 4, stored.source_name, log)
-    assert (await observe(second.proposer, 4, "two\n")).gaps == {"a": UNKNOWN}
-    assert "request a is taken as unknown" in caplog.text
 
 
 @pytest.mark.parametrize("lives_here", [False, True])

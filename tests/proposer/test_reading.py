@@ -1,29 +1,27 @@
 """What a replica reads of others is checked as what a scheduler sends, and costs one request."""
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 from prometheus_client import REGISTRY
 
-from optimist_aligner.text.sources import Sources
+from optimist_aligner.text.sources import INT32, Sources
 from optimist_proposer.core.messages import UNKNOWN
-from optimist_proposer.core.output_log import encode_output, put_varint
 from optimist_proposer.core.sources import name_sources, pack_sources
-from optimist_proposer.core.stored_request import MAX_STORED_TOKENS, StoredRequest
+from optimist_proposer.core.stored_request import (
+    MAX_STORED_TOKENS,
+    OPENING_BYTES,
+    StoredRequest,
+    pack_number,
+)
 from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
-from tests.proposer.holding import MemoryStore, Replica, lives, observation, opening
+from tests.proposer.holding import MemoryStore, Replica, lives, observation, opening, stored_in
 from tests.proposer.text import as_text, tokens
 
 POEM = "one\ntwo\nthree\nfour\n"
 BESIDE = "six\nseven\n"
-
-
-def runs(*numbers: int) -> bytes:
-    data = bytearray()
-    for number in numbers:
-        put_varint(data, number)
-    return bytes(data)
 
 
 def with_sources(*predictions: str, prompt: str = "") -> Callable[[MemoryStore], None]:
@@ -37,26 +35,29 @@ def with_sources(*predictions: str, prompt: str = "") -> Callable[[MemoryStore],
 
 
 def _store_sources(store: MemoryStore, value: bytes) -> None:
-    stored = store.requests["a"]
-    assert stored is not None
     name = name_sources("", value)
     store.sources[name] = value
-    store.requests["a"] = replace(stored, source_name=name, log=b"\x08onXX", num_known=4)
+    stored = replace(stored_of(store), source_name=name, output=tokens("onXX"))
+    store.requests["a"] = stored.pack()
 
 
-def with_log(log: bytes, num_known: int = 4) -> Callable[[MemoryStore], None]:
+def stored_of(store: MemoryStore, request_id: str = "a") -> StoredRequest:
+    stored = stored_in(store, request_id)
+    assert stored is not None
+    return stored
+
+
+def with_output(*token_ids: int, num_known: int | None = None) -> Callable[[MemoryStore], None]:
     def change(store: MemoryStore) -> None:
-        stored = store.requests["a"]
-        assert stored is not None
-        store.requests["a"] = replace(stored, log=log, num_known=num_known)
+        packed = replace(stored_of(store), output=array(INT32, token_ids)).pack()
+        number = len(token_ids) if num_known is None else num_known
+        store.requests["a"] = packed[:OPENING_BYTES] + pack_number(number) + packed[13:]
 
     return change
 
 
 def other_content(store: MemoryStore) -> None:
-    stored = store.requests["a"]
-    assert stored is not None
-    store.sources[stored.source_name] = pack_sources(Sources([tokens("other\n")]))
+    store.sources[stored_of(store).source_name] = pack_sources(Sources([tokens("other\n")]))
 
 
 def no_end(store: MemoryStore) -> None:
@@ -76,15 +77,13 @@ def count(kind: WrongKind) -> float:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (with_log(runs(3 * 2, 5, 5, 5)), WrongKind.SIZE),
-        (with_log(runs(2 * len(POEM) + 1, 0) * 2), WrongKind.SIZE),
-        (with_log(runs(9, 0), num_known=2**32 - 1), WrongKind.SIZE),
-        (with_log(bytes(25)), WrongKind.SIZE),
-        (with_log(runs(9, 400)), WrongKind.FORMAT),
-        (with_log(b"\x80"), WrongKind.FORMAT),
-        (with_log(runs(8, 1, 2, 3, 5000)), WrongKind.TOKEN),
-        # Beyond the last token of the poem a separator stands.
-        (with_log(runs(9, 2 * (len(POEM) - 3))), WrongKind.TOKEN),
+        (with_output(1, 2, 3, num_known=4), WrongKind.SIZE),
+        (with_output(1, 2, num_known=1), WrongKind.SIZE),
+        (with_output(1, num_known=2**32 - 1), WrongKind.SIZE),
+        (with_output(*[ord("x")] * 9), WrongKind.SIZE),
+        (lambda store: store.requests.update(a=bytes(50)), WrongKind.FORMAT),
+        (with_output(1, 2, 3, 5000), WrongKind.TOKEN),
+        (with_output(1, 2, 3, -1), WrongKind.TOKEN),
         (other_content, WrongKind.DIGEST),
         (with_sources("x" * 101), WrongKind.LIMIT),
         (with_sources(*"abcd"), WrongKind.LIMIT),
@@ -128,9 +127,7 @@ async def test_many_wrong_values_of_a_kind_are_one_line(caplog: pytest.LogCaptur
     await first.proposer.apply([opening(name, POEM) for name in names], [], [])
     await first.writer.stop()
     for name in names:
-        stored = store.requests[name]
-        assert stored is not None
-        store.requests[name] = replace(stored, num_known=99)
+        store.requests[name] = replace(stored_of(store, name), output=tokens("x") * 99).pack()
     before = count(WrongKind.SIZE)
     await second.proposer.apply([], [observation(0, "one", name) for name in names], [])
     assert count(WrongKind.SIZE) == before + 50
@@ -143,17 +140,10 @@ async def test_what_is_known_here_stays_when_the_log_is_another() -> None:
     await first.proposer.apply([opening("a", POEM)], [observation(0, "one\n")], [])
     await first.writer.stop()
     await second.proposer.apply([], [observation(4, "t")], [])
-    stored = store.requests["a"]
-    assert stored is not None
-    log, _ = encode_output(prepared_sources(), 0, tokens("ONE\ntwo\n"), 0)
-    store.requests["a"] = replace(stored, log=log, num_known=8)
+    store.requests["a"] = replace(stored_of(store), output=tokens("ONE\ntwo\n")).pack()
     answer = await second.proposer.apply([], [observation(8, "x")], [])
     assert answer.gaps == {"a": 5}
     assert as_text(lives(second.following).output) == "one\nt"
-
-
-def prepared_sources() -> Sources:
-    return Sources([tokens(POEM)])
 
 
 async def test_request_that_is_opened_while_the_store_is_read_is_the_new_one() -> None:

@@ -1,3 +1,5 @@
+"""The proposer is put together as its settings say."""
+
 import json
 import subprocess
 import sys
@@ -5,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_common.errors import SetupError
 from optimist_common.settings import load_settings
 from optimist_proposer.service import build_proposer, load_vocabulary
 from optimist_proposer.settings import ProposerSettings
 from tests.proposer.holding import VOCABULARY, observation, opening
 from tests.proposer.text import as_text, write_tokenizer
+from tests.redis_server import RedisServer
 
 
 def settings(**values: object) -> ProposerSettings:
@@ -49,7 +51,7 @@ async def test_requests_are_logged_where_the_settings_say(tmp_path: Path) -> Non
         (["--model", "x", "--key-prefix", "a{b}"], "--key-prefix: must not contain braces"),
         (["--model", "x", "--min-value", "1"], "--min-value"),
         (["--model", "x", "--algorithm", "suffix"], "should be 'auto' or 'line', not 'suffix'"),
-        (["--model", "x", "--max-batch-size", "0"], "--max-batch-size"),
+        (["--model", "x", "--max-requests", "0"], "--max-requests"),
     ],
 )
 def test_wrong_value_names_its_flag(arguments: list[str], message: str) -> None:

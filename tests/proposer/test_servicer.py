@@ -1,3 +1,5 @@
+"""Messages become batches and answers; a malformed one ends its stream."""
+
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -109,7 +111,7 @@ async def test_life_of_a_request(stub: "Stub") -> None:
         ({"observations": [Observation(request_id="a", position=-1)]}, "observations.position"),
         ({"observations": [observation("", 0, "x")]}, "observations.request_id"),
         ({"closed_request_ids": ["x" * 257]}, "closed_request_ids"),
-        ({"closed_request_ids": ["x"] * (MAX_BATCH_SIZE + 1)}, "max_batch_size"),
+        ({"closed_request_ids": ["x"] * (MAX_BATCH_SIZE + 1)}, "5 together, more than 4"),
     ],
 )
 async def test_malformed_batch_ends_its_stream_and_names_the_field(

@@ -13,7 +13,6 @@ from optimist_aligner.algorithm import Algorithm, Follower
 from optimist_aligner.drafting.draft import FLOAT32, Draft
 from optimist_aligner.text.sources import INT32, NO_POSITION, Sources
 from optimist_common.drafts import TokenTree
-from optimist_proposer.core.output_log import decode_output
 
 NEWLINE_INDENT = 1000
 """The token whose text is a newline and two spaces; written § in these tests."""
@@ -30,14 +29,6 @@ def tokens(text: str) -> "array[int]":
 
 def as_text(token_ids: "array[int]") -> str:
     return "".join("§" if token == NEWLINE_INDENT else chr(token) for token in token_ids)
-
-
-def decoded(sources: Sources, start: int, data: bytes, num_tokens: int) -> "array[int]":
-    """Returns the tokens of a log."""
-    token_ids = array(INT32)
-    for piece in decode_output(sources, start, data, num_tokens):
-        token_ids.extend(piece)
-    return token_ids
 
 
 def tree_of(draft: Draft) -> TokenTree:

@@ -141,8 +141,6 @@ MODES = {
     "two": {"max_plans_in_flight": 2},
     "three": {"max_plans_in_flight": 3},
     "nothing computed ahead": {"max_plans_in_flight": 2, "enable_optimistic_scheduling": False},
-    "repeats": {"multi_step_count": 8},
-    "two and repeats": {"max_plans_in_flight": 2, "multi_step_count": 5},
     "two stages": {"num_pipeline_stages": 2},
     "prefix cache": {"max_plans_in_flight": 2, "enable_prefix_caching": True},
 }

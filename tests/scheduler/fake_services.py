@@ -45,8 +45,7 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """What is wrong with them."""
         self.num_streams = 0
         self.num_plans = 0
-        """Plans that have arrived and are not answered, repeats aside."""
-        self.num_repeats = 0
+        """Plans that have arrived and are not answered."""
         self.faults: list[BaseException] = []
         """Rules of the contract that a plan broke."""
         self.may_run = asyncio.Event()
@@ -78,19 +77,12 @@ class FakeWorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                     return
                 self.num_plans -= 1
                 yield response
-                while self._may_repeat(stream) and plans.empty():
-                    self.num_repeats += 1
-                    yield await self._answer(self._run(None), context)
         finally:
             reader.cancel()
 
-    def _may_repeat(self, stream: int) -> bool:
-        is_newest = stream == self.num_streams
-        return is_newest and self.worker.can_repeat and self.worker.is_busy
-
-    def _run(self, plan: worker_pb2.ExecuteRequest | None) -> worker_pb2.ExecuteResponse:
+    def _run(self, plan: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
         try:
-            return self.worker.repeat() if plan is None else self.worker.execute(plan)
+            return self.worker.execute(plan)
         except Exception as error:
             self.faults.append(error)
             raise

@@ -151,8 +151,7 @@ class Row:
 class FakeWorker:
     """Keeps the rules of the contract and raises AssertionError where a plan breaks one.
 
-    Several plans in flight are a matter of the caller: `execute` is called when a plan runs, in
-    order, and `repeat` any number of times before the next plan, up to the plan's `num_repeats`.
+    Several plans in flight are a matter of the caller: `execute` is called when a plan runs.
     """
 
     def __init__(
@@ -180,7 +179,7 @@ class FakeWorker:
         self.admitted: list[str] = []
         self.failing: set[str] = set()
         self.num_steps = 0
-        """Runs of plans, repeats included."""
+        """Plans that were run."""
         self.num_cached_tokens = 0
         """Tokens that were not computed because cached blocks held them."""
         self.is_silent = False
@@ -191,14 +190,12 @@ class FakeWorker:
         self.rows: dict[int, Row] = {}
         sizes = self.description.num_blocks, self.description.block_size
         self._kv = [[-1] * sizes[1] for _ in range(sizes[0])]
-        self._plan = worker_pb2.ExecuteRequest()
-        self._num_repeated = 0
+        self._sequence = 0
 
     def execute(self, plan: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
-        """Runs a plan for the first time."""
-        assert plan.sequence > self._plan.sequence
-        assert plan.num_repeats >= 0
-        self._plan, self._num_repeated = plan, 0
+        """Runs a plan."""
+        assert plan.sequence > self._sequence
+        self._sequence = plan.sequence
         for slot in from_bytes(plan.released_slots).tolist():
             del self.rows[slot]
         for admission in plan.admissions:
@@ -214,29 +211,7 @@ class FakeWorker:
             assert len(set(paths)) == len(paths)
             row.window_base, row.window = window.base, paths
         self._append_blocks(plan)
-        return self._run_rows(plan, from_bytes(plan.num_known_tokens).tolist())
-
-    @property
-    def can_repeat(self) -> bool:
-        """Whether the last plan may be run once more."""
-        return self._num_repeated < self._plan.num_repeats
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether the last plan has a row that can still say something."""
-        rows = [self.rows[slot] for slot in from_bytes(self._plan.slots).tolist()]
-        return any(not row.ended and row.request_id not in self.failing for row in rows)
-
-    def repeat(self) -> worker_pb2.ExecuteResponse:
-        """Runs the last plan once more: a known token per row, and its drafts."""
-        assert self.can_repeat
-        self._num_repeated += 1
-        slots = from_bytes(self._plan.slots).tolist()
-        for slot in slots:
-            row = self.rows[slot]
-            decodes = row.num_computed == len(row.token_ids) - 1
-            assert decodes or row.ended or row.request_id in self.failing
-        return self._run_rows(self._plan, [1] * len(slots))
+        return self._run_rows(plan)
 
     def _admit(self, admission: worker_pb2.Admission) -> None:
         assert admission.slot not in self.rows
@@ -287,19 +262,15 @@ class FakeWorker:
     def _holders(self) -> Counter[int]:
         return Counter(block for row in self.rows.values() for block in row.blocks)
 
-    def _run_rows(
-        self, plan: worker_pb2.ExecuteRequest, known: list[int]
-    ) -> worker_pb2.ExecuteResponse:
+    def _run_rows(self, plan: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
         self.num_steps += 1
-        slots = from_bytes(plan.slots).tolist()
+        slots, known = from_bytes(plan.slots).tolist(), from_bytes(plan.num_known_tokens).tolist()
         drafts = from_bytes(plan.num_draft_tokens).tolist()
         assert sum(known) + sum(drafts) <= self.description.max_num_batched_tokens
 
         columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
         num_fed = deepest = 0
-        response = worker_pb2.ExecuteResponse(
-            sequence=plan.sequence, repeat=self._num_repeated, slots=plan.slots
-        )
+        response = worker_pb2.ExecuteResponse(sequence=plan.sequence, slots=plan.slots)
         for slot, num_known, num_drafts in zip(slots, known, drafts, strict=True):
             row = self.rows[slot]
             new, counts, source, nodes = list[int](), (0, 0), DraftSource.TARGET, [-1]

@@ -243,10 +243,6 @@ class Situation:
         while self.sent:
             self.answer()
 
-    def repeat(self) -> StepOutputs:
-        """Lets the worker run its last plan once more, and settles the result."""
-        return self._take(self.scheduler.settle(step_result(self.worker.repeat())))
-
     def step(self, now: float = NOW) -> Plan:
         plan = self.send(now)
         self.answer()

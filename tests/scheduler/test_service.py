@@ -66,10 +66,6 @@ async def test_an_idle_worker_does_not_hang(worker_port: int) -> None:
             ["--max-num-seqs", "9", "--max-num-batched-tokens", "3"],
             "max_num_seqs: must be at most max_num_batched_tokens (3)",
         ),
-        (
-            ["--num-pipeline-stages", "2", "--multi-step-count", "2"],
-            "multi_step_count: must be 1 with several pipeline stages",
-        ),
     ],
 )
 def test_a_wrong_flag_is_explained_in_one_line(

@@ -1,3 +1,5 @@
+"""Passes that are noted for the fit are those that the proposer would make."""
+
 import random
 from array import array
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""`optimist train proposer` fits weights that load, the same ones for a seed."""
+
 import json
 import re
 from contextlib import nullcontext

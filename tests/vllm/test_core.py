@@ -1,3 +1,5 @@
+"""A prediction reaches the plugin as the client sent it, and its drafts are accounted for."""
+
 import dataclasses
 from array import array
 

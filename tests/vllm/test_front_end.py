@@ -1,3 +1,5 @@
+"""vLLM's endpoints take predictions, and their answers say what these were worth."""
+
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence

@@ -1,3 +1,5 @@
+"""vLLM has what the plugin relies on."""
+
 import json
 from pathlib import Path
 

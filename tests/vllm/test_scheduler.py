@@ -1,3 +1,5 @@
+"""The scheduler in vLLM drafts from predictions and keeps its own account."""
+
 import logging
 from dataclasses import replace
 from typing import Any

@@ -1,3 +1,5 @@
+"""vLLM starts with the plugin, or says in one line why not."""
+
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

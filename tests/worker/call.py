@@ -42,17 +42,17 @@ async def serve_port(runner: Runner) -> AsyncIterator[int]:
 
 
 def first_plan(
-    sequence: int, slot: int, tokens: Sequence[int] = PROMPT, num_repeats: int = 0, **options: Any
+    sequence: int, slot: int, tokens: Sequence[int] = PROMPT, **options: Any
 ) -> worker_pb2.ExecuteRequest:
     """A plan of one row, the whole prompt of a new request; options are of its admission."""
     rows = [PlannedRow(slot, len(PROMPT), 4, [8 * slot + i for i in range(8)])]
     admissions = [admit(slot, tokens, **options)]
-    return write_plan(plan_rows(sequence, rows, admissions=admissions, num_repeats=num_repeats))
+    return write_plan(plan_rows(sequence, rows, admissions=admissions))
 
 
-def plan(sequence: int, slot: int, num_repeats: int = 0) -> worker_pb2.ExecuteRequest:
+def plan(sequence: int, slot: int) -> worker_pb2.ExecuteRequest:
     """A plan of the last token of one slot, and drafts."""
-    return write_plan(plan_rows(sequence, [PlannedRow(slot, 1, 4, [])], num_repeats=num_repeats))
+    return write_plan(plan_rows(sequence, [PlannedRow(slot, 1, 4, [])]))
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -61,8 +61,8 @@ def local_runner(
     tap: FeatureTap | None = None,
     rule: AcceptanceRule = AcceptanceRule.COUPLED,
 ) -> Runner:
-    """Builds a runner on this process's device; synthetic drafts are accepted half of the time."""
-    step = Step(model, state, drafter, tap, rule, 0.5)
+    """Builds a runner on this process's device."""
+    step = Step(model, state, drafter, tap, rule)
     executor = LocalExecutor(step, Masks(model.name, model), state.device)
     return Runner(Engine(model, state, executor, drafter, rule))
 
@@ -108,8 +108,8 @@ def make_result(slots: Sequence[int], **parts: Any) -> StepResult:
     columns: dict[str, Any] = {name: [0] * len(slots) for name in _RESULT_COLUMNS}
     columns |= {"slots": slots, "token_ids": [], "accepted_nodes": []}
     columns |= {name: parts.pop(name) for name in list(parts) if name in columns}
-    fields: dict[str, Any] = {"sequence": 1, "repeat": 0, "errors": {}}
-    fields |= {"num_tokens": len(slots), "num_live_rows": len(slots), **parts}
+    fields: dict[str, Any] = {"sequence": 1, "errors": {}}
+    fields |= {"num_tokens": len(slots), **parts}
     fields |= {name: np.array(column, np.int32) for name, column in columns.items()}
     return StepResult(**fields)
 

@@ -1,11 +1,10 @@
-"""The services that this process has started, and what they take of processors and memory."""
+"""The services that this process has started, and what they take of processors."""
 
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def find_children(modules: Collection[str]) -> dict[str, int]:
@@ -18,11 +17,6 @@ def find_children(modules: Collection[str]) -> dict[str, int]:
     if missing := [module for module in modules if module not in found]:
         raise LookupError(f"there is no process of {', '.join(missing)}")
     return {module: found[module] for module in modules}
-
-
-def find_replicas(module: str) -> list[int]:
-    """Returns the process ids of all children that run a module."""
-    return [pid for name, pid in _children() if name == module]
 
 
 def _children() -> Iterator[tuple[str, int]]:
@@ -44,16 +38,6 @@ def read_cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
-def read_resident_bytes(pid: int) -> int:
-    """Returns the memory of a process that is not swapped out."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
-
-
-def read_wait_seconds(pid: int) -> float:
-    """Returns how long a process' main thread could have run but had no processor, so far."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-
-
 def read_machine_seconds() -> tuple[float, float]:
     """Returns how long processors worked since the start, and how long a host kept them from it."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
@@ -72,30 +56,6 @@ def find_stolen_share(before: tuple[float, float], after: tuple[float, float]) -
     """
     worked, stolen = after[0] - before[0], after[1] - before[1]
     return stolen / (worked + stolen) if stolen else 0.0
-
-
-def count_descriptors(pid: int) -> int:
-    """Returns how many descriptors a process has open."""
-    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-
-
-def children_cpu_seconds() -> float | None:
-    """Returns the processor time that all children of this process have used, themselves.
-
-    Of services that work in turn, each in processes of its own, the one at work has used what was
-    added. None where there is no /proc.
-    """
-    if not Path("/proc/self/stat").exists():
-        return None
-    ticks = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = _fields(path)
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid():
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / _TICKS
 
 
 def _fields(path: Path) -> list[str]:

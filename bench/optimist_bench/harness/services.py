@@ -1,20 +1,17 @@
-"""Services that a benchmark starts: all or some, with further flags; their figures and streams."""
+"""Services that a benchmark starts: all or some, with further flags; their figures."""
 
 import asyncio
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
-from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from optimist_cli.serve.command import write_prefixed
 from optimist_cli.serve.process import ServiceSpec
 from optimist_cli.serve.service_specs import service_specs
 from optimist_cli.serve.settings import ServeSettings
 from optimist_cli.serve.supervisor import Supervisor
-from optimist_common.network.channel import open_channel
 
 
 @contextmanager
@@ -83,62 +80,3 @@ def read_metrics(port: int) -> dict[str, float]:
         lines = response.read().decode().splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
     return {name: float(value) for name, value in samples}
-
-
-class SchedulerStream:
-    """One gateway's stream to a scheduler, without the gateway.
-
-    Sends commands and reads responses; a command that the scheduler refuses is an error.
-    """
-
-    def __init__(self, call: Any) -> None:
-        self._call = call
-
-    async def add(self, request: scheduler_pb2.Add) -> None:
-        """Adds a request; its handle, above 0, is the number of the command too."""
-        await self._call.write(scheduler_pb2.ConnectRequest(add=request, command_id=request.handle))
-
-    async def abort(self, handle: int) -> None:
-        """Aborts a request, whose end is reported then."""
-        abort = scheduler_pb2.Abort(handle=handle, wants_finished=True)
-        await self._call.write(scheduler_pb2.ConnectRequest(abort=abort, command_id=handle))
-
-    async def read(self) -> scheduler_pb2.ConnectResponse:
-        """Reads one response.
-
-        Raises:
-            RuntimeError: The scheduler refuses a command, or has ended the stream.
-        """
-        response = await self._call.read()
-        if not isinstance(response, scheduler_pb2.ConnectResponse):
-            raise RuntimeError(f"the scheduler ended the stream: {await self._call.details()}")
-        for reply in response.replies:
-            if reply.error:
-                raise RuntimeError(f"the scheduler refused a command: {reply.error}")
-        return response
-
-    async def ask_stats(self) -> None:
-        """Asks for the scheduler's figures, which are a reply of one of the next responses."""
-        await self._call.write(
-            scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats(), command_id=0)
-        )
-
-    async def read_stats(self) -> scheduler_pb2.Stats:
-        """Returns the scheduler's figures, once no request runs any more."""
-        await self.ask_stats()
-        while True:
-            for reply in (await self.read()).replies:
-                if reply.stats.num_plans:
-                    return reply.stats
-
-
-@asynccontextmanager
-async def open_stream(scheduler: str) -> AsyncIterator[SchedulerStream]:
-    """Connects to a scheduler at host:port; ends the stream afterwards."""
-    async with open_channel(scheduler) as channel:
-        stub: Any = scheduler_pb2_grpc.SchedulerServiceStub(channel)
-        call = stub.Connect()
-        try:
-            yield SchedulerStream(call)
-        finally:
-            call.cancel()

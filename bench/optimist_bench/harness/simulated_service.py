@@ -89,9 +89,10 @@ class SimulatedSettings(ServiceSettings):
     free_tokens: int = Field(0, ge=0, description="tokens of a step that make it no longer")
     row_us: int = Field(0, ge=0, description="how much longer each request makes a step")
     truths: str = Field(
-        "", description="JSON lines with the tokens of what is said; empty: what is expected"
+        "",
+        description="JSON lines with the tokens of what is said, chosen by the seed; empty: what "
+        "is expected",
     )
-    truths_by_seed: bool = Field(False, description="whether seeds say what is said, not prompts")
     looks_up: bool = Field(
         False, description="whether rows that left their windows draft from their predictions"
     )
@@ -150,8 +151,7 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _make_worker(self) -> SimulatedWorker | TruthWorker:
         if self._truths:
-            by_seed = self._settings.truths_by_seed
-            return TruthWorker(self._truths, self._model.describe(), by_seed=by_seed)
+            return TruthWorker(self._truths, self._model.describe(), by_seed=True)
         return SimulatedWorker(self._model)
 
     async def Describe(  # noqa: N802
@@ -186,14 +186,13 @@ class SimulatedServicer(worker_pb2_grpc.WorkerServiceServicer):
         worker, settings, num_steps = self._make_worker(), self._settings, 0
         while True:
             waited_from = time.perf_counter_ns()
-            repeats = plans.empty() and worker.can_repeat
-            plan = None if repeats else plans.get()
-            if plan is None and not repeats:
+            plan = plans.get()
+            if plan is None:
                 send(None)
                 return
             started = time.perf_counter_ns()
             try:
-                response = worker.repeat() if plan is None else worker.execute(plan)
+                response = worker.execute(plan)
             except PlanError as error:
                 send(error)
                 return

@@ -95,17 +95,6 @@ class SimulatedWorker:
         self._diverged_at = np.full(model.max_num_seqs, _NEVER, np.int64)
         """Position of the last token that was not the expected one."""
         self._sequence = 0
-        self._repeat = 0
-        self._num_repeats = 0
-        self._plan: _Rows | None = None
-
-    @property
-    def can_repeat(self) -> bool:
-        """Whether the last plan may be run once more, and a row of it would go on."""
-        if self._plan is None or self._repeat >= self._num_repeats:
-            return False
-        slots = self._plan.slots
-        return bool((self._length[slots] < self._max_length[slots]).any())
 
     def execute(self, request: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
         """Applies a plan and runs its rows; raises PlanError."""
@@ -124,18 +113,8 @@ class SimulatedWorker:
         if not self._taken[slots].all():
             raise PlanError("slots: one is free")
         self._num_blocks[slots] += num_new
-        self._sequence, self._repeat = request.sequence, 0
-        self._num_repeats = request.num_repeats
-        self._plan = rows
+        self._sequence = request.sequence
         return self._run(rows)
-
-    def repeat(self) -> worker_pb2.ExecuteResponse:
-        """Runs the last plan once more, each row with one known token; only if `can_repeat`."""
-        if self._plan is None or not self.can_repeat:
-            raise PlanError("num_repeats: the plan may not be run again")
-        self._repeat += 1
-        known = np.ones_like(self._plan.num_known_tokens)
-        return self._run(_Rows(self._plan.slots, known, self._plan.num_draft_tokens))
 
     def _release(self, slots: Int32Column) -> None:
         if not self._taken[slots].all():
@@ -195,7 +174,6 @@ class SimulatedWorker:
         self._diverged_at[slots[diverged]] = self._length[slots[diverged]] - 1
         return worker_pb2.ExecuteResponse(
             sequence=self._sequence,
-            repeat=self._repeat,
             slots=to_bytes(slots),
             lengths=to_bytes(self._length[slots]),
             num_emitted_tokens=to_bytes(emitted),

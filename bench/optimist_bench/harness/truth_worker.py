@@ -128,11 +128,6 @@ class TruthWorker:
         self._truths, self._model, self._by_seed = truths, model, by_seed
         self._rows: dict[int, Row] = {}
 
-    @property
-    def can_repeat(self) -> bool:
-        """Plans are run once."""
-        return False
-
     def execute(self, request: worker_pb2.ExecuteRequest) -> worker_pb2.ExecuteResponse:
         """Applies a plan and runs its rows; raises PlanError."""
         for slot in from_bytes(request.released_slots).tolist():
@@ -184,10 +179,6 @@ class TruthWorker:
             num_tokens=num_fed,
             draft_positions=to_bytes(positions),
         )
-
-    def repeat(self) -> worker_pb2.ExecuteResponse:
-        """Raises PlanError: plans are run once."""
-        raise PlanError("num_repeats: must be 0")
 
     def draft(self, row: Row, most: int, least_chance: float) -> tuple[int, int, int]:
         """Returns where drafts were looked up, how many there are, and how many come true."""

@@ -273,7 +273,6 @@ def _services(
                 row_us=settings.row_us,
                 looks_up="true",
                 truths=str(path),
-                truths_by_seed="true",
                 emissions=str(directory / "emissions.jsonl"),
                 max_num_seqs=settings.streams,
                 max_num_batched_tokens=256 * settings.streams,

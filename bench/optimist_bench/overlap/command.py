@@ -22,7 +22,6 @@ from optimist_common.settings import CommaSeparated, ServiceSettings
 
 TOLERANCE = 0.02
 """How much slower pre-scheduling may be in the median over all pairs of runs."""
-LEASE = 4
 
 
 class OverlapSettings(ServiceSettings):
@@ -55,8 +54,6 @@ def choose_configurations(settings: OverlapSettings) -> list[Configuration]:
         for depth in settings.depths:
             one = Configuration(int(step_us), int(depth), stalls=stalls)
             chosen.append(one)
-            if stalls != "worker":
-                chosen.append(replace(one, multi_step_count=LEASE))
             if stalls == "none":
                 chosen += [replace(one, windows=how) for how in ("seldom", "each step")]
                 chosen.append(replace(one, commands=True))
@@ -108,7 +105,7 @@ def _worker(configuration: Configuration) -> Iterator[tuple[str, int]]:
 
 def _order(on: Configuration) -> list[Configuration]:
     """Returns the runs of a configuration and, if it is compared, of the one without."""
-    if on.multi_step_count > 1 or on.commands:
+    if on.commands:
         return [on, on]
     off = replace(on, optimistic=False)
     return [on, off, off, on]
@@ -138,7 +135,6 @@ def summarise(figures: dict[Configuration, list[Figures]]) -> dict[str, Any]:
                 "depth": one.depth,
                 "optimistic": one.optimistic,
                 "stalls": one.stalls,
-                "multi_step_count": one.multi_step_count,
                 "windows": one.windows,
                 "commands": one.commands,
                 # What was idle when a run began counts whole.
@@ -155,8 +151,7 @@ def summarise(figures: dict[Configuration, list[Figures]]) -> dict[str, Any]:
 
 def _is_steady(one: Configuration) -> bool:
     """Returns whether pre-scheduling is on and nothing disturbs the engine."""
-    is_plain = one.stalls == "none" and one.multi_step_count == 1 and not one.commands
-    return one.optimistic and is_plain
+    return one.optimistic and one.stalls == "none" and not one.commands
 
 
 def _ratios(on: Configuration, figures: dict[Configuration, list[Figures]]) -> list[float]:

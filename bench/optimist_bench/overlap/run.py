@@ -40,7 +40,6 @@ class Configuration:
     optimistic: bool = True
     stalls: str = "none"
     """Who stalls for 5 ms at every 50th step: none, worker or scheduler."""
-    multi_step_count: int = 1
     windows: str = "none"
     """How requests get 4 right drafts a step: none; seldom, a window of 256 tokens when half of the
     last one is used, as a proposer does; or each step, such a window each time."""
@@ -54,8 +53,6 @@ class Configuration:
         words.append("on" if self.optimistic else "off")
         if self.stalls != "none":
             words.append(f"{self.stalls} stalls")
-        if self.multi_step_count > 1:
-            words.append(f"lease {self.multi_step_count}")
         if self.windows != "none":
             words.append(f"windows {self.windows}")
         words += ["commands"] * self.commands
@@ -106,7 +103,6 @@ class Run:
                 proposers=[],
                 max_plans_in_flight=configuration.depth,
                 enable_optimistic_scheduling=configuration.optimistic,
-                multi_step_count=configuration.multi_step_count,
                 # Only then does a changed priority change anything.
                 policy="priority" if configuration.commands else "fcfs",
                 num_speculative_tokens=0 if configuration.windows == "none" else DRAFT_TOKENS,

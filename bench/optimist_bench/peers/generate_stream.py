@@ -7,14 +7,36 @@ from typing import Any
 
 import torch
 from tokenizers.decoders import DecodeStream
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.streamers import BaseStreamer
 
-from optimist_bench.peers.generate import load_weights, pad_left
-from optimist_bench.peers.process import TokenIds
-
+TokenIds = list[int]
 # The fastest of those tried on rewritten files with SmolLM2-135M on two cores (10, 20, 40 tokens).
 _LOOKUP = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 4}
+
+
+def load_weights(directory: str, dtype: str) -> Any:
+    """Returns a model for inference, on the CPU.
+
+    Args:
+        directory: Of the model.
+        dtype: Name of a type of PyTorch, such as bfloat16.
+    """
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=getattr(torch, dtype), attn_implementation="sdpa"
+    )
+    return model.eval().requires_grad_(False)
+
+
+def pad_left(prompts: list[TokenIds], pad_token_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns token ids and attention mask [num_prompts, longest] of prompts that end together."""
+    longest = max(map(len, prompts))
+    token_ids = torch.full((len(prompts), longest), pad_token_id)
+    mask = torch.zeros((len(prompts), longest), dtype=torch.int64)
+    for row, prompt in enumerate(prompts):
+        token_ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = 1
+    return token_ids, mask
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,6 @@ def _time_exchange(plan: Plan, result: WorkerResult, sizes: Sizes) -> int:
 def _worker_result(response: worker_pb2.ExecuteResponse) -> WorkerResult:
     return WorkerResult(
         sequence=response.sequence,
-        repeat=response.repeat,
         slots=from_bytes(response.slots),
         lengths=from_bytes(response.lengths),
         num_emitted_tokens=from_bytes(response.num_emitted_tokens),
@@ -64,7 +63,6 @@ def _worker_result(response: worker_pb2.ExecuteResponse) -> WorkerResult:
         accepted_nodes=from_bytes(response.accepted_nodes),
         errors={},
         num_tokens=response.num_tokens,
-        num_live_rows=0,
     )
 
 

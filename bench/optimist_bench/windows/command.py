@@ -8,10 +8,9 @@ from tokenizers import Tokenizer
 from optimist_bench.harness.case_text import functions
 from optimist_bench.harness.command import run_command
 from optimist_bench.harness.pair import Pair, load_pairs, load_tokenizer, make_pair
-from optimist_bench.windows.load import run_services
 from optimist_bench.windows.report import describe
+from optimist_bench.windows.run import run_virtually
 from optimist_bench.windows.settings import WindowsSettings
-from optimist_bench.windows.virtual_run import run_virtually
 
 NUM_FUNCTIONS = 24
 """Of each generated text."""
@@ -42,6 +41,4 @@ def measure(settings: WindowsSettings) -> dict[str, Any]:
         pairs = load_pairs(settings.pairs, tokenizer, 0)
     else:
         pairs = list(_generate_pairs(tokenizer))
-    if settings.virtual:
-        return run_virtually(settings, pairs, tokenizer)
-    return run_services(settings, pairs)
+    return run_virtually(settings, pairs, tokenizer)

@@ -87,7 +87,7 @@ def make_report(
         "concurrency": settings.concurrency,
         "requests": settings.requests,
         "replicas": settings.replicas,
-        "affinity": settings.affinity,
+        "cores": settings.cores,
         "pass_ms": settings.pass_ms,
         "token_us": settings.token_us,
         "depth": settings.depth,

@@ -1,8 +1,8 @@
 """What is run, and on which services."""
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from optimist_bench.harness.command import ProposerAlgorithm
 from optimist_bench.harness.virtual.settings import VirtualSettings
@@ -10,7 +10,7 @@ from optimist_common.settings import ServiceSettings
 
 
 class WindowsSettings(VirtualSettings, ServiceSettings):
-    """Runs requests with predictions on a simulated worker, with real proposers and scheduler.
+    """Runs requests with predictions in virtual time, on the cores of proposers and scheduler.
 
     The model says the text of each edit; passes take a given time. --json prints the report as one
     line of JSON instead.
@@ -18,7 +18,6 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
 
     section: ClassVar[str] = "bench_windows"
 
-    virtual: bool = Field(False, description="whether to compute the run in virtual time")
     pairs: str = Field("", description="JSON lines with `before` and `after`; empty: generated")
     tokenizer: str = Field(
         "models/tiny-edit/tokenizer.json", description="tokenizer file of Hugging Face's library"
@@ -29,7 +28,6 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
     requests: int = Field(256, ge=1, le=100_000, description="requests, the texts in turn")
     concurrency: int = Field(64, ge=1, le=1024, description="requests at a time")
     replicas: int = Field(1, ge=1, le=16, description="proposers, each with a memory of its own")
-    affinity: bool = Field(True, description="whether a request stays with one")
     pass_ms: float = Field(20.0, gt=0, description="how long a pass takes without its tokens")
     token_us: int = Field(5, ge=0, description="how much longer each token makes it")
     free_tokens: int = Field(0, ge=0, description="tokens of a pass that make it no longer")
@@ -47,9 +45,3 @@ class WindowsSettings(VirtualSettings, ServiceSettings):
             "max_num_seqs": self.concurrency,
             "max_num_batched_tokens": 128 * self.concurrency,
         }
-
-    @model_validator(mode="after")
-    def _is_simulated_with_affinity(self) -> Self:
-        if self.virtual and not self.affinity:
-            raise ValueError("affinity: must be true with --virtual")
-        return self

@@ -43,9 +43,9 @@ Repeated = Annotated[list[str], BeforeValidator(_alone)]
 
 # fmt: off
 SECTIONS = frozenset({
-    "bench_crossover", "bench_drafts", "bench_edits", "bench_engines", "bench_never_worse",
-    "bench_overhead", "bench_overlap", "bench_overload", "bench_pipeline", "bench_predictions",
-    "bench_quantization", "bench_replicas", "bench_scheduler", "bench_windows", "complete",
+    "bench_edits", "bench_engines", "bench_never_worse",
+    "bench_overhead", "bench_overlap", "bench_predictions",
+    "bench_quantization", "bench_scheduler", "bench_windows", "complete",
     "convert", "explain", "engine", "gateway", "proposer",
     "replay", "scheduler", "serve", "simulated", "worker",
 })

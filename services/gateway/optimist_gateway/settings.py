@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -86,14 +86,6 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     max_prediction_bytes: int = Field(
         2 * 1024 * 1024, ge=1, description="longest predictions of a request together, in bytes"
     )
-    unknown_fields: Literal["ignore", "refuse"] = Field(
-        "ignore",
-        description="fields of bodies that are not known: ignore names them in the log and in the "
-        "header X-Ignored-Fields, refuse answers 400",
-    )
-    show_chat_template: bool = Field(
-        False, description="whether /tokenizer_info shows the model's chat template"
-    )
     max_num_connections: int = Field(
         2048, ge=1, description="open connections; more are answered 503 and closed"
     )
@@ -165,9 +157,6 @@ class GatewaySettings(NetworkSettings, ObservedSettings):
     )
     access_log: bool = Field(
         False, description="whether to log a line for each request, without its texts"
-    )
-    vllm_metrics: bool = Field(
-        False, description="whether /metrics has vLLM's names too, for tools that ask for them"
     )
 
     @model_validator(mode="after")

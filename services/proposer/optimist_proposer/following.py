@@ -11,7 +11,6 @@ from optimist_aligner.text.sources import INT32, Sources
 from optimist_common.request_log.logs import RequestLogs
 from optimist_proposer.core.live_requests import LiveRequest, RequestCache
 from optimist_proposer.core.messages import UNKNOWN, Answer, LimitCheck, Observation, Open
-from optimist_proposer.core.output_log import decode_output
 from optimist_proposer.core.sources import (
     Prepared,
     SourceName,
@@ -191,45 +190,36 @@ class Following:
         Between two of them the request may be dropped or opened anew, which ends this.
 
         Raises:
-            WrongValueError: The log is none of this request.
+            WrongValueError: The output is none of this request.
         """
-        held = self._cache.get(request_id)
+        held, output = self._cache.get(request_id), stored.output
         live = held
         if live is None or live.generation != stored.generation:
-            if live is not None and live.num_known > stored.num_known:
+            if live is not None and live.num_known > len(output):
                 return
             live = LiveRequest(request_id, stored.generation, prepared)
+        if not self._check.knows([output]):
+            raise WrongValueError(WrongKind.TOKEN, "an output has tokens beyond the vocabulary")
+        num_same = min(live.num_known, len(output))
+        if live.output[:num_same] != output[:num_same]:
+            raise WrongValueError(WrongKind.OUTPUT, "the output is another one")
         clock = _ProcessorClock()
-        position, runs = live.unread(stored.log)
-        sources, token_ids = live.prepared.sources, array(INT32)
-        for piece in decode_output(sources, position, runs, stored.num_known - position):
-            token_ids.extend(piece)
-            yield
-        self._check_read(live, position, token_ids)
-        if self._cache.get(request_id) is not held:
-            return
         if held is not live and self._logs is not None:
             self._logs.open(request_id, live.prepared.sources)
         logger.debug(
             "request %s: %d output tokens read from the store",
-            *(request_id, len(token_ids)),
+            *(request_id, len(output) - num_same),
             extra=_about(request_id),
         )
-        live.note_log(stored.num_known, stored.log)
+        live.num_logged = len(output)
         self._keep(live)
-        for start in range(0, len(token_ids), _TOKENS_AT_A_TIME):
-            new = live.fold(position + start, token_ids[start : start + _TOKENS_AT_A_TIME])
-            self._note_read(live, new or token_ids[:0], clock.lap())
+        for start in range(num_same, len(output), _TOKENS_AT_A_TIME):
+            new = live.fold(start, output[start : start + _TOKENS_AT_A_TIME])
+            self._note_read(live, new or output[:0], clock.lap())
             self._keep(live)
             yield
             if self._cache.get(request_id) is not live:
                 return
-
-    def _check_read(self, live: LiveRequest, position: int, token_ids: "array[int]") -> None:
-        if not self._check.knows([token_ids]):
-            raise WrongValueError(WrongKind.TOKEN, "a log has tokens beyond the vocabulary")
-        if live.contradicts(position, token_ids):
-            raise WrongValueError(WrongKind.OUTPUT, "a log is that of another output")
 
     def _note_read(self, live: LiveRequest, new: "array[int]", seconds: float) -> None:
         metrics.REPLAYED_TOKENS.inc(len(new))

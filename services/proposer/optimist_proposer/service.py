@@ -55,6 +55,10 @@ def load_vocabulary(model: str) -> Vocabulary:
 
 WINDOW_TOKENS = 256
 """Most tokens in a window: as many as schedulers and workers take."""
+MAX_BATCH_SIZE = 8192
+"""Most opens, observations and closes in a batch together."""
+MAX_WAITING_WRITES = 8192
+"""Most requests that wait to be written to Redis."""
 
 
 async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
@@ -64,7 +68,7 @@ async def serve(settings: ProposerSettings, vocabulary: Vocabulary) -> None:
         serve_metrics("proposer", settings.host, settings.metrics_port)
         server = GrpcServer(settings.host, settings.port, settings.tls())
         proposer_pb2_grpc.add_ProposerServiceServicer_to_server(
-            ProposerServicer(proposer, settings.max_batch_size), server.server
+            ProposerServicer(proposer, MAX_BATCH_SIZE), server.server
         )
         port = await server.start()
         # The whole vocabulary stays, and a window takes some thousand objects.
@@ -98,7 +102,7 @@ async def build_proposer(
         )
         await store.start()
         stack.push_async_callback(store.stop)
-        writer = WriteBehind(store, settings.max_waiting_writes, following.forget)
+        writer = WriteBehind(store, MAX_WAITING_WRITES, following.forget)
         stack.push_async_callback(writer.stop)
         task = asyncio.create_task(writer.run())
         stack.callback(task.cancel)

@@ -53,7 +53,7 @@ class ProposerServicer(proposer_pb2_grpc.ProposerServiceServicer):
         if size > self._max_batch_size:
             raise MalformedError(
                 f"opens, observations and closed_request_ids: {size} together, "
-                f"more than max_batch_size ({self._max_batch_size})"
+                f"more than {self._max_batch_size}"
             )
         opens = [_open(item) for item in request.opens]
         observations = [_observation(item) for item in request.observations]

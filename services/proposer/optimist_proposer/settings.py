@@ -40,9 +40,6 @@ class ProposerSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
         ge=1,
         description="most CPU time on a request, in ms, at first and again for 1000 output tokens",
     )
-    max_batch_size: int = Field(
-        8192, ge=1, description="most opens, observations and closes in a batch together"
-    )
     max_requests: int = Field(16_384, ge=1, description="most requests in memory")
     max_memory_mb: int = Field(512, ge=1, description="most memory for requests, in MB")
     key_prefix: str = Field("optimist:proposer", description="begins every Redis key")
@@ -50,9 +47,6 @@ class ProposerSettings(NetworkSettings, ObservedSettings, RequestLogSettings):
         600, ge=1, description="Redis drops a request after this time without observations"
     )
     redis_timeout_ms: int = Field(50, ge=1, description="longest wait for Redis")
-    max_waiting_writes: int = Field(
-        8192, ge=1, description="most requests that wait to be written to Redis"
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="debug says how each request is aligned"
     )

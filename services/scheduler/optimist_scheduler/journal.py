@@ -6,7 +6,8 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any, BinaryIO, TypeVar
+from functools import partial, wraps
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -17,9 +18,10 @@ from optimist_common.errors import SetupError
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-FORMAT = 10
+FORMAT = 11
 """Version of the entries; a journal of another one is not replayed."""
 MAX_ENTRY_BYTES = 256 * 1024 * 1024
 """What says that it is larger is no entry."""
@@ -36,10 +38,6 @@ class Journal:
         """Opens a file; what it holds from earlier processes stays, and counts.
 
         It has the prompts: a new one is for this user alone (0600), an older one keeps its mode.
-
-        Args:
-            path: The file; empty to record nothing.
-            max_mib: Its bound.
 
         Raises:
             SetupError: The file cannot be written, or is no journal.
@@ -63,15 +61,16 @@ class Journal:
         start = journal_pb2.JournalStart(format=FORMAT, settings=settings)
         self.write(journal_pb2.JournalEntry(start=start))
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is written."""
+        return self._file is not None
+
     def record(self, call: Callable[[], T], **event: Any) -> T:
         """Makes a call and writes an entry of it, also if it raises.
 
-        Args:
-            call: What the event does; the plan that it returns is written, of all else a checksum.
-            event: Fields of the entry.
+        The plan that `call` returns is written, of all else a checksum.
         """
-        if self._file is None:
-            return call()
         try:
             value = call()
         except Exception as error:
@@ -87,9 +86,7 @@ class Journal:
     def write(self, entry: journal_pb2.JournalEntry, *, flush: bool = False) -> None:
         """Writes an entry; at the first that does not fit or fails the journal ends.
 
-        Args:
-            entry: The entry.
-            flush: Whether it is to outlive the process from now on.
+        With `flush` it outlives the process from now on.
         """
         if self._file is None:
             return
@@ -125,6 +122,28 @@ class Journal:
 
 OFF = Journal()
 """Records nothing."""
+
+
+def recorded(
+    find_fields: Callable[..., dict[str, Any]],
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Has a method write an entry of each call to its object's journal.
+
+    `find_fields` takes the same arguments, and returns the entry's fields.
+    """
+
+    def decorate(method: Callable[P, T]) -> Callable[P, T]:
+        @wraps(method)
+        def call(*arguments: P.args, **others: P.kwargs) -> T:
+            journal: Journal = arguments[0]._journal  # type: ignore[attr-defined]
+            if not journal.is_on:
+                return method(*arguments, **others)
+            fields = find_fields(*arguments, **others)
+            return journal.record(partial(method, *arguments, **others), **fields)
+
+        return call
+
+    return decorate
 
 
 def _open_private(path: str, flags: int) -> int:

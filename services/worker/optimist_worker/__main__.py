@@ -1,6 +1,5 @@
 """Starts the worker: `python -m optimist_worker --model DIRECTORY`."""
 
-import logging
 import os
 import sys
 
@@ -11,8 +10,6 @@ from optimist_common.observing.logs import configure_logging
 from optimist_common.settings import load_settings
 from optimist_worker.execution.ranks import LocalRanks, Ranks, find_ranks, run_local_ranks
 from optimist_worker.settings import WorkerSettings, check_ranks
-
-logger = logging.getLogger(__name__)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,9 +31,6 @@ def main(arguments: list[str] | None = None) -> int:
             # All ranks would say the same.
             level = "warning"
         configure_logging(level, settings.log_format, settings.section)
-        if not isinstance(ranks, Ranks) or ranks.is_leader:
-            for unused in settings.find_unused():
-                logger.warning("%s", unused)
         if not isinstance(ranks, Ranks):
             # Before torch is imported, and once for all ranks.
             check_model(settings.model, "--model", needs_weights=not settings.dummy_weights)

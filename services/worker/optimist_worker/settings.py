@@ -1,29 +1,14 @@
 """Settings of the worker."""
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from optimist_common.errors import SetupError
 from optimist_common.lookup import MOST_DRAFTS
 from optimist_common.network.endpoints import is_loopback
 from optimist_common.network.settings import NetworkSettings
 from optimist_common.observing.settings import ObservedSettings
-
-_NETWORKS = ("draft_model", "medusa", "eagle")
-_NEEDED: dict[str, tuple[str, tuple[object, ...]]] = {
-    "drafter_model": ("drafter", _NETWORKS),
-    "drafter_bits": ("drafter", ("quantised",)),
-    "drafter_tokens": ("drafter", ("ngram", "quantised", *_NETWORKS)),
-    "drafter_tree": ("drafter", ("quantised", *_NETWORKS)),
-    "drafter_depth": ("drafter_tree", ("fixed", "dynamic")),
-    "drafter_width": ("drafter_tree", ("fixed", "dynamic")),
-    "drafter_kv": ("drafter", ("draft_model",)),
-    "synthetic_rate": ("acceptance", ("synthetic",)),
-    "kv_memory_mib": ("num_kv_blocks", (0,)),
-    "gpu_memory_utilization": ("kv_memory_mib", (0,)),
-}
-"""Settings without an effect unless another one has one of some values."""
 
 
 class WorkerSettings(NetworkSettings, ObservedSettings):
@@ -90,13 +75,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="directory or hub name of the draft model or heads; empty for MODEL-draft, "
         "MODEL-medusa or MODEL-eagle",
     )
-    drafter_tensor_parallel_size: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="processes that share each layer of a draft model: 1 (each has all of it) or "
-        "as many as share the target's",
-    )
     drafter_bits: int = Field(
         8, ge=4, le=8, multiple_of=4, description="bits per weight of the quantised target: 8 or 4"
     )
@@ -119,13 +97,10 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         "keep_and_rollback",
         description="keys and values of a draft model after a step: keep_and_rollback or discard",
     )
-    acceptance: Literal["coupled", "rejection", "synthetic"] = Field(
+    acceptance: Literal["coupled", "rejection"] = Field(
         "coupled",
-        description="how drafts are accepted: coupled, rejection, or synthetic (by chance, for "
-        "benchmarks: the text is meaningless)",
-    )
-    synthetic_rate: float = Field(
-        0.7, ge=0.0, le=1.0, description="chance that a draft is accepted, if synthetic"
+        description="how drafts are accepted: coupled (texts are the same with and without them) "
+        "or rejection (their distribution is)",
     )
     kernels: bool = Field(True, description="compute by our own kernels where they are right")
     cuda_graphs: bool = Field(True, description="capture steps as CUDA graphs on a GPU")
@@ -142,11 +117,6 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
         description="port where these processes find each other; 0 takes a free one on one machine "
         "and 29500 between pods",
     )
-    stage_trace: str = Field(
-        "",
-        description="directory where each pipeline stage notes when it computed which pass; empty "
-        "notes nothing",
-    )
     num_threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves it to PyTorch")
     trace_passes: bool = Field(False, description="whether each pass of a traced request is a span")
     hang_seconds: float = Field(
@@ -157,36 +127,10 @@ class WorkerSettings(NetworkSettings, ObservedSettings):
     )
     metrics_port: int = Field(0, ge=0, le=65535, description="port of /metrics; 0 serves none")
 
-    @model_validator(mode="after")
-    def _draft_model_can_be_shared(self) -> Self:
-        number = self.drafter_tensor_parallel_size
-        if number == 1:
-            return self
-        if self.drafter != "draft_model":
-            raise ValueError(
-                f"--drafter-tensor-parallel-size: --drafter {self.drafter} has no layers to share"
-            )
-        if number != self.tensor_parallel_size:
-            raise ValueError(
-                "--drafter-tensor-parallel-size: must be 1 or --tensor-parallel-size, which is "
-                f"{self.tensor_parallel_size}"
-            )
-        return self
-
     @property
     def num_drafter_tokens(self) -> int:
         """Most drafts of a request and pass."""
         return self.drafter_tokens or (MOST_DRAFTS if self.drafter == "ngram" else 5)
-
-    def find_unused(self) -> list[str]:
-        """Returns which settings were given that have no effect, one sentence each."""
-        unused: list[str] = []
-        for name, (other, values) in _NEEDED.items():
-            value, decisive = getattr(self, name), getattr(self, other)
-            is_given = value != type(self).model_fields[name].default
-            if is_given and decisive not in values:
-                unused.append(f"{name}={value} has no effect with {other}={decisive}")
-        return unused
 
 
 def check_ranks(settings: WorkerSettings, master_host: str) -> None:

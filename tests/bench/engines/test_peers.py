@@ -1,82 +1,19 @@
-"""Peers as processes, with the bundled model or where they fail; the server around `generate`."""
+"""The server around transformers' `generate`: streams, batches, seeds, and what it refuses."""
 
 import json
 import queue
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tokenizers import Tokenizer
 
 from optimist_bench.peers.generate_server import GenerateServer
 from optimist_bench.peers.generate_stream import GenerateStream, Piece, Request
-from optimist_bench.peers.process import PeerError, PeerProcess, Setup
-from optimist_training.data.edits import unseen_edits
-from optimist_training.data.tokenizer import end_token, prompt_of
 from tests.stack import BUNDLED_MODEL, free_port
-
-SIZES = {"max_tokens": 24, "max_model_len": 512, "max_concurrency": 2, "num_threads": 1}
-SETUP = Setup(model=str(BUNDLED_MODEL), draft_model="", **SIZES)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer.from_file(str(BUNDLED_MODEL / "tokenizer.json"))
-
-
-@contextmanager
-def _started(name: str, setup: Setup = SETUP, python: str = "") -> Iterator[PeerProcess]:
-    process = PeerProcess(name, setup, python)
-    try:
-        yield process
-    finally:
-        process.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["generate", "prompt_lookup", "continuous_batching", "assisted"])
-def test_a_peer_answers_as_the_model_does(name: str, tokenizer: Tokenizer) -> None:
-    edits = unseen_edits(3, 0)
-    prompts = [tokenizer.encode(prompt_of(edit.messages())).ids for edit in edits]
-    expected = [tokenizer.encode(edit.after).ids[: SETUP.max_tokens] for edit in edits]
-    # The model drafts for itself: all drafts are right.
-    setup = replace(SETUP, draft_model=SETUP.model)
-    with _started(name, setup) as peer:
-        peer.wait_until_ready()
-        for concurrency in (1, 2):
-            answers, seconds = peer.answer(prompts, concurrency)
-            end = end_token(tokenizer)
-            assert [[token for token in answer if token != end] for answer in answers] == expected
-            assert seconds > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "python", "message"),
-    [
-        ("vllm_cpu", sys.executable, r"^ModuleNotFoundError: No module named 'vllm'$"),
-        ("generate", "/nowhere/python", r"^/nowhere/python: No such file"),
-        ("generate", "/bin/false", "ended with code 1 and said nothing"),
-    ],
-)
-def test_a_peer_that_does_not_start_says_why(name: str, python: str, message: str) -> None:
-    with pytest.raises(PeerError, match=message), _started(name, python=python) as peer:
-        peer.wait_until_ready()
-
-
-@pytest.mark.slow
-def test_a_peer_that_lacks_a_file_says_so(tmp_path: Path) -> None:
-    setup = replace(SETUP, model=str(tmp_path))
-    with _started("generate", setup) as peer, pytest.raises(PeerError, match=str(tmp_path)):
-        peer.wait_until_ready()
-
 
 MESSAGES = [{"role": "user", "content": "abc"}]
 BODY = {"messages": MESSAGES, "max_tokens": 4, "stream": True, "temperature": 0}

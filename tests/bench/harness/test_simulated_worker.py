@@ -20,7 +20,7 @@ def plan(sequence: int = 1, num_known: int = 1, **columns: Any) -> worker_pb2.Ex
     columns = {"slots": [0], "num_known_tokens": [num_known], "num_draft_tokens": [0]} | columns
     columns.setdefault("num_new_blocks", [0])
     columns.setdefault("new_blocks", range(sum(columns["num_new_blocks"])))
-    others = ("admissions", "windows", "num_repeats")
+    others = ("admissions", "windows")
     values: dict[str, Any] = {
         name: value if name in others else to_bytes(list(value)) for name, value in columns.items()
     }
@@ -64,15 +64,6 @@ async def test_plans_are_run_in_order_and_take_their_time() -> None:
             stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
             description = await stub.Describe(worker_pb2.DescribeRequest(), wait_for_ready=True)
             first, second = [each async for each in stub.Execute(iter([begin(), plan(2)]))]
-            # A plan is repeated until a newer one; a malformed one ends the stream.
-            call = stub.Execute()
-            await call.write(begin(num_repeats=3))
-            results = aiter(call)
-            responses = [await anext(results) for _ in range(4)]
-            await call.write(plan(2))
-            responses.append(await anext(results))
-            await call.done_writing()
-            assert await anext(results, None) is None
             with pytest.raises(grpc.aio.AioRpcError, match="slots: one is free"):
                 await stub.Execute(iter([plan(2)])).read()
     assert description.max_num_seqs == 64
@@ -80,6 +71,3 @@ async def test_plans_are_run_in_order_and_take_their_time() -> None:
     assert from_bytes(second.lengths).tolist() == [5]
     assert first.step_ns >= 2_000_000
     assert second.step_ns >= 32_000_000
-    numbers = [(each.sequence, each.repeat) for each in responses]
-    assert numbers == [*((1, repeat) for repeat in range(4)), (2, 0)]
-    assert [from_bytes(each.lengths)[0] for each in responses] == [4, 5, 6, 7, 8]

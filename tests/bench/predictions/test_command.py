@@ -1,3 +1,5 @@
+"""`optimist bench predictions` reports on the pairs, methods and windows that were asked for."""
+
 import json
 from array import array
 from itertools import product

@@ -1,3 +1,5 @@
+"""The oracle takes as few passes as copying spans allows."""
+
 from functools import cache
 
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""How long services took to recover is found from faults and answers."""
+
 from tests.chaos.faults.injector import Injected
 from tests.chaos.faults.recovery import all_going_seconds, first_token_seconds, report_recovery
 from tests.chaos.faults.schedule import Fault, FaultKind

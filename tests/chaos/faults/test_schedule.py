@@ -1,3 +1,5 @@
+"""A schedule of faults is a function of its seed, and leaves what is needed to go on."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -39,7 +39,7 @@ class Failure:
     def is_like(self, other: "Failure") -> bool:
         """Tells whether both are of one kind and say the same, whichever front they came through.
 
-        Of several choices that fail, any may be the first; fronts call a field by other names.
+        Of several choices that fail, any may be the first; each API calls a field by other names.
         """
         return self.code == other.code and self._reason == other._reason
 

@@ -1,11 +1,11 @@
 """What services hold: memory, descriptors, threads, tasks, requests and blocks."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-from optimist_bench.harness.process_time import count_descriptors, read_resident_bytes
 from tests.chaos.services.fleet import Fleet
 from tests.stack import Process, read_totals
 
@@ -76,3 +76,13 @@ def _read(member: Process) -> dict[str, float]:
         metrics, prefix = read_totals(member.metrics_url), f"optimist_{member.role}_"
         levels |= {name: metrics[prefix + name] for name in _METRICS if prefix + name in metrics}
     return levels
+
+
+def read_resident_bytes(pid: int) -> int:
+    """Returns the memory of a process that is not swapped out."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def count_descriptors(pid: int) -> int:
+    """Returns how many descriptors a process has open."""
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())

@@ -1,3 +1,5 @@
+"""What a service holds more of than before is found."""
+
 import pytest
 
 from tests.chaos.services.levels import Levels, excesses

@@ -1,6 +1,5 @@
 """Steps of any width give the same answer; what it used, and what speculation was worth."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,9 +18,7 @@ from optimist_gateway.core.answer.output import (
     FinishReason,
     StepOutput,
     Usage,
-    add_usages,
 )
-from optimist_gateway.fronts.openai.answer_parts import usage_answer
 from tests.gateway.core.test_detokenize import first_stop
 from tests.gateway.fake_scheduler import Script, Step
 from tests.gateway.harness import COMPLETIONS, Fields, Gateway
@@ -145,51 +142,6 @@ def test_of_an_answer_that_another_scheduler_began_the_account_is_unknown() -> N
     assert state.usage().cached_prompt_tokens == 0
 
 
-COUNTS = st.integers(0, 1000)
-
-
-@st.composite
-def usages(draw: st.DrawFn) -> Usage:
-    """Accounts of answers to one prompt of eleven tokens."""
-    by_source = draw(st.dictionaries(st.sampled_from(list(DraftSource)), st.integers(1, 1000)))
-    return Usage(
-        prompt_tokens=11,
-        completion_tokens=sum(by_source.values()),
-        accepted_prediction_tokens=by_source.get(DraftSource.PREDICTION, 0),
-        rejected_prediction_tokens=draw(st.none() | COUNTS),
-        num_passes=draw(COUNTS),
-        num_tokens_by_source=by_source,
-        cached_prompt_tokens=draw(st.integers(0, 11)),
-    )
-
-
-SEVERAL = st.lists(usages(), min_size=1, max_size=6)
-
-
-@given(SEVERAL)
-def test_the_prompt_is_counted_once_and_the_answers_are_added(several: list[Usage]) -> None:
-    merged = add_usages(several, len(several))
-    api = usage_answer(merged, with_num_passes=True)
-    details = api["completion_tokens_details"]
-    assert api["prompt_tokens"] == 11
-    cached = min(one.cached_prompt_tokens for one in several)
-    assert api["prompt_tokens_details"] == {"cached_tokens": cached, "audio_tokens": 0}
-    assert api["completion_tokens"] == sum(one.completion_tokens for one in several)
-    assert api["total_tokens"] == 11 + api["completion_tokens"]
-    assert api["num_passes"] == sum(one.num_passes for one in several)
-    assert sum(details["tokens_by_source"].values()) == api["completion_tokens"]
-    assert details["tokens_by_source"].get("prediction", 0) == details["accepted_prediction_tokens"]
-    by_source = sum((Counter(one.num_tokens_by_source) for one in several), Counter())
-    assert merged.num_tokens_by_source == dict(by_source)
-    assert list(merged.num_tokens_by_source) == sorted(by_source)
-    assert 0 not in details["tokens_by_source"].values()
-    # What was rejected is known if it is known of all.
-    rejected = [one.rejected_prediction_tokens for one in several]
-    known = [count for count in rejected if count is not None]
-    expected = sum(known) if len(known) == len(several) else None
-    assert merged.rejected_prediction_tokens == expected
-
-
 LENGTHS = st.lists(st.integers(0, MAX_COUNTED + 9), max_size=8)
 
 
@@ -217,19 +169,6 @@ def test_every_pass_is_counted_once(lengths: list[int]) -> None:
     assert len(histogram) <= MAX_COUNTED + 1
     for length, count in enumerate(histogram):
         assert count == sum(min(one, MAX_COUNTED) == length for one in lengths)
-
-
-@given(LENGTHS, LENGTHS)
-def test_passes_are_added(left: list[int], right: list[int]) -> None:
-    assert add_usages([played(left), played(right)], 2) == played([*left, *right])
-
-
-def test_without_an_account_the_rate_is_unknown() -> None:
-    unknown = Usage(1, 5, 3, None, 2, accepted_length_histogram=[0, 1, 1])
-    known = Usage(1, 1, 0, 4, 1, num_drafted_tokens=4, accepted_length_histogram=[1])
-    both = add_usages([unknown, known], 2)
-    assert both.num_drafted_tokens is both.acceptance_rate is None
-    assert both.accepted_length_histogram == [1, 1, 1]
 
 
 async def test_the_final_usage_has_it(gateway: Gateway) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from optimist_gateway.core.answer.answer import Answer
 from optimist_gateway.core.answer.detokenize import Detokenizer
-from optimist_gateway.core.answer.output import FinishReason, Usage, add_usages
+from optimist_gateway.core.answer.output import Usage
 from optimist_gateway.core.answer.thinking import (
     FORMATS,
     ThinkingFormat,
@@ -47,21 +47,17 @@ READ = [
     ("", "<think>\n\n</think>\n\nb", "", "b"),
     ("", "Hello <think>a</think>", "", "Hello <think>a</think>"),
     ("", "a</think>b", "", "a</think>b"),
-    ("", "  a", "", "  a"),
-    ("", "\n", "", "\n"),
     ("", "<thin", "", "<thin"),
     ("", "<think>a", "a", ""),
     ("", "<think>a </thi", "a </thi", ""),
     ("", "<think>\n", "", ""),
     ("", "<think>a\n\nb</think> c <think>d</think>", "a\n\nb", "c <think>d</think>"),
     ("", "<think>a</think></think>b", "a", "</think>b"),
-    ("", "", "", ""),
     ("<think>\n", "\nSo: a.\n</think>\n\nb", "So: a.", "b"),
     ("<think>", "a", "a", ""),
     ("<think>\n", "<think>\na</think>b", "a", "b"),
     ("<think>\n", "a <think> b</think>c", "a <think> b", "c"),
     ("<think>\n", "</think>b", "", "b"),
-    ("<think>\n", "", "", ""),
 ]
 
 
@@ -85,19 +81,6 @@ def test_cuts_change_nothing(prompt: str, text: str, places: list[int]) -> None:
     assert not {*text} - {*kept} - {*"<think>/ \n"}
     if not whole[0] and not prompt and "<think>" not in text:
         assert kept == text
-
-
-@given(TEXTS)
-def test_thoughts_come_at_once_unless_they_may_end(text: str) -> None:
-    """What is held back is at most white space and the beginning of a tag."""
-    begun = reader("<think>\n")
-    begun.push("x")
-    said = "x"
-    for char in text:
-        said += begun.push(char)[0]
-        if begun.has_ended:
-            return
-    assert len(("x" + text).rstrip(" \n")) - len(said.rstrip(" \n")) < len("</think>") + 12
 
 
 BEGINNINGS = [
@@ -148,11 +131,6 @@ def test_tags_of_every_family(form: ThinkingFormat) -> None:
     assert read(reader(form.opening, form), *text) == ("a", between + "b")
 
 
-def test_a_template_tells_before_a_vocabulary() -> None:
-    assert thinking_format("{{ '[/THINK]' }}", ["<think>", "</think>"]) is FORMATS[2]
-    assert thinking_format("{{ message }}", ["<s>", "</s>"]) is None
-
-
 def usage_of(prompt: str, text: str, width: int, stop: tuple[str, ...] = ()) -> Usage:
     begun = begin_thinking(THINK, prompt)
     state = Answer(5, Detokenizer(decode, {END}), stop, 0, thinking=begun)  # type: ignore[arg-type]
@@ -188,23 +166,3 @@ def test_a_stop_string_within_thoughts_ends_the_answer(width: int) -> None:
     assert usage.reasoning_tokens == usage.completion_tokens == len("abc stop")
     usage = usage_of("<think>\n", "ab</think>g stop", width, (" stop",))
     assert (usage.reasoning_tokens, usage.completion_tokens) == (10, 16)
-
-
-def test_each_answer_counts_its_own() -> None:
-    prototype = reader("<think>\n")
-    usages = []
-    for text in ("a</think>b", "abc"):
-        thinking = replace(prototype)
-        state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=thinking)  # type: ignore[arg-type]
-        play(state, text, 4, FinishReason.LENGTH)
-        usages.append(state.usage())
-    assert [one.reasoning_tokens for one in usages] == [9, 3]
-    assert add_usages(usages, len(usages)).reasoning_tokens == 12
-    assert prototype.is_inside
-
-
-def test_after_thoughts_steps_are_read_at_once_again() -> None:
-    state = Answer(5, Detokenizer(decode, {END}), (), 0, thinking=reader("<think>\n"))  # type: ignore[arg-type]
-    play(state, "a</think>b", 2, FinishReason.LENGTH)
-    assert state.thinking is None
-    assert state._reads_at_once

@@ -81,17 +81,6 @@ async def test_who_does_not_wait_leaves_nothing_to_the_next(process: ChildProces
     assert await process.ask(say("b")) == "model:b"
 
 
-async def test_who_leaves_does_not_end_the_process_of_all(process: ChildProcess) -> None:
-    pid = await process.ask(say("", "pid"))
-    for _ in range(3):
-        leaving = asyncio.create_task(process.ask(say("a", "wait")))
-        await asyncio.sleep(0.02)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-    assert await process.ask(say("", "pid")) == pid
-
-
 async def test_a_loader_that_fails_is_an_error() -> None:
     process = ChildProcess(f"{__name__}:nothing", "model", 1.0, "nothing")
     with pytest.raises(ChildUnavailableError, match="does not start"):

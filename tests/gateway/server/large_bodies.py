@@ -11,7 +11,6 @@ Shape = tuple[str, Callable[[int], bytes]]
 _MODEL = b'"model":"tiny"'
 _SAYS = b'{"role":"user","content":"Hello"}'
 _USER = b'"messages":[' + _SAYS + b"]"
-_INPUT = b'"input":"Hello"'
 _PART = b'{"type":"text","text":""}'
 _CALL = b'{"id":"a","function":{"name":"f","arguments":"%s"}}'
 
@@ -76,39 +75,20 @@ def _schema(size: int) -> bytes:
     return b'{"type":"json_schema","json_schema":{"name":"a","schema":' + schema + b"}}"
 
 
-def _of_messages(size: int) -> bytes:
-    return _listed(b'{"role":"user","content":[' + _PART + b"," + _PART + b"]}", size)
-
-
 CODE = "def area(width, height):\n    return [width * height, {}]\n"
 SHAPES: dict[str, Shape] = {
     "lists": (CHAT, lambda size: _listed(b"[]", size)),
     "objects": (CHAT, lambda size: _listed(b"{}", size)),
     "deep lists": (CHAT, _deep(b"[")),
-    "deep objects": (CHAT, _deep(b'{"a":')),
     "keys": (CHAT, _keys),
-    "blanks": (CHAT, _deep(b" ")),
     "strings": _chat(b"stop", _lists(b'""')),
     "a number": _chat(b"seed", _deep(b"1")),
-    "a fraction": _chat(b"temperature", lambda size: b"0." + b"1" * size),
     "unknown field": _chat(b"a", _lists(b"[]")),
-    "unknown name": (CHAT, lambda size: _object(_USER, _text("name")(size) + b":1")),
-    "model": (CHAT, lambda size: b'{"model":' + _text("a")(size) + b"," + _USER + b"}"),
-    "role": _said(lambda size: b'"a"', b"a"),
     "text": _said(_text(CODE)),
-    "one word": _said(_text("a")),
     "escapes": _said(_text("\n")),
-    "quotes": _said(_text('"')),
     "backslashes": _said(_text("\\")),
-    "escaped letters": _said(_text("\u00e4\U0001f680")),
-    "letters": _said(_bytes("\u00e4\u20ac".encode())),
     "halves of surrogates": _said(_bytes(b"\\ud800")),
     "parts": _said(_lists(_PART)),
-    "many messages": (CHAT, lambda size: _object(b'"messages":' + _of_messages(size))),
-    "small messages": (
-        CHAT,
-        lambda size: _object(b'"messages":' + _listed(b'{"role":"user","content":""}', size)),
-    ),
     "calls": (CHAT, lambda size: _object(b'"messages":' + _calls(b"{}")(size))),
     "arguments": (
         CHAT,
@@ -120,21 +100,6 @@ SHAPES: dict[str, Shape] = {
             + b"]}]"
         ),
     ),
-    "much in arguments": (
-        CHAT,
-        lambda size: _object(
-            b'"messages":['
-            + _SAYS
-            + b","
-            + _fill(
-                b'{"role":"assistant","tool_calls":'
-                + _listed(_CALL % (b'{\\"a\\":' + _listed(b"1", 30_000) + b"}"), 600_000)
-                + b"}",
-                size,
-            )
-            + b"]"
-        ),
-    ),
     "tools": _chat(
         b"tools", _lists(b'{"type":"function","function":{"name":"a","parameters":{}}}')
     ),
@@ -144,39 +109,17 @@ SHAPES: dict[str, Shape] = {
             b'[{"type":"function","function":{"name":"a","parameters":' + _keys(size) + b"}}]"
         ),
     ),
-    "described tool": _chat(
-        b"tools",
-        lambda size: (
-            b'[{"type":"function","function":{"name":"a","description":'
-            + _text(CODE)(size)
-            + b"}}]"
-        ),
-    ),
     "schema": _chat(b"response_format", _schema),
     "regex": _chat(b"structured_outputs", lambda size: b'{"regex":' + _text("a?")(size) + b"}"),
-    "choices": _chat(
-        b"structured_outputs", lambda size: b'{"choice":' + _listed(b'"a"', size) + b"}"
-    ),
     "biases": _chat(b"logit_bias", _keys),
     "stop": _chat(b"stop", _lists(b'"a"')),
     "stop tokens": _chat(b"stop_token_ids", _lists(b"5")),
     "metadata": _chat(b"metadata", _keys),
-    "user": _chat(b"user", _text("a")),
     "predicted text": _chat(
         b"prediction",
         lambda size: b'{"type":"content","content":' + _text(CODE)(min(size, 2_000_000)) + b"}",
     ),
-    "more predicted text": _chat(
-        b"prediction", lambda size: b'{"type":"content","content":' + _text(CODE)(size) + b"}"
-    ),
-    "predicted lines": _chat(
-        b"prediction", lambda size: b'{"type":"content","content":' + _text("\r\n")(size) + b"}"
-    ),
     "predicted tokens": _chat(b"predicted_token_ids", _lists(b"5")),
-    "wrong predicted tokens": _chat(
-        b"predicted_token_ids", lambda size: _listed(b"5", size)[:-1] + b',"a"]'
-    ),
-    "predicted numbers": _chat(b"predicted_token_ids", _lists(b"5.0")),
     "predictions of tokens": _chat(b"predicted_token_ids", _lists(b"[5]")),
     "prompt": _prompt(_text(CODE)),
     "prompt with its origin": _prompt(
@@ -187,10 +130,6 @@ SHAPES: dict[str, Shape] = {
         b'"prediction":{"type":"content","content":"a\\n"}',
     ),
     "tokens": _prompt(_lists(b"5")),
-    "prompts": _prompt(_lists(b'"a"')),
-    "prompts of text": _prompt(
-        lambda size: b"[" + b",".join([_text(CODE)(size // 100)] * 100) + b"]"
-    ),
     "prompts of tokens": _prompt(
         lambda size: b"[" + b",".join([_listed(b"12", size // 128)] * 128) + b"]"
     ),
@@ -202,14 +141,6 @@ SHAPES: dict[str, Shape] = {
         RESPONSES,
         lambda size: _object(b'"input":' + _listed(b'{"role":"user","content":""}', size)),
     ),
-    "parts of items": (
-        RESPONSES,
-        lambda size: _object(
-            b'"input":[{"role":"user","content":'
-            + _listed(b'{"type":"input_text","text":""}', size)
-            + b"}]"
-        ),
-    ),
     "annotations": (
         RESPONSES,
         lambda size: _object(
@@ -219,18 +150,10 @@ SHAPES: dict[str, Shape] = {
             b'"annotations":' + _listed(b"{}", size) + b"}]}]"
         ),
     ),
-    "a response's metadata": (
-        RESPONSES,
-        lambda size: _object(_INPUT, b'"metadata":' + _keys(size)),
-    ),
     "tokenize": ("/tokenize", lambda size: b'{"prompt":' + _text(CODE)(size) + b"}"),
     "tokenize words": (
         "/tokenize",
         lambda size: b'{"return_token_strs":true,"prompt":' + _text("a b")(size) + b"}",
-    ),
-    "tokenize messages": (
-        "/tokenize",
-        lambda size: b'{"messages":[{"role":"user","content":' + _text(CODE)(size) + b"}]}",
     ),
     "detokenize": ("/detokenize", lambda size: b'{"tokens":' + _listed(b"5", size) + b"}"),
 }

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from optimist_common.network.http_health import answers
 from optimist_gateway.__main__ import main
+from optimist_gateway.settings import GatewaySettings
 from tests.certificates import issue, make_authority
 from tests.deploy.manifest import REPOSITORY, chosen, compose_services
 from tests.gateway.fake_scheduler import FakeScheduler, Script, start_scheduler
@@ -39,16 +40,18 @@ def of_kubernetes() -> str:
 
 
 @pytest.mark.parametrize("deployed", [of_compose, of_kubernetes])
-async def test_as_it_is_deployed_streams_end_whole_and_no_other_requests_are_taken(
-    scheduler: FakeScheduler,
-    backend: Backend,
-    model_directory: Path,
+def test_as_it_is_deployed_streams_have_longer_than_by_default(
     deployed: Callable[[], str],
 ) -> None:
-    # Longer than a gateway waits that nobody tells how long.
-    scheduler.script = script_of(backend, "The quick brown fox jumps", pause_seconds=1.0)
+    assert int(deployed()) > GatewaySettings(model="any").grace_seconds
+
+
+async def test_streams_end_whole_and_no_other_requests_are_taken(
+    scheduler: FakeScheduler, backend: Backend, model_directory: Path
+) -> None:
+    scheduler.script = script_of(backend, "The quick brown fox jumps", pause_seconds=0.2)
     async with (
-        gateway(scheduler, model_directory, *GRACE, deployed()) as (http, process),
+        gateway(scheduler, model_directory, *GRACE, "60") as (http, process),
         http.stream("POST", CHAT, json=STREAM) as running,
     ):
         process.send_signal(signal.SIGTERM)

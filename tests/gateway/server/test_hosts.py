@@ -25,7 +25,7 @@ async def get(gateway: Gateway, path: str, host: str, **headers: str) -> httpx.R
 @in_module
 async def test_another_name_is_refused_with_what_is_right(keyless: Gateway) -> None:
     keyless.say("x")
-    for path in ("/v1/models", "/metrics", "/openapi.json", "/version", "/nothing"):
+    for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
         error = error_of(await get(keyless, path, EVIL), 421)
         assert error["code"] == "wrong_host"
         assert EVIL in error["message"]
@@ -33,7 +33,7 @@ async def test_another_name_is_refused_with_what_is_right(keyless: Gateway) -> N
     response = await keyless.http.post(CHAT, json=BODIES[CHAT], headers={"host": EVIL})
     assert error_of(response, 421)
     assert keyless.adds == []
-    assert 'requests_total{endpoint="none",outcome="421"} 6.0' in await keyless.metrics()
+    assert 'requests_total{endpoint="none",outcome="421"} 5.0' in await keyless.metrics()
 
 
 @in_module
@@ -43,20 +43,6 @@ async def test_addresses_names_of_the_loopback_and_probes_are_answered(keyless: 
     # They say nothing that a page could use, and probes call by any name.
     for path in ("/health", "/ready", "/live", "/"):
         assert (await get(keyless, path, EVIL)).status_code == 200
-
-
-async def test_names_that_are_listed_and_no_others(start: Start) -> None:
-    async with start(allowed_hosts=["gateway", "*.svc"]) as gateway:
-        for host, status in (
-            ("gateway:8000", 200),
-            ("one.two.svc", 200),
-            ("localhost", 200),
-            ("svc", 421),
-            (EVIL, 421),
-        ):
-            assert (await get(gateway, "/v1/models", host)).status_code == status
-    async with start(allowed_hosts=["*"]) as gateway:
-        assert (await get(gateway, "/v1/models", EVIL)).status_code == 200
 
 
 async def test_with_keys_any_name_will_do_unless_some_are_listed(start: Start) -> None:

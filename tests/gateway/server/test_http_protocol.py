@@ -9,8 +9,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.connection_body import Outbox
-from optimist_gateway.server.http_server import BoundedProtocol
+from optimist_gateway.api.openai.connection_body import Outbox
+from optimist_gateway.server.connection import HttpConnection
 from optimist_gateway.settings import GatewaySettings
 from tests.gateway.fake_scheduler import EOS, Script, Step
 from tests.gateway.harness import Gateway, Start, a_client
@@ -121,10 +121,11 @@ async def test_a_client_that_reads_is_not_dropped_however_much_waits_for_it() ->
 
     settings = GatewaySettings(model="any", slow_reader_seconds=0.3)
     config = uvicorn.Config(app, lifespan="off")
+    config.load()
     loop = asyncio.get_running_loop()
     options: Any = {"settings": settings, "outbox": Outbox(0.0)}
     server = await loop.create_server(
-        lambda: BoundedProtocol(config, ServerState(), {}, **options), "127.0.0.1", 0
+        lambda: HttpConnection(config, ServerState(), {}, **options), "127.0.0.1", 0
     )
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
     writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")

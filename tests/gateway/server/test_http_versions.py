@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import shutil
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.gateway.harness import BODIES, CHAT, COMPLETIONS, RESPONSES, Gateway
-from tests.gateway.server.raw import JSON, chunks_of, error_of, exchange, streamed
+from tests.gateway.harness import BODIES, COMPLETIONS, Gateway
+from tests.gateway.server.raw import JSON, error_of, exchange, streamed
 
 TEXT = "The quick brown fox"
 CLOSE = b"connection: close"
@@ -29,12 +28,8 @@ WEBSOCKET = [
 OFFERS = {
     "h2c": H2C,
     "h2c beside keep-alive": [b"connection: keep-alive, Upgrade, HTTP2-Settings", *H2C[1:]],
-    "h2c in two headers": [b"Connection: HTTP2-Settings", b"Connection: Upgrade", *H2C[1:]],
     "websocket": WEBSOCKET,
-    "a list": [b"Connection: upgrade", b"Upgrade: TLS/1.0, HTTP/2.0"],
     "a name that nobody knows": [b"CONNECTION: UPGRADE", b"UPGRADE: foo/7"],
-    "an empty one": [b"Connection: Upgrade", b"Upgrade:"],
-    "no one that is named": [b"Connection: Upgrade"],
     "none for this connection": [b"Upgrade: h2c"],
 }
 
@@ -91,18 +86,6 @@ async def test_an_offer_on_a_connection_that_closes_is_ignored(gateway: Gateway)
     assert texts_of(answer) == [TEXT]
 
 
-async def test_an_offer_with_a_stream_or_without_a_body_is_ignored(gateway: Gateway) -> None:
-    gateway.say(TEXT)
-    stream = chunks_of(await exchange(gateway, streamed(*H2C[1:], b"connection: Upgrade, close")))
-    assert stream[-1].endswith(b"data: [DONE]\n\n")
-    head = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n"
-    end = head + CLOSE + b"\r\n\r\n"
-    for offer in (H2C, WEBSOCKET):
-        offered = head + b"\r\n".join(offer) + b"\r\n\r\n"
-        models = answers_of(await exchange(gateway, offered + end))
-        assert [model["object"] for model in models] == ["list"] * 2
-
-
 async def test_who_offers_and_waits_with_the_body_is_asked_for_it(gateway: Gateway) -> None:
     gateway.say(TEXT)
     head, _, body = request(*H2C, b"expect: 100-continue").partition(b"\r\n\r\n")
@@ -121,21 +104,6 @@ async def test_limits_hold_for_who_offers(gateway: Gateway) -> None:
     assert error["code"] == "headers_too_large"
     long = request(*H2C, CLOSE, prompt="a" * 300_000)
     assert error_of(await exchange(gateway, long), 413)["code"] == "request_too_large"
-
-
-@pytest.mark.parametrize("option", ["--http2", "--http1.0", "--http1.1"])
-async def test_curl_is_answered(gateway: Gateway, option: str) -> None:
-    if (curl := shutil.which("curl")) is None:
-        pytest.skip("curl is not installed")
-    gateway.say(TEXT)
-    url = gateway.url + CHAT
-    sent = ["-d", json.dumps(BODIES[CHAT]), "-H", "content-type: application/json"]
-    # The second request is on the connection of the first one, where that stays.
-    command = [curl, "-sS", option, *sent, url, "--next", "-sS", option, *sent, url]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    output, _ = await asyncio.wait_for(process.communicate(), 20)
-    assert process.returncode == 0
-    assert output.decode().count(TEXT) == 2
 
 
 async def test_who_speaks_http_2_at_once_gets_an_error(gateway: Gateway) -> None:
@@ -170,20 +138,6 @@ async def test_a_stream_to_a_client_of_http_1_0_ends_with_the_connection(
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == TEXT
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
-async def test_other_streams_to_a_client_of_http_1_0_end_so_too(
-    gateway: Gateway, path: str
-) -> None:
-    gateway.say(TEXT)
-    body = json.dumps(BODIES[path] | {"stream": True}).encode()
-    head = b"POST %b HTTP/1.0\r\ncontent-type: application/json\r\n" % path.encode()
-    answer = await exchange(gateway, head + b"content-length: %d\r\n\r\n" % len(body) + body)
-    head, _, events = answer.partition(b"\r\n\r\n")
-    assert b"transfer-encoding" not in head.lower()
-    assert all(line.startswith((b"data: ", b"event: ")) for line in events.split(b"\n") if line)
-    assert events.endswith(b"\n\n")
-
-
 async def test_a_whole_answer_to_a_client_of_http_1_0_has_a_length(gateway: Gateway) -> None:
     gateway.say(TEXT)
     for headers in ([], [b"connection: keep-alive"]):
@@ -193,8 +147,3 @@ async def test_a_whole_answer_to_a_client_of_http_1_0_has_a_length(gateway: Gate
     # HTTP/1.0 has no header Host either.
     without_host = b"GET /v1/models HTTP/1.0\r\n\r\n"
     assert answers_of(await exchange(gateway, without_host))[0]["object"] == "list"
-
-
-async def test_a_stream_that_fails_ends_for_a_client_of_http_1_0_too(gateway: Gateway) -> None:
-    asked = streamed(model="other").replace(b"HTTP/1.1", b"HTTP/1.0")
-    assert error_of(await exchange(gateway, asked), 404)["param"] == "model"

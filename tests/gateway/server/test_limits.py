@@ -53,15 +53,6 @@ async def test_a_full_queue_says_when_to_come_again(start: Start) -> None:
         assert retry_seconds(await gateway.post(CHAT)) < 12
 
 
-async def test_more_answers_than_a_key_may_have_are_refused_for_good(start: Start) -> None:
-    async with start(api_keys=KEYS, max_num_requests_per_key=2) as gateway:
-        assert (await gateway.refused(CHAT, key="key-a", n=3))["param"] == "n"
-
-
-def test_without_keys_the_request_says_whom_it_shares_with() -> None:
-    assert (cache_salt("", ""), cache_salt("", "team")) == ("", "team")
-
-
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=2, max_size=4, unique=True))
 def test_clients_share_with_themselves_alone(asked: list[tuple[str, str]]) -> None:
     named = [(f"key {client}".replace("\0", ""), salt) for client, salt in asked]

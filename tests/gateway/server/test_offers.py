@@ -4,14 +4,13 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
-import pytest
 import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from optimist_gateway.fronts.openai.connection_body import Outbox
-from optimist_gateway.server.http_server import BoundedProtocol
+from optimist_gateway.api.openai.connection_body import Outbox
+from optimist_gateway.server.connection import HttpConnection
 from optimist_gateway.settings import GatewaySettings
 
 OFFERS = [
@@ -76,8 +75,9 @@ async def read(parts: list[bytes]) -> list[tuple[str, bytes, bytes]]:
         await send({"type": "http.response.body"})
 
     config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
     options: Any = {"settings": GatewaySettings(model="any"), "outbox": Outbox(0.0)}
-    protocol = BoundedProtocol(config, ServerState(), {}, **options)
+    protocol = HttpConnection(config, ServerState(), {}, **options)
     protocol.connection_made(wire := Wire())
     for part in parts:
         protocol.data_received(part)
@@ -99,10 +99,3 @@ def test_all_are_read_however_they_are_cut(
     parts = [data[start:end] for start, end in pairwise(ends)]
     expected = [(f"/{n}", b"%d" % n, body) for n, (_, body, _) in enumerate(requests)]
     assert asyncio.run(read(parts)) == expected
-
-
-@pytest.mark.parametrize("offer", OFFERS[1:])
-def test_one_byte_at_a_time(offer: bytes) -> None:
-    data = wire_form(0, offer, b"body", True) + wire_form(1, offer, b"more", False)
-    seen = asyncio.run(read([data[at : at + 1] for at in range(len(data))]))
-    assert seen == [("/0", b"0", b"body"), ("/1", b"1", b"more")]

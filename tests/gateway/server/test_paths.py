@@ -3,37 +3,9 @@
 import httpx
 import pytest
 
-from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway, Start, bearer, error_of
+from tests.gateway.harness import CHAT, COMPLETIONS, RESPONSES, Gateway, error_of
 
 MODELS = "/v1/models"
-# Clients add /v1 to the base URL or do not, and users write it or do not.
-WRONG = {
-    "/chat/completions": f"POST {CHAT}",
-    "/completions": f"POST {COMPLETIONS}",
-    "/responses": f"POST {RESPONSES}",
-    "/models": f"GET {MODELS}",
-    "/v1/v1/chat/completions": f"POST {CHAT}",
-    "/v1/v1/models": f"GET {MODELS}",
-    "/v1/chat/completions/": f"POST {CHAT}",
-    "/v1/responses/": f"POST {RESPONSES}",
-    "/chat/completions/": f"POST {CHAT}",
-    "/api/v1/chat/completions": f"POST {CHAT}",
-    "/api/v1/models": f"GET {MODELS}",
-    "/openai/v1/chat/completions": f"POST {CHAT}",
-    "/openai/v1/responses": f"POST {RESPONSES}",
-    "/openai/deployments/a-long-name-of-mine/chat/completions": f"POST {CHAT}",
-    "//v1/chat/completions": f"POST {CHAT}",
-    "/v1//chat/completions": f"POST {CHAT}",
-    "/v1/chat/completion": f"POST {CHAT}",
-    "/V1/chat/completions": f"POST {CHAT}",
-    "/v1/completion": f"POST {COMPLETIONS}",
-    "/v1/model": f"GET {MODELS}",
-    "/v1/health": "GET /health",
-    "/healthz": "GET /health",
-}
-OTHERS = ["/v1/embeddings", "/v1/audio/speech", "/v1/moderations", "/v1/messages", "/v1/files"]
-OTHERS += ["/v1/conversations", "/v1/images/generations", "/v1/rerank", "/api/chat", "/favicon.ico"]
-OTHERS += ["/v1", "/v1/", "/" + "a" * 5000, "/" + "/" * 100]
 
 
 async def ask(gateway: Gateway, method: str, path: str) -> httpx.Response:
@@ -42,19 +14,22 @@ async def ask(gateway: Gateway, method: str, path: str) -> httpx.Response:
     return await gateway.http.request(method, url)
 
 
-@pytest.mark.parametrize(("path", "right"), WRONG.items())
-async def test_a_wrong_path_names_the_right_one(gateway: Gateway, path: str, right: str) -> None:
-    for method in ("POST", "GET"):
-        error = error_of(await ask(gateway, method, path), 404)
-        assert error["code"] == "unknown_url"
-        assert f"no such endpoint: {method} {path} (did you mean {right}?)" == error["message"]
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [("/chat/completions", CHAT), ("/v1/v1/completions", COMPLETIONS), ("/models", MODELS)],
+)
+async def test_a_base_url_with_v1_twice_or_not_at_all(
+    gateway: Gateway, path: str, right: str
+) -> None:
+    error = error_of(await ask(gateway, "POST", path), 404)
+    assert error["message"] == f"no such endpoint: POST {path} (did you mean {right}?)"
 
 
-@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path[:20])
-async def test_what_is_not_there_is_like_nothing(gateway: Gateway, path: str) -> None:
+@pytest.mark.parametrize("path", ["/none", "/v1/embeddings", "/v1/", "/" + "a" * 5000])
+async def test_what_is_not_there_is_said_so(gateway: Gateway, path: str) -> None:
     error = error_of(await ask(gateway, "POST", path), 404)
     assert error["code"] == "unknown_url"
-    assert "did you mean" not in error["message"]
+    assert error["message"].startswith(f"no such endpoint: POST {path[:300]}")
 
 
 @pytest.mark.parametrize(
@@ -84,12 +59,11 @@ async def test_a_wrong_method_names_the_right_one(
     assert error["message"] == f"{path} takes {allowed}, not {method}"
 
 
-PATHS = ["/", "/page/main.js", "/health", "/ready", "/live", "/version", "/metrics"]
+PATHS = ["/", "/page/main.js", "/health", "/ready", "/live", "/metrics"]
 PATHS += [
     MODELS,
     "/v1/models/tiny",
     "/v1/models/other",
-    "/tokenizer_info",
     "/openapi.json",
     "/none",
 ]
@@ -104,10 +78,3 @@ async def test_head_is_get_without_a_body(gateway: Gateway, path: str) -> None:
     # Metrics change, and others only by their number of digits.
     if path not in ("/metrics", "/none"):
         assert head.headers["content-length"] == got.headers["content-length"]
-
-
-async def test_head_needs_a_key_where_get_does(start: Start) -> None:
-    async with start(api_keys=["key-a"]) as gateway:
-        assert (await gateway.http.head(MODELS)).status_code == 401
-        assert (await gateway.http.head(MODELS, headers=bearer("key-a"))).status_code == 200
-        assert (await gateway.http.head("/health")).status_code == 200

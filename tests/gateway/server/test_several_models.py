@@ -15,7 +15,7 @@ from optimist_common.network.server import GrpcServer
 from optimist_gateway.schedulers.requests import UNREACHED
 from optimist_gateway.text.tokenizer import load_tokenizer
 from tests.gateway.conftest import save_model
-from tests.gateway.fake_scheduler import FakeScheduler, Script, Step, start_scheduler, tokens
+from tests.gateway.fake_scheduler import FakeScheduler, start_scheduler, tokens
 from tests.gateway.harness import (
     BODIES,
     CHAT,
@@ -24,9 +24,7 @@ from tests.gateway.harness import (
     USER,
     Gateway,
     Start,
-    error_of,
     script_of,
-    until,
 )
 from tests.stack import free_port
 
@@ -70,7 +68,6 @@ async def second(start: Start, tmp_path: Path) -> AsyncIterator[Second]:
         others=[load_tokenizer(str(directory))],
         models=[{**model, "schedulers": [f"127.0.0.1:{fake.port}"]}],
         admin_keys=[f"root:{ADMIN_KEY}"],
-        vllm_metrics=True,
         grpc_port=free_port(),
     ) as gateway:
         gateway.http.headers["x-api-key"] = ADMIN_KEY
@@ -143,19 +140,16 @@ async def test_tokens_are_those_of_the_model_that_is_named(second: Second) -> No
     sent = {name: {"model": name} if name else {} for name in ("", "tiny", "org/second")}
     first, other = gateway.backend.encode(text).ids, second.backend.encode(text).ids
     assert first != other
-    vocab_sizes = dict.fromkeys(sent, gateway.scheduler.vocab_size) | {"org/second": VOCAB_SIZE}
     for name, token_ids in {"": first, "tiny": first, "org/second": other}.items():
         tokenized = await gateway.answer("/tokenize", prompt=text, **sent[name])
         assert tokenized["tokens"] == token_ids
         found = await gateway.answer("/detokenize", tokens=token_ids, **sent[name])
         assert found == {"prompt": text}
-        info = (await gateway.http.get("/tokenizer_info", params=sent[name])).json()
-        assert info["vocab_size"] == vocab_sizes[name]
     # A token of the first model alone.
     await gateway.refused("/detokenize", tokens=[300], model="org/second")
     await gateway.answer("/detokenize", tokens=[300])
-    unknown = await gateway.http.get("/tokenizer_info?model=none")
-    assert error_of(unknown, 404)["code"] == "model_not_found"
+    unknown = await gateway.refused("/tokenize", 404, prompt=text, model="none")
+    assert unknown["code"] == "model_not_found"
 
 
 async def test_the_grpc_api_goes_by_names_too(second: Second) -> None:
@@ -206,89 +200,7 @@ async def test_a_model_without_schedulers_changes_nothing_for_the_others(second:
     await server.stop()
 
 
-async def test_engines_that_hang_are_named(second: Second) -> None:
-    gateway = second.gateway
-
-    async def until_sound(number: int) -> Any:
-        while True:
-            health = (await gateway.http.get("/health")).json()
-            if health["schedulers"]["sound"] == number:
-                return health
-            await asyncio.sleep(0.01)
-
-    await gateway.servers[0].set_stuck(stuck=True)
-    assert (await until_sound(1))["unavailable_models"] == {"tiny": "the engine hangs"}
-    await second.server.set_stuck(stuck=True)
-    reason = "tiny: the engine hangs; org/second: the engine hangs"
-    assert (await until_sound(0))["reason"] == reason
-
-
-async def test_administration_is_of_all_models(second: Second) -> None:
-    gateway = second.gateway
-    await gateway.answer("/admin/pause")
-    await gateway.answer("/admin/resume")
-    assert gateway.scheduler.pauses == second.scheduler.pauses == [True, False]
-    gateway.scheduler.stats.num_running, second.scheduler.stats.num_running = 1, 2
-    figures = (await gateway.http.get("/admin/stats")).json()
-    assert figures["num_running"] == 3
-    assert figures["schedulers"][second.address]["num_running"] == 2
-    assert len(figures["schedulers"]) == 2
-    await second.server.server.stop(None)
-    await until_served(gateway, 1)
-    error = await gateway.refused("/admin/pause", 503)
-    assert f"done at 127.0.0.1:{gateway.scheduler.port}" in error["message"]
-
-
-async def test_a_priority_needs_a_model_whose_scheduler_honours_it(second: Second) -> None:
-    assert (await second.gateway.refused(CHAT, priority=1))["param"] == "priority"
-    second.say("x")
-    await second.gateway.answer(CHAT, model="org/second", priority=1)
-    await second.server.server.stop(None)
-    await until_served(second.gateway, 1)
-    url = "/admin/priority?request_id=a&priority=1"
-    assert (await second.gateway.refused(url))["param"] == "priority"
-
-
-async def test_the_limits_are_one_for_all_models(second: Second) -> None:
-    gateway = second.gateway
-    gateway.scheduler.script = second.scheduler.script = Script(hang=True)
-    names = ["tiny", "org/second"] * 2
-    running = [asyncio.create_task(gateway.post(CHAT, model=name)) for name in names]
-    await until(lambda: len(gateway.adds) == len(second.scheduler.adds) == 2)
-    error = await gateway.refused(CHAT, 429, model="org/second")
-    assert error["code"] == "overloaded"
-    for task in running:
-        task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
-    await gateway.until_nothing_runs()
-
-
-async def test_figures_are_of_each_model(second: Second) -> None:
-    gateway = second.gateway
-    gateway.say("The quick")
-    second.scheduler.script = Script([Step([20, 21, 22])])
-    second.scheduler.stats.num_running = 2
-    await gateway.answer(COMPLETIONS, max_tokens=99)
-    for _ in range(2):
-        await gateway.answer(COMPLETIONS, model="org/second", max_tokens=99)
-    await gateway.until_shown('vllm:num_requests_running{engine="0",model_name="org/second"} 2.0')
-    figures = await gateway.figures()
-    other = 'model="org/second"'
-    assert figures[f"generation_tokens_total{{{other}}}"] == 6
-    assert figures[f"request_seconds_count{{{other}}}"] == 2
-    assert figures[f'requests_finished_total{{{other},reason="stop"}}'] == 2
-    assert figures['request_seconds_count{model="tiny"}'] == 1
-    assert figures[f'scheduler_connected{{{other},scheduler="{second.address}"}}'] == 1
-    assert figures[f"requests_resumed_total{{{other}}}"] == 0
-    vllm = 'engine="0",model_name='
-    assert figures[f'vllm:generation_tokens_total{{{vllm}"org/second"}}'] == 6
-    assert figures[f'vllm:time_to_first_token_seconds_count{{{vllm}"tiny"}}'] == 1
-
-
 async def test_the_document_names_the_models(second: Second) -> None:
     document = (await second.gateway.http.get("/openapi.json")).json()
     body = document["components"]["schemas"]["ChatCompletionBody"]["properties"]
     assert body["model"]["enum"] == ["tiny", "org/second"]
-    (parameter,) = document["paths"]["/tokenizer_info"]["get"]["parameters"]
-    assert parameter["schema"]["enum"] == ["tiny", "org/second"]
-    assert not parameter["required"]

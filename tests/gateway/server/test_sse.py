@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.fronts.openai.connection_body import ConnectionBody, Outbox
+from optimist_gateway.api.openai.connection_body import ConnectionBody, Outbox
 from tests.gateway.fake_scheduler import Script, Step
-from tests.gateway.harness import BODIES, CHAT, Gateway, Start, until
+from tests.gateway.harness import BODIES, CHAT, Gateway, Start
 
 STREAM = BODIES[CHAT] | {"stream": True}
 
@@ -120,16 +120,3 @@ async def test_what_comes_too_soon_waits_and_what_comes_first_or_last_does_not()
     body.flush()
     body.flush()
     assert connection.written[1:] == [b"2\r\nbc\r\n"]
-
-
-@pytest.mark.parametrize("interval", [0.0, 0.02])
-async def test_what_waits_is_written_when_due_if_the_connection_is_open(interval: float) -> None:
-    connections, bodies = connected(3, interval)
-    for part in (b"a", b"b", b"c"):
-        for body in bodies:
-            body.write(part)
-        await asyncio.sleep(0) if part == b"a" else None
-    connections[0].is_closed = True
-    await until(lambda: all(len(connection.written) == 2 for connection in connections[1:]))
-    assert connections[0].written == [b"1\r\na\r\n"]
-    assert connections[1].written == connections[2].written == [b"1\r\na\r\n", b"2\r\nbc\r\n"]

@@ -89,7 +89,6 @@ TREE = OBJECT | {"properties": {"value": INTEGER, "children": CHILDREN}}
 TREE |= {"required": ["value"], "additionalProperties": False}
 RECURSIVE = {"$ref": "#/$defs/tree", "$defs": {"tree": TREE}}
 LEAVES = [{"value": 2, "children": []}, {"value": 3}]
-UUID = "123e4567-e89b-12d3-a456-426614174000"
 SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({}, [1, "a", None, [{}]], []),
     (OBJECT, [{}, {"a": [1]}], [1, []]),
@@ -98,12 +97,9 @@ SCHEMAS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"enum": ["red", "green", 3]}, ["red", 3], ["blue", 4]),
     ({"const": {"a": [1, None]}}, [{"a": [1, None]}], [{"a": [1]}]),
     (INTEGER | {"minimum": 3, "maximum": 12}, [3, 12], [2, 13]),
-    ({"type": "number", "exclusiveMinimum": 0}, [0.5, 7], [0, -1]),
-    (INTEGER | {"multipleOf": 5}, [0, 25], [7]),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "äöü"], ["a", "abcd"]),
     ({"type": "string", "pattern": "^[a-c]+$"}, ["abc"], ["d", ""]),
     ({"type": "string", "format": "date"}, ["2026-11-21"], ["2026-13-45", "x"]),
-    ({"type": "string", "format": "uuid"}, [UUID], ["123"]),
     (BOOLEANS, [[], [True]], [[1], [True] * 3]),
     (PREFIX, [[1]], [["a"], [1, 2]]),
     ({"anyOf": [INTEGER, {"type": "array"}]}, [1, [2]], ["a"]),
@@ -136,16 +132,13 @@ OPEN: dict[str, dict[str, Any]] = {
     "required": OBJECT | {"properties": {"name": INTEGER}, "required": ["name"]},
     "of a kind": OBJECT | {"properties": {"name": INTEGER}, "additionalProperties": STRING},
     "of any type": {"properties": {"name": INTEGER}},
-    "of several types": {"type": ["object", "null"], "properties": {"name": INTEGER}},
     "joined": {"allOf": [{"properties": {"name": INTEGER}}, OBJECT | {"required": ["x"]}]},
-    "joined beside": OBJECT | {"allOf": [{"required": ["x"]}], "properties": {"name": INTEGER}},
     "one of": {"anyOf": [OBJECT | {"properties": {"name": INTEGER}}, {"type": "null"}]},
     "referred to": {
         "$ref": "#/$defs/a",
         "$defs": {"a": OBJECT | {"properties": {"name": INTEGER}}},
     },
     "a pattern": OBJECT | {"properties": {"name": INTEGER}, "patternProperties": {"^n": INTEGER}},
-    "a pattern alone": OBJECT | {"patternProperties": {"^name$": INTEGER}},
     "control characters": NAMES,
 }
 
@@ -165,19 +158,6 @@ def test_no_other_key_is_a_declared_one_by_escapes(follows: Follows, name: str) 
             for start in ("", '"name": 5, '):
                 assert not follows(source, f'{{{start}"x": "a", "{escaped}": "a"}}'), escaped
         assert not follows(source, '{"x": "a", "name": "a"}')
-
-
-def test_characters_that_are_written_with_escapes_alone(follows: Follows) -> None:
-    source = of_content(JsonContent(OPEN["declared"], is_lenient=False))
-    for text in (r"\u0003", r"\u001b[0m", r"\n\"\\", "é"):
-        assert follows(source, f'{{"name": 1, "keys{text}": "{text}"}}')
-
-
-def test_white_space_in_json_is_bounded(follows: Follows) -> None:
-    source = of_content(ANY_OBJECT)
-    assert follows(source, "{" + " " * 64 + '"a": 1}')
-    assert not follows(source, "{" + " " * 65 + '"a": 1}')
-    assert not follows(source, " {}")
 
 
 PATTERNS = [

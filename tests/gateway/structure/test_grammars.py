@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_format import HERMES
 from optimist_gateway.structure.verdicts import Verdicts
 from optimist_gateway.text.tokenizer import load_tokenizer
-from optimist_worker.model.grammar import load_grammar_set, unpack_bitmask
+from optimist_worker.model.grammar import Masks, unpack_bitmask
 from optimist_worker.model.matcher import GrammarRow
 from tests.gateway.fake_scheduler import EOS, MAX_MODEL_LEN
 
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.fixture(scope="module")
 def model(backend: Backend) -> ModelDescription:
-    return ModelDescription(backend.get_vocab_size(), MAX_MODEL_LEN, (EOS,), is_synthetic=False)
+    return ModelDescription(backend.get_vocab_size(), MAX_MODEL_LEN, (EOS,))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -199,20 +200,17 @@ CLOSED = of_object(path={"type": "string"}) | {"additionalProperties": False, "r
         (128, CLOSED, True, False),
         (128, LOOK_AHEAD, False, False),
         (300, {"type": "object"}, False, False),
-        (128, None, False, False),
     ],
 )
 async def test_many_tools(
     grammars: Grammars,
     model: ModelDescription,
     number: int,
-    schema: dict[str, Any] | None,
+    schema: dict[str, Any],
     is_strict: bool,
     is_required: bool,
 ) -> None:
-    functions = [
-        Function(f"f{index}", schema or tool(index), is_strict, index) for index in range(number)
-    ]
+    functions = [Function(f"f{index}", schema, is_strict, index) for index in range(number)]
     structure = of_tools(*functions, replace(GOOD, index=number), is_required=is_required)
     source = await grammars.grammar(structure, model)
     assert all(f'"\\"f{index}\\""' in source for index in range(number))
@@ -309,9 +307,10 @@ async def test_a_tokenizer_in_another_form_follows_grammars(
     assert await grammars.grammar(LETTERS, model)
     await grammars.stop()
     # The worker follows them by the same tokenizer.
-    followed = load_grammar_set(str(tmp_path), model.vocab_size, [EOS])
-    followed.open(0, 'start: "main"')
-    (mask,) = unpack_bitmask(followed.allowed([GrammarRow(0, [])]), model.vocab_size)
+    ends: Any = SimpleNamespace(vocab_size=model.vocab_size, eos_token_ids=[EOS])
+    followed = Masks(str(tmp_path), ends)
+    followed.start(0, 'start: "main"')
+    (mask,) = unpack_bitmask(followed.pack([GrammarRow(0, [])]), model.vocab_size)
     assert {backend.id_to_token(one) for one in mask.nonzero()[:, 0].tolist()} <= {
         "m",
         "ma",
@@ -327,15 +326,3 @@ async def test_a_model_without_an_end_has_no_grammars(
     error = await refusal(grammars, LETTERS, endless)
     assert error.message == "this model cannot follow grammars: the model names no end token"
     await grammars.stop()
-
-
-async def test_another_model_starts_another_process_and_a_longer_context_none(
-    grammars: Grammars, model: ModelDescription
-) -> None:
-    await grammars.grammar(LETTERS, model)
-    process = grammars._verdicts._process
-    await grammars.grammar(LETTERS, replace(model, max_model_len=2 * MAX_MODEL_LEN))
-    assert grammars._verdicts._process is process
-    structure = Structure(LarkContent(f"start: <[{model.vocab_size + 5}]>"))
-    assert "large" in (await refusal(grammars, structure, model)).message
-    assert await grammars.grammar(structure, replace(model, vocab_size=model.vocab_size + 32))

@@ -86,7 +86,7 @@ async def test_each_is_cut_at_the_model_s_length_and_four_may_be_as_long(gateway
 
 
 async def test_a_long_model_has_no_more_than_the_scheduler_takes(tokenizer: Tokenizer) -> None:
-    model = ModelDescription(512, MAX_TOKENS + 5, (1,), is_synthetic=False)
+    model = ModelDescription(512, MAX_TOKENS + 5, (1,))
 
     async def lengths(*wanted: int) -> list[int]:
         given = [[5] * length for length in wanted]

@@ -126,7 +126,6 @@ REFUSED: list[tuple[str, list[Message], str]] = [
     (GEMMA2, [ASK, SAY, SYSTEM, MORE], "<user>Ask<assistant>Say<user>Be brief.\n\nMore"),
     # nothing but one
     (QWEN35, [SYSTEM], "<system>Be brief.<user>"),
-    (GEMMA2, [SYSTEM], "<user>Be brief."),
     # suitenumerique/conversations#197: neighbours of one role
     (GEMMA2, [ASK, MORE], "<user>Ask\n\nMore"),
     (
@@ -136,12 +135,9 @@ REFUSED: list[tuple[str, list[Message], str]] = [
     ),
     # an answer first, or last
     (GEMMA2, [SAY, ASK], "<user><assistant>Say<user>Ask"),
-    (GEMMA2, [SYSTEM, SAY, ASK], "<user>Be brief.<assistant>Say<user>Ask"),
-    (LLAMA2, [SAY], "<user><assistant>Say"),
     (USER_LAST + SHOWS, [ASK, SAY], "<user>Ask<assistant>Say<user>"),
     # an answer that says nothing
     (SAYS_SOMETHING + SHOWS, [ASK, Message("assistant", ""), MORE], "<user>Ask\n\nMore"),
-    (SAYS_SOMETHING + SHOWS, [ASK, Message("assistant", "")], "<user>Ask"),
     (SAYS_SOMETHING + SHOWS, [Message("assistant", "")], "<user>"),
     # calls and results, which are text here
     (GEMMA2, [ASK, CALLED, RESULT], f"<user>Ask<assistant>{CALL_TEXT}<user>{RESULT_TEXT}"),

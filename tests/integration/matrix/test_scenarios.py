@@ -21,17 +21,13 @@ SCENARIOS = [
     ("--max-plans-in-flight", depth, "--enable-optimistic-scheduling", ahead, *more)
     for depth, ahead, more in (
         ("1", "true", SPECULATION),
-        ("1", "true", NO_SPECULATION),
         ("2", "false", SPECULATION),
-        ("2", "true", NO_SPECULATION),
-        ("3", "true", SPECULATION),
-        ("3", "false", NO_SPECULATION),
+        ("3", "true", NO_SPECULATION),
     )
 ] + [
-    ("--max-plans-in-flight", "2", "--multi-step-count", "4", *SPECULATION),
     ("--max-plans-in-flight", "2", "--no-enable-prefix-caching", *SPECULATION),
     ("--num-pipeline-stages", "2", *SPECULATION),
-    ("--policy", "priority", "--draft-width", "adaptive", *SPECULATION),
+    ("--policy", "priority", "--draft-width", "fixed", *SPECULATION),
 ]
 
 

@@ -18,7 +18,7 @@ from tests.stack import MODEL_FLAG, Services, start, start_services
 # Of two requests that run together one is preempted before either has ended, see test_scenarios.
 MEMORY = ("--num-kv-blocks", "18", "--max-num-batched-tokens", "128", "--dtype", "float64")
 
-NUM_RANDOM_REQUESTS = 20
+NUM_RANDOM_REQUESTS = 12
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,5 @@
+"""A request that is too large is refused, and the reason names its field."""
+
 import pytest
 
 from optimist_proposer.core.messages import LimitCheck

@@ -1,3 +1,5 @@
+"""The line algorithm finds its position again where the founding document says."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

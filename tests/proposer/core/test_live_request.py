@@ -1,3 +1,5 @@
+"""A window is sent when it is of use, and the output decides what is expected next."""
+
 from array import array
 
 from hypothesis import given
@@ -6,10 +8,9 @@ from hypothesis import strategies as st
 from optimist_aligner.text.sources import INT32
 from optimist_common.drafts import TokenTree
 from optimist_proposer.core.live_requests import LiveRequest, SentWindow
-from optimist_proposer.core.output_log import encode_output
 from tests.common.test_token_tree import FEW_TOKENS, paths_of, trees
 from tests.proposer.holding import live, prepared
-from tests.proposer.text import as_text, decoded, draft_of, texts, tokens
+from tests.proposer.text import as_text, draft_of, texts, tokens
 
 LINES = "".join(f"line {number}\n" for number in range(40))
 TWO = prepared("one\ntwo\n")
@@ -55,44 +56,6 @@ def test_nothing_to_expect_is_said_once() -> None:
     found = request.next_window(64, 0.0)
     assert found is not None
     assert as_text(found.draft.token_ids) == "two\n"
-
-
-def logged(request: LiveRequest, parts: list[str]) -> bytes:
-    """Returns the log of an output that was written part by part."""
-    log, position = b"", 0
-    for part in parts:
-        runs, _ = encode_output(request.prepared.sources, position, tokens(part), 0)
-        log += runs
-        position += len(part)
-    return log
-
-
-def test_log_that_was_written_again_is_read_anew() -> None:
-    request = live(sources=TWO)
-    assert read(request, ["on", "e\n", "tw"]) == "one\ntw"
-    assert read(request, ["on", "e\n", "tw", "o"]) == "o"
-    assert read(request, ["one\ntwo\n"]) == "\n"
-    fold(request, 8, "X")
-    assert read(request, ["one\n"]) == ""
-    assert (request.num_known, request.num_logged) == (9, 4)
-
-
-def read(request: LiveRequest, parts: list[str]) -> str | None:
-    """Takes the log of an output; returns what is new of it."""
-    log, num_known = logged(request, parts), sum(map(len, parts))
-    position, runs = request.unread(log)
-    token_ids = decoded(request.prepared.sources, position, runs, num_known - position)
-    assert not request.contradicts(position, token_ids)
-    request.note_log(num_known, log)
-    return fold(request, position, as_text(token_ids))
-
-
-def test_known_output_contradicts_another() -> None:
-    request = live(sources=TWO, output="one\nt")
-    for position, text in ((0, "one\nt"), (0, "on"), (4, "two"), (5, "x"), (2, ""), (9, "x")):
-        assert not request.contradicts(position, tokens(text))
-    for position, text in ((0, "one\nx"), (3, "x"), (4, "owt")):
-        assert request.contradicts(position, tokens(text))
 
 
 @given(texts, texts, st.lists(st.integers(0, 40), max_size=4))

@@ -1,3 +1,5 @@
+"""The cache stays within its bounds and forgets what was used least recently."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimist_aligner.text.sources import Sources
-from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN
 from optimist_proposer.core.sources import (
     SourceName,
     name_sources,
@@ -30,16 +29,18 @@ from optimist_proposer.core.stored_request import (
 )
 from optimist_proposer.core.wrong_value import WrongValueError
 from tests.proposer.holding import live, written
-from tests.proposer.text import as_text, decoded, texts, tokens
+from tests.proposer.text import as_text, texts, tokens
 
-STORED = StoredRequest(b"generate", 70_000, SourceName(b"tenant..", b"0123456789abcdef"), b"log")
+STORED = StoredRequest(
+    b"generate", SourceName(b"tenant..", b"0123456789abcdef"), tokens("a") * 70_000
+)
 
 
 def test_head_is_what_writes_compare() -> None:
     packed = STORED.pack()
     assert packed.startswith(pack_opening(STORED.generation) + pack_number(70_000))
     assert len(pack_opening(STORED.generation)) == OPENING_BYTES
-    assert len(packed) == 37 + len(STORED.log)
+    assert len(packed) == 37 + 4 * 70_000
 
 
 @pytest.mark.parametrize("data", [b"", CLOSED, b"\x07" + bytes(60)])
@@ -52,16 +53,16 @@ def test_opening_is_written_whole_and_then_what_is_new() -> None:
     request = live(output="one\n")
     first = written(request)
     stored = StoredRequest.unpack(first.data, 4)
-    assert (first.kind, stored.num_known) == (WriteKind.OPEN, 4)
+    assert (first.kind, as_text(stored.output)) == (WriteKind.OPEN, "one\n")
     assert settle_write(first, 4) is Settled.DONE
     assert next_write(request) is None
     request.fold(4, tokens("TWO\n"))
     second = written(request)
     assert (second.kind, second.num_before, second.num_after) == (WriteKind.APPEND, 4, 8)
-    output = decoded(request.prepared.sources, 0, stored.log + second.data, 8)
-    assert as_text(output) == "one\nTWO\n"
+    assert second.data == tokens("TWO\n").tobytes()
     whole = written(request, is_lost=True)
-    assert (whole.kind, StoredRequest.unpack(whole.data, 8).num_known) == (WriteKind.CREATE, 8)
+    assert whole.kind is WriteKind.CREATE
+    assert as_text(StoredRequest.unpack(whole.data, 8).output) == "one\nTWO\n"
 
 
 @pytest.mark.parametrize(
@@ -131,10 +132,10 @@ def test_sources_of_which_a_bit_differs_are_not_those_of_their_name(data: st.Dat
         unpack_sources(name_sources("", PACKED), changed.to_bytes(len(PACKED), "big"), 4)
 
 
-def test_request_is_bounded_before_it_is_expanded() -> None:
+def test_request_is_as_long_as_it_says_and_bounded() -> None:
     with pytest.raises(WrongValueError, match="70000 output tokens, more than 69999"):
         StoredRequest.unpack(STORED.pack(), 69_999)
     assert StoredRequest.unpack(STORED.pack(), 70_000) == STORED
-    short = StoredRequest(STORED.generation, 1, STORED.source_name, bytes(MAX_BYTES_PER_TOKEN + 1))
-    with pytest.raises(WrongValueError, match="44 bytes are no log of 1 output tokens"):
-        StoredRequest.unpack(short.pack(), 70_000)
+    for data in (STORED.pack()[:-1], STORED.pack() + bytes(4)):
+        with pytest.raises(WrongValueError, match="bytes are not 70000 output tokens"):
+            StoredRequest.unpack(data, 70_000)

@@ -24,11 +24,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from optimist_proposer.store.redis_client import (
-    CircuitBreaker,
-    Command,
-    RedisClient,
-)
+from optimist_proposer.store.redis_client import Command, RedisClient
 from optimist_proposer.store.redis_url import RedisTarget, open_redis
 from optimist_proposer.store.store import StoreError
 
@@ -80,7 +76,7 @@ async def test_redis_that_can_do_nothing_is_left_alone_and_looked_for_again(
     client = client_of(monkeypatch, b"value", error)
     with pytest.raises(StoreError, match=str(error)):
         await client.run([("GET", "a"), ("GET", "b")], is_urgent=False)
-    assert client._breaker.is_open
+    assert client._pause
     assert cast("ClusterOfAnswers", client._target.client).num_closed == 1
     await client.stop()
 
@@ -105,24 +101,9 @@ async def test_refused_command_is_an_answer_beside_others(
     client = client_of(monkeypatch, b"value", error)
     commands: list[Command] = [("GET", "a"), ("GET", "b")]
     assert await client.run(commands, is_urgent=False) == [b"value", error]
-    assert not client._breaker.is_open
+    assert not client._pause
     assert cast("ClusterOfAnswers", client._target.client).num_closed == 0
     await client.stop()
-
-
-def test_pauses_double_up_to_the_longest_and_end_with_a_success() -> None:
-    breaker = CircuitBreaker(0.25, 1.0)
-    assert (breaker.is_open, breaker.pause_seconds) == (False, 0)
-    pauses = []
-    for _ in range(4):
-        breaker.failed()
-        assert breaker.is_open
-        pauses.append(breaker.pause_seconds)
-    assert pauses == [0.25, 0.5, 1.0, 1.0]
-    breaker.succeeded()
-    assert not breaker.is_open
-    breaker.failed()
-    assert breaker.pause_seconds == 0.25
 
 
 def test_plain_url_is_one_redis_with_short_patience_and_no_retries() -> None:

@@ -11,8 +11,6 @@ import pytest
 from prometheus_client import REGISTRY
 from redis import Redis
 
-from optimist_bench.replicas.redis_server import RedisServer
-from optimist_bench.replicas.tcp_proxy import TcpProxy
 from optimist_common.errors import SetupError
 from optimist_proposer.core.messages import UNKNOWN, Answer
 from optimist_proposer.core.stored_request import StoredRequest
@@ -26,7 +24,9 @@ from tests.proposer.holding import (
     opening,
     redis_store,
 )
+from tests.proposer.store.tcp_proxy import TcpProxy
 from tests.proposer.text import as_text
+from tests.redis_server import RedisServer
 from tests.stack import free_port, wait_until
 
 OpenStore = Callable[..., RedisStore]
@@ -208,9 +208,9 @@ async def test_batch_over_all_nodes_of_a_cluster_is_shared(
     await first.proposer.apply([], [observation(4, "TWO\n", name) for name in NAMES], [])
     await first.writer.stop()
     found = await store.read(dict.fromkeys(NAMES, 8))
-    assert [stored.num_known for stored in found.values() if isinstance(stored, StoredRequest)] == [
-        8
-    ] * len(NAMES)
+    assert [
+        len(stored.output) for stored in found.values() if isinstance(stored, StoredRequest)
+    ] == [8] * len(NAMES)
     await first.proposer.apply([], [], NAMES)
     await first.writer.stop()
     third = Replica(open_store(cluster_url(nodes)))
@@ -296,7 +296,7 @@ async def test_failover_by_a_sentinel_loses_no_request(
     replica = await opened(store, "a", output="one\n")
     stored = (await reader.read({"a": 4}))["a"]
     assert isinstance(stored, StoredRequest)
-    assert stored.num_known == 4
+    assert len(stored.output) == 4
     fleet.master.kill()
     # Each token is followed, whoever is master.
     assert await follow_until_shared(replica, reader, 4) == {"two\nthree\nfour\n"}

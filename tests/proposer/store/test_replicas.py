@@ -12,11 +12,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from optimist_aligner.text.sources import Sources
 from optimist_proposer.core.messages import UNKNOWN, Observation
 from optimist_proposer.core.stored_request import LogWrite, next_write, settle_write
-from tests.proposer.holding import LINE, MemoryStore, Replica, lives, opening
-from tests.proposer.text import as_text, decoded, followed, texts, tokens
+from tests.proposer.holding import LINE, MemoryStore, Replica, lives, opening, stored_in
+from tests.proposer.text import as_text, followed, texts, tokens
 
 NUM_REPLICAS = 3
 replicas = st.integers(0, NUM_REPLICAS - 1)
@@ -95,12 +94,9 @@ class Replicas(RuleBasedStateMachine):
 
     @invariant()
     def store_has_a_beginning_of_the_truth(self) -> None:
-        stored = self.store.requests.get("a")
-        if stored is None:
-            return
-        sources = Sources([tokens(self.predicted)], tokens(""))
-        output = decoded(sources, 0, stored.log, stored.num_known)
-        assert self.truth.startswith(as_text(output))
+        stored = stored_in(self.store) if "a" in self.store.requests else None
+        if stored is not None:
+            assert self.truth.startswith(as_text(stored.output))
 
     @invariant()
     def replicas_know_a_beginning_of_the_truth(self) -> None:

@@ -7,12 +7,11 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimist_bench.replicas.redis_server import RedisServer
 from optimist_proposer.core.live_requests import LiveRequest
-from optimist_proposer.core.output_log import encode_output
 from optimist_proposer.core.stored_request import LogWrite, StoredRequest, WriteKind
 from tests.proposer.holding import MemoryStore, prepared, redis_store
 from tests.proposer.text import tokens
+from tests.redis_server import RedisServer
 
 SOURCES = prepared("ab\nab\n")
 OUTPUT = tokens("ab\nXb\nab\nab\nXXX")
@@ -44,11 +43,9 @@ def steps(draw: st.DrawFn) -> Step:
 def write_of(name: str, generation: bytes, kind: WriteKind, low: int, high: int) -> LogWrite:
     request = LiveRequest(name, generation, SOURCES)
     if kind is not WriteKind.APPEND:
-        log, _ = encode_output(SOURCES.sources, 0, OUTPUT[:high], 0)
-        data = StoredRequest(generation, high, SOURCES.name, log).pack()
+        data = StoredRequest(generation, SOURCES.name, OUTPUT[:high]).pack()
         return LogWrite(request, kind, low, high, data)
-    runs, _ = encode_output(SOURCES.sources, low, OUTPUT[low:high], 0)
-    return LogWrite(request, kind, low, high, runs)
+    return LogWrite(request, kind, low, high, OUTPUT[low:high].tobytes())
 
 
 @given(st.lists(steps(), max_size=12))

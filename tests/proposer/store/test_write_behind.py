@@ -1,3 +1,5 @@
+"""Writes wait for nobody, are bounded, and end up in the store."""
+
 import asyncio
 from collections.abc import Sequence
 
@@ -5,11 +7,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from optimist_proposer.core.live_requests import LiveRequest
-from optimist_proposer.core.sources import Prepared
 from optimist_proposer.core.stored_request import LogWrite
 from optimist_proposer.store.store import StoreError, WriteBehind
-from tests.proposer.holding import MemoryStore, live
-from tests.proposer.text import as_text, decoded, tokens
+from tests.proposer.holding import MemoryStore, live, stored_in
+from tests.proposer.text import as_text, tokens
 
 
 async def write(behind: WriteBehind, request: LiveRequest, text: str = "") -> None:
@@ -23,10 +24,10 @@ def writer(store: MemoryStore, max_waiting: int = 10) -> WriteBehind:
     return WriteBehind(store, max_waiting, lambda _: None)
 
 
-def stored_text(store: MemoryStore, request_id: str, sources: Prepared) -> str:
-    stored = store.requests[request_id]
+def stored_text(store: MemoryStore) -> str:
+    stored = stored_in(store)
     assert stored is not None
-    return as_text(decoded(sources.sources, 0, stored.log, stored.num_known))
+    return as_text(stored.output)
 
 
 def dropped() -> float:
@@ -54,7 +55,7 @@ async def test_several_steps_are_one_write() -> None:
         behind.note(request)
     await behind.stop()
     assert store.num_writes == 1
-    assert stored_text(store, "a", request.prepared) == "one\n"
+    assert stored_text(store) == "one\n"
 
 
 async def test_too_many_waiting_drop_the_oldest() -> None:
@@ -90,7 +91,7 @@ async def test_failed_writes_are_dropped_and_made_up_for_by_the_next(
     assert caplog.text.count("outputs are not shared for now: gone") == 1
     store.failure = None
     await write(behind, request, "\n")
-    assert stored_text(store, "a", request.prepared) == "one\n"
+    assert stored_text(store) == "one\n"
 
 
 async def test_store_that_hangs_does_not_keep_it_from_stopping() -> None:

@@ -85,8 +85,7 @@ def plain_rate(num_rows: int, us_per_token: int, is_predicted: bool) -> float:
     return measure(situation, us_per_token, proposer=(1.0, 1.0) if is_predicted else None)
 
 
-@pytest.mark.parametrize("num_rows", [1, 8])
-@pytest.mark.parametrize("us_per_token", [2, 200])
+@pytest.mark.parametrize(("num_rows", "us_per_token"), [(1, 2), (8, 200)])
 @pytest.mark.parametrize("is_right", [True, False])
 @pytest.mark.parametrize(
     ("drafter", "draft_us"),
@@ -136,8 +135,7 @@ def propose(situation: Situation, handle: int, right: float, claim: float | None
     set_window(situation.scheduler, f"r{handle}", window_of(base, nodes, values))
 
 
-@pytest.mark.parametrize("num_rows", [1, 8])
-@pytest.mark.parametrize("us_per_token", [2, 50, 600])
+@pytest.mark.parametrize(("num_rows", "us_per_token"), [(8, 2), (1, 50), (8, 600)])
 @pytest.mark.parametrize("proposer", PROPOSERS)
 def test_windows_are_never_slower(proposer: str, us_per_token: int, num_rows: int) -> None:
     situation = situation_of(num_rows, us_per_token, num_speculative_tokens=16)

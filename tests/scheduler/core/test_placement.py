@@ -10,7 +10,7 @@ from optimist_scheduler.core.placement import Candidate, Placement, hash_beginni
 LONG = list(range(300))
 
 
-def place(name: str, num_requests: int = 0, **values: Any) -> Candidate[str]:
+def place(name: str, num_requests: int = 0, **values: Any) -> Candidate:
     sizes: dict[str, Any] = {
         "is_connected": True,
         "max_num_seqs": 10,
@@ -21,12 +21,12 @@ def place(name: str, num_requests: int = 0, **values: Any) -> Candidate[str]:
     return Candidate(name=name, num_requests=num_requests, **{**sizes, **values})
 
 
-def choose(*places: Candidate[str], wanted: int = 20, **values: Any) -> str:
-    return Placement[str]().choose(places, 10, wanted, **values)
+def choose(*places: Candidate, wanted: int = 20, **values: Any) -> str:
+    return Placement().choose(places, 10, wanted, **values)
 
 
 def choose_of_two(
-    chooser: Placement[str], loads: tuple[int, int], prompt: list[int], salt: str = ""
+    chooser: Placement, loads: tuple[int, int], prompt: list[int], salt: str = ""
 ) -> str:
     """Chooses of "a" and "b" by what each has to do."""
     places = [place("a", loads[0]), place("b", loads[1])]
@@ -39,7 +39,7 @@ def test_the_least_loaded_for_its_size_is_chosen() -> None:
 
 
 def test_equals_take_turns() -> None:
-    chooser = Placement[str]()
+    chooser = Placement()
     places = [place("a"), place("b"), place("c")]
     names = [chooser.choose(places, 10, 20) for _ in range(6)]
     assert names == ["a", "b", "c"] * 2
@@ -53,7 +53,7 @@ def test_one_that_is_connected_is_chosen_however_loaded() -> None:
 
 
 def test_one_whose_queue_has_room_is_chosen_before_one_that_holds_the_beginning() -> None:
-    chooser, key = Placement[str](), hash_beginning(LONG, "")
+    chooser, key = Placement(), hash_beginning(LONG, "")
     assert chooser.choose([place("a"), place("b")], 10, 20, key) == "a"
     full = place("a", 9, num_waiting=8)
     assert chooser.choose([full, place("b", 9)], 10, 20, key) == "b"
@@ -67,7 +67,7 @@ def test_one_is_chosen_that_a_request_fits_to_its_end() -> None:
 
 
 def test_a_beginning_goes_where_it_was_until_the_load_is_clearly_more() -> None:
-    chooser = Placement[str]()
+    chooser = Placement()
     assert choose_of_two(chooser, (0, 0), LONG) == "a"
     assert choose_of_two(chooser, (0, 0), LONG[1:]) == "b"
     for num_tokens, load in ((64, 5), (130, 5), (300, 5), (300, 0)):
@@ -79,7 +79,7 @@ def test_a_beginning_goes_where_it_was_until_the_load_is_clearly_more() -> None:
 
 
 def test_the_longest_known_beginning_counts() -> None:
-    chooser = Placement[str]()
+    chooser = Placement()
     fork = [*LONG[:128], *range(1000, 1200)]
     assert choose_of_two(chooser, (0, 1), LONG) == "a"
     assert choose_of_two(chooser, (9, 0), fork) == "b"
@@ -88,7 +88,7 @@ def test_the_longest_known_beginning_counts() -> None:
 
 
 def test_what_a_lost_worker_held_is_forgotten() -> None:
-    chooser = Placement[str]()
+    chooser = Placement()
     assert choose_of_two(chooser, (0, 0), LONG) == "a"
     chooser.forget("a")
     assert choose_of_two(chooser, (1, 0), LONG) == "b"
@@ -96,7 +96,7 @@ def test_what_a_lost_worker_held_is_forgotten() -> None:
 
 def test_no_more_is_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "MAX_BEGINNINGS", 4)
-    chooser = Placement[str]()
+    chooser = Placement()
     assert choose_of_two(chooser, (0, 1), LONG) == "a"
     for number in range(3):
         choose_of_two(chooser, (0, 9), [number] * 64)

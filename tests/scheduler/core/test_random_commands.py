@@ -28,20 +28,16 @@ from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import write_sampling
 from optimist_common.scheduler_service.pause_mode import PauseMode
 from optimist_scheduler.core.base.values import FinishReason, RejectionError, StepOutputs
-from optimist_scheduler.core.requests.following import (
-    MOST_FIRST_GAIN,
-    wakes,
-)
+from optimist_scheduler.core.requests.following import MOST_FIRST_GAIN, wakes
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.table import SlotStatus
-from optimist_scheduler.core.results.check import WRONG
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import WRONG, ResultError
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import WindowError
 from optimist_scheduler.gateways.commands import stats_message
 from optimist_scheduler.journal import OFF, Journal
-from optimist_scheduler.proposers.links import WindowWaits
+from optimist_scheduler.proposers.waits import WindowWaits
 from optimist_scheduler.service.replay import replay
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import describe_worker
@@ -85,7 +81,6 @@ FAULTS: list[tuple[str, list[Node], list[float]]] = [
     ("values: 1 of 2", CHAIN, [0.5]),
 ]
 """What a window is refused for, its nodes and values."""
-UP_TO_3 = st.integers(1, 3)
 SIZES = st.fixed_dictionaries(
     {
         "block_size": st.sampled_from([1, 2, 3, 4, 5, 16]),
@@ -101,14 +96,14 @@ OPTIONS = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
         "enable_optimistic_scheduling": st.booleans(),
         "policy": st.sampled_from(["fcfs", "priority"]),
-        "draft_width": st.sampled_from(["fixed", "goodput", "adaptive"]),
+        "draft_width": st.sampled_from(["fixed", "goodput"]),
         "prefill_share": st.sampled_from([0.0, 0.5, 1.0]),
         "drafter": st.sampled_from(DRAFTERS),
         "is_eager": st.booleans(),
     }
 )
 DEPTHS = st.one_of(
-    st.fixed_dictionaries(dict.fromkeys(("max_plans_in_flight", "multi_step_count"), UP_TO_3)),
+    st.fixed_dictionaries({"max_plans_in_flight": st.integers(1, 3)}),
     st.fixed_dictionaries({"num_pipeline_stages": st.integers(2, 3)}),
 )
 VALUES = st.fixed_dictionaries(
@@ -156,7 +151,6 @@ class DrivenWorker(Worker):
         self.sent: list[worker_pb2.ExecuteRequest] = []
         self.results: list[tuple[worker_pb2.ExecuteResponse, Drafted, set[str]]] = []
         """With what was drafted, and the requests whose drafts were looked up in predictions."""
-        self.settled: list[worker_pb2.ExecuteResponse] = []
         self.in_force: dict[int, Drafted] = {}
         """The windows when each plan was made."""
         self.fake.restart()
@@ -164,7 +158,7 @@ class DrivenWorker(Worker):
     @property
     def in_flight(self) -> list[list[int]]:
         """Slots of the plans without a result."""
-        first = [result.slots for result, *_ in self.results if result.repeat == 0]
+        first = [result.slots for result, *_ in self.results]
         return [from_bytes(each).tolist() for each in (*(plan.slots for plan in self.sent), *first)]
 
 
@@ -443,7 +437,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert left is not None
             scheduler = self.scheduler_of(request_id)
             slot = scheduler._requests[request_id].slot
-            is_taken = wakes(left, scheduler._state.widths.scales[slot] if slot >= 0 else 1)
+            is_taken = wakes(left, scheduler._state.widths.windows.scales[slot] if slot >= 0 else 1)
         if is_taken:
             positions = [position for _, _, position in nodes]
             expected.follow(base, dict(zip(paths, positions, strict=True)))
@@ -623,12 +617,6 @@ class SchedulerMachine(RuleBasedStateMachine):
     def execute_at(self, worker: DrivenWorker) -> None:
         self.run_worker(worker, lambda: worker.fake.execute(worker.sent.pop(0)))
 
-    @can(lambda worker: worker.fake.can_repeat)
-    @rule(number=NUMBERS)
-    def repeat(self, number: int) -> None:
-        worker = self.choose(number, lambda worker: worker.fake.can_repeat)
-        self.run_worker(worker, worker.fake.repeat)
-
     def run_worker(self, worker: DrivenWorker, run: Callable[[], Any]) -> None:
         """Lets a worker run a plan; notes what it drafted of windows, which it must have."""
         worker.fake.drafted.clear()
@@ -666,34 +654,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         if is_alive and not any(error.slot == slot for error in result.errors):
             self.spoilt.add(request_id)
         self.receive_from(worker)
-        if result.repeat == 0:
-            assert request_id not in self.spoilt or request_id not in self.live
+        assert request_id not in self.spoilt or request_id not in self.live
         self.spoilt.discard(request_id)
 
     def receive_from(self, worker: DrivenWorker) -> None:
         result, drafted, looked_up = worker.results.pop(0)
-        worker.settled.append(result)
         is_quiet = worker.scheduler.is_quiet
         outputs = worker.settle(step_result(result), result)
         assert not is_quiet or len(outputs.handles) == 0
         self.take(outputs, drafted, looked_up)
 
-    @can(lambda worker: bool(worker.settled))
-    @rule(number=NUMBERS, data=st.data())
-    def receive_again(self, number: int, data: Any) -> None:
-        worker = self.choose(number, lambda worker: bool(worker.settled))
-        self.refuse(worker, data.draw(st.sampled_from(worker.settled)))
-
     @can(lambda worker: bool(worker.results))
-    @rule(number=NUMBERS, sequence=st.integers(-2, 1), repeat=st.integers(0, 3))
-    def receive_in_disorder(self, number: int, sequence: int, repeat: int) -> None:
-        """A result says that it is another run's."""
+    @rule(number=NUMBERS, sequence=st.sampled_from([-2, -1, 1]))
+    def receive_in_disorder(self, number: int, sequence: int) -> None:
+        """A result says that it is another plan's."""
         worker = self.choose(number, lambda worker: bool(worker.results))
         result = worker_pb2.ExecuteResponse()
         result.CopyFrom(worker.results[0][0])
-        result.sequence, result.repeat = result.sequence + sequence, repeat
-        if result != worker.results[0][0]:
-            self.refuse(worker, result)
+        result.sequence += sequence
+        self.refuse(worker, result)
 
     def refuse(self, worker: DrivenWorker, result: worker_pb2.ExecuteResponse) -> None:
         """Lets a result come that is not the next one."""
@@ -808,7 +787,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not in_flight
             assert self.mode is PauseMode.KEEP or self.dispatcher.num_running == 0
         elif self.mode is PauseMode.KEEP:
-            assert in_flight or any(each.results or each.fake.can_repeat for each in self.workers)
+            assert in_flight or any(each.results for each in self.workers)
 
     def check_gains(self, worker: DrivenWorker) -> None:
         table = worker.scheduler._state.table
@@ -838,7 +817,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.journal.close()
         with log.open("rb") as file:
             report = replay(file)
-        assert report.difference is None
+        assert not report.difference
         assert (report.num_runs, report.num_plans) == (1, self.num_plans)
 
     def finish(self) -> None:

@@ -90,17 +90,15 @@ class Farm:
             self._reach(place)
         elif place.sent and (random.random() < 0.5 or not scheduler.can_send):
             self._run(place, place.sent.pop(0))
-        elif place.fake.can_repeat and random.random() < 0.5:
-            self._run(place, None)
         elif scheduler.can_send and (plan := place.worker.schedule(0.0)) is not None:
             place.sent.append(plan)
         else:
             place.worker.prepare()
         check_slots(scheduler)
 
-    def _run(self, place: Place, plan: worker_pb2.ExecuteRequest | None) -> None:
-        """Lets a worker run a plan, or the last one again for None."""
-        message = place.fake.repeat() if plan is None else place.fake.execute(plan)
+    def _run(self, place: Place, plan: worker_pb2.ExecuteRequest) -> None:
+        """Lets a worker run a plan."""
+        message = place.fake.execute(plan)
         for slot in from_bytes(message.slots).tolist():
             row = place.fake.rows[slot]
             if len(row.token_ids) >= self._poisons.get(row.request_id, 999):
@@ -110,11 +108,7 @@ class Farm:
 
 
 OPTIONS = st.fixed_dictionaries(
-    {
-        "max_plans_in_flight": st.integers(1, 3),
-        "multi_step_count": st.integers(1, 3),
-        "enable_prefix_caching": st.booleans(),
-    }
+    {"max_plans_in_flight": st.integers(1, 3), "enable_prefix_caching": st.booleans()}
 )
 SIZES = st.fixed_dictionaries(
     {
@@ -165,9 +159,7 @@ def test_exactly_those_end_that_end_workers(
         else:
             assert finished.reason is FinishReason.LENGTH
             assert text == whole
-    assert farm.num_losses <= MOST_LOSSES * len(poisons)
-    if options["multi_step_count"] == 1:
-        assert farm.num_losses <= LOSSES_AT_LAST_ALONE * len(poisons)
+    assert farm.num_losses <= LOSSES_AT_LAST_ALONE * len(poisons)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.booleans()), min_size=1))
@@ -186,8 +178,7 @@ def test_losses_count_that_one_length_explains(losses: list[tuple[int, int, bool
 
 
 def test_a_request_that_gets_on_does_not_end_for_its_workers() -> None:
-    # Plans may be repeated, so that each loss leaves open how far the worker had got.
-    situation = Situation(multi_step_count=5, max_plans_in_flight=2, max_num_batched_tokens=64)
+    situation = Situation(max_plans_in_flight=2, max_num_batched_tokens=64)
     situation.add(1, [1, 7, 1], 40)
     for _ in range(6):
         for _ in range(5):

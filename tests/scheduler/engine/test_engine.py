@@ -57,21 +57,6 @@ async def test_the_next_plan_goes_before_the_outputs(start: Start) -> None:
         assert engine.scheduler.stats.num_plans > num_tokens or num_tokens in (0, 20)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-async def test_a_worker_repeats_plans_while_no_newer_one_comes(
-    start: Start, depth: int, worker: FakeWorkerServicer
-) -> None:
-    engine, client = await start(multi_step_count=64, max_plans_in_flight=depth)
-    await client.ask(add(1, PROMPT, max_tokens=50))
-    await until(lambda: engine.scheduler.num_plans_in_flight == 0)
-    stats = engine.scheduler.stats
-    assert stats.num_plans + worker.num_repeats == worker.worker.num_steps
-    assert client.tokens == {1: truth(PROMPT, 50)}
-    # The last runs may have been of no use; their results are on their way still.
-    await until(lambda: stats.num_repeats == worker.num_repeats)
-    assert worker.num_repeats > 0
-
-
 async def test_a_stream_that_is_not_read_ends_with_an_error(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,12 +100,7 @@ async def test_a_starved_request_goes_first_and_the_log_says_so(
 
 # A worker that breaks, goes away or fails.
 
-SPOILS: list[dict[str, Any]] = [
-    {"token_ids": b"1"},
-    {"sequence": 999},
-    {"repeat": 99},
-    {"slots": b"1234"},
-]
+SPOILS: list[dict[str, Any]] = [{"token_ids": b"1"}, {"sequence": 999}, {"slots": b"1234"}]
 """What a result is that fits no plan."""
 
 

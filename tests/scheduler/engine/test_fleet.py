@@ -122,7 +122,7 @@ def replayed(log: Path) -> set[str | None]:
     """Replays a log; returns the events in it."""
     with log.open("rb") as file:
         report = replay(file)
-        assert report.difference is None
+        assert not report.difference
         assert report.num_plans > 5
         file.seek(0)
         return {entry and entry.WhichOneof("event") for entry in read_entries(file)}

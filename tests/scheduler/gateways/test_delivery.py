@@ -1,3 +1,5 @@
+"""Outputs of a step go to the owners of its requests, each its own."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -51,7 +51,7 @@ async def test_a_pause_keeps_what_runs_waits_for_it_or_ends_all(
     assert 8 not in client.tokens
     await client.reply(resume(602))
     await client.read_until(lambda: 8 in client.finished)
-    assert scheduler.num_free_blocks == 32 or MODES[mode].get("multi_step_count")
+    assert scheduler.num_free_blocks == 32
     assert client.tokens[1] == truth(PROMPT, 40)
     assert client.tokens[2] == truth([8], 40)
     assert (client.tokens[3], client.tokens[8]) == (truth([9]), truth(PROMPT))

@@ -1,3 +1,5 @@
+"""What happens shows in the metrics, once and under its labels."""
+
 from typing import Any
 
 import pytest

@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from optimist_common.columns import from_bytes, to_bytes
-from optimist_scheduler.core.requests import silence
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.proposers import links
 from tests.scheduler.client import (
@@ -47,10 +46,7 @@ async def test_predictions_change_no_text_and_right_ones_save_passes(
     await client.ask(predict(9))
     await until(lambda: len(proposer.closed) == 7)
     assert client.tokens[9] == truth(PROMPT)
-    # Before the first window comes, a worker may run its first plan nine times; the last token of
-    # all has no draft, and so has the one that follows the window's.
-    least = 20 - 9 - 2 if "multi_step_count" in MODES[mode] else 14
-    assert client.finished[9].accepted_prediction_tokens >= least
+    assert client.finished[9].accepted_prediction_tokens >= 14
     assert client.finished[9].rejected_prediction_tokens == 0
 
 
@@ -139,7 +135,6 @@ async def test_a_proposer_that_falls_silent_is_passed_over_until_it_answers(
     proposers: list[FakeProposerServicer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(silence, "SILENT_SECONDS", 0.5)
     monkeypatch.setattr(links, "SILENT_SECONDS", 0.5)
     worker.step_seconds = 0.03
     mute, other = proposers[:2]

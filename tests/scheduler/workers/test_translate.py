@@ -8,11 +8,7 @@ from optimist.worker.v1 import worker_pb2
 from optimist_common.columns import to_bytes
 from optimist_common.sampling import SamplingParams
 from optimist_common.scheduler_service.fields import MalformedError
-from optimist_scheduler.workers.translate import (
-    new_request,
-    plan_message,
-    step_result,
-)
+from optimist_scheduler.workers.translate import new_request, plan_message, step_result
 from tests.scheduler.client import add
 from tests.scheduler.situation import NOW, Situation
 
@@ -48,14 +44,7 @@ def test_each_part_of_a_result_is_read() -> None:
     columns += ("num_drafted_tokens",)
     columns += ("num_accepted_tokens", "draft_sources", "window_nodes", "accepted_nodes")
     columns += ("draft_positions",)
-    numbers: tuple[str, ...] = (
-        "sequence",
-        "repeat",
-        "num_tokens",
-        "step_ns",
-        "idle_ns",
-        "draft_ns",
-    )
+    numbers: tuple[str, ...] = ("sequence", "num_tokens", "step_ns", "idle_ns", "draft_ns")
     values = {name: place for place, name in enumerate(columns + numbers)}
     message = worker_pb2.ExecuteResponse(
         errors=[worker_pb2.RowError(slot=2, message="why")],

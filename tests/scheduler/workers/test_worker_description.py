@@ -1,3 +1,5 @@
+"""What a worker says of itself is read, checked and kept to."""
+
 from typing import Any
 
 import pytest
@@ -41,23 +43,6 @@ def test_the_smaller_of_settings_and_worker_holds(
     assert (description.model, description.eos_token_ids) == ("m", (2,))
 
 
-def test_settings_that_cannot_take_effect_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
-    drafter = {"drafter": DraftSource.EAGLE, "max_drafter_tokens": 40, "max_drafter_depth": 5}
-    config = describe({"num_speculative_tokens": 30}, **drafter).config
-    assert config.max_draft_tokens == 15
-    assert list(config.find_cuts()) == [
-        "num_speculative_tokens=30: max_num_batched_tokens=16 cuts the drafts to 15",
-        "num_speculative_tokens=30 cuts the drafter_tokens=40 of the worker's drafter to 30",
-    ]
-    config = describe({"num_speculative_tokens": 65}, max_num_batched_tokens=512).config
-    assert list(config.find_cuts()) == [
-        "num_speculative_tokens=65: of a window with branches a pass verifies at most 64 drafts"
-    ]
-    config = describe({"num_speculative_tokens": 15, "max_num_seqs": 9}).config
-    assert not list(config.find_cuts())
-    assert caplog.messages == ["max_num_seqs=9: the worker's max_num_seqs=8 is less and applies"]
-
-
 def test_more_drafts_than_a_window_holds_are_refused() -> None:
     with pytest.raises(ValueError, match="less than or equal to 256"):
         SchedulerSettings(num_speculative_tokens=257)
@@ -81,8 +66,6 @@ def test_the_worker_tells_its_pipeline_stages_unless_they_are_set(
 
 
 def test_stages_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(ValueError, match="with which --multi-step-count must be 1, not 4"):
-        describe({"multi_step_count": 4}, num_pipeline_stages=2)
     with pytest.raises(ValueError, match="it says num_pipeline_stages is 17"):
         describe(num_pipeline_stages=17)
 
@@ -94,12 +77,11 @@ def test_the_cost_of_passes_is_read() -> None:
 
 def test_the_drafter_is_read() -> None:
     shape = {"drafter": DraftSource.MEDUSA, "max_drafter_tokens": 8, "max_drafter_depth": 2}
-    description = describe(drafter_us=to_bytes([90, 95]), is_synthetic=True, **shape)
+    description = describe(drafter_us=to_bytes([90, 95]), **shape)
     assert description.config.drafter == Drafter(DraftSource.MEDUSA, 8, 2)
     assert description.drafter_us == (90, 95)
-    assert description.is_synthetic
     plain = describe()
-    assert (plain.config.drafter, plain.drafter_us, plain.is_synthetic) == (None, (), False)
+    assert (plain.config.drafter, plain.drafter_us) == (None, ())
     # That of a later worker is not used.
     later = describe(drafter_us=to_bytes([90, 95]), **{**shape, "drafter": 77})
     assert later.config.drafter is None

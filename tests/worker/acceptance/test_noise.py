@@ -1,3 +1,5 @@
+"""Noise depends on seed, position and token alone, and is Gumbel's."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Logits become scores as by transformers' processors, in any company."""
+
 import math
 from typing import Any
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
+from optimist_worker.core.acceptance import rules
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
 from optimist_worker.core.acceptance.verdict import (
     AcceptanceRule,
     LateTokens,
@@ -36,7 +37,7 @@ GREEDY, SAMPLED = SamplingParams(), SamplingParams(temperature=1.0)
 CUT = SamplingParams(temperature=1.0, top_p=0.95, presence_penalty=0.4)
 CHAIN, TREE = (-1, 0, 1, 2), (-1, -1, 0, 0, 1, -1, 2, 6)
 RULES = (None, AcceptanceRule.COUPLED, AcceptanceRule.REJECTION)
-JUDGES = (verify_coupled, verify_rejection, partial(verify_synthetic, rate=1.0))
+JUDGES = (verify_coupled, verify_rejection)
 
 
 def hand_made_pass(
@@ -72,6 +73,7 @@ def one_hot_logits(token_ids: list[int]) -> Tensor:
     return torch.nn.functional.one_hot(torch.tensor(token_ids), VOCAB_SIZE).float()
 
 
+@pytest.mark.parametrize("ahead", [1, 2**17], ids=["one level", "all levels"])
 @pytest.mark.parametrize("shape", [CHAIN, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize(
     ("judge", "params", "rule"),
@@ -82,8 +84,14 @@ def one_hot_logits(token_ids: list[int]) -> Tensor:
     ],
 )
 def test_the_text_does_not_depend_on_what_was_drafted(
-    judge: Judge, params: SamplingParams, rule: AcceptanceRule | None, shape: tuple[int, ...]
+    judge: Judge,
+    params: SamplingParams,
+    rule: AcceptanceRule | None,
+    shape: tuple[int, ...],
+    ahead: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rules, "_CACHED_SCORES", ahead)
     truth = generate(Rows(TARGET, params, 200), nothing_drafted, verify_coupled, 6)
     for logits in (TARGET, NEAR, random_logits(VOCAB_SIZE, 3)):
         drafts = lambda rows, logits=logits: draft(rows, shape, logits, rule)  # noqa: E731
@@ -235,31 +243,3 @@ def test_rounding_cannot_empty_what_is_left() -> None:
     too_much = replace(drafts, probabilities=torch.full_like(drafts.probabilities, 1e6))
     verdict = verify_rejection(rows.verify_pass(too_much))
     assert 0 <= verdict.token_ids[0, 0] < VOCAB_SIZE
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3, 0.85, 1.0])
-@pytest.mark.parametrize("shape", [(-1, 0, 1, 2), (-1, -1, 0, 0, 2)])
-@pytest.mark.parametrize("logits", [TARGET, -TARGET], ids=["right", "wrong"])
-def test_as_many_are_accepted_as_was_asked_for(
-    logits: torch.Tensor, shape: tuple[int, ...], rate: float
-) -> None:
-    rows = Rows(TARGET, SamplingParams(), 20_000)
-    verdict = verify_synthetic(rows.verify_pass(draft(rows, shape, logits, None)), rate)
-    depth = 4 if shape[1] == 0 else 3
-    for number in range(1, depth + 1):
-        share = (verdict.num_accepted >= number).double().mean().item()
-        assert share == pytest.approx(rate**number, abs=0.015)
-    assert int(verdict.num_accepted.max()) <= depth
-
-
-def test_accepted_are_first_children_and_after_them_comes_the_likeliest() -> None:
-    rows = Rows(TARGET, SamplingParams(), 200)
-    drafts = draft(rows, (-1, -1, 0, 0, 2), random_logits(VOCAB_SIZE, 5), None)
-    verdict = verify_synthetic(rows.verify_pass(drafts), 0.6)
-    assert verdict.path is not None
-    for row in range(200):
-        number = int(verdict.num_accepted[row])
-        assert verdict.path[row, :number].tolist() == [0, 2, 4][:number]
-        before = drafts.token_ids[row, verdict.path[row, number - 1]] if number else None
-        last = int(rows.last_tokens()[row]) if before is None else int(before)
-        assert verdict.token_ids[row, number] == TARGET[last].argmax()

@@ -1,3 +1,5 @@
+"""A slot has the parameters of its request, and the host knows what a step needs of them."""
+
 import numpy as np
 import torch
 
@@ -55,7 +57,3 @@ def test_a_slot_that_is_given_away_keeps_nothing() -> None:
     table.set(0, SamplingParams())
     assert not table.bias(torch.tensor([0])).any()
     assert table.needs([0]) == NOTHING
-
-
-def test_without_any_bias_there_is_none() -> None:
-    assert torch.equal(table_of().bias(torch.tensor([0, 0])), torch.zeros(2, 50))

@@ -1,3 +1,5 @@
+"""Bounds cover what is planned, and rounded ones are few enough for graphs."""
+
 import dataclasses
 import random
 from collections import OrderedDict

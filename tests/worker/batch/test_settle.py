@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,17 +10,15 @@ from hypothesis import strategies as st
 from optimist_common.columns import Int32Column
 from optimist_common.drafts import DraftSource
 from optimist_worker.core.acceptance.verdict import Verdict
-from optimist_worker.core.batch import results as settle_module
 from optimist_worker.core.batch.results import (
     Outputs,
     collect_result,
-    compact,
     pack,
     settle_rows,
     unpack,
 )
 from optimist_worker.core.batch.slot_table import FittedRows
-from optimist_worker.core.plan import PlannedRow, plan_repeat
+from optimist_worker.core.plan import PlannedRow
 from tests.worker.step import plan_rows
 from tests.worker.tables import MAX_LEN, Tables, make_tables
 
@@ -61,7 +58,6 @@ def settle(tables: Tables, rows: FittedRows, verdict: Verdict) -> list[int]:
     settled = settle_rows(tables.table, rows, verdict)
     slots = rows.slots.tolist()
     assert settled.num_tokens.tolist() == [state(tables, slot)[0] for slot in slots]
-    assert settled.has_ended.tolist() == [int(state(tables, slot)[2]) for slot in slots]
     emitted: list[int] = settled.num_emitted.tolist()
     return emitted
 
@@ -107,30 +103,6 @@ def test_a_sequence_may_fill_the_table() -> None:
     assert state(tables, 1) == (MAX_LEN, MAX_LEN - 1, True)
 
 
-def contents(tables: Tables, slot: int, wanted: list[int]) -> torch.Tensor:
-    indices = tables.table.kv_indices(torch.full((len(wanted),), slot), torch.tensor(wanted))
-    pool = tables.pool
-    return torch.stack([memory[indices] for memory in (*pool.keys, *pool.values)])
-
-
-def test_the_first_nodes_of_a_tree_need_not_be_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = admitted()
-    rows = tables.fit((0, 5, 6), (1, 5, 6))
-    path = [[0, 1, 2, 0, 0, 0], [3, 1, 0, 0, 0, 0]]
-    verdict = verdict_of(([20] * 7, 3), ([20] * 7, 0), path=path)
-    before = contents(tables, 0, [*range(12)]), contents(tables, 1, [*range(12)])
-    moved = []
-    monkeypatch.setattr(settle_module, "move_path", lambda *parts: moved.append(parts))
-    compact(tables.table, tables.pool, rows, verdict)
-    assert moved == []
-    monkeypatch.undo()
-    # It is the same where nobody looks.
-    monkeypatch.setattr(tables.table, "reads_sizes", False)
-    compact(tables.table, tables.pool, rows, verdict)
-    for slot in (0, 1):
-        assert torch.equal(contents(tables, slot, [*range(12)]), before[slot])
-
-
 ROWS = [PlannedRow(slot, 1, 3, []) for slot in (4, 1, 3, 0)]
 
 
@@ -146,7 +118,6 @@ OUTPUTS = outputs(
     num_drafted_tokens=[3, 0, 2],
     num_accepted_tokens=[1, 0, 0],
     draft_sources=[1, 0, 3],
-    has_ended=[0, 0, 1],
     num_fed_tokens=[4, 5, 3],
     window_nodes=[7, 0, 0],
     draft_positions=[5, 0, 0],
@@ -155,7 +126,7 @@ OUTPUTS = outputs(
 )
 
 
-PLAN = plan_rows(8, ROWS, num_repeats=3)
+PLAN = plan_rows(8, ROWS)
 
 
 def test_results_are_in_the_order_of_the_plan() -> None:
@@ -174,19 +145,12 @@ def test_results_are_in_the_order_of_the_plan() -> None:
     }
     for name, column in spread.items():
         assert getattr(result, name).tolist() == column, name
-    # Slot 0 has ended and slot 1 has failed.
-    numbers = (result.sequence, result.repeat, result.draft_ns, result.num_tokens)
-    assert (*numbers, result.num_live_rows) == (8, 0, 55, 12, 2)
+    assert (result.sequence, result.draft_ns, result.num_tokens) == (8, 55, 12)
     assert result.errors == {1: "why"}
-    again = plan_repeat(PLAN, result)
-    assert again is not None
-    assert (again.sequence, again.repeat) == (8, 1)
-    assert [row[:3] for row in again.rows()] == [(4, 1, 3), (1, 0, 3), (3, 1, 3), (0, 1, 3)]
 
 
 def test_rows_that_failed_on_the_device_cannot_go_on() -> None:
     result = collect_result(PLAN, [4, 3, 0], OUTPUTS, {1: "why", 3: "not finite"}, {}, 0)
-    assert result.num_live_rows == 1
     assert result.lengths.tolist() == [12, 0, 7, 30]
 
 

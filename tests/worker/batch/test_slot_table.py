@@ -1,9 +1,11 @@
+"""A slot keeps nothing of its last holder, and plans are fitted to its state."""
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimist_worker.core.batch.slot_table import MOST_STOP_TOKENS, SlotColumns
+from optimist_worker.core.batch.slot_table import SlotColumns
 from tests.worker.tables import MAX_LEN, NUM_BLOCKS, SIZE, Tables, make_tables
 
 
@@ -42,11 +44,6 @@ def test_nothing_is_left_of_the_last_holder(tables: Tables) -> None:
     assert indices(tables, 1, [3, 4, 9]) == [tables.blocks(1, 1)[0] * SIZE + 3, trash, trash + 1]
 
 
-def test_only_so_many_stop_tokens_are_looked_for(tables: Tables) -> None:
-    tables.admit(0, [7], stop_token_ids=[*range(MOST_STOP_TOKENS + 5)])
-    assert tables.table.stop_token_ids[0].tolist() == [*range(MOST_STOP_TOKENS)]
-
-
 @given(st.lists(st.lists(st.integers(0, NUM_BLOCKS - 1), max_size=3), max_size=4))
 def test_indices_follow_the_blocks_in_their_order(parts: list[list[int]]) -> None:
     tables = make_tables()
@@ -61,13 +58,6 @@ def test_indices_follow_the_blocks_in_their_order(parts: list[list[int]]) -> Non
     assert indices(tables, 3, [*range(number)]) == expected[:number]
 
 
-def test_indices_outside_of_the_table_are_trash(tables: Tables) -> None:
-    tables.admit(0, [7])
-    trash = range(NUM_BLOCKS * SIZE, (NUM_BLOCKS + 1) * SIZE)
-    assert set(indices(tables, 0, [MAX_LEN, MAX_LEN + 3, 10**6])) <= set(trash)
-    assert set(indices(tables, 4, [0, 9])) <= set(trash)
-
-
 def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None:
     tables.admit(0, [7], 8)
     others = tables.table.block_tables[1:].clone()
@@ -76,12 +66,6 @@ def test_blocks_after_the_longest_sequence_are_of_no_use(tables: Tables) -> None
     assert indices(tables, 0, [32, 36, 39]) == [1 * SIZE, 2 * SIZE, 2 * SIZE + 3]
     assert indices(tables, 0, [MAX_LEN]) == [NUM_BLOCKS * SIZE]
     assert torch.equal(tables.table.block_tables[1:], others)
-
-
-def test_columns_are_stored_that_are_neighbours(tables: Tables) -> None:
-    index = torch.tensor([1])
-    with pytest.raises(ValueError, match="neighbours"):
-        tables.table.store(index, num_tokens=index, has_ended=index)
 
 
 @given(

@@ -172,24 +172,13 @@ def test_an_interrupted_conversion_leaves_nothing(end: type[BaseException], pare
         write()
 
 
-def test_what_a_killed_conversion_left_is_removed_by_the_next(file: Path, tmp_path: Path) -> None:
-    parent = tmp_path / "deep" / "models"
-    left = parent / ".made.partial"
-    left.mkdir(parents=True)
-    (left / "model.safetensors").write_bytes(b"half")
-    (left / "other").touch()
-    convert(file, parent / "made")
-    assert [path.name for path in parent.iterdir()] == ["made"]
-    assert {path.name for path in (parent / "made").iterdir()} == FILES
-
-
 def test_two_conversions_do_not_mix(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    with new_directory(made) as partial:
-        with pytest.raises(SetupError, match="another process is making"), new_directory(made):
-            pass
-        assert partial.is_dir()
-    assert (tmp_path / "made").is_dir()
+    exists = pytest.raises(SetupError, match="made exists already")
+    with exists, new_directory(made), new_directory(made) as early:
+        (early / "early").touch()
+    assert [path.name for path in made.iterdir()] == ["early"]
+    assert list(tmp_path.iterdir()) == [made]
 
 
 def test_the_command_takes_a_file_and_a_directory(

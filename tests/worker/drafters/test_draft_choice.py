@@ -1,55 +1,11 @@
-"""Which tokens are drafted: by a network's scores, and from a request's own text."""
+"""From a request's own text the longest and nearest match is copied."""
 
-import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optimist_common.lookup import LONGEST_MATCH
-from optimist_common.sampling import SamplingParams
-from optimist_worker.core.acceptance.noise import Stream, gumbel
-from optimist_worker.core.acceptance.sampling_table import SamplingColumns
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.drafters.ngram import choose_sources, count_matches, find_last
-from optimist_worker.drafters.shape import choose_drafts
-from tests.worker.acceptance.test_sampling_table import table_of
-from tests.worker.drafters.markov import random_logits
-
-SCORES = random_logits(6, 4).double()
-POSITIONS = torch.arange(6) * 3
-
-
-def columns_of(*params: SamplingParams) -> SamplingColumns:
-    return table_of(*params, vocab_size=6).gather(torch.arange(len(params)))
-
-
-SAMPLED = columns_of(*(SamplingParams(temperature=1.0, seed=seed) for seed in range(6)))
-GREEDY = columns_of(*[SamplingParams()] * 6)
-
-
-@pytest.mark.parametrize(
-    ("columns", "rule"),
-    [
-        *((GREEDY, rule) for rule in (None, *AcceptanceRule)),
-        *((SAMPLED, rule) for rule in (None, AcceptanceRule.SYNTHETIC)),
-    ],
-)
-def test_without_chance_the_most_likely_tokens_are_drafted(
-    columns: SamplingColumns, rule: AcceptanceRule | None
-) -> None:
-    chosen = choose_drafts(SCORES, columns, POSITIONS, 3, rule)
-    assert torch.equal(chosen.token_ids, SCORES.topk(3).indices)
-    expected = SCORES.log_softmax(-1).gather(1, chosen.token_ids)
-    torch.testing.assert_close(chosen.log_probabilities, expected)
-    assert (chosen.probabilities is None) == (rule is not AcceptanceRule.REJECTION)
-
-
-def test_the_coupled_rules_drafter_shares_the_targets_noise() -> None:
-    chosen = choose_drafts(SCORES, SAMPLED, POSITIONS, 2, AcceptanceRule.COUPLED)
-    noise = gumbel(SAMPLED.seed, POSITIONS, 6, Stream.TARGET)
-    assert torch.equal(chosen.token_ids[:, 0], (SCORES + noise).argmax(-1))
-    expected = SCORES.log_softmax(-1).gather(1, chosen.token_ids)
-    torch.testing.assert_close(chosen.log_probabilities, expected)
 
 
 def find(token_ids: list[int], cursor: int = -1, padding: int = 0) -> int:

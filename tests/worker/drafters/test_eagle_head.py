@@ -1,3 +1,5 @@
+"""EAGLE heads compute what was published, or say in a sentence what does not fit."""
+
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,6 @@ from transformers import AttentionInterface, LlamaConfig, LlamaModel
 from optimist_common.errors import SetupError
 from optimist_worker.core.attention.paged_attention import AttentionBatch, KVPool, LayerSpec
 from optimist_worker.drafters.heads.eagle import load_eagle, save_eagle
-from optimist_worker.model.fused import fuse
 from optimist_worker.model.model import Model, load_model
 
 HIDDEN, INNER, HEADS, KV_HEADS, DIM = 64, 48, 4, 2, 16
@@ -251,23 +252,6 @@ def test_fused_head_computes_the_same(
         assert kinds.count("LlamaLayer") == (num_layers if is_fused and kind != "third" else 0)
         assert ("Linear" in kinds) != is_fused
     torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("has_own", [False, True])
-def test_the_targets_output_matrix_is_laid_out_once(
-    tmp_path: Path, llama_path: Path, has_own: bool
-) -> None:
-    target = load_model(str(llama_path), "float32", "cpu")
-    output = target.module.get_output_embeddings().weight
-    weights = first_kind() | ({"lm_head.weight": 2 * output.double()} if has_own else {})
-    head = load_eagle(write(tmp_path, weights), target)
-    hidden = random(4, HIDDEN).float()
-    fuse(target)
-    laid_out = target.module.get_output_embeddings()
-    head.fuse(laid_out)
-    assert (laid_out in list(head.modules())) != has_own
-    expected = hidden @ output.T * (2 if has_own else 1)
-    torch.testing.assert_close(head.logits(hidden), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

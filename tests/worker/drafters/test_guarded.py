@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.drafters.guarded import GuardedDrafter
 from optimist_worker.runner.runner import Runner
@@ -115,13 +114,3 @@ def test_a_drafter_that_cannot_admit_a_request_does_not_draft_for_it(
 
     assert generate(runner, PROMPT, 20, width=4, note=note) == truth
     assert accepted == 0
-
-
-@pytest.mark.parametrize("rule", [AcceptanceRule.REJECTION, AcceptanceRule.SYNTHETIC])
-def test_other_rules_go_on_too(
-    llama_path: Path, monkeypatch: pytest.MonkeyPatch, rule: AcceptanceRule
-) -> None:
-    runner = drafting_runner(llama_path, "draft_model", SHAPES["chain"], rule=rule)
-    failing = Failing(monkeypatch, guarded_of(runner).guarded, "propose")
-    assert len(generate(runner, PROMPT, 30, width=4)) == 30
-    assert failing.num_calls > 3

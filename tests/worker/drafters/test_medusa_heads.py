@@ -1,3 +1,5 @@
+"""Medusa heads compute what was published, or say in a sentence what does not fit."""
+
 import json
 from pathlib import Path
 from typing import Any

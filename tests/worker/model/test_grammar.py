@@ -6,9 +6,10 @@ Outputs follow their grammars, whoever drafts.
 import json
 import random
 import re
-import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,9 +25,8 @@ from optimist_common.sampling import MAX_GRAMMAR_BYTES, SamplingParams
 from optimist_worker.core.plan import PlannedRow
 from optimist_worker.model import grammar as grammar_module
 from optimist_worker.model.grammar import (
-    GrammarSet,
     GrammarStep,
-    load_grammar_set,
+    Masks,
     unpack_bitmask,
 )
 from optimist_worker.model.matcher import GrammarRow, compile_grammar
@@ -76,7 +76,18 @@ TEXTS = {
 
 TOKENIZER = Tokenizer.from_file(str(TINY_EDIT / "tokenizer.json"))
 ORACLE = LLTokenizer(TOKENIZER.to_str(), n_vocab=VOCAB_SIZE, eos_token=EOS)
-GRAMMAR_SET = GrammarSet(TOKENIZER, VOCAB_SIZE, EOS)
+
+
+def masks_for(
+    path: Path = TINY_EDIT, vocab_size: int = VOCAB_SIZE, eos: Sequence[int] = EOS
+) -> Masks:
+    """The grammars of a model of which no more is known."""
+    device = torch.device("cpu")
+    model: Any = SimpleNamespace(vocab_size=vocab_size, eos_token_ids=eos, device=device)
+    return Masks(str(path), model)
+
+
+GRAMMAR_SET = masks_for()
 
 
 def encode(text: str) -> list[int]:
@@ -99,7 +110,7 @@ def fresh_mask(grammar: str, path: list[int]) -> set[int] | None:
 
 
 def masks_of(row: GrammarRow) -> list[set[int]]:
-    packed = GRAMMAR_SET.allowed([row])
+    packed = GRAMMAR_SET.pack([row])
     allowed = unpack_bitmask(packed, VOCAB_SIZE)
     assert allowed.shape == (1 + len(row.token_ids), VOCAB_SIZE)
     return [set(torch.nonzero(mask).flatten().tolist()) for mask in allowed]
@@ -135,7 +146,7 @@ def test_masks_are_those_of_a_fresh_matcher(
     case: tuple[str, list[int], int, list[int], list[int]],
 ) -> None:
     grammar, prefix, num_admitted, ids, parents = case
-    GRAMMAR_SET.open(0, grammar, prefix[:num_admitted])
+    GRAMMAR_SET.start(0, grammar, prefix[:num_admitted])
     GRAMMAR_SET.commit(0, prefix[num_admitted:])
     is_chain = parents == list(range(-1, len(ids) - 1))
     masks = masks_of(GrammarRow(0, ids, None if is_chain else parents))
@@ -155,60 +166,47 @@ def test_masks_are_those_of_a_fresh_matcher(
     assert GRAMMAR_SET.fault(0) is None
 
 
-def test_rows_of_a_pass_are_one_after_the_other() -> None:
-    GRAMMAR_SET.open(1, GRAMMARS["choice"])
-    GRAMMAR_SET.open(2, GRAMMARS["finite"])
-    rows = [GrammarRow(2, encode("def f")), GrammarRow(1, []), GrammarRow(2, [])]
-    packed = GRAMMAR_SET.allowed(rows)
-    assert packed.dtype == torch.int32
-    assert torch.equal(packed, torch.cat([GRAMMAR_SET.allowed([row]) for row in rows]))
-
-
 def test_a_grammar_is_compiled_once_for_choices_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = Mock(side_effect=compile_grammar)
     monkeypatch.setattr(grammar_module, "compile_grammar", compiled)
-    grammars = GrammarSet(TOKENIZER, VOCAB_SIZE, EOS)
+    grammars = masks_for()
     text = encode(TEXTS["regex"])
     for slot in range(3):
-        grammars.open(slot, GRAMMARS["regex"])
+        grammars.start(slot, GRAMMARS["regex"])
         grammars.commit(slot, text[: slot + 1])
     grammars.close(0)
-    grammars.open(3, GRAMMARS["regex"], text[:2])
+    grammars.start(3, GRAMMARS["regex"], text[:2])
     assert compiled.call_count == 1
-    masks = [grammars.allowed([GrammarRow(slot, [])]) for slot in (1, 2, 3)]
+    masks = [grammars.pack([GrammarRow(slot, [])]) for slot in (1, 2, 3)]
     assert torch.equal(masks[0], masks[2])
     assert not torch.equal(masks[0], masks[1])
     # The one that was used last is kept in any case.
     monkeypatch.setattr(grammar_module, "_MAX_KEPT", 1)
     for kind in ("json", "json", "regex", "regex", "json"):
-        grammars.open(0, GRAMMARS[kind])
+        grammars.start(0, GRAMMARS[kind])
     assert compiled.call_count == 4
 
 
 def test_token_that_breaks_the_grammar_leaves_nothing() -> None:
-    GRAMMAR_SET.open(0, GRAMMARS["choice"])
+    GRAMMAR_SET.start(0, GRAMMARS["choice"])
     tokens = encode("maybe")
     GRAMMAR_SET.commit(0, tokens)
     assert "the output cannot be followed" in (GRAMMAR_SET.fault(0) or "")
     assert masks_of(GrammarRow(0, encode("yes")))[0] == set()
     with pytest.raises(ValueError, match="grammar: the output cannot be followed"):
-        GRAMMAR_SET.open(0, GRAMMARS["choice"], tokens)
-    GRAMMAR_SET.open(0, GRAMMARS["finite"])
+        GRAMMAR_SET.start(0, GRAMMARS["choice"], tokens)
+    GRAMMAR_SET.start(0, GRAMMARS["finite"])
     GRAMMAR_SET.commit(0, encode("def f(): pass"))
     assert "the output cannot be followed" in (GRAMMAR_SET.fault(0) or "")
 
 
 BAD = {
     "unclosed regex": ("start: /(abc/", "invalid regex"),
-    "unknown name": ("start: other", "unknown name"),
     "no text": ("start: start", "matches no text"),
-    "empty": ("", "(?i)empty"),
-    "not Lark": ('{"grammars": []}', "grammar: "),
     "too large": ('start: "a"' + " " * MAX_GRAMMAR_BYTES, f"at most {MAX_GRAMMAR_BYTES} bytes"),
     "deep rule": ("start: " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested"),
     "deep regex": ("start: /" + "(" * 20_000 + "a" + ")" * 20_000 + "/", "invalid regex"),
     "deep schema": ("start: %json " + '{"not":' * 2500 + "{}" + "}" * 2500, "recursion limit"),
-    "schema of itself": ('start: %json {"$ref": "#"}', "matches no text"),
     "schema elsewhere": ('start: %json {"$ref": "http://localhost:9/a.json"}', "not present"),
     "file elsewhere": ("%import /etc/passwd.A\nstart: A", "grammar: "),
     "explosion": ("start: A\nA: /.*a.{8}/ & /.*b.{9}/ & /.*c.{10}/", "too many expressions|lexer"),
@@ -226,12 +224,12 @@ BAD = {
 def test_bad_grammars_are_refused_in_one_line(kind: str) -> None:
     grammar, words = BAD[kind]
     with pytest.raises(ValueError, match=words) as refusal:
-        GRAMMAR_SET.open(0, grammar)
+        GRAMMAR_SET.start(0, grammar)
     message = str(refusal.value)
     assert message.startswith("grammar")
     assert "\n" not in message
     assert len(message) < 400
-    GRAMMAR_SET.open(0, GRAMMARS["choice"])
+    GRAMMAR_SET.start(0, GRAMMARS["choice"])
     assert GRAMMAR_SET.fault(0) is None
 
 
@@ -249,7 +247,7 @@ HEAVY = {
 @pytest.mark.parametrize("kind", HEAVY)
 def test_heavy_grammars_are_followed_or_end_within_their_limits(kind: str) -> None:
     begin = time.process_time()
-    GRAMMAR_SET.open(0, HEAVY[kind])
+    GRAMMAR_SET.start(0, HEAVY[kind])
     rng = random.Random(3)
     for _ in range(60):
         masks = masks_of(GrammarRow(0, encode("aaaaaab")))
@@ -264,36 +262,20 @@ def test_heavy_grammars_are_followed_or_end_within_their_limits(kind: str) -> No
 def test_models_without_a_sound_tokenizer_or_an_end_have_no_grammars(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"^grammar: cannot load the tokenizer of "):
-        load_grammar_set(str(tmp_path), VOCAB_SIZE, EOS)
+        masks_for(tmp_path).start(0, GRAMMARS["choice"])
     with pytest.raises(ValueError, match="grammar: the model names no end token"):
-        load_grammar_set(str(TINY_EDIT), VOCAB_SIZE, [])
+        masks_for(eos=[]).start(0, GRAMMARS["choice"])
 
 
 def test_tokens_that_the_model_does_not_have_are_not_allowed() -> None:
-    grammars = GrammarSet(TOKENIZER, 1000, EOS)
-    grammars.open(0, GRAMMARS["regex"])
+    grammars = masks_for(vocab_size=1000)
+    grammars.start(0, GRAMMARS["regex"])
     token_ids = [token_id for token_id in encode("abcab-1") if token_id < 1000]
-    masks = unpack_bitmask(grammars.allowed([GrammarRow(0, token_ids)]), 1000)
+    masks = unpack_bitmask(grammars.pack([GrammarRow(0, token_ids)]), 1000)
     assert masks.shape == (1 + len(token_ids), 1000)
     expected = fresh_mask(GRAMMARS["regex"], [])
     assert expected is not None
     assert set(masks[0].nonzero()[:, 0].tolist()) == {one for one in expected if one < 1000}
-
-
-def test_models_of_the_hub_have_grammars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match=r"^grammar: .*some/model"):
-        load_grammar_set("some/model", VOCAB_SIZE, EOS)
-    stored, commit = tmp_path / "models--some--model", "0" * 40
-    (stored / "refs").mkdir(parents=True)
-    (stored / "refs" / "main").write_text(commit)
-    (stored / "snapshots" / commit).mkdir(parents=True)
-    for name in ("config.json", "tokenizer.json"):
-        shutil.copy(TINY_EDIT / name, stored / "snapshots" / commit)
-    grammars = load_grammar_set("some/model", VOCAB_SIZE, EOS)
-    grammars.open(0, GRAMMARS["choice"])
-    assert grammars.fault(0) is None
 
 
 PATTERN = r'\{"name": "(width|breadth)", "lines": \[([0-9]{1,3}, ){2}[0-9]{1,3}\]\}'

@@ -26,7 +26,7 @@ from optimist_worker.model.loading import (
 from optimist_worker.model.memory import plan_memory
 from optimist_worker.model.model import Model, load_model
 from optimist_worker.settings import WorkerSettings
-from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, VOCAB_SIZE, tiny_checkpoint
+from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, tiny_checkpoint
 from tests.stack import BUNDLED_MODEL
 
 
@@ -110,13 +110,6 @@ def test_dummy_weights_follow_from_their_seed_alone(config_only: Path) -> None:
     second = load_model(str(config_only), "float32", "cpu", dummy_weights=True)
     for one, other in zip(first.module.parameters(), second.module.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_dummy_weights_end_at_the_tokens_of_the_generation_config(config_only: Path) -> None:
-    (config_only / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
-    model = load_model(str(config_only), "float32", "cpu", dummy_weights=True)
-    assert model.eos_token_ids == [2, 7]
-    assert model.vocab_size == VOCAB_SIZE
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"eos_token_id": "2"}'])

@@ -25,7 +25,6 @@ from tests.worker.step import generate
 
 PROMPT = random.Random(5).choices(range(3, VOCAB_SIZE), k=40)
 KINDS = ["int8", "int4"]
-ROWS = (0, 1, 2, 4, 5, 8, 9, 33)
 
 
 def settings_of(path: Path, quantization: str, **options: object) -> WorkerSettings:
@@ -40,27 +39,6 @@ def build(path: Path, quantization: str, **options: object) -> Runner:
 def matrix(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn((rows, columns), generator=generator).bfloat16()
-
-
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("shape", [(96, 64), (48, 96), (50, 80), (3, 16)])
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_every_width_multiplies_by_the_rounded_weights(
-    bits: Bits, shape: tuple[int, int], *, has_bias: bool
-) -> None:
-    rounded = round_weight(matrix(*shape), bits)
-    bias = matrix(1, shape[0], 1)[0] if has_bias else None
-    layer = PanelLinear(rounded.panels, bias)
-    wide_bias = None if bias is None else bias.double()
-    for num_rows in ROWS:
-        inputs, residual = matrix(num_rows, shape[1], 2), matrix(num_rows, shape[0], 3)
-        product = functional.linear(inputs.double(), rounded.weight.double(), wide_bias)
-        found = layer(inputs)
-        assert found.dtype == torch.bfloat16
-        torch.testing.assert_close(found.double(), product, rtol=0.02, atol=0.1)
-        torch.testing.assert_close(layer(inputs[None])[0], found)
-        total = layer.add(inputs, residual.clone()).double()
-        torch.testing.assert_close(total, product + residual.double(), rtol=0.02, atol=0.1)
 
 
 @pytest.mark.parametrize(("bits", "error"), [(8, 0.012), (4, 0.11)])
@@ -149,11 +127,6 @@ def test_wrong_settings_say_what_to_choose(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(SetupError, match=message):
         build(llama_path, "int4", **options)
-
-
-def test_other_families_are_refused(checkpoint: Callable[[str], Path]) -> None:
-    with pytest.raises(SetupError, match=r"--quantization: .*gpt_neox.* no layers of Llama's"):
-        build(checkpoint("gpt_neox"), "int8")
 
 
 def test_tensor_parallel_ranks_are_refused() -> None:

@@ -1,3 +1,5 @@
+"""A draft model whose token ids mean something else is refused."""
+
 import json
 import logging
 from collections.abc import Callable
@@ -49,10 +51,10 @@ def add_token(content: dict[str, Any]) -> None:
     [
         (swap_tokens, "is 'import' and not 'return'|is 'return' and not 'import'"),
         (drop_last_token, "token 2047 is missing and not "),
-        (add_token, "token 2048 is '<new>' and not missing"),
+        (add_token, r"token 2048 is '<new>' \(special\) and not missing"),
         (
             lambda content: content["added_tokens"][0].update(special=False),
-            "is special only for the target",
+            r"token 0 is ('.*') and not \1 \(special\)",
         ),
         (
             lambda content: content["model"].update(type="nonesuch"),

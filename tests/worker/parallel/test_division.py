@@ -63,21 +63,6 @@ def test_settings_that_do_not_go_together_are_refused(
         check_ranks(WorkerSettings(model="m", **changes), "127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tensor_parallel_size": 2, "drafter": "medusa"}, "--drafter medusa has no layers"),
-        ({"tensor_parallel_size": 4, "drafter": "draft_model"}, "must be 1 or --tensor-parallel"),
-        ({"drafter": "draft_model"}, "--tensor-parallel-size, which is 1"),
-    ],
-)
-def test_a_draft_model_is_shared_by_all_ranks_or_none(
-    changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        WorkerSettings(model="m", drafter_tensor_parallel_size=2, **changes)
-
-
 def test_ranks_meet_on_the_loopback_or_where_no_strangers_are() -> None:
     settings = WorkerSettings(model="m", tensor_parallel_size=2)
     check_ranks(settings, "localhost")

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor
 
 from optimist_common.sampling import SamplingParams
 from optimist_worker.core.plan import PlannedRow
@@ -58,12 +57,8 @@ def save_drafters(target: Path, directory: Path) -> dict[str, str]:
 
 
 def settings_of(model: str, drafter: str, tensor_parallel_size: int = 1) -> WorkerSettings:
-    """Returns the settings of a small worker.
-
-    A drafter is KIND or KIND=DIRECTORY, or KIND/shared=DIRECTORY if ranks share its layers.
-    """
+    """Returns the settings of a small worker with a drafter KIND or KIND=DIRECTORY."""
     kind, _, path = drafter.partition("=")
-    kind, _, shared = kind.partition("/")
     return WorkerSettings.model_validate(
         {
             "model": model,
@@ -77,7 +72,6 @@ def settings_of(model: str, drafter: str, tensor_parallel_size: int = 1) -> Work
             "drafter_depth": 3,
             "drafter_width": 2,
             "tensor_parallel_size": tensor_parallel_size,
-            "drafter_tensor_parallel_size": tensor_parallel_size if shared else 1,
         }
     )
 
@@ -108,7 +102,6 @@ def test_every_drafter_drafts_alike_and_ranks_that_diverge_end(tmp_path: Path) -
     add_tokenizer(target)
     saved = save_drafters(target, tmp_path)
     drafters = ["none", "ngram", *(f"{kind}={path}" for kind, path in saved.items())]
-    drafters.append(f"draft_model/shared={saved['draft_model']}")
     command = [sys.executable, "-m", __name__, str(target), *drafters]
     quiet = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     pipe, environments = subprocess.PIPE, LocalRanks(0, 2, 2, LOOPBACK, 0).environments(free_port())
@@ -146,11 +139,6 @@ def main(model: str, drafters: list[str]) -> int:
         runner = build_runner(settings_of(model, kind, tensor_parallel_size=2), group)
         if drafter == "failing":
             fail_often(runner)
-        if drafter.startswith("draft_model"):
-            network: Any = runner.engine.drafter
-            weights = network.guarded._network._model.module.parameters()
-            is_shared = any(isinstance(weight, DTensor) for weight in weights)
-            assert is_shared == ("/shared=" in drafter)
         if ranks.is_leader:
             sys.stdout.write(json.dumps([drafter, generate_drafted(runner)]) + "\n")
             sys.stdout.flush()

@@ -1,7 +1,6 @@
 """Ranks that share each layer, and stages that divide the layers, say what one process says."""
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -20,7 +19,7 @@ from optimist_worker.drafters.shape import DraftShape
 from optimist_worker.model.model import load_model
 from optimist_worker.runner.runner import Runner
 from tests.checkpoints import add_tokenizer, tiny_checkpoint
-from tests.worker.call import PROMPT, first_plan, plan, read, serve, serve_port, until
+from tests.worker.call import first_plan, plan, read, serve, serve_port
 from tests.worker.drafters.drafting import drafting_runner, save_blurred
 from tests.worker.failing_rows import check_failing_rows
 from tests.worker.parallel.lockstep import Lockstep, Wanted, serve_all
@@ -55,17 +54,11 @@ def alone(path: Path) -> Runner:
     return drafting_runner(path, "ngram", DraftShape(5, 5))
 
 
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("trace")
-
-
 @pytest.fixture(scope="module", params=KINDS)
-def worker(request: pytest.FixtureRequest, path: Path, trace: Path) -> Iterator[StartedWorker]:
+def worker(request: pytest.FixtureRequest, path: Path) -> Iterator[StartedWorker]:
     """Two ranks that share each layer, or two stages."""
     options = ["--drafter", "ngram", "--drafter-tokens", "5", KINDS[request.param], "2"]
-    traced = ["--stage-trace", str(trace)] if request.param == "stages" else []
-    worker = StartedWorker(path, *FLOAT64, *options, *traced)
+    worker = StartedWorker(path, *FLOAT64, *options)
     yield worker
     worker.end()
 
@@ -97,15 +90,6 @@ async def test_texts_are_those_of_one_process_though_plans_overlap(
     assert (num_overlapped > 20) == (num_groups > 1)
     assert lockstep.num_accepted > 20
     assert DraftSource.NGRAM in lockstep.draft_sources
-
-
-# Stages have other plans to go on with.
-@pytest.mark.parametrize("worker", ["ranks"], indirect=True)
-async def test_plans_run_again_by_themselves(lockstep: Lockstep) -> None:
-    await lockstep.send(first_plan(0, 0, num_repeats=3))
-    answers = [await lockstep.read() for _ in range(4)]
-    assert [answer.repeat for answer in answers] == [0, 1, 2, 3]
-    assert from_bytes(answers[3].lengths).tolist() == [len(PROMPT) + 4]
 
 
 async def test_plans_with_common_rows_follow_each_other(lockstep: Lockstep) -> None:
@@ -172,30 +156,6 @@ async def test_a_plan_to_a_taken_slot_ends_its_stream_alone(
         again.cancel()
 
 
-@pytest.mark.parametrize("worker", ["stages"], indirect=True)
-async def test_the_first_stage_goes_on_while_the_second_is_at_work(
-    worker: StartedWorker, trace: Path
-) -> None:
-    _, second = worker.ranks()
-    async with worker.stub() as stub:
-        call = stub.Execute()
-        # The second stage is in the middle of its plan for as long as it is held.
-        os.kill(second, signal.SIGSTOP)
-        try:
-            before = passes_of(trace, 0)
-            await call.write(first_plan(1, 0))
-            await call.write(first_plan(2, 1))
-            await until(lambda: len(passes_of(trace, 0)) >= len(before) + 2)
-        finally:
-            os.kill(second, signal.SIGCONT)
-        assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
-        call.cancel()
-    first, following = passes_of(trace, 0)[len(before) : len(before) + 2]
-    ends = {entry["pass"]: entry["end_ns"] for entry in passes_of(trace, 1)}
-    assert following["pass"] == first["pass"] + 1
-    assert following["begin_ns"] < ends[first["pass"]]
-
-
 # The last test, because it ends the worker that others share.
 async def test_a_rank_that_dies_takes_the_worker_with_it(worker: StartedWorker) -> None:
     async with worker.stub() as stub:
@@ -230,8 +190,3 @@ async def test_three_stages_with_a_draft_model_end_in_good_order(
     finally:
         worker.end()
     assert worker.process.returncode == 0, worker.log
-
-
-def passes_of(trace: Path, stage: int) -> list[dict[str, int]]:
-    text = (trace / f"stage-{stage}.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]

@@ -23,7 +23,6 @@ from optimist_worker.execution.group import GroupError
 from optimist_worker.execution.stage import FirstStage, Stage, StagedStep
 from optimist_worker.execution.stage_pass import (
     StagePass,
-    StageTrace,
     StageVerdict,
     read_verdict,
     write_verdict,
@@ -76,13 +75,17 @@ class Pair:
 
     def launch(self, plan: Plan, at_last: Plan | None = None) -> tuple[LaunchedPlan, StepResult]:
         """Starts a plan at the first stage; the last one does its part and settles it."""
-        launched, of_last = self.first.launch(plan), self.last.launch(at_last or plan)
+        return self.first.launch(plan), self.finish(at_last or plan)
+
+    def finish(self, plan: Plan) -> StepResult:
+        """Has the last stage do its part of a plan and settle it."""
+        of_last = self.last.launch(plan)
         step = of_last.step
         verdict = step.verdict if isinstance(step, StagedStep) else None
         result = self.last.collect(of_last)
         if verdict is not None:
             self.link.send_verdict(write_verdict(verdict))
-        return launched, result
+        return result
 
     def collect(self, launched: LaunchedPlan, of_last: StepResult) -> StepResult:
         result = self.first.collect(launched)
@@ -97,9 +100,9 @@ class Pair:
         assert model.cut is not None
         link: Any = self.link
         state = DeviceState(model, SIZES)
-        step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+        step = Step(model, state, None, None, AcceptanceRule.COUPLED)
         kind = FirstStage if index == 0 else Stage
-        stage = kind(model, model.cut, step, Masks(str(path), model), link, StageTrace("", index))
+        stage = kind(model, model.cut, step, Masks(str(path), model), link)
         return Runner(Engine(model, state, stage))
 
 
@@ -158,6 +161,16 @@ def test_a_verdict_on_another_pass_is_refused(pair: Pair) -> None:
     pair.launch(begin(2, 1))
     with pytest.raises(GroupError, match="the verdict on pass 1 is not there"):
         pair.first.collect(launched)
+
+
+def test_the_first_stage_goes_on_while_the_second_is_at_work(pair: Pair, llama: Runner) -> None:
+    truth = generate(llama, PROMPT, 1)
+    plans = [begin(1, 0), begin(2, 1)]
+    launched = [pair.first.launch(plan) for plan in plans]
+    assert len(pair.link._states) == 2
+    for plan, of_first in zip(plans, launched, strict=True):
+        (row,) = rows_of(pair.collect(of_first, pair.finish(plan)))
+        assert row.token_ids == truth
 
 
 NUM_TOKENS = 40

@@ -1,3 +1,5 @@
+"""What passes and drafts are timed at start is what they take, whatever disturbs them."""
+
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count, pairwise, repeat
@@ -62,25 +64,6 @@ def clock_of(
     return lambda: times[-1]
 
 
-def test_passes_are_fed_what_they_are_timed_for(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fed, execute = [], llama.execute
-
-    def note(plan: Plan) -> StepResult:
-        result = execute(plan)
-        fed.append(result.num_tokens)
-        return result
-
-    monkeypatch.setattr(llama, "execute", note)
-    measure_cost(limited(llama, monkeypatch, 11), 60.0)
-    sizes = (1, 2, 4, 8, 11)
-    first, rest = [number for number in fed if number][:20], [n for n in fed if n][20:]
-    assert first == [size for size in sizes for _ in range(2)] + [*sizes, *sizes]
-    # On a busy machine some are timed again.
-    assert set(rest) <= set(sizes)
-
-
 TIMED = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -139,21 +122,6 @@ def test_what_is_always_slow_costs_what_smaller_passes_do_in_proportion(
     assert clock() < 4
 
 
-def test_a_stall_does_not_leave_large_sizes_out(
-    llama: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited(llama, monkeypatch, TIMED[-1])
-    clock = clock_of_passes(llama, monkeypatch, lambda number, _: 4 <= number < 8)
-    assert measure_cost(llama, 1.6, clock).num_tokens == list(TIMED)
-    assert clock() <= 1.7
-
-
-def test_the_best_of_three_counts(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first pass warms up."""
-    clock = clock_of(limited(llama, monkeypatch, 1), monkeypatch, iter([9.0, 0.3, 0.1, 0.2]))
-    assert measure_cost(llama, 60.0, clock) == CostCurve([1], [100_000])
-
-
 def test_sizes_that_would_take_too_long_are_left_out(
     llama: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,16 +141,6 @@ def test_keys_in_memory_are_timed_beside_few(
     passes = CostCurve([1, 17], [5000, 9000])
     keys = measure_keys(llama, passes, 60.0, clock)
     assert keys == KeyCosts(round(1e9 / 368), round(7e9 / 368 / 16))
-
-
-def test_what_keys_seem_to_save_is_nothing(llama: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = clock_of(llama, monkeypatch, iter([0.004, 0.004, 0.007, 0.007] + 2 * [0.004, 0.007]))
-    assert measure_keys(llama, CostCurve([1, 17], [5000, 9000]), 60.0, clock) == KeyCosts()
-
-
-@pytest.mark.parametrize("passes", [CostCurve([], []), CostCurve([1, 2], [10, 20])])
-def test_keys_are_not_timed_without_a_curve(llama: Runner, passes: CostCurve) -> None:
-    assert measure_keys(llama, passes, 60.0) == KeyCosts()
 
 
 def test_nothing_is_measured_in_no_time(llama: Runner) -> None:

@@ -159,7 +159,7 @@ def _make(
             source = DraftSource.DRAFT_MODEL
         keepers += [network, network.pool]
         drafter = AutoregressiveDrafter(source, network, shape, state.sampling, rule)
-    return Parts(Step(model, state, drafter, tap, rule, 0.5), model, state, keepers, tap)
+    return Parts(Step(model, state, drafter, tap, rule), model, state, keepers, tap)
 
 
 def _bounds(state: DeviceState, manner: str, *, has_trees: bool) -> StepBounds:

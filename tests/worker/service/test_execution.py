@@ -1,4 +1,4 @@
-"""Plans in flight and repeats, over real gRPC, with steps that the test lets end."""
+"""Plans in flight, over real gRPC, with steps that the test lets end."""
 
 import asyncio
 import threading
@@ -102,10 +102,6 @@ def tokens(response: worker_pb2.ExecuteResponse) -> list[int]:
     return found
 
 
-def number(response: worker_pb2.ExecuteResponse) -> tuple[int, int]:
-    return response.sequence, response.repeat
-
-
 async def read_all(call: Any) -> list[worker_pb2.ExecuteResponse]:
     responses = []
     while (response := await asyncio.wait_for(call.read(), 20)) is not grpc.aio.EOF:
@@ -117,42 +113,15 @@ def counter(name: str) -> float:
     return REGISTRY.get_sample_value(f"optimist_worker_{name}_total") or 0.0
 
 
-async def test_repeats_go_on_to_the_limit_and_no_further(truth: list[int], stub: Stub) -> None:
-    before, call = counter("step_repeats"), stub.Execute()
-    await call.write(start(num_repeats=4))
-    await call.done_writing()
-    responses = await read_all(call)
-    assert [number(response) for response in responses] == [(1, i) for i in range(5)]
-    assert [tokens(response) for response in responses] == [[t] for t in truth[:5]]
-    assert [response.num_tokens for response in responses] == [5, 1, 1, 1, 1]
-    assert all(response.idle_ns == 0 for response in responses)
-    assert all(response.step_ns > 0 for response in responses)
-    assert counter("step_repeats") - before == 4
-
-
-async def test_repeats_end_at_a_stop_token(truth: list[int], stub: Stub) -> None:
-    assert truth[3] not in truth[:3]
-    call = stub.Execute()
-    await call.write(start(num_repeats=63, stop_token_ids=[truth[3]]))
-    await call.write(plan(2, 0, num_repeats=63))
-    await call.done_writing()
-    responses = await read_all(call)
-    # The second plan came before the stop token or after it.
-    assert [token for response in responses for token in tokens(response)] == truth[:4]
-    last = responses[-1]
-    assert from_bytes(last.lengths).tolist() == [len(PROMPT) + 4]
-    assert not any(response.errors for response in responses)
-
-
 async def test_waiting_for_a_plan_counts_as_idle_time(stub: Stub) -> None:
     before = counter("idle_seconds")
     call = stub.Execute()
     await call.write(start())
     first = await read(call)
     await asyncio.sleep(0.05)
-    await call.write(plan(2, 0, num_repeats=1))
-    second, third = await read(call), await read(call)
-    assert (first.idle_ns, third.idle_ns) == (0, 0)
+    await call.write(plan(2, 0))
+    second = await read(call)
+    assert first.idle_ns == 0
     assert second.idle_ns > 0
     assert counter("idle_seconds") - before == pytest.approx(second.idle_ns / 1e9)
     call.cancel()
@@ -166,54 +135,26 @@ async def test_rows_of_a_request_that_has_ended_are_answered_with_nothing(
     responses = [await read(call)]
     # A pass would fail.
     monkeypatch.setattr(llama.engine.model.module, "forward", None)
-    await call.write(plan(2, 0, num_repeats=9))
+    await call.write(plan(2, 0))
     await call.write(plan(3, 0))
     await call.done_writing()
     responses += await read_all(call)
-    assert [number(response) for response in responses] == [(1, 0), (2, 0), (3, 0)]
+    assert [response.sequence for response in responses] == [1, 2, 3]
     for response in responses[1:]:
         assert tokens(response) == []
         assert from_bytes(response.lengths).tolist() == [len(PROMPT) + 1]
         assert (response.num_tokens, len(response.errors)) == (0, 0)
 
 
-async def test_a_new_stream_ends_the_repeats_of_the_old_one(stub: Stub, device: Device) -> None:
-    old = stub.Execute()
-    await old.write(start(num_repeats=63))
-    device.allow()
-    await read(old)
-    new = stub.Execute()
-    await new.write(plan(1, 0))
-    responses: list[worker_pb2.ExecuteResponse] = []
-
-    async def read_on() -> None:
-        while True:
-            device.allow()
-            responses.append(await read(old))
-            await asyncio.sleep(0.01)
-
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await read_on()
-    assert error.value.code() == grpc.StatusCode.ABORTED
-    assert len(responses) < 12
-    # The new stream finds all slots free.
-    device.allow(9)
-    response = await read(new)
-    assert [error.message for error in response.errors] == ["slot 0 holds no request"]
-    await new.write(start())
-    assert not (await read(new)).errors
-    new.cancel()
-
-
 async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
     truth: list[int], stub: Stub, device: Device
 ) -> None:
     call = stub.Execute()
-    await call.write(start(num_repeats=63))
+    await call.write(start())
     await until(lambda: device.num_started == 1)
     # The model's thread waits for a plan by now.
     await asyncio.sleep(0.02)
-    await call.write(plan(2, 0, num_repeats=63))
+    await call.write(plan(2, 0))
     await until(lambda: device.num_started == 2)
     # With two plans the device is full: the third is launched when the first has ended.
     await call.write(plan(3, 0))
@@ -225,8 +166,7 @@ async def test_a_plan_that_comes_while_a_device_runs_is_launched_at_once(
     await until(lambda: device.num_started == 3)
     device.allow(2)
     responses += [await read(call), await read(call)]
-    # None is repeated where a newer one waits.
-    assert [number(response) for response in responses] == [(1, 0), (2, 0), (3, 0)]
+    assert [response.sequence for response in responses] == [1, 2, 3]
     assert [tokens(response) for response in responses] == [[token] for token in truth[:3]]
     assert [response.idle_ns for response in responses] == [0, 0, 0]
     call.cancel()
@@ -260,14 +200,13 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
 ) -> None:
     call = stub.Execute()
     await call.write(start())
-    await call.write(plan(2, 0, num_repeats=9))
+    await call.write(plan(2, 0))
     malformed = plan(3, 0)
     malformed.num_known_tokens = b"abc"
     await call.write(malformed)
     await until(lambda: device.num_started == 2)
     device.allow(50)
-    # The second plan is not run again: a newer one has come, whatever it is worth.
-    assert [number(await read(call)) for _ in range(2)] == [(1, 0), (2, 0)]
+    assert [(await read(call)).sequence for _ in range(2)] == [1, 2]
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await read(call)
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -280,11 +219,10 @@ async def test_what_a_device_was_given_before_a_malformed_plan_is_answered(
 
 
 @pytest.mark.parametrize("where", ["stub", "device"])
-@pytest.mark.parametrize(("in_flight", "num_repeats"), [(1, 0), (1, 3), (2, 1), (3, 0), (3, 3)])
-async def test_plans_ahead_and_repeats_give_the_same_tokens(
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+async def test_plans_ahead_give_the_same_tokens(
     where: str,
     in_flight: int,
-    num_repeats: int,
     truth: list[int],
     stub: Stub,
     request: pytest.FixtureRequest,
@@ -309,7 +247,7 @@ async def test_plans_ahead_and_repeats_give_the_same_tokens(
                 WindowUpdate(slot, len(output), guess[len(output) :])
                 for slot, output in outputs.items()
             ]
-            ahead = plan_rows(sequence, rows, windows=windows, num_repeats=num_repeats)
+            ahead = plan_rows(sequence, rows, windows=windows)
             await call.write(write_plan(ahead))
         response = await read(call)
         unanswered.discard(response.sequence)

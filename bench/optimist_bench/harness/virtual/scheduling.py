@@ -11,11 +11,9 @@ from optimist_bench.harness.virtual.settings import VirtualSettings
 from optimist_bench.harness.virtual.timeline import Cores, Service, Timeline
 from optimist_proposer.core.messages import Answer
 from optimist_scheduler.core.base.values import StepOutputs
-from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.core.scheduler import Scheduler
-from optimist_scheduler.engine.engine import PASS_MEMORY
-from optimist_scheduler.proposers.links import Wait, WindowWaits
+from optimist_scheduler.proposers.waits import PASS_MEMORY, Wait, WindowWaits, find_slack
 from optimist_scheduler.workers.translate import plan_message, step_result
 
 SETTLED, SCHEDULED, DELIVERED = 0.5, 0.3, 0.2
@@ -132,7 +130,7 @@ class Engine(Service):
             return False
         scheduler = self._scheduler
         num_lacking = self._links.count_lacking(scheduler.find_unaligned())
-        return self.waits.is_worth_one(
+        return self.waits.pays(
             num_lacking, scheduler.num_running, self._pass_seconds, slack_seconds
         )
 
@@ -147,10 +145,10 @@ class Engine(Service):
             # Not waited for again before it answers anything.
             link.is_late = True
         seconds, self._wait = (self.time - started) / 1e6, None
-        self.waits.note(wait, seconds, is_over=is_over, is_in_vain=bool(awaited))
-        self.wait_seconds.append(seconds)
         # The worker loses nothing while no time passes.
-        self.waits.num_idle += seconds > 0 and is_idle
+        is_idle = seconds > 0 and is_idle
+        self.waits.note(wait, seconds, is_over=is_over, is_in_vain=bool(awaited), is_idle=is_idle)
+        self.wait_seconds.append(seconds)
         self._send_plan()
 
     def _find_awaited(self) -> list[Link]:

@@ -652,13 +652,10 @@ class Summary(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
-    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Names the request in logs."""
     model: _builtins.str
     """Name of the model."""
-    is_synthetic: _builtins.bool
-    """Whether drafts were accepted by chance, so that the text is meaningless; for benchmarks only."""
     @_builtins.property
     def usage(self) -> Global___Usage:
         """What was consumed."""
@@ -674,11 +671,10 @@ class Summary(_message.Message):
         model: _builtins.str = ...,
         usage: Global___Usage | None = ...,
         speculation: Global___Speculation | None = ...,
-        is_synthetic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_synthetic", b"is_synthetic", "model", b"model", "request_id", b"request_id", "speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "request_id", b"request_id", "speculation", b"speculation", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -905,26 +901,22 @@ class Model(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     VOCAB_SIZE_FIELD_NUMBER: _builtins.int
-    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in requests."""
     max_model_len: _builtins.int
     """Longest sequence, prompt and answer together, in tokens."""
     vocab_size: _builtins.int
     """Number of its tokens: ids are below this."""
-    is_synthetic: _builtins.bool
-    """Whether drafts are accepted by chance, so that texts are meaningless; for benchmarks only."""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         max_model_len: _builtins.int = ...,
         vocab_size: _builtins.int = ...,
-        is_synthetic: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_synthetic", b"is_synthetic", "max_model_len", b"max_model_len", "name", b"name", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "name", b"name", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

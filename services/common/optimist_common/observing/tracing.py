@@ -1,11 +1,10 @@
 """Spans of requests, exported by OTLP; without an endpoint OpenTelemetry is not imported."""
 
 import logging
-import re
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from optimist_common.errors import SetupError
 
@@ -23,33 +22,6 @@ EXPORT_SECONDS = 2
 """How long the collector may take for a batch, and how long the end of the process waits for it."""
 MAX_WAITING_SPANS = 2048
 """Ended spans that wait to be exported; more are dropped."""
-_PATTERN = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
-
-
-class TraceParent(NamedTuple):
-    """A span as its children know it: the traceparent of W3C Trace Context (level 1)."""
-
-    trace_id: str
-    """32 hexadecimal digits."""
-    span_id: str
-    """16 hexadecimal digits."""
-    is_sampled: bool
-
-    def __str__(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-{self.is_sampled:02x}"
-
-
-def parse_trace_parent(text: str) -> TraceParent | None:
-    """Reads a traceparent; None for what is none, which the standard wants to be ignored."""
-    match = _PATTERN.fullmatch(text.strip()) if len(text) <= 256 else None
-    if match is None:
-        return None
-    version, trace_id, span_id, flags, rest = match.groups()
-    is_unknown = version == "ff" or (version == "00" and rest)
-    if is_unknown or trace_id == _NO_TRACE or span_id == _NO_SPAN:
-        return None
-    return TraceParent(trace_id, span_id, bool(int(flags, 16) & 1))
 
 
 class Span:
@@ -58,10 +30,8 @@ class Span:
     def __init__(self, span: "OtelSpan") -> None:
         self._span = span
         context = span.get_span_context()
-        self.trace_parent = str(
-            TraceParent(f"{context.trace_id:032x}", f"{context.span_id:016x}", is_sampled=True)
-        )
-        """What its children get."""
+        self.trace_parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+        """What its children get: the traceparent of W3C Trace Context."""
         self._sums = Counter[str]()
         self._end_ns: int | None = None
 
@@ -170,17 +140,11 @@ OFF = Tracer("", "")
 
 
 def _context(trace_parent: str) -> "Context":
+    """Reads a traceparent; one that is none is ignored, as the standard wants."""
     from opentelemetry.context import Context
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    parent = parse_trace_parent(trace_parent)
-    if parent is None:
-        return Context()
-    flags = TraceFlags(TraceFlags.SAMPLED if parent.is_sampled else TraceFlags.DEFAULT)
-    context = SpanContext(
-        int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags
-    )
-    return set_span_in_context(NonRecordingSpan(context), Context())
+    return TraceContextTextMapPropagator().extract({"traceparent": trace_parent}, Context())
 
 
 def _build_provider(

@@ -8,9 +8,7 @@ import re
 import socket
 import time
 from array import array
-from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from optimist_aligner import Draft, Sources, Vocabulary
@@ -21,9 +19,8 @@ logger = logging.getLogger(__name__)
 
 CLOSED = end_record("the request was closed")
 FULL = end_record("the log is full")
-SUPPLANTED = end_record("too many logs are open")
 # Room for the end of a log, and for another one after it if the request is opened again.
-_RESERVE = 2 * max(len(CLOSED), len(FULL), len(SUPPLANTED))
+_RESERVE = 2 * max(len(CLOSED), len(FULL))
 
 # Capitals are left out, because there are file systems that take them for small letters.
 _PLAIN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -31,6 +28,8 @@ _NOT_PLAIN = re.compile(r"[^a-z0-9._-]+")
 _FRONT_BYTES = 16 * 1024
 _TAIL_BYTES = 256 * 1024
 _STEP = re.compile(rb'^\{"step": (\d{1,18}),', re.MULTILINE)
+# Read, too: what is there already says how to go on. No link is followed.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def default_log_directory(environment: Mapping[str, str]) -> Path:
@@ -51,14 +50,6 @@ def log_file_name(request_id: str) -> str:
     return f"{legible or 'request'}~{content}.jsonl"
 
 
-@dataclass(slots=True)
-class _Log:
-    path: Path
-    file: int
-    """File descriptor."""
-    record: RequestRecord
-
-
 class RequestLogs:
     """Writes what happens to each request.
 
@@ -70,7 +61,6 @@ class RequestLogs:
         self,
         directory: Path,
         vocabulary: Vocabulary,
-        max_open: int,
         max_bytes_per_request: int,
         max_bytes: int,
         replica: str = "",
@@ -80,37 +70,33 @@ class RequestLogs:
         Args:
             directory: Where the files are; it is made when the first request is opened.
             vocabulary: Texts of the tokens.
-            max_open: Most logs open at a time; another one ends the one least recently used.
             max_bytes_per_request: Size at which a file ends.
             max_bytes: Size of the directory at which logging ends, as far as this process fills it.
             replica: Who writes; host and process if empty.
         """
         self._directory, self._vocabulary = directory, vocabulary
-        self._max_open, self._max_bytes = max_open, max_bytes_per_request
+        self._max_bytes = max_bytes_per_request
         self._max_directory_bytes, self._room = max_bytes, -1
         self._replica = replica or f"{socket.gethostname()}:{os.getpid()}"
-        self._logs: OrderedDict[str, _Log] = OrderedDict()
+        self._records: dict[str, RequestRecord] = {}
         self._is_enabled = True
-        self._has_warned_of_supplanted = False
 
     def __len__(self) -> int:
-        return len(self._logs)
+        return len(self._records)
 
     def open(self, request_id: str, sources: Sources) -> None:
         """Begins the log of a request, or goes on with the one that there is."""
         if not self._is_enabled:
             return
-        path = self._directory / log_file_name(request_id)
+        self.leave(request_id)
         try:
-            self._end(request_id, b"")
-            self._make_room()
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._room < 0:
                 used = sum(entry.stat().st_size for entry in os.scandir(self._directory))
                 self._room = max(self._max_directory_bytes - used, 0)
-            self._begin(request_id, path, sources)
+            self._begin(request_id, sources)
         except OSError as error:
-            self._disable(path, error)
+            self._disable(request_id, error)
 
     def step(
         self,
@@ -121,7 +107,7 @@ class RequestLogs:
         seconds: float,
         num_alignments: int,
     ) -> None:
-        """Writes a step of a request; nothing if its log is not open.
+        """Writes a step of a request; nothing if its log was not begun.
 
         Args:
             request_id: The request.
@@ -131,48 +117,33 @@ class RequestLogs:
             seconds: Time that the proposer needed.
             num_alignments: How often the position in the predictions was searched for so far.
         """
-        log = self._logs.get(request_id)
-        if log is None:
-            return
-        self._logs.move_to_end(request_id)
-        try:
-            content = log.record.step(token_ids, num_known, draft, seconds, num_alignments)
-            self._write(request_id, log, content)
-        except OSError as error:
-            self._disable(log.path, error)
+        record = self._records.get(request_id)
+        if record is not None:
+            content = record.step(token_ids, num_known, draft, seconds, num_alignments)
+            self._append(request_id, content)
 
     def close(self, request_id: str) -> None:
-        """Ends the log of a request; nothing if it is not open."""
-        log = self._logs.get(request_id)
-        try:
-            self._end(request_id, CLOSED)
-        except OSError as error:
-            if log is not None:
-                self._disable(log.path, error)
+        """Ends the log of a request; nothing if it was not begun."""
+        if request_id in self._records:
+            self._append(request_id, CLOSED, is_end=True)
 
     def leave(self, request_id: str) -> None:
-        """Closes the file of a request that may go on elsewhere; nothing if it is not open."""
-        log = self._logs.pop(request_id, None)
-        if log is not None:
-            os.close(log.file)
+        """Writes no more of a request, which may go on elsewhere."""
+        self._records.pop(request_id, None)
 
     def stop(self) -> None:
-        """Closes all files; the requests may go on elsewhere."""
-        for request_id in list(self._logs):
-            self.leave(request_id)
+        """Writes no more; the requests may go on elsewhere."""
+        self._records.clear()
 
-    def _begin(self, request_id: str, path: Path, sources: Sources) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(path, flags, 0o600)
+    def _begin(self, request_id: str, sources: Sources) -> None:
+        file = self._open(request_id)
         try:
             size = os.fstat(file).st_size
             front = os.pread(file, _FRONT_BYTES, 0)
             tail = os.pread(file, _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
-        except OSError:
+        finally:
             os.close(file)
-            raise
         if tail.endswith(FULL):
-            os.close(file)
             return
         steps = _STEP.findall(tail)
         num_steps = int(steps[-1]) + 1 if steps else 0
@@ -181,54 +152,42 @@ class RequestLogs:
         is_known = f'"sources": "{digest(sources)}"'.encode() in front
         # Half of the file is left for the steps.
         header = record.header(sources, opened, None if is_known else self._max_bytes // 2)
-        self._logs[request_id] = log = _Log(path, file, record)
+        self._records[request_id] = record
         # A process that ended while it wrote has left a line without an end.
         is_cut = bool(tail) and not tail.endswith(b"\n")
-        self._write(request_id, log, b"\n" * is_cut + header)
+        self._append(request_id, b"\n" * is_cut + header)
 
-    def _write(self, request_id: str, log: _Log, content: bytes) -> None:
-        """Writes a record if there is room for it, and ends the log if not."""
-        # Other replicas may have written to the same file.
-        size = os.fstat(log.file).st_size
-        if size + len(content) + _RESERVE > self._max_bytes:
-            self._end(request_id, FULL)
-        else:
-            self._append(log.file, content)
+    def _open(self, request_id: str) -> int:
+        return os.open(self._directory / log_file_name(request_id), _FLAGS, 0o600)
 
-    def _end(self, request_id: str, content: bytes) -> None:
-        log = self._logs.pop(request_id, None)
-        if log is None:
-            return
+    def _append(self, request_id: str, content: bytes, *, is_end: bool = False) -> None:
+        """Appends a record, or that the log is full, in one call: those of replicas do not mix."""
         try:
-            self._append(log.file, content)
-        finally:
-            os.close(log.file)
+            file = self._open(request_id)
+            try:
+                # Other replicas may have written to the same file.
+                if (
+                    not is_end
+                    and os.fstat(file).st_size + len(content) + _RESERVE > self._max_bytes
+                ):
+                    content, is_end = FULL, True
+                if is_end:
+                    self.leave(request_id)
+                if len(content) > self._room:
+                    raise OSError(errno.EDQUOT, "the directory holds as much as it may")
+                if os.write(file, content) < len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._room -= len(content)
+            finally:
+                os.close(file)
+        except OSError as error:
+            self._disable(request_id, error)
 
-    def _make_room(self) -> None:
-        while len(self._logs) >= self._max_open:
-            request_id = next(iter(self._logs))
-            if not self._has_warned_of_supplanted:
-                self._has_warned_of_supplanted = True
-                logger.warning(
-                    "more than %d requests have logs: those of the least recently used end "
-                    "(said once)",
-                    self._max_open,
-                )
-            self._end(request_id, SUPPLANTED)
-
-    def _disable(self, path: Path, error: OSError) -> None:
+    def _disable(self, request_id: str, error: OSError) -> None:
         self._is_enabled = False
         logger.warning(
             "no request is logged any more, requests go on: cannot write %s: %s",
-            path,
+            self._directory / log_file_name(request_id),
             error.strerror or error,
         )
         self.stop()
-
-    def _append(self, file: int, content: bytes) -> None:
-        """Writes everything in one call, so that records of several replicas do not mix."""
-        if len(content) > self._room:
-            raise OSError(errno.EDQUOT, "the directory holds as much as it may")
-        if os.write(file, content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._room -= len(content)

@@ -19,9 +19,6 @@ class RequestLogSettings(ServiceSettings):
     request_log_dir: str = Field(
         "", description="directory of these files; empty: log in OPTIMIST_HOME, or in ~/.optimist"
     )
-    max_open_request_logs: int = Field(
-        256, ge=1, description="most of these files open; another one ends the oldest"
-    )
     max_request_log_bytes: int = Field(
         67_108_864, ge=65_536, description="size at which such a file ends"
     )
@@ -38,7 +35,6 @@ class RequestLogSettings(ServiceSettings):
             if self.request_log_dir
             else default_log_directory(os.environ),
             vocabulary,
-            max_open=self.max_open_request_logs,
             max_bytes_per_request=self.max_request_log_bytes,
             max_bytes=self.max_request_log_mib * 1024 * 1024,
         )

@@ -1,9 +1,10 @@
 """Who may begin a request now, and when the others should come back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
 
-from optimist_gateway.core.error import ApiError
+from optimist_gateway.core.error import ApiError, shutting_down
 
 MAX_ACCOUNTS = 4096
 """Clients that are remembered; beyond it those are forgotten of whom nothing runs."""
@@ -105,30 +106,39 @@ class _Account:
         return not self.num_choices and self.requests.is_full(now) and self.tokens.is_full(now)
 
 
-class AdmissionControl:
+class Admission:
     """Bounds what is in progress, of all clients and of each.
 
-    Nobody waits here: the one queue is the scheduler's.
+    Nobody waits here: the one queue is the scheduler's, which goes by priority and is bounded.
     """
 
-    def __init__(self, limits: AdmissionLimits, now: float) -> None:
-        self._limits = limits
+    def __init__(self, limits: AdmissionLimits, clock: Callable[[], float]) -> None:
+        self._limits, self._clock = limits, clock
         self._accounts: dict[str, _Account] = {}
-        self._rate = ServiceRate(now)
-        self.num_choices = 0
+        self._rate = ServiceRate(clock())
+        self.num_requests = 0
         """Choices in progress."""
+        self.is_closed = False
+        """Whether no more requests are taken, because the gateway ends."""
 
-    def admit(self, client: str, num_choices: int, now: float) -> None:
-        """Admits all choices of a client's request at a time, in seconds; or see `require_room`."""
-        self.require_room(client, num_choices, now)
+    def admit(self, client: str, num_choices: int) -> None:
+        """Admits all choices of a client's request, up to its `release`; or see `require_room`."""
+        self.require_room(client, num_choices)
+        now = self._clock()
         account = self._account(client, now)
         account.requests.take(1, now)
         account.num_choices += num_choices
-        self.num_choices += num_choices
+        self.num_requests += num_choices
 
-    def require_room(self, client: str, num_choices: int, now: float) -> None:
-        """Raises ApiError, status 429, if so many choices are not admitted; admits nothing."""
-        account, limits = self._account(client, now), self._limits
+    def require_room(self, client: str, num_choices: int = 1) -> None:
+        """Raises ApiError if so many choices would not be admitted; admits nothing.
+
+        Its status is 429 if the client has too many or asks too often, 503 if the gateway ends.
+        """
+        if self.is_closed:
+            raise shutting_down()
+        now, limits = self._clock(), self._limits
+        account = self._account(client, now)
         if wait := account.requests.seconds_until(1, now):
             often = f"you may send {limits.requests_per_minute:g} requests in a minute"
             raise _refusal(f"{often}; try again later", bounded(wait))
@@ -140,25 +150,27 @@ class AdmissionControl:
             many = f"as many of your requests are in progress as may be ({most})"
             wait = account.rate.seconds_until(excess, now)
             raise _refusal(f"{many}; try again when one has ended", wait)
-        if (excess := self.num_choices + num_choices - limits.max_num_requests) > 0:
-            full = f"{self.num_choices} requests are in progress; try again later"
+        if (excess := self.num_requests + num_choices - limits.max_num_requests) > 0:
+            full = f"{self.num_requests} requests are in progress; try again later"
             raise _refusal(full, self._rate.seconds_until(excess, now), "overloaded")
 
-    def release(self, client: str, num_choices: int, now: float) -> None:
+    def release(self, client: str, num_choices: int) -> None:
         """Notes the end of a request."""
+        now = self._clock()
         account = self._account(client, now)
         account.num_choices -= num_choices
-        self.num_choices -= num_choices
+        self.num_requests -= num_choices
         account.rate.observe(num_choices, now)
         self._rate.observe(num_choices, now)
 
-    def charge(self, client: str, num_tokens: int, now: float) -> None:
+    def charge(self, client: str, num_tokens: int) -> None:
         """Counts tokens of prompt and answer."""
+        now = self._clock()
         self._account(client, now).tokens.take(num_tokens, now)
 
-    def retry_seconds(self, now: float) -> float:
+    def retry_seconds(self) -> float:
         """Returns when there will probably be room, in seconds from now."""
-        return self._rate.seconds_until(1, now)
+        return self._rate.seconds_until(1, self._clock())
 
     def _account(self, client: str, now: float) -> _Account:
         account = self._accounts.get(client)

@@ -19,7 +19,7 @@ Names = Mapping[Path, str]
 
 
 class ApiError(Exception):
-    """An error as the client gets it, through whichever front."""
+    """An error as the client gets it, through whichever API."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ApiError(Exception):
 
 @dataclass(eq=False)
 class FieldError(Exception):
-    """A field of a request is wrong; the front that the request came through names it."""
+    """A field of a request is wrong; the API that the request came through names it."""
 
     path: Path
     """The field of the `Request`."""

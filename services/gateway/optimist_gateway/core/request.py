@@ -1,4 +1,4 @@
-"""A request for answers, through whichever front it came, and what it is made of."""
+"""A request for answers, through whichever API it came, and what it is made of."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -150,8 +150,6 @@ class Limits:
     """Silence after which a stream gets a comment."""
     splits_reasoning: bool = True
     """Whether what a model thinks comes apart from what it answers."""
-    refuses_unknown_fields: bool = False
-    """Whether fields of bodies that are not known are errors; else they are ignored."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ TextOrTokens = str | Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a client asks for. Each front validates its own body and makes one of it."""
+    """What a client asks for. Each API validates its own body and makes one of it."""
 
     model: str
     prompts: Sequence[Conversation | TextOrTokens]
@@ -183,7 +181,7 @@ class Request:
     names: Callable[[], Names] = dict
     """Returns what the client calls the fields that errors are about."""
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=1.0))
-    """Without grammar and log-probabilities; its ranges are checked by the front."""
+    """Without grammar and log-probabilities; its ranges are checked by the API."""
     seed: int | None = None
     """In place of its seed; None for one by chance."""
     n: int = 1

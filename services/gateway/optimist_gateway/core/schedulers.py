@@ -25,8 +25,6 @@ class ModelDescription:
     max_model_len: int
     """Longest sequence that can run, prompt and output together, in tokens."""
     eos_token_ids: tuple[int, ...]
-    is_synthetic: bool
-    """Whether the worker accepts drafts by chance: the text is meaningless, for benchmarks only."""
     max_draft_tokens: int | None = None
     """Most drafts of a request and pass; None if no scheduler says."""
     engine: str = ""
@@ -70,7 +68,7 @@ class ModelDescription:
 
 def find_difference(one: ModelDescription, other: ModelDescription) -> str | None:
     """Returns in what two descriptions are not of the same model; None if they are of one."""
-    for name in ("vocab_size", "eos_token_ids", "is_synthetic"):
+    for name in ("vocab_size", "eos_token_ids"):
         ours, theirs = getattr(one, name), getattr(other, name)
         if ours != theirs:
             return f"{name} is {theirs}, not {ours}"

@@ -11,9 +11,6 @@ from optimist_gateway.core.error import ApiError
 from optimist_gateway.observing.request_record import FAILED, ChoiceTimes
 from optimist_gateway.schedulers.requests import RequestStream
 
-# Reporting a longer prompt takes milliseconds, in which others would wait; a thread does it.
-_INLINE_PROMPT_TOKENS = 256
-
 _STATUS = {
     FinishReason.REFUSED: 400,
     FinishReason.OVERLOADED: 429,
@@ -50,7 +47,7 @@ class Choice:
     is_prompt_only: bool
     """Whether the answer ends there: its one token is not reported."""
     _echoing: asyncio.Task[None] | None = field(init=False, default=None)
-    """Reports a long prompt, while outputs wait."""
+    """Reports the prompt, while outputs wait."""
     _is_paused: bool = field(init=False, default=False)
     _report: TakePiece = field(init=False, default=_nobody)
     _end: End = field(init=False, default=_nobody)
@@ -124,27 +121,16 @@ class Choice:
                 raise self._not_understood("the prompt came without log-probabilities")
             return
         self.echo = None
-        if len(echo.prompt.token_ids) <= _INLINE_PROMPT_TOKENS:
-            for piece in echo.pieces():
-                self._report(self.index, piece)
-            self._add(output)
-            return
         self.stream.pause()
-        self._echoing = asyncio.ensure_future(self._report_pieces(echo))
-        self._echoing.add_done_callback(partial(self._go_on, output))
+        self._echoing = asyncio.create_task(self._report_echo(echo, output))
 
-    async def _report_pieces(self, echo: Echo) -> None:
-        for piece in await asyncio.to_thread(echo.pieces):
-            self._report(self.index, piece)
-            # Others are not to wait for all of it.
-            await asyncio.sleep(0)
-
-    def _go_on(self, output: StepOutput, echoing: asyncio.Task[None]) -> None:
-        if echoing.cancelled():
-            return
-        self._echoing = None
+    async def _report_echo(self, echo: Echo, output: StepOutput) -> None:
+        """Reports the prompt, for all of which others are not to wait, and then goes on."""
         try:
-            echoing.result()
+            for piece in await asyncio.to_thread(echo.pieces):
+                self._report(self.index, piece)
+                await asyncio.sleep(0)
+            self._echoing = None
             self._add(output)
         except Exception as error:
             self._fail(error)

@@ -1,86 +1,64 @@
 """The life of one request: admitted, tokenized, its choices added, read and ended."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from optimist.scheduler.v1 import scheduler_pb2
-from optimist_gateway.core.admission import AdmissionControl, AdmissionLimits
+from optimist_gateway.core.admission import Admission
 from optimist_gateway.core.answer.answer import Answer, Echo
 from optimist_gateway.core.answer.output import LogprobReader, Usage, add_usages
 from optimist_gateway.core.answer.provenance import Provenance
 from optimist_gateway.core.answer.spans import PredictionSpans, Prompt, PromptSpans, SentPrediction
 from optimist_gateway.core.answer.thinking import ThinkingReader
-from optimist_gateway.core.error import ApiError, naming, shutting_down
+from optimist_gateway.core.error import ApiError, naming
 from optimist_gateway.core.request import Limits, Request, ToolUse
 from optimist_gateway.generation.choice import Choice, Choices, TakePiece
-from optimist_gateway.generation.served_model import ServedModel
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import ChoiceTimes, RequestObserver, current_record
 from optimist_gateway.schedulers.messages import prepare
 from optimist_gateway.schedulers.pool import SchedulerPool
+from optimist_gateway.schedulers.requests import SchedulerUnavailableError
 from optimist_gateway.security.beside import beside
 from optimist_gateway.security.keys import current_client
+from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.structure.tool_calls import MessageReader, ToolCallReader
 from optimist_gateway.text.encode import encode_prompts
 from optimist_gateway.text.prediction import after_thinking, predicted_tokens
+from optimist_gateway.text.tokenizer import Tokenizer
 
 
-class Admission:
-    """Limits what is in progress at the scheduler.
+@dataclass(frozen=True)
+class ServedModel:
+    """One model, and all that is its own."""
 
-    There is no queue here: the scheduler has one, which goes by priority and is bounded, and the
-    limits bound what runs and waits there together.
-    """
+    name: str
+    """Its name in the API."""
+    tokenizer: Tokenizer
+    grammars: Grammars
+    schedulers: SchedulerPool
 
-    def __init__(self, limits: AdmissionLimits, metrics: GatewayMetrics) -> None:
-        self._metrics = metrics
-        self._control = AdmissionControl(limits, time.monotonic())
-        self.is_closed = False
-        """Whether no more requests are taken, because the gateway ends."""
-
-    @property
-    def num_requests(self) -> int:
-        """Choices in progress."""
-        return self._control.num_choices
-
-    def require_room(self) -> None:
-        """Raises ApiError, as `admit` does, if the client that asks would not be admitted now."""
-        self._ask(self._control.require_room, 1)
-
-    @contextmanager
-    def admit(self, num_requests: int) -> Iterator[None]:
-        """Counts the choices of a request as in progress for the time of the block.
-
-        Raises:
-            ApiError: There are not as many for the client that asks, or it asks too often, status
-                429; or the gateway ends, status 503.
-        """
-        client = self._ask(self._control.admit, num_requests)
-        self._metrics.running.set(self.num_requests)
+    def unready_reason(self) -> str | None:
+        """Returns why its requests cannot be served now, or None if they can: by one scheduler."""
         try:
-            yield
-        finally:
-            self._control.release(client, num_requests, time.monotonic())
-            self._metrics.running.set(self.num_requests)
+            self.schedulers.description  # noqa: B018 (it raises)
+        except SchedulerUnavailableError as error:
+            return str(error)
+        return "the engine hangs" if self.schedulers.is_hung else self.tokenizer.unready_reason
 
-    def charge(self, num_tokens: int) -> None:
-        """Counts tokens of prompt and answer for the client whose request is answered."""
-        self._control.charge(current_client.get().name, num_tokens, time.monotonic())
+    async def run(self) -> None:
+        """Starts its process and follows its schedulers; returns never."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.tokenizer.start())
+            tasks.create_task(self.schedulers.run())
 
-    def retry_seconds(self) -> float:
-        """Returns when there will probably be room, in seconds from now."""
-        return self._control.retry_seconds(time.monotonic())
-
-    def _ask(self, admit: Callable[[str, int, float], None], num_requests: int) -> str:
-        """Returns the name of the client that asks, if it is admitted."""
-        if self.is_closed:
-            raise shutting_down()
-        client = current_client.get().name
-        admit(client, num_requests, time.monotonic())
-        return client
+    async def stop(self) -> None:
+        """Ends its processes."""
+        await self.grammars.stop()
+        await self.tokenizer.stop()
 
 
 @dataclass(frozen=True)
@@ -138,13 +116,12 @@ class Generation:
         self.left = False
         """Whether the client went away."""
         self._has_failed = False
-        self.is_synthetic = False
-        """Whether drafts are accepted by chance; known with the first piece."""
         self.thinking: ThinkingReader | None = None
         """What thoughts are read with, from where an answer begins; known with the first piece.
         None if there are none to tell apart."""
         self.choices = Choices(request.num_choices)
         self._service = service
+        self._client = current_client.get().name
         self._started = time.perf_counter()
         self._record = current_record()
         self._record.begin(request_id, request, client_name)
@@ -186,25 +163,26 @@ class Generation:
         Raises:
             ApiError: The request is wrong, was not admitted, or a choice failed.
         """
-        with self._service.admission.admit(self.request.num_choices):
-            try:
-                with naming(self.request.names):
-                    await self._add()
-                    if not self.left:
-                        self.choices.start(report)
-                    yield
-            except ApiError as error:
-                self._has_failed = True
-                if error.status == 429 and error.retry_seconds is None:
-                    error.retry_seconds = self._service.admission.retry_seconds()
-                raise
-            finally:
-                self._end()
+        admission = self._service.admission
+        admission.admit(self._client, self.request.num_choices)
+        try:
+            with naming(self.request.names):
+                await self._add()
+                if not self.left:
+                    self.choices.start(report)
+                yield
+        except ApiError as error:
+            self._has_failed = True
+            if error.status == 429 and error.retry_seconds is None:
+                error.retry_seconds = admission.retry_seconds()
+            raise
+        finally:
+            self._end()
+            admission.release(self._client, self.request.num_choices)
 
     async def _add(self) -> None:
         model, request = self.model, self.request
         description = model.schedulers.description
-        self.is_synthetic = description.is_synthetic
         prompts = await encode_prompts(request, model.tokenizer, description)
         predictions = await predicted_tokens(
             request, model.tokenizer, description, self._service.limits.max_prediction_bytes
@@ -293,4 +271,5 @@ class Generation:
             return
         seconds = time.perf_counter() - self._started
         self._service.metrics.count_answer(self.model.name, usage, seconds)
-        self._service.admission.charge(usage.prompt_tokens + usage.completion_tokens)
+        num_tokens = usage.prompt_tokens + usage.completion_tokens
+        self._service.admission.charge(self._client, num_tokens)

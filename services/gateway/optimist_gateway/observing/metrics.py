@@ -2,14 +2,10 @@
 
 import asyncio
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
-from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from optimist_common.observing.metrics import show_build
 from optimist_gateway.core.answer.output import Usage
@@ -24,43 +20,6 @@ _TOKEN_SECONDS = (
 _DELAYS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 DELAY_INTERVAL_SECONDS = 0.5
 _TOKENS = tuple(float(2**power) for power in range(18))
-
-
-class TokenHistogram(Collector):
-    """Counts tokens by a number that is theirs.
-
-    prometheus_client's own histogram would have to be called for each token. This one belongs to
-    one thread.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        documentation: str,
-        buckets: Sequence[float],
-        models: Iterable[str],
-        registry: CollectorRegistry,
-    ) -> None:
-        """Registers it; the buckets are upper bounds, ascending, without infinity."""
-        self.name, self.documentation = name, documentation
-        self._bounds = [*buckets, float("inf")]
-        self._counts = {model: [0] * len(self._bounds) for model in models}
-        self._sums = dict.fromkeys(self._counts, 0.0)
-        registry.register(self)
-
-    def observe(self, model: str, value: float, num_tokens: int) -> None:
-        """Counts tokens of a model with a value."""
-        self._counts[model][bisect_left(self._bounds, value)] += num_tokens
-        self._sums[model] += value * num_tokens
-
-    def collect(self) -> Iterable[Metric]:
-        """Yields the metric."""
-        family = HistogramMetricFamily(self.name, self.documentation, labels=[MODEL])
-        names = [*map(repr, self._bounds[:-1]), "+Inf"]
-        for model, counts in self._counts.items():
-            buckets = list(zip(names, accumulate(counts), strict=True))
-            family.add_metric([model], buckets, self._sums[model])
-        yield family
 
 
 class GatewayMetrics:
@@ -121,12 +80,10 @@ class GatewayMetrics:
             "From the parsed request to the first token of a choice",
             _SECONDS,
         )
-        self.inter_token_latency = TokenHistogram(
-            "optimist_gateway_inter_token_latency_seconds",
-            "Time between two steps of a choice over the tokens of the later one, once per token",
+        self.inter_token_latency = self._model_histogram(
+            "inter_token_latency_seconds",
+            "Time between two steps of a choice over the tokens of the later one, once per step",
             _TOKEN_SECONDS,
-            self._models,
-            self.registry,
         )
         self.time_per_output_token = self._model_histogram(
             "request_time_per_output_token_seconds",

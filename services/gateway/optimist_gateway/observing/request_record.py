@@ -6,6 +6,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import Histogram
+
 from optimist_common.observing.logs import log_context
 from optimist_common.observing.tracing import Attributes, AttributeValue, Span, Tracer
 from optimist_gateway.core.answer.output import Finished, Usage
@@ -76,7 +78,7 @@ def current_record() -> RequestRecord:
 
 @dataclass(frozen=True)
 class RequestObserver:
-    """Begins and ends the records of requests; all fronts of the API use it."""
+    """Begins and ends the records of requests; all APIs use it."""
 
     tracer: Tracer
     """Starts the spans."""
@@ -109,7 +111,7 @@ class RequestObserver:
     def end(
         self, record: RequestRecord, name: str, attributes: Attributes, *, failed: bool
     ) -> None:
-        """Ends the span, with attributes that the front knows only now, and writes the line.
+        """Ends the span, with attributes that the API knows only now, and writes the line.
 
         The name is what was asked for, such as `POST /v1/completions`; `failed` is the server.
         """
@@ -188,18 +190,20 @@ class ChoiceTimes:
     reason: str = ABORTED
     """Why it ends."""
     _record: RequestRecord = field(init=False, default_factory=current_record)
+    _latency: Histogram = field(init=False)
     _first: float | None = field(init=False, default=None)
     _last: float = field(init=False, default=0.0)
     _ended: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.metrics.waiting.inc()
+        # To find it takes longer than to observe.
+        self._latency = self.metrics.inter_token_latency.labels(self.model)
 
     def note_tokens(self, num_tokens: int, now: float) -> None:
         """Takes note that a step has brought some tokens; `now` is by `time.perf_counter`."""
         if self._first is not None:
-            latency = (now - self._last) / num_tokens
-            self.metrics.inter_token_latency.observe(self.model, latency, num_tokens)
+            self._latency.observe((now - self._last) / num_tokens)
         else:
             self._first = now
             self.metrics.waiting.dec()

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -22,9 +21,6 @@ from optimist_gateway.schedulers.requests import (
     SchedulerUnavailableError,
     TrackedRequest,
 )
-
-if TYPE_CHECKING:
-    from optimist_gateway.schedulers.pool import SchedulerPool
 
 logger = logging.getLogger(__name__)
 
@@ -47,22 +43,38 @@ class SchedulerClient:
     """Keeps one Connect stream open, again and again, and hands outputs to their requests."""
 
     def __init__(
-        self, peer: Peer, max_num_requests: int, tls: Tls | None, owner: "SchedulerPool"
+        self,
+        peer: Peer,
+        max_num_requests: int,
+        tls: Tls | None,
+        *,
+        find_fault: "Callable[[SchedulerClient, ModelDescription], str | None]",
+        on_change: Callable[[], None],
+        on_lost: Callable[[list[TrackedRequest]], None],
+        on_refused: Callable[[TrackedRequest], bool],
     ) -> None:
         """Sets up a client that is not connected until `run` is.
 
-        The owner learns what becomes of it; the commands that wait are bounded by how many
-        requests run at most.
+        Args:
+            peer: The scheduler.
+            max_num_requests: How many requests run at most; bounds the commands that wait.
+            tls: Of the connection.
+            find_fault: Returns why the scheduler cannot be used; None if it can.
+            on_change: Called when requests may be better off elsewhere than before.
+            on_lost: Takes the requests of a scheduler that was lost.
+            on_refused: Takes a request that it has no room for; returns False if that ends it.
         """
         self.peer = peer
-        self._tls, self._owner = tls, owner
+        self._tls = tls
+        self._find_fault, self._on_change = find_fault, on_change
+        self._on_lost, self._on_refused = on_lost, on_refused
         self._max_waiting_commands = 4 * max_num_requests
         self._commands: Mailbox[scheduler_pb2.ConnectRequest] | None = None
         self._call: grpc.aio.Call | None = None
         self._requests: dict[int, TrackedRequest] = {}
         self._next_handle = 1
         self._num_others = 0
-        self.health = PeerHealth(peer.target, owner.settle)
+        self.health = PeerHealth(peer.target, on_change)
         self.description: ModelDescription | None = None
         """The model; None while the scheduler is not connected."""
         self._was_connected = False
@@ -186,7 +198,7 @@ class SchedulerClient:
             scheduler_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_SECONDS
         )
         description = read_description(response)
-        if (fault := self._owner.find_fault(self, description)) is not None:
+        if (fault := self._find_fault(self, description)) is not None:
             raise UnfitSchedulerError(fault)
         commands: Mailbox[scheduler_pb2.ConnectRequest] = Mailbox()
         call = stub.Connect(commands.items())
@@ -194,7 +206,7 @@ class SchedulerClient:
         self.description, self._was_connected = description, True
         logger.info("connected to the scheduler at %s", self.peer.target)
         try:
-            self._owner.settle()
+            self._on_change()
             async for outputs in call:
                 self._dispatch(outputs)
         except asyncio.CancelledError:
@@ -218,7 +230,7 @@ class SchedulerClient:
         self.description = self._commands = self._call = self.stats = None
         self._num_others, self._is_idle = 0, False
         lost, self._requests = self.requests, {}
-        self._owner.lose(lost)
+        self._on_lost(lost)
 
     def _note(self, stats: scheduler_pb2.Stats) -> None:
         before, self.stats = self.stats, stats
@@ -226,7 +238,7 @@ class SchedulerClient:
         self._num_others = max(num_here - len(self._requests), 0)
         if before is not None and bool(before.num_workers) is not bool(stats.num_workers):
             self._is_idle = not stats.num_workers
-            self._owner.settle()
+            self._on_change()
 
     def _dispatch(self, response: scheduler_pb2.ConnectResponse) -> None:
         for reply in response.replies:
@@ -244,7 +256,7 @@ class SchedulerClient:
                 del requests[handle]
                 if finished.reason is FinishReason.OVERLOADED:
                     request.refused_by[self.peer.target] = finished.retry_seconds
-                    if self._owner.defer(request):
+                    if self._on_refused(request):
                         continue
             request.deliver(output)
 

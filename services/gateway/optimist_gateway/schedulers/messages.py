@@ -164,7 +164,6 @@ def read_description(response: scheduler_pb2.DescribeResponse) -> ModelDescripti
         vocab_size=response.vocab_size,
         max_model_len=min(length for length in lengths if length > 0),
         eos_token_ids=tuple(from_bytes(response.eos_token_ids).tolist()),
-        is_synthetic=response.is_synthetic,
         max_draft_tokens=(
             response.max_draft_tokens if response.HasField("max_draft_tokens") else None
         ),

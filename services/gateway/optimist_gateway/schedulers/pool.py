@@ -3,14 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 
-import grpc
-
-from optimist.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from optimist_common.network.channel import Tls, open_channel
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_common.network.channel import Tls
 from optimist_common.network.endpoints import Change, Endpoints, Peer
-from optimist_gateway.core.error import ApiError
 from optimist_gateway.core.schedulers import (
     Candidate,
     ModelDescription,
@@ -31,9 +27,6 @@ logger = logging.getLogger(__name__)
 
 STATS_INTERVAL_SECONDS = 1.0
 
-Replies = dict[str, scheduler_pb2.Reply | ApiError]
-"""Of schedulers by their addresses, or why they did not carry a command out."""
-
 
 class SchedulerPool:
     """A stream to each scheduler; a request is at one of them, or waits for one."""
@@ -50,7 +43,7 @@ class SchedulerPool:
         How many requests run at most bounds the commands that wait.
         """
         self._endpoints = Endpoints(addresses)
-        self._max_num_requests, self._tls = max_num_requests, tls
+        self._max_num_requests, self.tls = max_num_requests, tls
         self._clients: dict[Peer, SchedulerClient] = {}
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._room = WaitingRoom(resume_seconds, self._give_up)
@@ -86,12 +79,6 @@ class SchedulerPool:
         """Requests that have lost their scheduler and wait for one."""
         return len(self._room)
 
-    @property
-    def stats(self) -> scheduler_pb2.Stats | None:
-        """The figures of all schedulers together; None if none is known."""
-        known = [client.stats for client in self.clients if client.stats is not None]
-        return add_stats(known) if known else None
-
     def add(self, add: scheduler_pb2.Add) -> RequestStream:
         """Sends a request to a scheduler; its handle is set here.
 
@@ -105,10 +92,6 @@ class SchedulerPool:
             raise SchedulerUnavailableError(too_slow if self.connected else UNREACHED)
         client.start(request)
         return request.stream
-
-    async def ask(self, command: scheduler_pb2.ConnectRequest, seconds: float) -> Replies:
-        """Returns what all schedulers reply to a command that concerns all gateways: `ask_all`."""
-        return await ask_all([*self._clients], self._tls, command, seconds)
 
     def set_waiting_priority(self, name: str, priority: int) -> int:
         """Changes how urgent requests of a name are that wait for a scheduler; returns how many."""
@@ -143,9 +126,9 @@ class SchedulerPool:
                     client.ask_stats()
                 if self._room:
                     # Schedulers that had no room may have some.
-                    self.settle()
+                    self._settle()
 
-    def find_fault(self, client: SchedulerClient, description: ModelDescription) -> str | None:
+    def _find_fault(self, client: SchedulerClient, description: ModelDescription) -> str | None:
         """Returns why a scheduler cannot be used beside the others; None if it can."""
         others = (other.description for other in self.clients if other is not client)
         known = next((one for one in others if one is not None), None)
@@ -156,7 +139,7 @@ class SchedulerPool:
             return None
         return f"it serves another model than the others: {difference}"
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Moves requests without a good scheduler to the best there is now."""
         self._update_description()
         for client in self.clients:
@@ -168,7 +151,7 @@ class SchedulerPool:
                 self._room.leave(request)
                 self._resume(request, chosen)
 
-    def lose(self, requests: list[TrackedRequest]) -> None:
+    def _lose(self, requests: list[TrackedRequest]) -> None:
         """Lets the requests of a scheduler that was lost go on elsewhere, or wait."""
         self._update_description()
         for request in requests:
@@ -180,7 +163,7 @@ class SchedulerPool:
             else:
                 self._room.enter(request)
 
-    def defer(self, request: TrackedRequest) -> bool:
+    def _defer(self, request: TrackedRequest) -> bool:
         """Takes a request that a scheduler had no room for; returns False if it ends so."""
         if request.is_ending:
             return False
@@ -246,7 +229,15 @@ class SchedulerPool:
             if peer in self._clients:
                 self._clients[peer].is_retired = False
                 continue
-            client = SchedulerClient(peer, self._max_num_requests, self._tls, self)
+            client = SchedulerClient(
+                peer,
+                self._max_num_requests,
+                self.tls,
+                find_fault=self._find_fault,
+                on_change=self._settle,
+                on_lost=self._lose,
+                on_refused=self._defer,
+            )
             self._clients[peer] = client
             self._tasks[peer] = tasks.create_task(client.run())
         for peer in change.vanished:
@@ -263,56 +254,3 @@ class SchedulerPool:
                 logger.info("the scheduler at %s is named no more", client.peer.target)
                 del self._clients[client.peer]
                 self._tasks.pop(client.peer).cancel()
-
-
-def add_stats(several: Sequence[scheduler_pb2.Stats]) -> scheduler_pb2.Stats:
-    """Returns the sum of those of at least one; what is so is so at every scheduler."""
-    total = scheduler_pb2.Stats()
-    for field in scheduler_pb2.Stats.DESCRIPTOR.fields:
-        values = [getattr(one, field.name) for one in several]
-        if isinstance(values[0], bool):
-            setattr(total, field.name, all(values))
-        elif isinstance(values[0], int):
-            setattr(total, field.name, sum(values))
-        else:
-            columns = zip_longest(*values, fillvalue=0)
-            getattr(total, field.name).extend(sum(column) for column in columns)
-    return total
-
-
-async def ask_all(
-    peers: Sequence[Peer], tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
-) -> Replies:
-    """Sends one command to schedulers and returns what they reply.
-
-    A pause whose caller goes away before it is answered is taken back. Status 409 is a refusal, 503
-    a scheduler that is not reached, and 504 one that did not reply within so many seconds. Without
-    any scheduler, it is said for an empty address.
-    """
-    command.command_id = 1
-    if not peers:
-        return {"": SchedulerUnavailableError("no address of a scheduler is known yet")}
-    answers = await asyncio.gather(*(_ask(peer, tls, command, seconds) for peer in peers))
-    return {peer.target: answer for peer, answer in zip(peers, answers, strict=True)}
-
-
-async def _ask(
-    peer: Peer, tls: Tls | None, command: scheduler_pb2.ConnectRequest, seconds: float
-) -> scheduler_pb2.Reply | ApiError:
-    where = f"the scheduler at {peer.target}"
-    try:
-        async with (
-            asyncio.timeout(seconds),
-            open_channel(peer.target, tls, server_name=peer.server_name) as channel,
-        ):
-            call = scheduler_pb2_grpc.SchedulerServiceStub(channel).Connect()
-            await call.write(command)
-            async for response in call:
-                for reply in response.replies:
-                    return ApiError(409, reply.error, code="conflict") if reply.error else reply
-    except grpc.aio.AioRpcError as error:
-        return SchedulerUnavailableError(f"{where} is not reached ({error.code().name})")
-    except TimeoutError:
-        reason = f"{where} did not answer within {seconds:g} seconds"
-        return ApiError(504, reason, code="timeout")
-    return SchedulerUnavailableError(f"{where} ended the stream without a reply")

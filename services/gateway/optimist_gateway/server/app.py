@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 from grpc_health.v1 import health as grpc_health
 from grpc_reflection.v1alpha import reflection
 from starlette.middleware.cors import CORSMiddleware
@@ -17,27 +17,26 @@ from starlette.middleware.cors import CORSMiddleware
 from optimist.v1 import inference_pb2
 from optimist_common.network.channel import Tls
 from optimist_common.network.server import GrpcServer
-from optimist_gateway.core.admission import AdmissionLimits
+from optimist_gateway.api.admin import Health, admin_router, health_router
+from optimist_gateway.api.grpc.servicer import Authentication as GrpcAuthentication
+from optimist_gateway.api.grpc.servicer import InferenceServicer, add_servicer
+from optimist_gateway.api.openai.chat import chat_router
+from optimist_gateway.api.openai.completions import completion_router
+from optimist_gateway.api.openai.errors import add_error_handlers
+from optimist_gateway.api.openai.models import model_router, tokenization_router
+from optimist_gateway.api.openai.responses.writer import responses_router
+from optimist_gateway.api.openapi import add_document
+from optimist_gateway.api.page.router import page_router
+from optimist_gateway.core.admission import Admission, AdmissionLimits
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import Limits
-from optimist_gateway.fronts.admin import Health, admin_router, health_router
-from optimist_gateway.fronts.grpc.servicer import Authentication as GrpcAuthentication
-from optimist_gateway.fronts.grpc.servicer import InferenceServicer, add_servicer
-from optimist_gateway.fronts.openai.chat import chat_router
-from optimist_gateway.fronts.openai.completions import completion_router
-from optimist_gateway.fronts.openai.errors import add_error_handlers
-from optimist_gateway.fronts.openai.models import model_router, tokenization_router
-from optimist_gateway.fronts.openai.responses.writer import responses_router
-from optimist_gateway.fronts.openapi import add_document
-from optimist_gateway.fronts.page.router import page_router
-from optimist_gateway.generation.generation import Admission, Service
-from optimist_gateway.generation.served_model import ServedModel
+from optimist_gateway.generation.generation import ServedModel, Service
 from optimist_gateway.observing.metrics import GatewayMetrics, watch_event_loop
 from optimist_gateway.observing.request_record import RequestObserver
-from optimist_gateway.schedulers.metrics import SchedulerCollector, VllmCollector
+from optimist_gateway.schedulers.metrics import SchedulerCollector
 from optimist_gateway.schedulers.pool import SchedulerPool
 from optimist_gateway.security.keys import Keys, KeySource
-from optimist_gateway.server.middleware import Authentication, HeadAsGet, Observation, RequestId
+from optimist_gateway.server.middleware import Authentication, Observation, RequestId
 from optimist_gateway.settings import GatewaySettings
 from optimist_gateway.structure.grammars import Grammars
 from optimist_gateway.text.tokenizer import Tokenizer
@@ -99,17 +98,10 @@ def create_app(settings: GatewaySettings, tokenizers: Sequence[Tokenizer]) -> Fa
     _add_layers(app, settings, metrics, observer)
     pools = {name: model.schedulers for name, model in models.items()}
     metrics.registry.register(SchedulerCollector(pools))
-    if settings.vllm_metrics:
-        metrics.registry.register(
-            VllmCollector(metrics, lambda: {name: pool.stats for name, pool in pools.items()})
-        )
     routers = [make(service) for make in (chat_router, completion_router, responses_router)]
     routers += [model_router(service), health_router(service, health)]
-    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    endpoints = {route.path: "/".join(route.methods or ()) for route in routes}
-    add_error_handlers(app, metrics, endpoints)
-    routers.append(tokenization_router(service, show_chat_template=settings.show_chat_template))
-    for router in (*routers, admin_router(service)):
+    add_error_handlers(app, metrics)
+    for router in (*routers, tokenization_router(service), admin_router(service)):
         app.include_router(router)
     if settings.page:
         app.include_router(page_router())
@@ -142,17 +134,17 @@ def _service(
     # More choices than a client may have in progress would never be admitted.
     most = settings.max_num_requests
     most = min(most, settings.max_num_requests_per_key or most)
+    limits = AdmissionLimits(
+        max_num_requests=settings.max_num_requests,
+        max_num_requests_per_client=settings.max_num_requests_per_key,
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+    )
+    admission = Admission(limits, time.monotonic)
+    metrics.running.set_function(lambda: admission.num_requests)
     return Service(
         models=models,
-        admission=Admission(
-            AdmissionLimits(
-                max_num_requests=settings.max_num_requests,
-                max_num_requests_per_client=settings.max_num_requests_per_key,
-                requests_per_minute=settings.requests_per_minute,
-                tokens_per_minute=settings.tokens_per_minute,
-            ),
-            metrics,
-        ),
+        admission=admission,
         metrics=metrics,
         limits=Limits(
             max_n=min(settings.max_n, most),
@@ -163,7 +155,6 @@ def _service(
             read_seconds=settings.read_seconds,
             keep_alive_seconds=settings.keep_alive_seconds,
             splits_reasoning=settings.split_reasoning,
-            refuses_unknown_fields=settings.unknown_fields == "refuse",
         ),
         observer=observer,
     )
@@ -173,7 +164,6 @@ def _add_layers(
     app: FastAPI, settings: GatewaySettings, metrics: GatewayMetrics, observer: RequestObserver
 ) -> None:
     """Wraps the application, the innermost layer first."""
-    app.add_middleware(HeadAsGet)
     app.add_middleware(
         Authentication,
         keys=app.state.keys,

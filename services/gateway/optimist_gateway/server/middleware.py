@@ -6,11 +6,11 @@ from string import ascii_letters, digits
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from optimist_gateway.api.openai.answering import CLIENT_CLOSED_REQUEST
+from optimist_gateway.api.openai.errors import error_response
 from optimist_gateway.core.error import MAX_PARAM_CHARACTERS, ApiError, printable
 from optimist_gateway.core.hosts import AllowedHosts
 from optimist_gateway.core.request import MAX_REQUEST_ID_CHARACTERS
-from optimist_gateway.fronts.openai.answering import CLIENT_CLOSED_REQUEST
-from optimist_gateway.fronts.openai.errors import error_response
 from optimist_gateway.observing.metrics import GatewayMetrics
 from optimist_gateway.observing.request_record import RequestObserver
 from optimist_gateway.security.keys import ANONYMOUS, PROBES, Client, Keys, current_client
@@ -191,16 +191,3 @@ class Observation:
                 {"http.response.status_code": status},
                 failed=status >= 500 or record.outcome == "broken_stream",
             )
-
-
-class HeadAsGet:
-    """ASGI middleware: HEAD is answered as GET is; the server leaves the body out."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
-        if scope["type"] == "http" and scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        await self._app(scope, receive, send)

@@ -23,7 +23,7 @@ from optimist_gateway.core.request import (
 from optimist_gateway.core.schedulers import ModelDescription
 from optimist_gateway.security.beside import LONG, beside
 from optimist_gateway.structure.json_rule import json_rule
-from optimist_gateway.structure.schema import ANY_OBJECT, any_value, plain_schema
+from optimist_gateway.structure.schema import ANY_OBJECT, any_value
 from optimist_gateway.structure.thinking_grammar import (
     ANY_TEXT,
     MAX_PART_SPACE,
@@ -43,7 +43,7 @@ _CHOICE = "CHOICE"
 
 
 def grammar(structure: Structure, form: ToolFormat, markers: Mapping[str, int]) -> str:
-    """Returns the grammar of an answer; raises FieldError if a schema cannot be followed.
+    """Returns the grammar of an answer.
 
     The markers are the ids of special tokens, as which parts of the form are written.
     """
@@ -76,21 +76,13 @@ def _lark(rules: Mapping[str, str]) -> str:
 
 def _expression(content: Content) -> str:
     if isinstance(content, JsonContent):
-        return _json(content, ("structure",))
+        return json_rule(content.schema, is_lenient=content.is_lenient)
     if isinstance(content, RegexContent):
         # As it may stand between slashes.
         escaped = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
         each = re.findall(r"\\?[\s\S]", content.pattern)
         return f"/{''.join(escaped.get(one, one) for one in each)}/"
     return _CHOICE
-
-
-def _json(content: JsonContent, path: Path, name: str = "") -> str:
-    try:
-        plain = plain_schema(content.schema, is_lenient=content.is_lenient)
-    except FieldError as error:
-        raise FieldError(path + error.path, name + error.message) from None
-    return json_rule(plain, is_lenient=content.is_lenient)
 
 
 def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) -> dict[str, str]:
@@ -112,9 +104,7 @@ def _call_rules(tools: ToolUse, form: ToolFormat, markers: Mapping[str, int]) ->
 
 def _rest(function: Function, form: ToolFormat, markers: Mapping[str, int]) -> str:
     """Returns what follows the name of a call."""
-    path = "tools", function.index, "parameters"
-    content = JsonContent(function.parameters, is_lenient=not function.is_strict)
-    arguments = _json(content, path, f"{function.name}: ")
+    arguments = json_rule(function.parameters, is_lenient=not function.is_strict)
     after_name = _parts(form.after_name, markers)
     return f"{after_name}SPACE? {arguments} {_parts(form.end, markers)}"
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from optimist_gateway.structure.schema import (
     ANY_OBJECT,
-    Node,
     any_value,
-    children,
-    plain_schema,
+    has_place,
+    readable,
     with_schemas,
 )
 from optimist_gateway.structure.thinking_grammar import SPACE
@@ -22,22 +21,25 @@ _OPTION = "whitespace_pattern"
 # A key that is not declared may be any text, in the one way to write it.
 _SPELLED_ONCE = {"patternProperties": {"": True}, "additionalProperties": False}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_DEFINED = re.compile(r"#(/(\$defs|definitions)/[^/]*)?")
 
 
-def json_rule(plain: Mapping[str, Any], *, is_lenient: bool) -> str:
-    """Returns the expression of a plain schema.
+def json_rule(schema: Mapping[str, Any], *, is_lenient: bool) -> str:
+    """Returns the expression of a schema.
 
-    Of overlapping members of `oneOf`, of unknown formats and of formats beside a pattern a lenient
-    one lets everything through.
+    Of keywords that no grammar follows, of overlapping members of `oneOf`, of unknown formats and
+    of formats beside a pattern a lenient one lets everything through.
     """
     options: dict[str, Any] = {_OPTION: f"{SPACE}{{1,{MAX_WHITE_SPACE}}}"}
     if is_lenient:
         options["lenient"] = True
-    schema = _spelled_once(plain, is_lenient=is_lenient)
-    if schema is None:
+    given = readable(dict(schema), is_lenient=is_lenient) or {}
+    spelled = _spelled_once(given, is_lenient=is_lenient)
+    if spelled is None:
         # No text has \u then, nor characters that are written in no other way.
         options["json_allowed_escapes"] = 'nrbtf\\"'
-    return "%json " + json.dumps({"x-guidance": options, **(schema or plain)})
+    # The options are the server's.
+    return "%json " + json.dumps({**(spelled or given), "x-guidance": options})
 
 
 def allow_white_space(grammar: str) -> str:
@@ -49,7 +51,7 @@ def allow_white_space(grammar: str) -> str:
     return grammar.replace(bounded, free)
 
 
-def _spelled_once(plain: Mapping[str, Any], *, is_lenient: bool) -> dict[str, Any] | None:
+def _spelled_once(given: Mapping[str, Any], *, is_lenient: bool) -> dict[str, Any] | None:
     r"""Returns a schema in which no other key is a declared one, written with \u.
 
     llguidance tells keys apart by how they are written. None: that cannot be said in the schema,
@@ -57,23 +59,24 @@ def _spelled_once(plain: Mapping[str, Any], *, is_lenient: bool) -> dict[str, An
     """
     is_unclear = False
 
-    def spelled(node: Node) -> Any:
+    def spelled(value: Any) -> Any:
         nonlocal is_unclear
-        if not isinstance(node.value, dict):
-            return node.value
-        schema = {child.path[-1]: with_schemas(child, spelled) for child in children(node)}
+        if not isinstance(value, dict):
+            return value
+        schema = with_schemas(value, spelled)
         if is_lenient and "pattern" in schema:
             # No text may fit both: times of zod's patterns have no zone, and those of RFC 3339 do.
             schema.pop("format", None)
-        names = schema.get("properties", ())
-        if "patternProperties" in schema or any(map(_CONTROL.search, names)):
-            is_unclear = True
-        if names and schema.get("additionalProperties") is not False:
+        names, beside = schema.get("properties"), schema.get("allOf", [])
+        names = names if isinstance(names, dict) else {}
+        is_unclear |= "patternProperties" in schema or any(map(_CONTROL.search, names))
+        is_unclear |= _DEFINED.fullmatch(str(schema.get("$ref", "#"))) is None
+        if names and schema.get("additionalProperties") is not False and isinstance(beside, list):
             kind = ANY_OBJECT if schema.get("type") == "object" else {}
-            schema["allOf"] = [*schema.get("allOf", ()), {**kind, **_SPELLED_ONCE}]
+            schema["allOf"] = [*beside, {**kind, **_SPELLED_ONCE}]
         return schema
 
-    schema: dict[str, Any] = spelled(Node((), plain))
+    schema: dict[str, Any] = spelled(given)
     return None if is_unclear else schema
 
 
@@ -82,49 +85,46 @@ def loosened(schema: Mapping[str, Any], is_good: Callable[[str], bool]) -> Mappi
 
     `is_good` tells whether an expression of a grammar can be.
     """
-    plain = plain_schema(schema, is_lenient=True)
     # Many properties are alike.
     is_good = cache(is_good)
-    ways = _looser(plain, is_good)
-    good = (left for left in ways if is_good(json_rule(left, is_lenient=True)))
+    good = (left for left in _looser(schema, is_good) if is_good(json_rule(left, is_lenient=True)))
     return next(good, any_value(schema))
 
 
-def _looser(
-    plain: Mapping[str, Any], is_good: Callable[[str], bool]
-) -> Iterator[Mapping[str, Any]]:
-    """Yields a plain schema as it is, and then with ever less in it.
+def _looser(root: Mapping[str, Any], is_good: Callable[[str], bool]) -> Iterator[Mapping[str, Any]]:
+    """Yields a schema with ever less in it.
 
     In turn: without the keywords that cannot be compiled beside those before them; without what is
     beside references, as llguidance joins both, unless they recur.
     """
-    yield plain
-    # What is referred to is looked at by itself.
-    named = dict.fromkeys(plain.get("$defs", ()), True)
 
     def compiles(schema: dict[str, Any]) -> bool:
-        return is_good(json_rule({**schema, "$defs": named}, is_lenient=True))
+        # What is referred to is looked at by itself.
+        return is_good(json_rule(_unreferred(schema), is_lenient=True))
 
-    def loose(node: Node) -> Any:
-        if not isinstance(node.value, dict) or compiles(node.value):
-            return node.value if isinstance(node.value, dict | bool) else True
+    def loose(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value if isinstance(value, bool) else True
         kept: dict[str, Any] = {}
-        for child in children(node):
-            part = {str(child.path[-1]): with_schemas(child, loose)}
-            if compiles(kept | part):
-                kept |= part
+        for name, one in with_schemas(value, loose).items():
+            if has_place(root, one) if name == "$ref" else compiles({**kept, name: one}):
+                kept[name] = one
         return kept
 
-    left = loose(Node((), {name: value for name, value in plain.items() if name != "$defs"}))
-    if named:
-        left["$defs"] = {name: loose(Node((), one)) for name, one in plain["$defs"].items()}
+    left = loose(dict(root))
     yield left
-    yield _alone(Node((), left))
+    yield with_schemas(left, _alone)
 
 
-def _alone(node: Node) -> Any:
-    if not isinstance(node.value, dict):
-        return node.value
-    if node.path and "$ref" in node.value:
-        return {"$ref": node.value["$ref"]}
-    return {child.path[-1]: with_schemas(child, _alone) for child in children(node)}
+def _unreferred(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    left = with_schemas(schema, _unreferred)
+    left.pop("$ref", None)
+    return left
+
+
+def _alone(schema: Any) -> Any:
+    if isinstance(schema, dict) and "$ref" in schema:
+        return {"$ref": schema["$ref"]}
+    return with_schemas(schema, _alone) if isinstance(schema, dict) else schema

@@ -1,7 +1,7 @@
 """Reads what a message is made of out of an answer's text as it arrives."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 
 from optimist_gateway.core.answer.detokenize import find_marker
@@ -92,21 +92,13 @@ class ToolCallReader:
         self._buffer = ""
         self._spaces = ""
         """White space at the end of the text so far, which is dropped if a call follows."""
-        self._scan = _ObjectScan()
-        self._first = _beginning(form, *form.opening, *form.before_name)
-        self._next = _NEVER
-        if form.separator is not None:
-            self._next = _beginning(form, *form.separator, *form.before_name)
-        self._end = _expected(*_parts(*form.end))
-        self._closing = _expected(*_parts(*form.closing)) if form.closing else _NEVER
         self._deltas: list[Delta] = []
-        self._read: Callable[[], bool] = self._text if form.follows_text else self._first_call
+        self._reading = self._read()
 
     def push(self, text: str) -> list[Delta]:
         """Adds a piece of text; returns what is certain now."""
         self._buffer += text
-        while self._buffer and self._read():
-            pass
+        next(self._reading)
         return self._taken()
 
     def finish(self) -> list[Delta]:
@@ -119,85 +111,92 @@ class ToolCallReader:
             if self._spaces:
                 self._deltas.append(ContentDelta(self._spaces))
             self._spaces = ""
-        self._buffer = ""
+        self._reading.close()
         return self._taken()
 
     def _taken(self) -> list[Delta]:
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    def _text(self) -> bool:
-        """Reads text up to the first marker; like its fellows, returns whether to go on."""
-        start, is_found = find_marker(self._buffer, self._form.marker)
-        self._add_content(self._buffer[:start])
-        self._buffer = self._buffer[start:]
-        if is_found:
-            self._read = self._first_call
-        return is_found
+    # What follows reads the buffer from the beginning, and yields whenever it needs more text.
 
-    def _first_call(self) -> bool:
-        return self._begin(self._first, self._no_call if self._form.follows_text else self._rest)
+    def _read(self) -> Generator[None]:
+        """Reads a whole message: text, calls, and what is no call any more."""
+        form = self._form
+        following, end, closing = _NEVER, _expected(*_parts(*form.end)), _NEVER
+        if form.separator is not None:
+            following = _beginning(form, *form.separator, *form.before_name)
+        if form.closing:
+            closing = _expected(*_parts(*form.closing))
+        is_call = yield from self._first_call()
+        while is_call:
+            yield from self._arguments()
+            if not (yield from self._skip(end)) or (yield from self._skip(closing)):
+                break
+            is_call = yield from self._begin_call(following)
+        while True:
+            self._add_content(self._take(len(self._buffer)))
+            yield
 
-    def _no_call(self) -> bool:
-        """Reads a marker that begins no call; the next one may."""
-        marker = self._form.marker
-        self._add_content(marker)
-        self._buffer = self._buffer[len(marker) :]
-        self._read = self._text
+    def _first_call(self) -> Generator[None, None, bool]:
+        """Reads up to the arguments of the first call; returns False if what comes is none."""
+        form = self._form
+        beginning = _beginning(form, *form.opening, *form.before_name)
+        if not form.follows_text:
+            return (yield from self._begin_call(beginning))
+        yield from self._text()
+        while not (yield from self._begin_call(beginning)):
+            # The marker begins no call; the next one may.
+            self._add_content(self._take(len(form.marker)))
+            yield from self._text()
         return True
 
-    def _begin(self, beginning: re.Pattern[str], otherwise: Callable[[], bool]) -> bool:
-        match = beginning.match(self._buffer)
-        if match is not None and match["whole"] is None:
-            return False
+    def _text(self) -> Iterator[None]:
+        """Reads text up to the first marker."""
+        is_found = False
+        while not is_found:
+            start, is_found = find_marker(self._buffer, self._form.marker)
+            self._add_content(self._take(start))
+            if not is_found:
+                yield
+
+    def _begin_call(self, beginning: re.Pattern[str]) -> Generator[None, None, bool]:
+        """Reads up to the arguments of a call; returns False, and reads nothing, if it is none."""
+        match = yield from self._match(beginning)
         if match is None or match["name"] not in self._names:
-            self._read = otherwise
-            return True
+            return False
+        self._take(match.end())
         self._spaces = ""
         self._deltas.append(CallDelta(self.num_calls, match["name"], ""))
         self.num_calls += 1
-        self._buffer = self._buffer[match.end() :]
-        self._scan = _ObjectScan()
-        self._read = self._arguments
         return True
 
-    def _arguments(self) -> bool:
-        if not self._scan.has_begun:
-            self._buffer = self._buffer.lstrip(SPACES)
-        if not self._buffer:
-            return False
-        end = self._scan.push(self._buffer)
-        if self._buffer[:end]:
-            self._deltas.append(CallDelta(self.num_calls - 1, None, self._buffer[:end]))
-        self._buffer = self._buffer[end:]
-        if self._scan.has_ended:
-            self._read = self._call_end
-        return self._scan.has_ended
+    def _arguments(self) -> Iterator[None]:
+        while not (arguments := self._buffer.lstrip(SPACES)):
+            yield
+        self._buffer = arguments
+        scan = _ObjectScan()
+        while not scan.has_ended:
+            if arguments := self._take(scan.push(self._buffer)):
+                self._deltas.append(CallDelta(self.num_calls - 1, None, arguments))
+            if not scan.has_ended:
+                yield
 
-    def _call_end(self) -> bool:
-        return self._skip(self._end, self._list_end, self._rest)
+    def _skip(self, expected: re.Pattern[str]) -> Generator[None, None, bool]:
+        """Reads what is expected; returns False, and reads nothing, if something else comes."""
+        match = yield from self._match(expected)
+        if match is not None:
+            self._take(match.end())
+        return match is not None
 
-    def _list_end(self) -> bool:
-        return self._skip(self._closing, self._rest, self._next_call)
+    def _match(self, expected: re.Pattern[str]) -> Generator[None, None, re.Match[str] | None]:
+        while (match := expected.match(self._buffer)) is not None and match["whole"] is None:
+            yield
+        return match
 
-    def _next_call(self) -> bool:
-        return self._begin(self._next, self._rest)
-
-    def _skip(
-        self, expected: re.Pattern[str], then: Callable[[], bool], otherwise: Callable[[], bool]
-    ) -> bool:
-        match = expected.match(self._buffer)
-        if match is not None and match["whole"] is None:
-            return False
-        self._buffer = self._buffer[match.end() if match is not None else 0 :]
-        self._read = otherwise if match is None else then
-        return True
-
-    def _rest(self) -> bool:
-        """Reads what is no call any more."""
-        self._add_content(self._buffer)
-        self._buffer = ""
-        return False
+    def _take(self, length: int) -> str:
+        taken, self._buffer = self._buffer[:length], self._buffer[length:]
+        return taken
 
     def _add_content(self, text: str) -> None:
         shown = text.rstrip(SPACES)
@@ -217,12 +216,10 @@ class _ObjectScan:
         self._in_text = False
         self._escaped = -1
         """Where the last escaped character is in the piece that comes now, if it is in there."""
-        self.has_begun = False
         self.has_ended = False
 
     def push(self, text: str) -> int:
         """Reads on; returns up to where the text belongs to the object."""
-        self.has_begun = True
         for match in self._TOKEN.finditer(text):
             if match.start() == self._escaped:
                 continue

@@ -77,7 +77,7 @@ class Tokenizer:
         # A tokenizer file may carry limits that were set for training.
         backend.no_truncation()
         backend.no_padding()
-        self._tokenizer, self._templates = tokenizer, templates
+        self._templates = templates
         self._backend = backend
         self._process: ChildProcess | None = None
         if template_seconds is not None:
@@ -214,16 +214,6 @@ class Tokenizer:
         if len(token_ids) > _INLINE_CHARACTERS:
             return await asyncio.to_thread(self._decode, token_ids)
         return self._decode(token_ids)
-
-    def info(self) -> Any:
-        """Returns what clients that tokenize themselves ask for; None for what there is not."""
-        names = ("bos_token", "eos_token", "unk_token", "pad_token")
-        return {
-            "tokenizer_class": type(self._tokenizer).__name__,
-            **{name: self._special_tokens.get(name) for name in names},
-            "vocab_size": self._backend.get_vocab_size(),
-            "chat_template": self._template(with_tools=False) or None,
-        }
 
     async def start(self) -> None:
         """Starts the process of the chat template; tries again until it runs."""

@@ -56,23 +56,17 @@ class LiveRequest:
         output: Its output as far as it is known here [num_known].
         window: The window sent last; None before the first.
         num_logged: Tokens of the output that the store is known to have; NOT_OPENED.
-        copy_hint: Index in the sources where the log is expected to go on copying.
-        seen_log: The log in the store as it was read last, so that it is not decoded again.
-        num_seen: Tokens of that log.
         spent_seconds: CPU time spent on it.
     """
 
     __slots__ = (
         "_fixed_bytes",
         "_follower",
-        "copy_hint",
         "generation",
         "num_logged",
-        "num_seen",
         "output",
         "prepared",
         "request_id",
-        "seen_log",
         "spent_seconds",
         "window",
     )
@@ -82,8 +76,6 @@ class LiveRequest:
         self.output = array(INT32)
         self.window: SentWindow | None = None
         self.num_logged = NOT_OPENED
-        self.copy_hint = 0
-        self.seen_log, self.num_seen = b"", 0
         self.spent_seconds = 0.0
         self._follower: Follower = prepared.reference.follow()
         sources = _BYTES_PER_SOURCE_TOKEN * len(prepared.sources.token_ids)
@@ -103,26 +95,6 @@ class LiveRequest:
     def num_bytes(self) -> int:
         """Memory it takes without its sources, in bytes, roughly."""
         return self._fixed_bytes + _BYTES_PER_TOKEN * len(self.output)
-
-    def unread(self, log: bytes) -> tuple[int, bytes]:
-        """Returns what of the store's log was not read yet, and at which output position it is.
-
-        Args:
-            log: The log, of the opening that this copy is of.
-        """
-        # Logs grow at their end, unless they were lost and written again.
-        if not log.startswith(self.seen_log):
-            return 0, log
-        return self.num_seen, log[len(self.seen_log) :]
-
-    def contradicts(self, position: int, token_ids: "array[int]") -> bool:
-        """Returns whether tokens at an output position are others than those known here."""
-        known = self.output[position : position + len(token_ids)]
-        return known != token_ids[: len(known)]
-
-    def note_log(self, num_known: int, log: bytes) -> None:
-        """Notes that the store has this log, which was read and taken."""
-        self.seen_log, self.num_seen, self.num_logged = log, num_known, num_known
 
     def fold(self, position: int, token_ids: "array[int]") -> "array[int] | None":
         """Takes output tokens from an output position on.

@@ -1,15 +1,16 @@
 """What a store keeps of a request, what to write of it next, and what the store's answer means."""
 
 import struct
+from array import array
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from optimist_aligner.text.sources import INT32
 from optimist_proposer.core.live_requests import NOT_OPENED, LiveRequest
-from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN, encode_output
 from optimist_proposer.core.sources import CONTENT_BYTES, TENANT_BYTES, SourceName
 from optimist_proposer.core.wrong_value import WrongKind, WrongValueError
 
-_FORMAT = 1
+_FORMAT = 2
 GENERATION_BYTES = 8
 _HEADER = struct.Struct(f"<B{GENERATION_BYTES}sI{TENANT_BYTES}s{CONTENT_BYTES}s")
 _NUMBER = struct.Struct("<I")
@@ -18,6 +19,8 @@ OPENING_BYTES = 1 + GENERATION_BYTES
 """Bytes at the head of a stored request that differ if its format or its opening does."""
 NUMBER_BYTES = _NUMBER.size
 """Bytes after these, which hold the number of known tokens."""
+TOKEN_BYTES = array(INT32).itemsize
+"""Bytes of each output token, which follow the header."""
 CLOSED = bytes(OPENING_BYTES + NUMBER_BYTES)
 """Stands for a while for a request that was closed, so that a late write finds it."""
 UNKNOWN = -1
@@ -29,30 +32,28 @@ WRONG = -3
 REFUSED = -4
 """Answer of a store that could not do this write, and has said why; it may do others."""
 MAX_STORED_TOKENS = 131_072
-"""A longer output is not read: the scheduler sends it again, and nobody waits for its decoding."""
+"""A longer output is not read: the scheduler sends it again."""
 
 
 def stored_bytes(num_known: int) -> int:
-    """Returns the most bytes of a stored request with so many tokens."""
-    return _HEADER.size + MAX_BYTES_PER_TOKEN * num_known
+    """Returns the bytes of a stored request with so many tokens."""
+    return _HEADER.size + TOKEN_BYTES * num_known
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """A request as it is in a store; packed it takes 37 bytes and its log."""
+    """A request as it is in a store; packed it takes 37 bytes and 4 for each output token."""
 
     generation: bytes
     """Names one opening of the request [GENERATION_BYTES]."""
-    num_known: int
-    """Output tokens in the log."""
     source_name: SourceName
-    log: bytes
-    """The output, as `encode_output` writes it."""
+    output: "array[int]"
+    """Output tokens [num_known]."""
 
     def pack(self) -> bytes:
         """Encodes it."""
-        head = _HEADER.pack(_FORMAT, self.generation, self.num_known, *self.source_name)
-        return head + self.log
+        head = _HEADER.pack(_FORMAT, self.generation, len(self.output), *self.source_name)
+        return head + self.output.tobytes()
 
     @classmethod
     def unpack(cls, data: bytes, max_tokens: int) -> "StoredRequest":
@@ -63,7 +64,7 @@ class StoredRequest:
             max_tokens: Output tokens that the request can have by now.
 
         Raises:
-            WrongValueError: It was another format, or has more tokens, or a log that is too long.
+            WrongValueError: It was another format, or has more tokens, or another length.
         """
         if len(data) < _HEADER.size:
             raise WrongValueError(WrongKind.FORMAT, "not a packed request")
@@ -76,11 +77,12 @@ class StoredRequest:
             raise WrongValueError(
                 WrongKind.SIZE, f"a request has {num_known} output tokens, more than {max_tokens}"
             )
-        if len(data) > stored_bytes(num_known):
+        if len(data) != stored_bytes(num_known):
             raise WrongValueError(
-                WrongKind.SIZE, f"{len(data)} bytes are no log of {num_known} output tokens"
+                WrongKind.SIZE, f"{len(data)} bytes are not {num_known} output tokens"
             )
-        return cls(generation, num_known, SourceName(tenant, content), data[_HEADER.size :])
+        output = array(INT32, data[_HEADER.size :])
+        return cls(generation, SourceName(tenant, content), output)
 
 
 def pack_opening(generation: bytes) -> bytes:
@@ -101,7 +103,7 @@ class WriteKind(Enum):
     CREATE = auto()
     """The whole request is set if the store holds nothing of it."""
     APPEND = auto()
-    """Runs are appended if the opening and the number of known tokens are as expected."""
+    """Tokens are appended if the opening and the number of known tokens are as expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class LogWrite:
     num_after: int
     """Known tokens if it is done."""
     data: bytes
-    """The packed request, or the runs to append."""
+    """The packed request, or the tokens to append."""
 
 
 class Settled(Enum):
@@ -139,17 +141,15 @@ def next_write(request: LiveRequest, *, is_lost: bool = False) -> LogWrite | Non
         request: The working copy.
         is_lost: Whether the store holds nothing of it, as it answered.
     """
-    sources, output, num_known = request.prepared.sources, request.output, request.num_known
+    num_known = request.num_known
     if request.num_logged == NOT_OPENED or is_lost:
-        log, request.copy_hint = encode_output(sources, 0, output, 0)
-        stored = StoredRequest(request.generation, num_known, request.prepared.name, log)
+        stored = StoredRequest(request.generation, request.prepared.name, request.output)
         kind = WriteKind.CREATE if is_lost else WriteKind.OPEN
         return LogWrite(request, kind, request.num_logged, num_known, stored.pack())
     if request.num_logged >= num_known:
         return None
-    new = output[request.num_logged :]
-    runs, request.copy_hint = encode_output(sources, request.num_logged, new, request.copy_hint)
-    return LogWrite(request, WriteKind.APPEND, request.num_logged, num_known, runs)
+    new = request.output[request.num_logged :].tobytes()
+    return LogWrite(request, WriteKind.APPEND, request.num_logged, num_known, new)
 
 
 def settle_write(write: LogWrite, answer: int) -> Settled:

@@ -59,7 +59,8 @@ class RedisClient:
             self._target: RedisTarget = open_redis(url, _PATIENCE * self._seconds)
         except (ValueError, RedisClusterException) as error:
             raise SetupError(f"--store: {error}") from None
-        self._breaker = CircuitBreaker(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
+        self._pause = 0.0
+        """Seconds to the next trial of a Redis that failed; 0 while it answers."""
         self._running: set[asyncio.Task[Any]] = set()
         self.failed_at = float("-inf")
         """When Redis failed last, in seconds of `time.monotonic`; it may have been emptied then."""
@@ -85,7 +86,7 @@ class RedisClient:
         if isinstance(error, AuthenticationError) or not _is_down(error):
             await self.stop()
             raise SetupError(f"--store: Redis at {place} refuses: {one_line(error)}")
-        self._open_breaker(error)
+        self._leave_alone(error)
         logger.warning(
             "cannot reach Redis at %s: %s; outputs are shared as soon as it answers",
             place,
@@ -103,7 +104,7 @@ class RedisClient:
             is_urgent: Whether an answer is of no use later. What takes too long then runs to its
                 end all the same: it may be the way to a new master.
         """
-        if self._breaker.is_open:
+        if self._pause:
             raise StoreError("Redis failed a moment ago")
         metrics.REDIS_ROUND_TRIPS.inc()
         task = asyncio.create_task(self._execute(commands))
@@ -113,13 +114,13 @@ class RedisClient:
             # If this process was what was slow, the answer is there, and read now.
             await asyncio.wait({task}, timeout=self._seconds / _PATIENCE)
         if not task.done():
-            raise self._open_breaker(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
+            raise self._leave_alone(TimeoutError(f"no answer within {self._seconds * 1000:g} ms"))
         try:
             answers = task.result()
         except _FAILURES as error:
-            raise self._open_breaker(error) from error
+            raise self._leave_alone(error) from error
         for answer in filter(_is_down, answers):
-            raise self._open_breaker(answer) from answer
+            raise self._leave_alone(answer) from answer
         return answers
 
     async def stop(self) -> None:
@@ -147,26 +148,26 @@ class RedisClient:
             await self._target.disconnect()
         return answers
 
-    def _open_breaker(self, error: Exception) -> StoreError:
+    def _leave_alone(self, error: Exception) -> StoreError:
         self.failed_at = time.monotonic()
-        if not self._breaker.is_open:
-            self._breaker.failed()
+        if not self._pause:
+            self._pause = _FIRST_PAUSE_SECONDS
             metrics.BREAKER_OPEN.set(1)
             self._keep(asyncio.create_task(self._try_again()))
         return StoreError(f"Redis: {one_line(error)}")
 
     async def _try_again(self) -> None:
-        """Closes the breaker when Redis answers again; nobody waits for its failures meanwhile."""
-        while self._breaker.is_open:
-            await asyncio.sleep(self._breaker.pause_seconds)
+        """Tries Redis until it answers, with pauses that double; nobody waits meanwhile."""
+        while self._pause:
+            await asyncio.sleep(self._pause)
             metrics.REDIS_ROUND_TRIPS.inc()
             self.failed_at = time.monotonic()
             if await self._failure() is None:
-                self._breaker.succeeded()
+                self._pause = 0.0
                 metrics.BREAKER_OPEN.set(0)
                 logger.info("Redis answers; outputs are shared")
             else:
-                self._breaker.failed()
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
     async def _failure(self) -> Exception | None:
         """Asks every node of Redis something; returns why one does not answer, or None."""
@@ -187,29 +188,3 @@ class RedisClient:
         if not task.cancelled():
             # Whoever waited in vain has said so; without this the loop would say it again.
             task.exception()
-
-
-class CircuitBreaker:
-    """Open after a failure, until a trial succeeds; the pause before one doubles each time."""
-
-    def __init__(self, first_pause_seconds: float, longest_pause_seconds: float) -> None:
-        self._first, self._longest = first_pause_seconds, longest_pause_seconds
-        self._pause = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the peer is left alone."""
-        return self._pause > 0
-
-    @property
-    def pause_seconds(self) -> float:
-        """How long to wait before the next trial; 0 while it is closed."""
-        return self._pause
-
-    def succeeded(self) -> None:
-        """Notes that the peer answered."""
-        self._pause = 0.0
-
-    def failed(self) -> None:
-        """Notes that the peer did not answer."""
-        self._pause = min(max(2 * self._pause, self._first), self._longest)

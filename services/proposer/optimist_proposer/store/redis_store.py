@@ -10,7 +10,6 @@ from typing import Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from optimist_common.errors import one_line
-from optimist_proposer.core.output_log import MAX_BYTES_PER_TOKEN
 from optimist_proposer.core.sources import Prepared, SourceName, pack_sources
 from optimist_proposer.core.stored_request import (
     CLOSED,
@@ -18,6 +17,7 @@ from optimist_proposer.core.stored_request import (
     OPENING_BYTES,
     OTHER_OPENING,
     REFUSED,
+    TOKEN_BYTES,
     UNKNOWN,
     WRONG,
     LogWrite,
@@ -36,12 +36,12 @@ from optimist_proposer.store.store import OutputStore
 logger = logging.getLogger(__name__)
 
 _CLOSED_MS = 30_000
-# Sources are written once and live as long as one of their requests is heard of in time.
+# Sources are written again now and then, as long as one of their requests is heard of.
 _REFRESHES_PER_LIFE = 4
 # Values are read in portions of so many bytes at most, unless a single one may be larger.
 _PORTION_BYTES = 4_194_304
 # KEYS: requests. ARGV: time to live in ms, then for each request its opening, known tokens before
-# and after, runs to append, and the whole request if it may be created. Answers the number of
+# and after, tokens to append, and the whole request if it may be created. Answers the number of
 # tokens known then, or why there is none, for each. What one key holds is no error for the others.
 WRITE_SCRIPT = f"""
 local answers = {{}}
@@ -60,8 +60,7 @@ for i, key in ipairs(KEYS) do
   local known = string.sub(head, {OPENING_BYTES + 1})
   if #head > 0 and not is_ours then
     answers[i] = {OTHER_OPENING}
-  elseif is_ours
-    and size <= {stored_bytes(0)} + {MAX_BYTES_PER_TOKEN} * struct.unpack('<I4', known) then
+  elseif is_ours and size == {stored_bytes(0)} + {TOKEN_BYTES} * struct.unpack('<I4', known) then
     if known == ARGV[at + 1] and #ARGV[at + 3] > 0 then
       redis.call('APPEND', key, ARGV[at + 3])
       known = ARGV[at + 2]
@@ -170,11 +169,8 @@ class RedisStore(OutputStore):
     async def write(self, writes: Sequence[LogWrite], closed: Sequence[str]) -> list[int]:
         """See `OutputStore.write`."""
         now = time.monotonic()
-        set_sources, refreshed = self._split_sources(writes, now)
-        commands: list[Command] = [self._set_sources(prepared) for prepared in set_sources]
-        commands += [
-            ("PEXPIRE", self._sources_key(prepared.name), self._ttl_ms) for prepared in refreshed
-        ]
+        sources = self._find_stale_sources(writes, now)
+        commands: list[Command] = [self._set_sources(prepared) for prepared in sources]
         shards = self._by_shard(writes)
         commands += [self._script(members) for members in shards]
         opened = [write for write in writes if write.kind is WriteKind.OPEN]
@@ -186,15 +182,9 @@ class RedisStore(OutputStore):
         if not commands:
             return []
         results = iter(await self._run(commands))
-        done = [prepared for prepared in set_sources if next(results)]
-        lost: list[Prepared] = []
-        for prepared in refreshed:
-            (done if next(results) else lost).append(prepared)
-        if lost:
-            again = await self._run([self._set_sources(prepared) for prepared in lost])
-            done += [prepared for prepared, is_set in zip(lost, again, strict=True) if is_set]
-        for prepared in done:
-            prepared.refreshed_at = now
+        for prepared in sources:
+            if next(results):
+                prepared.refreshed_at = now
         answers: dict[str, int] = {}
         for members in shards:
             known = next(results) or [REFUSED] * len(members)
@@ -233,24 +223,15 @@ class RedisStore(OutputStore):
         kind = type(error).__name__
         self._warnings.write(kind, "Redis refuses a command: %s: %s", kind, one_line(error))
 
-    def _split_sources(
-        self, writes: Sequence[LogWrite], now: float
-    ) -> tuple[list[Prepared], list[Prepared]]:
-        """Returns the sources to set, and those of which only the expiry is put off."""
-        to_set: dict[SourceName, Prepared] = {}
-        to_refresh: dict[SourceName, Prepared] = {}
+    def _find_stale_sources(self, writes: Sequence[LogWrite], now: float) -> list[Prepared]:
+        """Returns the sources to set: of requests that Redis lost, and those set long ago."""
         fresh_since = max(now - self._refresh_seconds, self._client.failed_at)
-        for write in writes:
-            prepared = write.request.prepared
-            is_fresh = prepared.refreshed_at > fresh_since
-            if write.kind is WriteKind.CREATE or (write.kind is WriteKind.OPEN and not is_fresh):
-                to_set[prepared.name] = prepared
-            elif not is_fresh:
-                to_refresh[prepared.name] = prepared
-        return (
-            list(to_set.values()),
-            [prepared for name, prepared in to_refresh.items() if name not in to_set],
-        )
+        found = {
+            write.request.prepared.name: write.request.prepared
+            for write in writes
+            if write.kind is WriteKind.CREATE or write.request.prepared.refreshed_at <= fresh_since
+        }
+        return list(found.values())
 
     def _by_shard(self, writes: Sequence[LogWrite]) -> list[list[LogWrite]]:
         shards: dict[int, list[LogWrite]] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.width.crossover import should_use_speculation
+from optimist_scheduler.core.width.acceptance import should_use_speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def estimate_speculation(
     plain_ns = float(costs.cost(len(slots)))
     widths = state.table.draft_width[slots]
     verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
-    rate, levels = float(state.widths.rate(slots).mean()), float(widths.mean())
+    rate, levels = float(state.widths.windows.rate(slots).mean()), float(widths.mean())
     crossover = should_use_speculation(rate, levels, 0.0, verify_ns + wait_ns, plain_ns)
     yield Estimate(DraftSource.PREDICTION, rate, answer_ns, verify_ns, float(crossover.speedup))
     drafter = state.config.drafter
@@ -54,7 +54,7 @@ def estimate_speculation(
     widths = state.table.drafter_width[slots]
     depths = drafter.count_levels(widths)
     verify_ns = float(costs.cost(len(slots) + int(widths.sum())))
-    rate, levels = float(state.widths.rate_of_drafter(slots).mean()), float(depths.mean())
+    rate, levels = float(state.widths.levels.rate(slots).mean()), float(depths.mean())
     draft_ns = float(state.drafter_costs.cost(depths.max())) if levels else 0.0
     per_draft = draft_ns / max(levels, 1e-9)
     crossover = should_use_speculation(rate, levels, per_draft, verify_ns, plain_ns)

@@ -2,13 +2,10 @@
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import numpy as np
-
-Name = TypeVar("Name", bound=Hashable)
 
 CHUNK_TOKENS = 64
 """A beginning is known by whole chunks; shorter ones are not worth it."""
@@ -20,10 +17,10 @@ MOST_EXTRA_LOAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(Generic[Name]):
+class Candidate:
     """A worker that a request may go to."""
 
-    name: Name
+    name: str
     is_connected: bool
     num_requests: int
     """Requests that run or wait there."""
@@ -40,16 +37,11 @@ class Candidate(Generic[Name]):
         return self.num_requests / self.max_num_seqs
 
     def fit(self, num_tokens: int, wanted_length: int) -> int:
-        """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all.
-
-        Args:
-            num_tokens: Prompt and output that it has.
-            wanted_length: The same at its end.
-        """
+        """Returns how well a request fits: 2 to its end, 1 for some tokens, 0 not at all."""
         return (num_tokens < self.max_length) + (wanted_length <= self.max_length)
 
 
-class Placement(Generic[Name]):
+class Placement:
     """Chooses workers, and remembers which beginnings they have computed.
 
     A request goes to a worker that is connected, if one is that it fits; there to where it fits
@@ -57,24 +49,20 @@ class Placement(Generic[Name]):
     """
 
     def __init__(self) -> None:
-        self._beginnings: dict[Name, OrderedDict[bytes, None]] = {}
-        self._turns: dict[Name, int] = {}
+        self._beginnings: dict[str, OrderedDict[bytes, None]] = {}
+        self._turns: dict[str, int] = {}
         self._num_turns = 0
 
     def choose(
         self,
-        candidates: Sequence[Candidate[Name]],
+        candidates: Sequence[Candidate],
         num_tokens: int,
         wanted_length: int,
         beginning: Sequence[bytes] = (),
-    ) -> Name:
-        """Returns the worker that a request goes to.
+    ) -> str:
+        """Returns the worker that a request goes to, with so many tokens now and at its end.
 
-        Args:
-            candidates: The workers; at least one.
-            num_tokens: Prompt and output that the request has.
-            wanted_length: The same at its end.
-            beginning: See `hash_beginning`.
+        `beginning` is what `hash_beginning` returns.
         """
         # What fits no worker that is there waits for one that it fits.
         able = [each for each in candidates if each.fit(num_tokens, wanted_length)] or list(
@@ -83,7 +71,7 @@ class Placement(Generic[Name]):
         able = [each for each in able if each.is_connected] or able
         least = min(each.load for each in able)
 
-        def rank(candidate: Candidate[Name]) -> tuple[float, ...]:
+        def rank(candidate: Candidate) -> tuple[float, ...]:
             depth = 0
             if candidate.load <= least + MOST_EXTRA_LOAD:
                 depth = self._depth(candidate.name, beginning)
@@ -99,16 +87,16 @@ class Placement(Generic[Name]):
         self._remember(name, beginning)
         return name
 
-    def forget(self, name: Name) -> None:
+    def forget(self, name: str) -> None:
         """Forgets what a worker has computed: it is gone, or begins anew."""
         self._beginnings.pop(name, None)
         self._turns.pop(name, None)
 
-    def _depth(self, name: Name, beginning: Sequence[bytes]) -> int:
+    def _depth(self, name: str, beginning: Sequence[bytes]) -> int:
         known = self._beginnings.get(name, ())
         return max((depth for depth, key in enumerate(beginning, 1) if key in known), default=0)
 
-    def _remember(self, name: Name, beginning: Sequence[bytes]) -> None:
+    def _remember(self, name: str, beginning: Sequence[bytes]) -> None:
         self._num_turns += 1
         self._turns[name] = self._num_turns
         known = self._beginnings.setdefault(name, OrderedDict())
@@ -120,12 +108,7 @@ class Placement(Generic[Name]):
 
 
 def hash_beginning(prompt_token_ids: Sequence[int], cache_salt: str) -> list[bytes]:
-    """Returns hashes of a prompt's first chunks, one, two and so on of them; none of a short one.
-
-    Args:
-        prompt_token_ids: The prompt [num_prompt_tokens].
-        cache_salt: Only requests of the same salt share what is cached.
-    """
+    """Returns hashes of a prompt's first chunks, one, two and so on; none of a short prompt."""
     num_chunks = min(len(prompt_token_ids) // CHUNK_TOKENS, MAX_CHUNKS)
     digest = hashlib.blake2b(cache_salt.encode(), digest_size=16)
     hashes: list[bytes] = []

@@ -36,7 +36,7 @@ from optimist_scheduler.core.results.settle import settle
 from optimist_scheduler.core.schedule.apply import apply_schedule, is_worth_sending
 from optimist_scheduler.core.schedule.decision import Prepared, ScheduleDecision, compute_schedule
 from optimist_scheduler.core.wait import OverloadedError, WaitEstimate, count_prompt_tokens
-from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.windows.window import Window, WindowError
 
 CAUTION = 0.8
@@ -55,12 +55,8 @@ class Scheduler:
     ) -> None:
         """Begins without requests.
 
-        Args:
-            config: Bounds and policies.
-            costs: What passes cost: tokens fed and microseconds, ascending, as far as known.
-            drafter_us: What the drafter costs for one row, in microseconds by the depth of its
-                drafts from 1 on, as far as known.
-            key_costs: What keys in memory add to the time of passes.
+        `costs` are tokens fed and microseconds of passes, ascending; `drafter_us` the time of the
+        drafter for one row by the depth of its drafts, from 1 on; each as far as known.
         """
         self.stats = SchedulerStats()
         self._costs = costs, drafter_us, key_costs
@@ -116,7 +112,7 @@ class Scheduler:
     @property
     def is_quiet(self) -> bool:
         """Whether a pause is in force and nothing runs any more."""
-        if self._pause is None or self._state.in_flight or self._state.may_repeat:
+        if self._pause is None or self._state.in_flight:
             return False
         return self._pause is PauseMode.KEEP or self.num_running == 0
 
@@ -127,11 +123,8 @@ class Scheduler:
     def add(self, new: NewRequest, now: float, arrival: int | None = None) -> None:
         """Lets a request wait for its turn.
 
-        Args:
-            new: The request.
-            now: The time, in seconds.
-            arrival: Its position among all that came, where several schedulers share them: more
-                than that of any that came before. By default it comes after those that are here.
+        `arrival` is its position among all that came, where several schedulers share them; by
+        default it comes last.
 
         Raises:
             RejectionError: It can never run, or its id is taken.
@@ -295,7 +288,7 @@ class Scheduler:
 
     def compute_schedule(self) -> ScheduleDecision:
         """Decides what runs next; changes nothing."""
-        return compute_schedule(self._state.view())
+        return compute_schedule(self._state)
 
     def prepare(self) -> None:
         """Computes the next decision while the worker computes, and keeps it for `schedule`.
@@ -306,15 +299,15 @@ class Scheduler:
             return
         if not self._state.in_flight or self._pause is PauseMode.KEEP:
             return
-        self._prepared.keep(compute_schedule(self._state.view(is_ahead=True)))
+        self._state.decides_ahead = True
+        decision = compute_schedule(self._state)
+        self._state.decides_ahead = False
+        self._prepared.keep(decision)
 
     def schedule(self, now: float) -> Plan | None:
         """Returns the next plan: as prepared, repaired where something changed, or computed now.
 
         None if no row can run, or none is likely to profit before the next result is known.
-
-        Args:
-            now: The time, in seconds.
         """
         if not self.can_send or self._pause is PauseMode.KEEP:
             return None
@@ -326,7 +319,7 @@ class Scheduler:
         if decision is not None:
             if not is_worth_sending(self._state, decision):
                 return None
-            decision = self._prepared.take(self._state.view())
+            decision = self._prepared.take(self._state)
         while True:
             if decision is None:
                 decision = self.compute_schedule()

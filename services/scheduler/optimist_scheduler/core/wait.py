@@ -11,12 +11,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import (
-    FinishReason,
-    FloatArray,
-    Int32Array,
-    RejectionError,
-)
+from optimist_scheduler.core.base.values import FinishReason, FloatArray, Int32Array, RejectionError
 from optimist_scheduler.core.requests.request import Request
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.schedule.rows import gives_way
@@ -29,7 +24,6 @@ class Speed:
     """What the tokens of a request take while a number of requests run, in seconds."""
 
     def __init__(self, state: SchedulerState, num_rows: int) -> None:
-        """Takes a state in which so many requests run at once."""
         config, pace, costs = state.config, state.pace, state.costs_for(state.running)
         # Each stage of a pipeline has its part of the requests.
         self._num_rows, self._pace = num_rows, pace
@@ -63,7 +57,6 @@ class WaitEstimate:
     """What is ahead of a request that would come now, as it is when this is made."""
 
     def __init__(self, state: SchedulerState, request: Request) -> None:
-        """Goes through all that is ahead of a request as urgent as this; changes nothing."""
         waiting = state.waiting.requests
         ahead = waiting[: bisect_left(waiting, request.order, key=attrgetter("order"))]
         num_running, slots = len(state.running), state.running
@@ -118,14 +111,7 @@ def count_prompt_tokens(state: SchedulerState) -> Int32Array:
 
 
 def _count_slots(state: SchedulerState, num_running: int, num_tokens: float, number: int) -> int:
-    """Returns how many requests run at once, one more than `number` at most.
-
-    Args:
-        state: The state.
-        num_running: How many run.
-        num_tokens: Of all of them and of those ahead, when they are as long as they get.
-        number: How many these are.
-    """
+    """Returns how many requests run at once, one more than `number` at most."""
     # As many as fit the KV memory.
     num_fit = int(state.config.kv_capacity_tokens * number / num_tokens) if number else 1
     return min(state.config.max_num_seqs, number + 1, max(num_fit, num_running, 1))
@@ -146,14 +132,10 @@ class Turns:
         self._next = 0.0
 
     def take(self, now: float, soonest: float, seconds: float) -> float:
-        """Returns in how many seconds to come again.
+        """Returns in how many seconds to come again, `soonest` at the least.
 
-        Turns go as far ahead as clients bear to wait; then they begin anew.
-
-        Args:
-            now: The time, in seconds.
-            soonest: When there is probably room, in seconds from now.
-            seconds: By how much the request lengthens the queue.
+        The request lengthens the queue by some seconds, and the next one's turn is after it. Turns
+        go as far ahead as clients bear to wait; then they begin anew.
         """
         turn = max(self._next, now + soonest)
         if turn > now + LONGEST_SECONDS:

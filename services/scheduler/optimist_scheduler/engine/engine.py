@@ -8,7 +8,6 @@ from time import monotonic, perf_counter
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_scheduler.core.base.values import Ended, FinishReason
-from optimist_scheduler.core.requests.following import find_slack
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.gateways.delivery import Delivery
@@ -16,15 +15,13 @@ from optimist_scheduler.journal import Journal
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
 from optimist_scheduler.proposers.proposers import Proposers
+from optimist_scheduler.proposers.waits import PASS_MEMORY, find_slack
 from optimist_scheduler.settings import SchedulerSettings
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.dispatcher import Worker
 from optimist_scheduler.workers.link import CheckWorker, WorkerLink
 
 logger = logging.getLogger(__name__)
-
-PASS_MEMORY = 1 / 8
-"""Weight of a pass among those by which the next one is estimated."""
 
 
 class Engine(Worker):
@@ -40,24 +37,13 @@ class Engine(Worker):
         answer_pauses: Callable[[], None],
         journal: Journal,
     ) -> None:
-        """Sets up an engine that is not connected.
-
-        Args:
-            settings: What is asked of the worker.
-            peer: Where it is.
-            delivery: Where outputs go.
-            proposers: Who may be waited for.
-            watch: Who times and traces the requests.
-            answer_pauses: Called when what ran may have come to rest.
-            journal: Where what happens to the worker's requests is recorded.
-        """
         super().__init__(peer, journal)
         self._watch, self._delivery, self._proposers = watch, delivery, proposers
         self._answer_pauses = answer_pauses
         self._news = asyncio.Event()
         self._link = WorkerLink(settings, peer, self._take_news)
         self._metrics = metrics.StatsMetrics(peer.target)
-        self._pass_seconds = self._waited_seconds = 0.0
+        self._pass_seconds = 0.0
         self._waits_since = 0.0
         """When the last result came, or the plan was sent that is waited for."""
 
@@ -70,8 +56,7 @@ class Engine(Worker):
     async def reach(self, check: CheckWorker) -> WorkerDescription:
         """Waits for the worker; returns what it holds.
 
-        Args:
-            check: Raises ValueError for a worker that cannot be used; it is tried again.
+        `check` raises ValueError for a worker that cannot be used; it is tried again.
         """
         return await self._link.connect(check)
 
@@ -81,10 +66,6 @@ class Engine(Worker):
         if self.description is None or self.description.config != config:
             values = config.model_dump()
             logger.info("engine: %s", " ".join(f"{name}={values[name]}" for name in values))
-            for cut in config.find_cuts():
-                logger.warning("%s", cut)
-        if description.is_synthetic:
-            logger.warning("the worker accepts drafts by chance: what it says is meaningless")
         ended = super().begin(description)
         self._metrics.show_connection(is_connected=True)
         return ended
@@ -124,7 +105,8 @@ class Engine(Worker):
 
     async def close(self) -> None:
         """Ends the connection, and the worker's part of the journal."""
-        self.end_journal()
+        if self.has_scheduler:
+            self.end_journal()
         self._metrics.remove()
         await self._link.close()
 
@@ -135,21 +117,13 @@ class Engine(Worker):
             slack_seconds = find_slack(self._pass_seconds, monotonic() - self._waits_since)
         find_unaligned = scheduler.find_unaligned
         if self._proposers.is_worth_a_wait(
-            find_unaligned,
-            scheduler.num_running,
-            self._pass_seconds,
-            slack_seconds,
+            find_unaligned, scheduler.num_running, self._pass_seconds, slack_seconds
         ):
             # The proposers have to see the last tokens to answer them.
             self._delivery.flush()
-            started = monotonic()
-            if await self._proposers.wait_for_windows(
+            await self._proposers.wait_for_windows(
                 find_unaligned, slack_seconds, self._is_worker_idle
-            ):
-                self._waited_seconds += monotonic() - started
-                is_idle = self._is_worker_idle()
-                self._proposers.waits.num_idle += is_idle
-                metrics.PROPOSER_IDLE_WAITS.inc(is_idle)
+            )
 
     def _is_worker_idle(self) -> bool:
         return self.scheduler.num_plans_in_flight <= self._link.num_results
@@ -191,10 +165,9 @@ class Engine(Worker):
 
     def _settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> None:
         self._pass_seconds += (result.step_ns / 1e9 - self._pass_seconds) * PASS_MEMORY
-        figures = self._metrics
-        figures.answer_seconds = self._proposers.waits.answer_seconds
-        figures.wait_seconds += (self._waited_seconds - figures.wait_seconds) * PASS_MEMORY
-        self._waited_seconds = 0.0
+        waits, figures = self._proposers.waits, self._metrics
+        waits.note_pass()
+        figures.answer_seconds, figures.wait_seconds = waits.answer_seconds, waits.seconds_per_pass
         self._waits_since = monotonic()
         outputs = self.settle(result, message)
         self._delivery.hold(outputs)

@@ -14,8 +14,8 @@ from optimist_common.scheduler_service.servicer import UnreachedError
 from optimist_common.scheduler_service.stream import GatewayStream
 from optimist_scheduler.core.base.values import FinishReason
 from optimist_scheduler.core.requests.request import Request
+from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.results.deliver import make_end
-from optimist_scheduler.core.results.nodes import ResultError
 from optimist_scheduler.engine.engine import Engine
 from optimist_scheduler.gateways.commands import Commands
 from optimist_scheduler.gateways.delivery import Delivery
@@ -44,7 +44,6 @@ class Fleet:
     """
 
     def __init__(self, settings: SchedulerSettings, tracer: Tracer = OFF) -> None:
-        """Sets up workers that are not connected; raises SetupError if it cannot log."""
         self._settings = settings
         self._watch = RequestWatch(tracer)
         self._journal = Journal(settings.replay_log, settings.replay_log_mib)
@@ -92,7 +91,6 @@ class Fleet:
             eos_token_ids=to_bytes(first.eos_token_ids),
             num_running=dispatcher.num_running,
             num_waiting=dispatcher.num_waiting,
-            is_synthetic=first.is_synthetic,
             num_workers=dispatcher.num_workers,
             policy=scheduler_pb2.SchedulingPolicy.Value(
                 f"SCHEDULING_POLICY_{first.config.policy.upper()}"

@@ -15,8 +15,8 @@ from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.gateways.delivery import Delivery
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.observing.request_watch import RequestWatch
-from optimist_scheduler.proposers.links import WindowWaits
 from optimist_scheduler.proposers.proposers import Proposers
+from optimist_scheduler.proposers.waits import WindowWaits
 from optimist_scheduler.workers.dispatcher import Dispatcher
 from optimist_scheduler.workers.translate import new_request
 
@@ -41,20 +41,8 @@ class Commands:
     """
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        delivery: Delivery,
-        proposers: Proposers,
-        watch: RequestWatch,
+        self, dispatcher: Dispatcher, delivery: Delivery, proposers: Proposers, watch: RequestWatch
     ) -> None:
-        """Takes what a scheduler is made of.
-
-        Args:
-            dispatcher: What the commands change.
-            delivery: Where ends and replies go.
-            proposers: Who follow the requests.
-            watch: Who times and traces the requests.
-        """
         self._dispatcher, self._delivery = dispatcher, delivery
         self._proposers, self._watch = proposers, watch
         self._pauses = Pauses(dispatcher, self._answer_pause)
@@ -193,14 +181,7 @@ class Commands:
 def stats_message(
     schedulers: Iterable[Scheduler], waits: WindowWaits, num_workers: int, num_moved: int
 ) -> scheduler_pb2.Stats:
-    """Writes the figures; changes nothing.
-
-    Args:
-        schedulers: Of all workers.
-        waits: Of all steps for proposers.
-        num_workers: Workers that are connected.
-        num_moved: Requests that went on at another worker, or at one that came back.
-    """
+    """Writes the figures; changes nothing."""
     drafts = metrics.DRAFTS.totals()
     totals: Counter[str] = Counter()
     is_paused = False

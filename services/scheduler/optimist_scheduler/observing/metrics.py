@@ -139,7 +139,6 @@ class StatsMetrics:
     """Brings one worker's figures to Prometheus; totals by what was added since the last time."""
 
     def __init__(self, worker: str) -> None:
-        """Takes what the worker is called."""
         self._worker = worker
         self._connected = CONNECTED.labels(worker)
         self._connected.set(0)

@@ -1,11 +1,10 @@
-"""The streams to proposers, what each request was sent, whom to ask, and waits for answers."""
+"""The streams to proposers, what each request was sent, and whom to ask."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from time import monotonic, perf_counter
-from typing import NamedTuple
+from time import monotonic
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -15,9 +14,6 @@ from optimist_common.columns import to_bytes
 from optimist_common.network.channel import Tls, open_channel
 from optimist_common.network.endpoints import Change, Endpoints, Peer
 from optimist_common.network.mailbox import Mailbox
-from optimist_scheduler.core.requests.following import WaitBudget, WaitValue
-from optimist_scheduler.core.requests.silence import SILENT_SECONDS, Silence
-from optimist_scheduler.observing import metrics
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +21,35 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 MAX_UNANSWERED_BATCHES = 16
 LONGEST_BACKOFF_STEPS = 64
-
-ANSWER_MEMORY = 1 / 8
-"""Weight of an answer among those by which the next one's time is estimated."""
+SILENT_SECONDS = 2.0
+"""A proposer that has answered nothing for so long, though it was to, is passed over."""
 
 OnResponse = Callable[[list[str], proposer_pb2.ProposeResponse, float], None]
+
+
+class Silence:
+    """Begins when an answer is due for too long, and ends when none is due any more."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._has_begun = False
+
+    def note_sent(self, now: float) -> None:
+        """Notes that a batch was sent at a time, in seconds."""
+        if self._since is None:
+            self._since = now
+
+    def note_answer(self, now: float, num_unanswered: int) -> None:
+        """Notes that a batch was answered, and how many are not yet."""
+        self._since = now if num_unanswered else None
+        if not num_unanswered:
+            self._has_begun = False
+
+    def find(self, now: float) -> bool:
+        """Returns whether the proposer is silent."""
+        if self._since is not None and now - self._since > SILENT_SECONDS:
+            self._has_begun = True
+        return self._has_begun
 
 
 class ProposerLink:
@@ -44,14 +64,10 @@ class ProposerLink:
     ) -> None:
         """Sets up a link that is not connected until `run` is.
 
-        Args:
-            peer: The proposer.
-            on_response: Takes the request ids of an answered batch, the answer and after how
-                many seconds it came; raises ValueError for one that is not understood.
-            on_change: Called with this link when the stream was opened or broke, when the
-                proposer says that it takes requests, or takes none any more, and when it falls
-                silent or answers again.
-            tls: How it is protected; None for plaintext.
+        `on_response` takes the request ids of an answered batch, the answer, and after how many
+        seconds it came; it raises ValueError for one that is not understood. `on_change` is called
+        when the stream was opened or broke, and when the proposer stops or begins again to take
+        requests or to answer.
         """
         self.peer, self._tls = peer, tls
         self._on_response, self._on_change = on_response, on_change
@@ -244,9 +260,7 @@ class Followed:
         if self.num_sent_tokens < len(self.token_ids):
             tokens = to_bytes(self.token_ids[self.num_sent_tokens :])
             batch.observations.add(
-                request_id=self.opening.request_id,
-                position=self.num_sent_tokens,
-                token_ids=tokens,
+                request_id=self.opening.request_id, position=self.num_sent_tokens, token_ids=tokens
             )
             num_bytes += len(tokens)
         if self.link is not link:
@@ -291,11 +305,7 @@ class ProposerLinks:
     ) -> None:
         """Sets up links that are not connected until `run` is.
 
-        Args:
-            addresses: Names and ports of the proposers; each address of a name is one.
-            tls: How streams are protected; None for plaintext.
-            take_response: Takes the answer to a batch of some requests.
-            note_change: Called when a proposer came, went, or answered anything.
+        Each address of a name is a proposer.
         """
         self._tls, self._take_response, self._note_change = tls, take_response, note_change
         self._endpoints = Endpoints(addresses)
@@ -373,103 +383,3 @@ class ProposerLinks:
                 await asyncio.sleep(LONGEST_PAUSE_SECONDS)
         logger.info("the proposer at %s is gone", link.peer.target)
         self._links.remove(link)
-
-
-class Wait(NamedTuple):
-    """A wait for windows."""
-
-    timeout: float
-    """The longest that it may be, in seconds."""
-    costs_nothing: bool
-    """Whether it is to end before the worker has nothing to run."""
-
-
-class WindowWaits:
-    """Waits that end in time, and what they have cost."""
-
-    def __init__(self, longest: float, *, pays_always: bool) -> None:
-        """Takes the longest wait, in seconds, and whether any wait for a window pays."""
-        self._longest, self._pays_always = longest, pays_always
-        self._value, self._budget = WaitValue(longest), WaitBudget(longest)
-        self._answered = asyncio.Event()
-        self.num_waits = 0
-        """Steps that were held up."""
-        self.num_late = 0
-        """How many of them ended without the answer."""
-        self.num_idle = 0
-        """How many of them ended with nothing left for the worker to run."""
-        self.seconds = 0.0
-        """Time of all together."""
-        self.answer_seconds = 0.0
-        """How long proposers take to answer."""
-
-    def is_worth_one(
-        self, num_lacking: float, num_running: int, pass_seconds: float, slack_seconds: float
-    ) -> bool:
-        """Returns whether to wait; see `WaitValue.pays`."""
-        if not self._longest:
-            return False
-        if self._pays_always:
-            return num_lacking > 0
-        return self._value.pays(num_lacking, num_running, pass_seconds, slack_seconds)
-
-    def note_answer(self) -> None:
-        """Lets those that wait look again at what they wait for."""
-        self._answered.set()
-
-    def note_seconds(self, seconds: float) -> None:
-        """Takes how long an answer took."""
-        self.answer_seconds += (seconds - self.answer_seconds) * ANSWER_MEMORY
-
-    async def wait(
-        self,
-        find_awaited: Callable[[], list[ProposerLink]],
-        slack_seconds: float,
-        is_idle: Callable[[], bool],
-    ) -> list[ProposerLink]:
-        """Waits until no answer is due any more; returns whose are when the time is over.
-
-        Args:
-            find_awaited: Returns where answers are due.
-            slack_seconds: For how long the worker probably still has something to run.
-            is_idle: Returns whether it has nothing to run.
-        """
-        wait, started, awaited = self.begin(slack_seconds), perf_counter(), find_awaited()
-        is_over = False
-        try:
-            async with asyncio.timeout(wait.timeout):
-                while awaited and not (wait.costs_nothing and is_idle()):
-                    self._answered.clear()
-                    await self._answered.wait()
-                    awaited = find_awaited()
-        except TimeoutError:
-            is_over = True
-        finally:
-            seconds = perf_counter() - started
-            self.note(wait, seconds, is_over=is_over, is_in_vain=bool(awaited))
-        return awaited if is_over else []
-
-    def begin(self, slack_seconds: float) -> Wait:
-        """Returns how long to wait; a wait that is over before the worker is idle costs nothing."""
-        if slack_seconds > self._value.expected:
-            return Wait(slack_seconds, costs_nothing=True)
-        return Wait(self._budget.timeout, costs_nothing=False)
-
-    def note(self, wait: Wait, seconds: float, *, is_over: bool, is_in_vain: bool) -> None:
-        """Takes a wait that has ended.
-
-        Args:
-            wait: The wait.
-            seconds: How long it was.
-            is_over: Whether the timer ended it.
-            is_in_vain: Whether answers were still due.
-        """
-        if is_in_vain:
-            metrics.PROPOSER_LATE_WAITS.inc()
-            self.num_late += 1
-        if is_over and not wait.costs_nothing:
-            self._budget.observe(seconds, wait.timeout)
-        metrics.PROPOSER_WAIT_SECONDS.observe(seconds)
-        self.num_waits += 1
-        self.seconds += seconds
-        self._value.observe(seconds)

@@ -11,7 +11,8 @@ from optimist.scheduler.v1 import scheduler_pb2
 from optimist_common.columns import INT32_BYTES, from_bytes
 from optimist_scheduler.core.requests.request import NewRequest
 from optimist_scheduler.observing import metrics
-from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks, WindowWaits
+from optimist_scheduler.proposers.links import Followed, ProposerLink, ProposerLinks
+from optimist_scheduler.proposers.waits import WindowWaits
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)
@@ -45,15 +46,6 @@ class Proposers:
     def __init__(
         self, settings: SchedulerSettings, on_windows: OnWindows, find_unaligned: FindUnaligned
     ) -> None:
-        """Sets up links that are not connected until `run` is.
-
-        Args:
-            settings: Where the proposers are, and how long they are waited for; without any,
-                or without speculation, requests are not followed.
-            on_windows: Takes the new windows of an answer; returns whether each is of use, or why
-                it never is.
-            find_unaligned: Returns the requests that would have to go on without drafts.
-        """
         addresses = settings.proposers if settings.num_speculative_tokens else []
         self._links = ProposerLinks(
             addresses, settings.tls(), self._take_response, self._note_change
@@ -145,40 +137,22 @@ class Proposers:
         pass_seconds: float,
         slack_seconds: float,
     ) -> bool:
-        """Returns whether requests lack windows that answers could bring in time.
-
-        Args:
-            find_unaligned: Returns those of the requests that matter which have no window.
-            num_running: Requests that the worker could go on with.
-            pass_seconds: How long a pass takes.
-            slack_seconds: For how long the worker still has something to run.
-        """
+        """Returns whether requests lack windows that answers could bring in time."""
         if not self._followed or all(link.is_late or not link.is_open for link in self._links):
             return False
         unaligned = find_unaligned().items()
         num_lacking = sum(loss for request_id, loss in unaligned if request_id in self._followed)
-        return self.waits.is_worth_one(num_lacking, num_running, pass_seconds, slack_seconds)
+        return self.waits.pays(num_lacking, num_running, pass_seconds, slack_seconds)
 
     async def wait_for_windows(
         self, find_unaligned: FindUnaligned, slack_seconds: float, is_idle: Callable[[], bool]
-    ) -> bool:
-        """Waits, for a bounded time, while a request without a window has an unanswered batch.
-
-        Args:
-            find_unaligned: Returns those of the requests that matter which have no window.
-            slack_seconds: For how long the worker probably still has something to run.
-            is_idle: Returns whether it has nothing to run.
-
-        Returns:
-            Whether there was anything to wait for.
-        """
+    ) -> None:
+        """Waits, for a bounded time, while a request without a window has an unanswered batch."""
         find_awaited = partial(self._find_awaited, find_unaligned)
-        if not find_awaited():
-            return False
-        for link in await self.waits.wait(find_awaited, slack_seconds, is_idle):
-            # Not waited for again before it answers anything.
-            link.is_late = True
-        return True
+        if find_awaited():
+            for link in await self.waits.wait(find_awaited, slack_seconds, is_idle):
+                # Not waited for again before it answers anything.
+                link.is_late = True
 
     def _find_awaited(self, find_unaligned: FindUnaligned) -> list[ProposerLink]:
         links: list[ProposerLink] = []

@@ -1,13 +1,12 @@
 """`optimist replay LOG`: feeds a scheduler what its log says, and compares what comes out."""
 
-import json
 import reprlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
+import numpy as np
 from google.protobuf.message import Message
 from pydantic import Field
 
@@ -28,7 +27,7 @@ from optimist_scheduler.workers.translate import new_request, step_result
 
 
 class ReplaySettings(ServiceSettings):
-    """Replays a log of --replay-log: optimist replay LOG [--json].
+    """Replays a log of --replay-log.
 
     The exit code is 0 if every plan and every output comes out again as it is in the log, 1 if one
     does not, 2 if the file is no such log.
@@ -40,27 +39,12 @@ class ReplaySettings(ServiceSettings):
     log: str = Field(description="the log")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The first thing that came out differently."""
-
-    entry: int
-    """Number of the entry, from 1 on."""
-    event: str
-    field: str
-    """Path to the value in the plan, with the row for a column; "outcome" for what is no plan."""
-    expected: str
-    """What the log has; a checksum for what is no plan."""
-    got: str
-
-
 @dataclass(slots=True)
 class Report:
     """What a log holds, and whether it came out again."""
 
     num_runs: int = 0
     """Starts of the scheduler that appended to the log."""
-    num_entries: int = 0
     num_plans: int = 0
     num_outputs: int = 0
     """Results that were settled."""
@@ -68,11 +52,21 @@ class Report:
     """Whether the log ends at its bound, before the scheduler did."""
     is_cut: bool = False
     """Whether the process ended in the middle of the last entry."""
-    difference: Difference | None = None
+    difference: str = ""
+    """The first thing that came out differently; empty if nothing did."""
 
-
-Found = tuple[str, str, str]
-"""Path, what was expected, what was got."""
+    def describe(self) -> str:
+        """Returns what a person reads: a line, and one more for each thing worth knowing."""
+        runs = "" if self.num_runs == 1 else f", {self.num_runs} runs of the scheduler"
+        counts = f"plans {self.num_plans}, outputs {self.num_outputs}"
+        lines = [f"{counts}, identical{runs}"]
+        if self.difference:
+            lines = [f"{self.difference}   (after {counts}{runs})"]
+        if self.is_cut:
+            lines.append("the last entry is cut off: the process ended there")
+        if self.is_full:
+            lines.append("the log reached its bound and ends before the scheduler did")
+        return "\n".join(lines)
 
 
 class LogError(ValueError):
@@ -81,9 +75,7 @@ class LogError(ValueError):
 
 def main(arguments: list[str]) -> int:
     """Replays a log; returns the exit code."""
-    as_json = "--json" in arguments
-    words = [word for word in arguments if word != "--json"]
-    settings = load_settings(ReplaySettings, words)
+    settings = load_settings(ReplaySettings, arguments)
     try:
         with Path(settings.log).open("rb") as file:
             report = replay(file)
@@ -91,7 +83,7 @@ def main(arguments: list[str]) -> int:
         raise SetupError(f"cannot read {settings.log}: {error.strerror}") from None
     except LogError as error:
         raise SetupError(f"{settings.log} is no replay log: {error}") from None
-    print(json.dumps(asdict(report)) if as_json else describe(report))  # noqa: T201
+    print(report.describe())  # noqa: T201
     return 1 if report.difference else 0
 
 
@@ -111,8 +103,8 @@ def replay(file: BinaryIO) -> Report:
                 raise ValueError("the log does not begin with the start of a scheduler")
             elif entry.HasField("full"):
                 report.is_full = True
-            elif difference := run.replay(entry, number, report):
-                report.difference = difference
+            elif difference := run.replay(entry, report):
+                report.difference = f"entry {number}, {difference}"
                 break
     except (LookupError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -133,9 +125,7 @@ class _Run:
         self._workers: dict[str, Worker] = {}
         self._evacuated: dict[str, Request] = {}
 
-    def replay(
-        self, entry: journal_pb2.JournalEntry, number: int, report: Report
-    ) -> Difference | None:
+    def replay(self, entry: journal_pb2.JournalEntry, report: Report) -> str:
         """Does what an entry says and counts it; returns what came out differently."""
         event = entry.WhichOneof("event")
         if event is None:
@@ -145,18 +135,19 @@ class _Run:
             value = _CALLS[event](self, entry)
         except Exception as error:  # Whatever it is: the log has it too, or it is the difference.
             value = error
-        report.num_entries += 1
         report.num_plans += isinstance(value, worker_pb2.ExecuteRequest)
         report.num_outputs += event == "result"
-        if entry.HasField("plan") and isinstance(value, worker_pb2.ExecuteRequest):
+        if entry.HasField("plan"):
+            if not isinstance(value, worker_pb2.ExecuteRequest):
+                return f"{event}, plan: expected a plan, got {reprlib.repr(value)}"
             found = _find_difference(entry.plan, value)
-        elif entry.HasField("plan"):
-            found = "plan", "a plan", reprlib.repr(value)
-        elif checksum(value) != entry.outcome:
-            found = "outcome", f"checksum {entry.outcome:08x}", reprlib.repr(value)
-        else:
-            found = None
-        return None if found is None else Difference(number, event, *found)
+            return found and f"{event}, {found}"
+        if checksum(value) != entry.outcome:
+            return (
+                f"{event}, outcome: expected checksum {entry.outcome:08x}, "
+                f"got {reprlib.repr(value)}"
+            )
+        return ""
 
     def add(self, entry: journal_pb2.JournalEntry) -> None:
         """Adds a request."""
@@ -215,55 +206,16 @@ _CALLS: dict[str, Callable[[_Run, journal_pb2.JournalEntry], object]] = {
 }
 
 
-def _find_difference(expected: Message, got: Message, path: str = "plan") -> Found | None:
-    """Returns the first field that differs, by its path; None if all are equal.
-
-    Of a column, that is the first row.
-    """
-    if expected == got:
-        return None
+def _find_difference(expected: Message, got: Message) -> str:
+    """Returns the first field of plans that differs, of a column with the first row."""
     for field in expected.DESCRIPTOR.fields:
         left, right = getattr(expected, field.name), getattr(got, field.name)
         if left == right:
             continue
-        name = f"{path}.{field.name}"
-        if isinstance(left, bytes):
-            return _find_row(left, right, name)
-        if field.message_type is None:
-            return name, str(left), str(right)
-        if isinstance(left, Message):
-            return _find_difference(left, right, name)
-        for row, (one, other) in enumerate(zip(left, right, strict=False)):
-            if found := _find_difference(one, other, f"{name}[{row}]"):
-                return found
-        return name, f"{len(left)} of them", str(len(right))
-    return path, str(expected), str(got)
-
-
-def _find_row(left: bytes, right: bytes, name: str) -> Found:
-    """Returns the first row of two columns that differs."""
-    try:
-        rows = enumerate(zip_longest(from_bytes(left).tolist(), from_bytes(right).tolist()))
-    except ValueError:
-        return name, str(left), str(right)
-    row, (one, other) = next((row, both) for row, both in rows if both[0] != both[1])
-    return f"{name}[{row}]", str(one), str(other)
-
-
-def describe(report: Report) -> str:
-    """Returns what a person reads: one line, and one more for each thing worth knowing."""
-    plural = "" if report.num_runs == 1 else f", {report.num_runs} runs of the scheduler"
-    counts = f"plans {report.num_plans}, outputs {report.num_outputs}"
-    found = report.difference
-    if found is None:
-        lines = [f"{counts}, identical{plural}"]
-    else:
-        lines = [
-            f"entry {found.entry}, {found.event}, {found.field}: expected {found.expected}, "
-            f"got {found.got}   (after {counts}{plural})"
-        ]
-    if report.is_cut:
-        lines.append("the last entry is cut off: the process ended there")
-    if report.is_full:
-        lines.append("the log reached its bound and ends before the scheduler did")
-    return "\n".join(lines)
+        name = f"plan.{field.name}"
+        if isinstance(left, bytes) and len(left) == len(right):
+            one, other = from_bytes(left), from_bytes(right)
+            row = int(np.argmax(one != other))
+            return f"{name}[{row}]: expected {one[row]}, got {other[row]}"
+        return f"{name}: expected {reprlib.repr(left)}, got {reprlib.repr(right)}"
+    return ""

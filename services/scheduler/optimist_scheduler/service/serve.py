@@ -4,11 +4,7 @@ import asyncio
 import logging
 
 from optimist.scheduler.v1 import scheduler_pb2_grpc
-from optimist_common.network.server import (
-    GrpcServer,
-    until_signal,
-    watch_for_hangs,
-)
+from optimist_common.network.server import GrpcServer, until_signal, watch_for_hangs
 from optimist_common.observing.metrics import serve_metrics
 from optimist_common.process import collecting_seldom
 from optimist_common.scheduler_service.servicer import SchedulerServicer

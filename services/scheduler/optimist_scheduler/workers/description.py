@@ -12,7 +12,7 @@ from optimist_scheduler.core.requests.config import (
     SchedulingOptions,
 )
 from optimist_scheduler.core.width.acceptance import Drafter
-from optimist_scheduler.core.width.keys import KeyCosts
+from optimist_scheduler.core.width.goodput import KeyCosts
 from optimist_scheduler.settings import SchedulerSettings
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,6 @@ class WorkerDescription:
     """Time of the drafter for one row in microseconds, by the depth of its drafts from 1 on."""
     key_costs: KeyCosts
     """What keys in memory add to the time of passes."""
-    is_synthetic: bool
-    """Whether drafts are accepted by chance: the text is meaningless."""
     message: worker_pb2.DescribeResponse
     """What the worker says, of which the rest is read."""
 
@@ -54,7 +52,6 @@ def find_mismatch(worker: WorkerDescription, other: WorkerDescription) -> str | 
         ("model", _last_part(worker.model), _last_part(other.model)),
         ("vocab_size", worker.config.vocab_size, other.config.vocab_size),
         ("eos_token_ids", worker.eos_token_ids, other.eos_token_ids),
-        ("is_synthetic", worker.is_synthetic, other.is_synthetic),
     ):
         if mine != others:
             return f"its {name} is {mine}, not {others} as that"
@@ -92,7 +89,6 @@ def describe_worker(
         _costs(message),
         _drafter_us(message),
         _key_costs(message),
-        message.is_synthetic,
         message,
     )
 
@@ -103,11 +99,6 @@ def _num_stages(message: worker_pb2.DescribeResponse, settings: SchedulerSetting
     num_stages = max(message.num_pipeline_stages, 1)
     if num_stages > MAX_PIPELINE_STAGES:
         raise ValueError(f"it says num_pipeline_stages is {num_stages}")
-    if num_stages > 1 and settings.multi_step_count > 1:
-        raise ValueError(
-            f"it has {num_stages} pipeline stages, with which --multi-step-count must be 1, "
-            f"not {settings.multi_step_count}"
-        )
     return num_stages
 
 

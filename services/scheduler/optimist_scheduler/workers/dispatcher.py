@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from optimist.proposer.v1 import proposer_pb2
-from optimist.scheduler.v1 import journal_pb2, scheduler_pb2
+from optimist.scheduler.v1 import scheduler_pb2
 from optimist.worker.v1 import worker_pb2
 from optimist_common.network.endpoints import Peer
 from optimist_common.scheduler_service.fields import PAUSE_MODES
@@ -14,6 +15,7 @@ from optimist_scheduler.core.base.values import (
     Finished,
     FinishReason,
     RejectionError,
+    SchedulerStats,
     StepOutputs,
 )
 from optimist_scheduler.core.placement import Candidate, Placement, hash_beginning
@@ -22,7 +24,7 @@ from optimist_scheduler.core.requests.request import NewRequest, Request
 from optimist_scheduler.core.scheduler import Scheduler
 from optimist_scheduler.core.wait import OverloadedError, Turns
 from optimist_scheduler.core.windows.window import Window, WindowError
-from optimist_scheduler.journal import OFF, Journal
+from optimist_scheduler.journal import OFF, Journal, recorded
 from optimist_scheduler.observing import metrics
 from optimist_scheduler.workers.description import WorkerDescription
 from optimist_scheduler.workers.translate import plan_message, read_window
@@ -30,21 +32,11 @@ from optimist_scheduler.workers.translate import plan_message, read_window
 _MODES = {mode: message for message, mode in PAUSE_MODES.items()}
 UNREACHED = "no worker has been reached yet"
 
-_PREPARED = journal_pb2.JournalPrepared()
-_SCHEDULED = journal_pb2.JournalScheduled()
-_CLOSED = journal_pb2.JournalClosed()
-
 
 class Worker:
     """A worker that was not reached yet; it has a scheduler from when it is."""
 
     def __init__(self, peer: Peer, journal: Journal = OFF) -> None:
-        """Sets up a worker without requests.
-
-        Args:
-            peer: Where it is.
-            journal: Where what happens to its requests is recorded.
-        """
         self.peer = peer
         self._journal = journal
         self._scheduler: Scheduler | None = None
@@ -68,16 +60,10 @@ class Worker:
     def wake(self) -> None:
         """Looks for something new to do."""
 
+    @recorded(lambda self, description: self.entry(reached=description.message))
     def begin(self, description: WorkerDescription) -> list[Ended]:
         """Begins anew with a worker that was reached; returns the ends of what does not fit it."""
         self.description, self.is_connected = description, True
-        return self._journal.record(
-            lambda: self._begin(description),
-            worker=self.peer.target,
-            reached=description.message,
-        )
-
-    def _begin(self, description: WorkerDescription) -> list[Ended]:
         costs = description.costs, description.drafter_us, description.key_costs
         arguments = description.config, *costs
         if self._scheduler is not None:
@@ -85,48 +71,40 @@ class Worker:
         self._scheduler = Scheduler(*arguments)
         return []
 
+    def entry(self, **event: Any) -> dict[str, Any]:
+        """Returns the fields of an entry of the journal on this worker."""
+        return {"worker": self.peer.target, **event}
+
+    @recorded(lambda self: self.entry(lost={}))
     def evacuate(self) -> list[Request]:
         """Gives all requests away: the worker is lost."""
-        lost = journal_pb2.JournalLost()
-        return self._journal.record(self.scheduler.evacuate, worker=self.peer.target, lost=lost)
+        return self.scheduler.evacuate()
 
+    @recorded(lambda self, reason: self.entry(lost={"reason": reason}))
     def fail(self, reason: str) -> list[Ended]:
         """Ends all requests: what the scheduler knows of them may be wrong."""
-        lost = journal_pb2.JournalLost(reason=reason)
-        return self._journal.record(
-            lambda: self.scheduler.fail(reason), worker=self.peer.target, lost=lost
-        )
+        return self.scheduler.fail(reason)
 
+    @recorded(lambda self: self.entry(prepared={}))
     def prepare(self) -> None:
         """Computes the next plan ahead."""
-        self._journal.record(self.scheduler.prepare, worker=self.peer.target, prepared=_PREPARED)
+        self.scheduler.prepare()
 
+    @recorded(lambda self, now: self.entry(now=now, scheduled={}))
     def schedule(self, now: float) -> worker_pb2.ExecuteRequest | None:
         """Returns the next plan; None if nothing can run, or had better wait."""
-        return self._journal.record(
-            lambda: self._schedule(now), worker=self.peer.target, now=now, scheduled=_SCHEDULED
-        )
-
-    def _schedule(self, now: float) -> worker_pb2.ExecuteRequest | None:
         plan = self.scheduler.schedule(now)
         return None if plan is None else plan_message(plan)
 
+    @recorded(lambda self, result, message: self.entry(result=message))
     def settle(self, result: StepResult, message: worker_pb2.ExecuteResponse) -> StepOutputs:
-        """Takes the next result; raises ResultError if it cannot be read as that.
+        """Takes the next result; raises ResultError if it cannot be read as that."""
+        return self.scheduler.settle(result)
 
-        Args:
-            result: What `message` says.
-            message: As the worker sent it.
-        """
-        return self._journal.record(
-            lambda: self.scheduler.settle(result), worker=self.peer.target, result=message
-        )
-
-    def end_journal(self) -> None:
+    @recorded(lambda self: self.entry(closed={}))
+    def end_journal(self) -> SchedulerStats:
         """Records the totals: nothing more of this worker comes."""
-        if self._scheduler is not None:
-            stats = self._scheduler.stats
-            self._journal.record(lambda: stats, worker=self.peer.target, closed=_CLOSED)
+        return self.scheduler.stats
 
 
 class Dispatcher:
@@ -137,12 +115,11 @@ class Dispatcher:
     """
 
     def __init__(self, journal: Journal = OFF) -> None:
-        """Begins without workers, and records in `journal` what happens to requests."""
         self._journal = journal
         self._members: list[Worker] = []
-        self._placement: Placement[Peer] = Placement()
-        self._num_arrived = 0
+        self._placement = Placement()
         self._turns = Turns()
+        self._num_arrived = 0
         self._mode: PauseMode | None = None
         """Of the pause in force."""
         self.num_moved = 0
@@ -196,39 +173,29 @@ class Dispatcher:
             # The pause ended while it took no part.
             member.scheduler.resume()
 
+    @recorded(lambda self, member: member.entry(left={}))
     def leave(self, member: Worker) -> None:
         """Lets a worker take part no longer, which has no requests."""
-        self._journal.record(
-            lambda: self._leave(member), worker=member.peer.target, left=journal_pb2.JournalLeft()
-        )
-
-    def _leave(self, member: Worker) -> None:
         self._members.remove(member)
-        self._placement.forget(member.peer)
+        self._placement.forget(member.peer.target)
 
+    @recorded(
+        lambda self, new, now, message=None: {
+            "added": message,
+            "now": now,
+            "owner": new.owner,
+            "is_followed": new.is_followed,
+        }
+    )
     def add(self, new: NewRequest, now: float, message: scheduler_pb2.Add | None = None) -> None:
-        """Lets a request wait for its turn, at one of the workers.
-
-        Args:
-            new: The request.
-            now: The time, in seconds.
-            message: As the gateway sent it, for the journal.
+        """Lets a request wait for its turn at one of the workers; `message` is for the journal.
 
         Raises:
             RejectionError: It can never run, its id is taken, or too many wait.
         """
-        self._journal.record(
-            lambda: self._add(new, now),
-            added=message,
-            now=now,
-            owner=new.owner,
-            is_followed=new.is_followed,
-        )
-
-    def _add(self, new: NewRequest, now: float) -> None:
         if not self._members:
             raise RejectionError(FinishReason.OVERLOADED, UNREACHED)
-        if self._find(new.request_id) is not None:
+        if self.has(new.request_id):
             raise RejectionError(FinishReason.REFUSED, "request_id: is in use by another request")
         among, refused = list(self._members), list[OverloadedError]()
         while among:
@@ -242,7 +209,11 @@ class Dispatcher:
                 self._num_arrived += 1
                 member.wake()
                 return
-        raise self._turn_away(refused, now)
+        # When to come again goes by the first worker that has room.
+        first = min(refused, key=lambda error: error.soonest)
+        seconds = self._turns.take(now, first.soonest, first.turn_seconds / len(refused))
+        reason = f"{first}; try again in {math.ceil(seconds)} seconds"
+        raise RejectionError(FinishReason.OVERLOADED, reason, seconds)
 
     def _choose_for(self, new: NewRequest, among: Sequence[Worker]) -> Worker:
         if len(among) == 1:
@@ -256,40 +227,29 @@ class Dispatcher:
             among,
         )
 
-    def _turn_away(self, refused: Sequence[OverloadedError], now: float) -> RejectionError:
-        """Returns the error for a request that no worker has room for, with when to come again."""
-        first = min(refused, key=lambda error: error.soonest)
-        seconds = self._turns.take(now, first.soonest, first.turn_seconds / len(refused))
-        message = f"{first}; try again in {math.ceil(seconds)} seconds"
-        return RejectionError(FinishReason.OVERLOADED, message, seconds)
-
     def has(self, request_id: str) -> bool:
         """Returns whether a request runs or waits at a worker."""
         return self._find(request_id) is not None
 
+    @recorded(lambda self, request_id: {"aborted": request_id})
     def abort(self, request_id: str) -> Finished | None:
         """Ends a request; returns its account, None if it is unknown or has ended."""
         scheduler = self._find(request_id)
-        return self._journal.record(
-            lambda: None if scheduler is None else scheduler.abort(request_id), aborted=request_id
-        )
+        return None if scheduler is None else scheduler.abort(request_id)
 
+    @recorded(
+        lambda self, request_id, priority: {
+            "priority": {"request_id": request_id, "priority": priority}
+        }
+    )
     def set_priority(self, request_id: str, priority: int) -> bool:
         """Changes how urgent a request is; returns False if it is unknown or has ended."""
-        change = journal_pb2.JournalPriority(request_id=request_id, priority=priority)
         scheduler = self._find(request_id)
-        return self._journal.record(
-            lambda: scheduler is not None and scheduler.set_priority(request_id, priority),
-            priority=change,
-        )
+        return scheduler is not None and scheduler.set_priority(request_id, priority)
 
+    @recorded(lambda self, messages: {"windows": {"windows": messages}})
     def take_windows(self, messages: Sequence[proposer_pb2.Window]) -> list[bool | ValueError]:
         """Takes windows of a proposer; returns whether each is of use, or why it never is."""
-        return self._journal.record(
-            lambda: self._take_windows(messages), windows={"windows": messages}
-        )
-
-    def _take_windows(self, messages: Sequence[proposer_pb2.Window]) -> list[bool | ValueError]:
         outcomes: list[bool | ValueError] = [False] * len(messages)
         read: dict[int, tuple[str, Window]] = {}
         for index, message in enumerate(messages):
@@ -317,19 +277,15 @@ class Dispatcher:
             unaligned |= scheduler.find_unaligned()
         return unaligned
 
+    @recorded(lambda self, mode: {"paused": _MODES[mode]})
     def pause(self, mode: PauseMode) -> list[Ended]:
         """Stops planning at all workers; returns the requests that this ended."""
         self._mode = mode
-        return self._journal.record(
-            lambda: [ended for scheduler in self.schedulers for ended in scheduler.pause(mode)],
-            paused=_MODES[mode],
-        )
+        return [ended for scheduler in self.schedulers for ended in scheduler.pause(mode)]
 
+    @recorded(lambda self: {"resumed": {}})
     def resume(self) -> None:
         """Goes on after a pause."""
-        self._journal.record(self._resume, resumed=scheduler_pb2.Resume())
-
-    def _resume(self) -> None:
         self._mode = None
         for scheduler in self.schedulers:
             scheduler.resume()
@@ -343,23 +299,22 @@ class Dispatcher:
         """Takes all requests from workers that are not connected, the most urgent first."""
         requests: list[Request] = []
         for member in members:
-            self._placement.forget(member.peer)
+            self._placement.forget(member.peer.target)
             requests += member.evacuate()
         return sorted(requests, key=lambda request: request.order)
 
     def fail(self, member: Worker, reason: str) -> list[Ended]:
         """Ends all requests of a worker that is not connected; see `Worker.fail`."""
-        self._placement.forget(member.peer)
+        self._placement.forget(member.peer.target)
         return member.fail(reason)
 
-    def adopt(self, requests: Iterable[Request]) -> list[Ended]:
+    @recorded(
+        lambda self, requests: {
+            "adopted": {"request_ids": [request.request_id for request in requests]}
+        }
+    )
+    def adopt(self, requests: Sequence[Request]) -> list[Ended]:
         """Finds each request a worker to go on at; returns the ends of those that fit none."""
-        taken = list(requests)
-        ids = [request.request_id for request in taken]
-        adopted = journal_pb2.JournalAdopted(request_ids=ids)
-        return self._journal.record(lambda: self._adopt(taken), adopted=adopted)
-
-    def _adopt(self, requests: Sequence[Request]) -> list[Ended]:
         ended: list[Ended] = []
         for request in requests:
             member = self._choose(len(request.token_ids), request.wanted_length)
@@ -386,9 +341,9 @@ class Dispatcher:
         beginning: Sequence[bytes] = (),
         among: Sequence[Worker] = (),
     ) -> Worker:
-        candidates = [_candidate(member) for member in among or self._members]
-        peer = self._placement.choose(candidates, num_tokens, wanted_length, beginning)
-        return next(member for member in self._members if member.peer == peer)
+        members = {member.peer.target: member for member in among or self._members}
+        candidates = [_candidate(member) for member in members.values()]
+        return members[self._placement.choose(candidates, num_tokens, wanted_length, beginning)]
 
 
 def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) -> list[Worker]:
@@ -401,11 +356,11 @@ def _find_others(among: Sequence[Worker], member: Worker, wanted_length: int) ->
     ]
 
 
-def _candidate(member: Worker) -> Candidate[Peer]:
+def _candidate(member: Worker) -> Candidate:
     scheduler, config = member.scheduler, member.scheduler.config
     num_waiting = scheduler.num_waiting
     return Candidate(
-        member.peer,
+        member.peer.target,
         member.is_connected,
         scheduler.num_running + num_waiting,
         config.max_num_seqs,

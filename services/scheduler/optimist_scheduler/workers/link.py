@@ -44,10 +44,7 @@ class WorkerLink:
     ) -> None:
         """Sets up a link that is not connected until `connect` is.
 
-        Args:
-            settings: What is asked of the worker.
-            peer: Where it is.
-            on_news: Called when `receive` has something to return or to raise.
+        `on_news` is called when `receive` has something to return or to raise.
 
         Raises:
             SetupError: The files for TLS cannot be used.
@@ -62,8 +59,7 @@ class WorkerLink:
     async def connect(self, check: CheckWorker) -> WorkerDescription:
         """Opens the stream, trying until the worker is reached; returns what it holds.
 
-        Args:
-            check: Raises ValueError for a worker that cannot be used; it is tried again.
+        `check` raises ValueError for a worker that cannot be used; it is tried again.
         """
         pause, logged = FIRST_PAUSE_SECONDS, ""
         while True:
@@ -80,12 +76,7 @@ class WorkerLink:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def send(self, plan: worker_pb2.ExecuteRequest, trace_parents: Mapping[str, str]) -> None:
-        """Sends a plan at the next turn of the event loop; a broken stream shows in `receive`.
-
-        Args:
-            plan: The plan.
-            trace_parents: Of the requests that are traced, by id.
-        """
+        """Sends a plan at the next turn of the event loop; a broken stream shows in `receive`."""
         if trace_parents:
             for admission in plan.admissions:
                 admission.trace_parent = trace_parents.get(admission.request_id, "")

@@ -117,7 +117,6 @@ def plan_message(plan: Plan) -> worker_pb2.ExecuteRequest:
     message.num_draft_tokens = to_bytes(plan.num_draft_tokens)
     message.num_new_blocks = to_bytes(plan.num_new_blocks)
     message.new_blocks = to_bytes(plan.new_blocks)
-    message.num_repeats = plan.num_repeats
     message.least_chance = plan.least_chance
     if plan.max_drafter_tokens is not None:
         message.max_drafter_tokens = plan.max_drafter_tokens
@@ -162,7 +161,6 @@ def step_result(message: worker_pb2.ExecuteResponse) -> StepResult:
         from_bytes(message.accepted_nodes),
         from_bytes(message.draft_positions),
         errors,
-        message.repeat,
         message.num_tokens,
         message.step_ns,
         message.idle_ns,

@@ -52,9 +52,8 @@ _GEMMA_27B_DEPTHS = {46, 62}
 def read_config(file: GgufFile) -> Any:
     """Returns the config of the file's model.
 
-    Raises:
-        SetupError: The architecture is not one of those above, or the file has a key that the
-            config has no place for.
+    Raises SetupError for an architecture that is not one of those above, and for a key that the
+    config has no place for.
     """
     if file.metadata.get("general.type", "model") != "model":
         raise file.refusal(f"it is no model by itself ({file.metadata['general.type']})")

@@ -31,11 +31,8 @@ def convert(file: GgufFile, directory: Path) -> None:
     """Converts a model of an architecture that `read_config` knows and the worker serves.
 
     The weights are unpacked to float32, which holds every GGUF type exactly. The directory appears
-    when it is complete; nothing stays after an error or a signal.
-
-    Raises:
-        SetupError: The weights cannot be read, the model cannot be served, or the directory not
-            written.
+    when it is complete; nothing stays after an error or a signal. Raises SetupError if the weights
+    cannot be read, the model cannot be served, or the directory not written.
     """
     try:
         with new_directory(directory) as partial:

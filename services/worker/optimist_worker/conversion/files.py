@@ -3,13 +3,11 @@
 Nothing here imports torch, so that a file that is not whole is refused at once.
 """
 
-import fcntl
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
@@ -69,11 +67,8 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Reads the header and checks that the file holds every tensor that it lists.
 
-    A file that is split is read with its other parts, which lie beside it.
-
-    Raises:
-        SetupError: There is no such file, it is no GGUF file of this machine's byte order, it is
-            truncated or damaged, or a part of it is missing.
+    A file that is split is read with its other parts, which lie beside it. Raises SetupError if it
+    is no whole GGUF file of this machine's byte order, or a part of it is missing.
     """
     first = _read(path)
     parts, read, count = [path], [first], int(first[1].get("split.count", 1))
@@ -116,11 +111,7 @@ def _read(path: Path) -> tuple[GGUFReader, dict[str, Any]]:
 
 
 def join(file: GgufFile, path: Path) -> None:
-    """Writes all parts of a file as one, which is what transformers reads.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Writes all parts of a file as one, which is what transformers reads."""
     writer = GGUFWriter(path, file.architecture)
     for name, field in file.readers[0].fields.items():
         if name.startswith(("GGUF.", "split.")) or name == "general.architecture":
@@ -141,35 +132,18 @@ def join(file: GgufFile, path: Path) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yields an empty directory beside `path` that is renamed to it at the end.
+    """Yields an empty directory that is renamed to `path` at the end, or removed after an error.
 
-    After an exception it is removed. What a killed process left is removed by the next one, and a
-    lock on the directory keeps two processes apart.
-
-    Raises:
-        SetupError: `path` exists, or another process is making it.
-        OSError: It cannot be written.
+    Raises SetupError if `path` exists, OSError if it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    require_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial.mkdir(exist_ok=True)
-    handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SetupError(f"another process is making {path}; wait for it") from None
-        try:
-            require_new(path)
-            for entry in partial.iterdir():
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            yield partial
-            partial.rename(path)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(handle)
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as beside:
+        partial = Path(beside, path.name)
+        partial.mkdir()
+        yield partial
+        require_new(path)
+        partial.rename(path)
 
 
 def require_new(path: Path) -> None:

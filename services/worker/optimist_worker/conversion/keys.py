@@ -60,10 +60,6 @@ class Keys:
         """Returns a value, which does not count as read."""
         return self._values.get(name, default)
 
-    def names(self) -> list[str]:
-        """Returns the keys that were not read yet."""
-        return list(self._values)
-
     def require_all_read(self) -> None:
         """Raises SetupError that names a key that was not read and matters."""
         for name, value in self._values.items():

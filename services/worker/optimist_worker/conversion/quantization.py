@@ -80,19 +80,10 @@ def write_references(
 def compare(name: str, bits: Bits | None, references: Sequence[Reference]) -> dict[str, float]:
     """Compares a model in bfloat16, as the worker serves it on a CPU, with float32.
 
-    Args:
-        name: Directory or hub name.
-        bits: That its weights are rounded to; None: not.
-        references: At least one.
-
-    Returns:
-        `kl_wide` and `kl_narrow`: mean Kullback-Leibler divergence from float32 of distributions
-        from one pass over a whole text and from passes of one token, in nats; `agreement_wide` and
-        `agreement_narrow`: share of tokens with the same likeliest one; `step_ms`: median time of
-        a pass of one token.
-
-    Raises:
-        SetupError: The model cannot be loaded or rounded.
+    Returns `kl_wide` and `kl_narrow`: mean Kullback-Leibler divergence from float32 of
+    distributions from one pass over a whole text and from passes of one token, in nats;
+    `agreement_wide` and `agreement_narrow`: share of tokens with the same likeliest one; `step_ms`:
+    median time of a pass of one token. Raises SetupError if the model cannot be loaded or rounded.
     """
     model = load_model(name, "bfloat16", "cpu")
     fuse(model, bits)

@@ -21,8 +21,7 @@ _Floats = NDArray[numpy.float64]
 def read_rotary(keys: Keys, head_dim: int, context_length: int) -> dict[str, Any]:
     """Returns the rotary parameters of layers with full attention.
 
-    Raises:
-        SetupError: The file's scaling or factors are not among those that transformers computes.
+    Raises SetupError for scaling or factors that transformers does not compute.
     """
     base = keys.take("rope.freq_base", _DEFAULT_BASE)
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": base}
@@ -67,10 +66,7 @@ def _read_factors(keys: Keys, base: float, width: int) -> dict[str, Any]:
     """Returns parameters of Llama 3.1's scaling that give the factors of the file.
 
     It stretches long wavelengths by one factor, short ones not, and those between by a line in
-    the inverse wavelength.
-
-    Raises:
-        SetupError: There are none.
+    the inverse wavelength. Raises SetupError if there are none.
     """
     stored = keys.file.tensors[FACTORS]
     factors = dequantize(stored.data, stored.tensor_type).astype(numpy.float64).ravel()

@@ -18,10 +18,6 @@ _GPT2 = (rf"'s|'t|'re|'ve|'m|'ll|'d| ?\p{{L}}+| ?\p{{N}}+|{_SIGNS}|\s+(?!\S)",)
 _DIGITS_GPT2 = (r"\p{N}", *_GPT2)
 _LLAMA3 = (rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|{_SPACES}",)
 _QWEN2 = (rf"{_ENDINGS}|{_WORD}|\p{{N}}|{_SIGNS}[\r\n]*|{_SPACES}",)
-_QWEN35 = (
-    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
-    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}",
-)
 
 
 def _cased(ending: str, digits: str) -> str:
@@ -34,12 +30,6 @@ def _cased(ending: str, digits: str) -> str:
 
 
 _GPT4O = (_cased(f"{_ENDINGS}?", r"\p{N}{1,3}"),)
-_TINY_AYA = (r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O)
-_ASCII_SIGNS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
-_DEEPSEEK_WORDS = rf"{_ASCII_SIGNS}[A-Za-z]+|[^\r\n\p{{L}}\p{{P}}\p{{S}}]?[\p{{L}}\p{{M}}]+"
-_DEEPSEEK3_LAST = rf"{_DEEPSEEK_WORDS}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
-_KANA = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-_DEEPSEEK3 = (r"\p{N}{1,3}", _KANA, _DEEPSEEK3_LAST)
 _HAN_HANGUL = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 _DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af"
@@ -70,7 +60,6 @@ class Split:
     """A text begins with the token for it, unless the file says otherwise."""
 
 
-_LINES = r"[^\n]+|[\n]+"
 _SPLITS = {
     Split(_LLAMA3, ignore_merges=True, add_bos=True): (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano"
@@ -80,7 +69,6 @@ _SPLITS = {
     Split(_QWEN2): (
         "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2"
     ),
-    Split(_QWEN35): "qwen35",
     Split(_GPT2): (
         "gpt-2 phi-2 jina-es jina-de gigachat jina-v2-es jina-v2-de a.x-4.0 mellum modern-bert "
         "exaone4 mpt olmo jais trillion granite-docling"
@@ -88,8 +76,6 @@ _SPLITS = {
     Split(_DIGITS_GPT2): "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
     Split((_cased("", r"\p{N}"),), ignore_merges=True, add_bos=True): "tekken",
     Split(_GPT4O): "gpt-4o llama4 kanana2 talkie minimax-m2",
-    Split(_TINY_AYA): "tiny_aya cohere2moe",
-    Split(_DEEPSEEK3): "deepseek-v3 hunyuan-dense joyai-llm hy_v4",
     Split(
         (
             "[\r\n]",
@@ -101,80 +87,13 @@ _SPLITS = {
         )
     ): "deepseek-llm",
     Split(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN_HANGUL, r"\p{N}")): "deepseek-coder",
-    Split(
-        (
-            r"\p{N}{1,3}",
-            _KANA,
-            rf"{_DEEPSEEK_WORDS}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+",
-            r"\p{N}",
-        )
-    ): "spark2_5",
-    Split(
-        (
-            "[\uac00-\ud7a3\u3131-\u318e]+"
-            "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f"
-            "\ufe30-\ufe4f]+"
-            f"|[\u3105-\u312f]+|{_KANA}",
-            _cased(f"{_ENDINGS}?", r"\p{N}"),
-        ),
-        ignore_merges=True,
-    ): "youtu",
-    Split((r"[\p{P}\$\+<=>\^~\|`]+", *_GPT2, "[0-9][0-9][0-9]")): "falcon",
     Split((r"[\p{P}\$\+<=>\^~\|]+", *_GPT2, r"\p{N}+", "[0-9][0-9][0-9]")): "default",
-    Split(
-        (
-            rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_SIGNS}[\r\n]*|\s*[\r\n]+"
-            + "".join(rf"|\s{{{2**exponent}}}(?!\S)" for exponent in range(9, 1, -1))
-            + r"|\s{1,2}(?!\S)|\s",
-        )
-    ): "jais-2",
-    Split(_BLOOM): "poro-chat bloom gpt3-finnish",
     Split((*_BLOOM, r"\p{N}")): "viking",
-    Split(
-        (
-            "<sentinel:[0-9]+>",
-            "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
-            r"([\t\n]|    |  )",
-            r"\p{N}",
-            r"[\p{P}!-/:-@\[-`{-~]",
-            *_GPT2,
-        ),
-        add_bos=True,
-    ): "chameleon",
-    Split((r"\p{N}+", r"(?=(\d{3})+(?!\d))")): "superbpe",
-    Split(
-        (rf"'(?i:[sdmt]|ll|ve|re)|{_WORD}|\p{{N}}|{_SIGNS}[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
-    ): "bailingmoe bailingmoe2 llada-moe",
     Split((rf"{_ENDINGS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)): "seed-coder",
-    Split((rf"{_WORD}|\p{{N}}|{_SIGNS}[\r\n]*|{_SPACES}",)): "ufakzeka",
-    Split(
-        (
-            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
-            "[\u4e00-\u9fff\u3400-\u4dbf\u8c48-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
-            "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
-            "\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+",
-            _DEEPSEEK3_LAST,
-        )
-    ): "afmoe",
-    Split((_LINES, *_QWEN2)): "laguna",
-    Split(
-        (
-            rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
-            rf"|{_SIGNS}[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
-        )
-    ): "exaone-moe",
-    Split(
-        (
-            r"\p{N}{1,3}",
-            rf"{_ENDINGS}|{_WORD}|\p{{N}}+|{_SIGNS}[\r\n]*|{_SPACES}",
-        ),
-        ignore_merges=True,
-    ): "minicpm5",
 }
 SPLITS = {name: split for split, names in _SPLITS.items() for name in names.split()}
 """By the file's name for it.
 
-Not here, and refused: those of encoders (`jina-v1-en`, `jina-v2-code`, `roberta-bpe`,
-`granite-embed-multi-97m`, `whitespace`), and vocabularies that are not byte-level (`gemma4`,
-`granite-embed-multi-311m`, `sarvam-moe`) or have no merges (`kimi-k2`).
+Not here are those of architectures that are not converted, and vocabularies that are not
+byte-level or have no merges.
 """

@@ -48,10 +48,8 @@ def read_tokenizer(file: GgufFile) -> Any:
     """Returns a transformers tokenizer with the file's vocabulary, merges, and chat template.
 
     A byte-level one (`gpt2`) cuts text by the split that the file names, a SentencePiece one
-    (`llama`) merges by scores; both as llama.cpp does.
-
-    Raises:
-        SetupError: The file has another kind of tokenizer, or something of it is not understood.
+    (`llama`) merges by scores; both as llama.cpp does. Raises SetupError if the file has another
+    kind of tokenizer, or something of it is not understood.
     """
     _check_keys(file)
     tokens: list[str] = file.metadata.get(f"{_PREFIX}tokens") or []

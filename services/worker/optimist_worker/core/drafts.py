@@ -6,7 +6,7 @@ them. Whatever follows the parents up to the top takes log2(K) steps of pointer 
 node's parent is the one before it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -113,14 +113,9 @@ def chain_parents(num_rows: int, num_nodes: int, device: torch.device) -> Tensor
 
 
 def node_depths(parents: Tensor) -> Tensor:
-    """Counts the nodes from the top down to each node, itself included.
+    """Counts the nodes from the top down to each node, itself included, int64 `[R, K]`.
 
-    Args:
-        parents: Int64 `[R, K]`.
-
-    Returns:
-        Int64 `[R, K]`, 1 for the children of node -1. A node's token has the position
-        `num_known_tokens - 1 + depth`.
+    The children of node -1 have 1: a node's token has the position `num_known_tokens - 1 + depth`.
     """
     depths = _with_top(torch.ones_like(parents), 0)
     for jump in _jumps(parents):
@@ -129,13 +124,9 @@ def node_depths(parents: Tensor) -> Tensor:
 
 
 def ancestor_bits(parents: Tensor) -> Tensor:
-    """Returns each node's ancestors, itself included, as bits: bit i is node i.
+    """Returns the ancestors of each of at most 64 nodes, itself included, as bits: bit i is node i.
 
-    Args:
-        parents: Int64 `[R, K]`, K at most 64.
-
-    Returns:
-        Int64 `[R, K]`; with 64 nodes the last one's bit is the sign.
+    Int64 `[R, K]`; the last one's bit is the sign.
     """
     nodes = torch.arange(parents.shape[1], device=parents.device)
     bits = _with_top(torch.ones_like(parents) << nodes, 0)
@@ -145,13 +136,9 @@ def ancestor_bits(parents: Tensor) -> Tensor:
 
 
 def ancestor_matrix(parents: Tensor) -> Tensor:
-    """Returns which nodes lie on the way to each node.
+    """Returns which nodes lie on the way to each node, bool `[R, 1 + K, K]`.
 
-    Args:
-        parents: Int64 `[R, K]`.
-
-    Returns:
-        Bool `[R, 1 + K, K]`: in row 1 + i node i and its ancestors; row 0, of node -1, is empty.
+    In row 1 + i are node i and its ancestors; row 0, of node -1, is empty.
     """
     num_nodes = parents.shape[1]
     itself = torch.eye(1 + num_nodes, dtype=torch.bool, device=parents.device)[:, 1:]
@@ -162,15 +149,7 @@ def ancestor_matrix(parents: Tensor) -> Tensor:
 
 
 def holds_from_top(flags: Tensor, parents: Tensor | None) -> Tensor:
-    """Returns for which nodes a flag holds of the node itself and all its ancestors.
-
-    Args:
-        flags: Bool `[R, K]`.
-        parents: Int64 `[R, K]`, or None for chains.
-
-    Returns:
-        Bool `[R, K]`.
-    """
+    """Returns for which nodes a flag holds of the node itself and all its ancestors, `[R, K]`."""
     if parents is None:
         return flags.cumprod(1).bool()
     held = _with_top(flags, True)
@@ -186,15 +165,7 @@ def sibling_ranks(parents: Tensor) -> Tensor:
 
 
 def nodes_by_depth(chosen: Tensor, depths: Tensor) -> Tensor:
-    """Lists the nodes of a path from the top down.
-
-    Args:
-        chosen: The nodes of the path, bool `[R, K]`.
-        depths: Int64 `[R, K]`.
-
-    Returns:
-        Int64 `[R, K]`: the node of depth 1, of depth 2 and so on, after the last one 0.
-    """
+    """Lists the chosen nodes of a path from the top down, int64 `[R, K]`; after the last one 0."""
     num_rows, num_nodes = chosen.shape
     nodes = torch.arange(num_nodes, device=chosen.device).expand(num_rows, -1)
     path = nodes.new_zeros((num_rows, 1 + num_nodes))
@@ -213,49 +184,6 @@ def _jumps(parents: Tensor) -> Iterator[Tensor]:
 def _with_top(values: Tensor, top: int) -> Tensor:
     """Puts node -1's value before those of the nodes, `[R, 1 + K]`."""
     return torch.nn.functional.pad(values, (1, 0), value=top)
-
-
-class TreeWalk:
-    """Where a path has got to. Elements are counted from 0 for node -1, 1 + i for node i."""
-
-    def __init__(self, parents: Sequence[int], token_ids: Sequence[int]) -> None:
-        """Begins at the top.
-
-        Args:
-            parents: Of each node, `[num_nodes]`.
-            token_ids: Of each node; siblings have different ones, `[num_nodes]`.
-        """
-        self._children: dict[tuple[int, int], int] = {}
-        self._first_child = [0] * (1 + len(parents))
-        for element, (parent, token_id) in enumerate(zip(parents, token_ids, strict=True), 1):
-            self._children[1 + parent, token_id] = element
-            self._first_child[1 + parent] = self._first_child[1 + parent] or element
-        self.ahead = [0]
-        """Elements after which tokens are to be chosen now; empty at the end."""
-
-    def look_ahead(self, most: int) -> None:
-        """Adds the first child of the last element, its first child and so on.
-
-        Args:
-            most: Elements to be looked at, at least one.
-        """
-        while len(self.ahead) < most and (child := self._first_child[self.ahead[-1]]):
-            self.ahead.append(child)
-
-    def follow(self, chosen: Sequence[int]) -> bool:
-        """Goes on by the token chosen after each of the elements ahead.
-
-        Returns:
-            Whether all of them lie on the path.
-        """
-        child, passed = 0, 0
-        for passed, (element, token_id) in enumerate(zip(self.ahead, chosen, strict=True), 1):
-            child = self._children.get((element, token_id), 0)
-            if child not in self.ahead[passed : passed + 1]:
-                break
-        is_through = passed == len(self.ahead)
-        self.ahead = [child] if child else []
-        return is_through
 
 
 @dataclass(slots=True)
@@ -280,12 +208,7 @@ class Ragged:
 
 
 def lay_out(lengths: torch.Tensor, size: int) -> Ragged:
-    """Lays rows out one after the other.
-
-    Args:
-        lengths: Elements per row, int64 `[num_rows]`.
-        size: At least their sum; what is left over is padding at the end.
-    """
+    """Lays rows out one after the other; what `size` has beyond them is padding at the end."""
     if lengths.device.type == "cpu" and int(lengths.sum()) == size:
         return _lay_out_exactly(lengths)
     ends = lengths.cumsum(0)

@@ -22,15 +22,12 @@ class Operation:
     def __init__(
         self, name: str, plain: Function, cuda: str | None, cpu: str | None = None
     ) -> None:
-        """Makes an operation.
+        """Makes an operation, called by its name in logs and metrics.
 
-        Args:
-            name: Shown in logs and metrics.
-            plain: In PyTorch, for any device; the first argument of all is a tensor.
-            cuda: What launches the kernel for CUDA, as `module:function`. Triton is not installed
-                with a worker for the CPU, so the module is imported when it is first needed. None
-                if there is none.
-            cpu: The same for the CPU, where the module needs a C++ compiler once.
+        `plain` is in PyTorch, for any device; the first argument of all is a tensor. `cuda` is what
+        launches the kernel for CUDA, as `module:function`, None if there is none: Triton is not
+        installed with a worker for the CPU, so the module is imported when it is first needed.
+        `cpu` is the same for the CPU, where the module needs a C++ compiler once.
         """
         self.name, self.plain, self.is_replaced = name, plain, False
         self._cuda, self._cpu = cuda, cpu

@@ -9,9 +9,6 @@ import numpy as np
 from optimist_common.columns import Float32Column, Int32Column
 from optimist_common.sampling import SamplingParams
 
-MOST_REPEATS = 63
-"""How many times a plan may be run again at most."""
-
 MOST_WINDOW_NODES = 256
 """Nodes of one window."""
 
@@ -69,7 +66,6 @@ class PlannedRow(NamedTuple):
 
     slot: int
     num_known_tokens: int
-    """0 only in a repeat, for a row that has failed."""
     num_draft_tokens: int
     new_blocks: list[int]
 
@@ -90,10 +86,6 @@ class Plan(NamedTuple):
     num_draft_tokens: Int32Column = _NO_ROWS
     num_new_blocks: Int32Column = _NO_ROWS
     new_blocks: Int32Column = _NO_ROWS
-    num_repeats: int = 0
-    """How many times the rows may be run again."""
-    repeat: int = 0
-    """Which run this is; 0 is the first."""
     least_chance: float = 0.0
     """Chance below which a draft that is looked up is not worth its time; 0 if all are."""
     max_drafter_tokens: int | None = None
@@ -143,7 +135,6 @@ class StepResult:
     """
 
     sequence: int
-    repeat: int
     slots: Int32Column
     lengths: Int32Column
     """Verified lengths, prompt and output, in tokens."""
@@ -157,8 +148,6 @@ class StepResult:
     """Why rows failed, by slot."""
     num_tokens: int
     """Tokens that the pass was fed, drafts included."""
-    num_live_rows: int
-    """Rows that can go on: their requests neither have ended nor failed in a run of this plan."""
     draft_ns: int = 0
     """Time that the drafter took, in nanoseconds."""
     logprobs: Sequence[RowLogprobs] = ()
@@ -174,29 +163,3 @@ class StepResult:
 
 class PlanError(ValueError):
     """A plan that breaks the contract; the text names the field."""
-
-
-def plan_repeat(plan: Plan, result: StepResult) -> Plan | None:
-    """Returns the plan that runs the rows of `plan` once more after `result`.
-
-    Each row is one known token and as many drafts as planned; the blocks came with the first run.
-
-    Returns:
-        None if `plan` has been run as often as it may be, or no row can go on.
-    """
-    if plan.repeat >= plan.num_repeats or result.num_live_rows == 0:
-        return None
-    num_known = np.minimum(plan.num_known_tokens, np.int32(1))
-    if result.errors:
-        num_known[np.isin(plan.slots, list(result.errors))] = 0
-    return Plan(
-        sequence=plan.sequence,
-        slots=plan.slots,
-        num_known_tokens=num_known,
-        num_draft_tokens=plan.num_draft_tokens,
-        num_new_blocks=np.zeros_like(plan.slots),
-        num_repeats=plan.num_repeats,
-        repeat=plan.repeat + 1,
-        least_chance=plan.least_chance,
-        max_drafter_tokens=plan.max_drafter_tokens,
-    )

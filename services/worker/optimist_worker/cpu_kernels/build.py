@@ -48,10 +48,8 @@ def load() -> ModuleType | None:
 def compile_kernels() -> Path:
     """Compiles what is not compiled yet, and returns the file.
 
-    Raises:
-        OSError: There is no compiler, or nothing can be written.
-        ImportError: This is no machine for the kernels, or they do not compile.
-        subprocess.TimeoutExpired: The compiler does not end.
+    Raises OSError without a compiler or where nothing can be written, ImportError on a machine that
+    has no kernels or if they do not compile, subprocess.TimeoutExpired.
     """
     if platform.machine() not in ("x86_64", "AMD64") or sys.platform != "linux":
         raise ImportError(f"no CPU kernels for {platform.machine()} and {sys.platform}")
@@ -96,11 +94,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def use_fastest(module: ModuleType) -> None:
-    """Chooses the fastest instruction set of this CPU.
-
-    Raises:
-        ImportError: It has none of them.
-    """
+    """Chooses the fastest instruction set of this CPU; raises ImportError if it has none."""
     if not any(module.use(target) for target in TARGETS):
         raise ImportError("the CPU has no AVX2")
 

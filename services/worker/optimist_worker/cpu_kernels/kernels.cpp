@@ -437,12 +437,17 @@ PyObject* choose(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments
   return release(call, choose);
 }
 
-PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
-  Layer call = {};
+// Takes what is a layer's own: weights and options, then its part of the KV memory.
+bool take_layer(PyObject* own, PyObject* memory, Layer& call) {
   Attention& attention = call.attention;
   Rotation& rotation = call.rotation;
   bool is_bfloat16;
-  if (!take_all(arguments, num_arguments, call.before_attention.weight,
+  if (!PyTuple_Check(own) || !PyTuple_Check(memory)) {
+    PyErr_SetString(PyExc_TypeError, "a layer's arguments are not tuples");
+    return false;
+  }
+  if (!take_all(&PyTuple_GET_ITEM(own, 0), PyTuple_GET_SIZE(own),
+                call.before_attention.weight,
                 call.before_attention.epsilon, call.before_mlp.weight, call.before_mlp.epsilon,
                 call.qkv.weights, call.qkv.scales, call.qkv.zeros, call.qkv.bias,
                 call.qkv.depth, call.qkv.width, call.qkv.bits, call.qkv.group,
@@ -455,14 +460,12 @@ PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments)
                 rotation.query_weight, rotation.query_epsilon, rotation.key_weight,
                 rotation.key_epsilon, rotation.num_queries, rotation.num_keys, rotation.dim,
                 attention.window, attention.scale, attention.softcap, call.gate.is_gelu,
-                is_bfloat16, call.states, call.result, call.num_tokens, rotation.cosine,
-                rotation.sine, rotation.keys, rotation.values, rotation.slots,
-                attention.query_starts, attention.num_computed, attention.tree_starts,
-                attention.ancestors, attention.block_tables, attention.table_stride,
-                attention.block_size, attention.num_rows) ||
+                is_bfloat16) ||
+      !take_all(&PyTuple_GET_ITEM(memory, 0), PyTuple_GET_SIZE(memory), rotation.keys,
+                rotation.values) ||
       !check(rotation.dim <= MOST_DIM && rotation.num_keys > 0 &&
              rotation.num_queries / rotation.num_keys <= MOST_QUERIES))
-    return nullptr;
+    return false;
   for (Norm* norm : {&call.before_attention, &call.before_mlp}) {
     norm->size = call.qkv.depth;
     norm->is_bfloat16 = is_bfloat16;
@@ -478,7 +481,38 @@ PyObject* layer(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments)
   attention.num_tokens = call.num_tokens;
   attention.num_heads = rotation.num_queries;
   attention.num_kv_heads = rotation.num_keys;
-  return release(call, run);
+  return true;
+}
+
+void run(std::vector<Layer>& layers) {
+  for (Layer& layer : layers) run(layer);
+}
+
+PyObject* layers(PyObject*, PyObject* const* arguments, Py_ssize_t num_arguments) {
+  Layer shared = {};
+  Attention& attention = shared.attention;
+  Rotation& rotation = shared.rotation;
+  if (num_arguments < 2 || !PyList_Check(arguments[0]) || !PyList_Check(arguments[1]) ||
+      PyList_GET_SIZE(arguments[0]) != PyList_GET_SIZE(arguments[1])) {
+    PyErr_SetString(PyExc_TypeError, "layers and their memory are not lists of one length");
+    return nullptr;
+  }
+  if (!take_all(arguments + 2, num_arguments - 2, shared.states, shared.result, shared.num_tokens,
+                rotation.cosine, rotation.sine, rotation.slots, attention.query_starts,
+                attention.num_computed, attention.tree_starts, attention.ancestors,
+                attention.block_tables, attention.table_stride, attention.block_size,
+                attention.num_rows))
+    return nullptr;
+  std::vector<Layer> calls(size_t(PyList_GET_SIZE(arguments[0])), shared);
+  for (size_t number = 0; number < calls.size(); ++number) {
+    Layer& call = calls[number];
+    if (!take_layer(PyList_GET_ITEM(arguments[0], number), PyList_GET_ITEM(arguments[1], number),
+                    call))
+      return nullptr;
+    // A layer reads its states before it writes its result.
+    if (number > 0) call.states = shared.result;
+  }
+  return release(calls, run);
 }
 
 PyObject* use(PyObject*, PyObject* name) {
@@ -507,7 +541,7 @@ PyMethodDef METHODS[] = {
     method("rotate", rotate, "Rotates queries and keys, and writes keys and values."),
     method("multiply", multiply, "Multiplies rows by weights."),
     method("choose", choose, "Chooses tokens."),
-    method("layer", layer, "Computes a decoder layer."),
+    method("layers", layers, "Computes decoder layers, one after the other."),
     {"use", use, METH_O, "Chooses an instruction set by name; returns whether the CPU has it."},
     {nullptr, nullptr, 0, nullptr}};
 PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "compiled", nullptr, -1, METHODS,

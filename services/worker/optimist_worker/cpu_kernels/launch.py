@@ -1,5 +1,7 @@
 """Hands tensors to the CPU kernels; each function is the one of the same name in plain PyTorch."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -8,6 +10,7 @@ from optimist_worker.core.acceptance.sampling_table import Needs, SamplingColumn
 from optimist_worker.core.attention.paged_attention import AttentionBatch
 from optimist_worker.cpu_kernels.build import load
 from optimist_worker.model import operations
+from optimist_worker.model.fused import LlamaLayer, compute_layers
 from optimist_worker.model.operations import ACTIVATIONS, Heads, Norm, Panels, product_addresses
 
 _kernels: Any = load()
@@ -110,36 +113,33 @@ def choose(
     return tokens
 
 
-def layer(
+def layers(
     states: torch.Tensor,
-    own: Any,
+    own: Sequence[LlamaLayer],
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
     batch: AttentionBatch,
 ) -> torch.Tensor:
-    """Is `LlamaLayer.compute`, for layers that have `addresses`."""
-    addresses = own.addresses
-    if addresses is None:
-        computed: torch.Tensor = own.compute(states, position_embeddings, batch)
-        return computed
-    states = states.contiguous()
-    cosine, sine = position_embeddings
-    cosine = cosine.to(states.dtype).contiguous()
-    sine = sine.to(states.dtype).contiguous()
-    pool, index = batch.pool, own.layer_idx
-    result = torch.empty_like(states)
-    _kernels.layer(
-        *addresses,
-        states.data_ptr(),
-        result.data_ptr(),
-        states.shape[0],
-        cosine.data_ptr(),
-        sine.data_ptr(),
-        pool.keys[index].data_ptr(),
-        pool.values[index].data_ptr(),
-        batch.slot_mapping.data_ptr(),
-        *_batch_addresses(batch),
-    )
-    return result
+    """Is `fused.compute_layers`, in one call for all that have `addresses`."""
+    cosine, sine = (each.to(states.dtype).contiguous() for each in position_embeddings)
+    for is_one_call, group in groupby(own, lambda layer: layer.addresses is not None):
+        if not is_one_call:
+            states = compute_layers(states, list(group), position_embeddings, batch)
+            continue
+        part = list(group)
+        states, result = states.contiguous(), torch.empty_like(states)
+        _kernels.layers(
+            [layer.addresses for layer in part],
+            [batch.pool.addresses[layer.layer_idx] for layer in part],
+            states.data_ptr(),
+            result.data_ptr(),
+            states.shape[0],
+            cosine.data_ptr(),
+            sine.data_ptr(),
+            batch.slot_mapping.data_ptr(),
+            *_batch_addresses(batch),
+        )
+        states = result
+    return states
 
 
 def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:

@@ -63,23 +63,16 @@ INLINE void read_pairs(const uint8_t* from, Floats (&pairs)[VECTORS]) {
     return;
   }
 #endif
-  uint16_t numbers[2 * PANEL];
-  for (int64_t first = 0; first < 2 * PANEL; first += LANES) {
-    const uint8_t* bytes = from + (BITS == 4 ? first % PANEL : first);
-#if LANES == 16
-    __m128i narrow_bytes = _mm_loadu_si128((const __m128i*)bytes);
-    Ints wide = (Ints)(BITS == 4 ? _mm512_cvtepu8_epi32(narrow_bytes)
-                                 : _mm512_cvtepi8_epi32(narrow_bytes));
-#else
-    __m128i narrow_bytes = _mm_loadl_epi64((const __m128i*)bytes);
-    Ints wide = (Ints)(BITS == 4 ? _mm256_cvtepu8_epi32(narrow_bytes)
-                                 : _mm256_cvtepi8_epi32(narrow_bytes));
-#endif
-    if (BITS == 4) wide = (first < PANEL ? wide & 15 : wide >> 4) - 8;
-    narrow(numbers + first, __builtin_convertvector(wide, Floats));
+  // A lane has the bytes of two inputs in its upper half. Such integers are exact in bfloat16.
+  for (int j = 0; j < VECTORS; ++j) {
+    const int at = BITS == 4 ? j % (VECTORS / 2) : j, shift = j < VECTORS / 2 ? 0 : 4;
+    Ints bytes = (Ints)widen(reinterpret_cast<const uint16_t*>(from) + at * LANES);
+    Ints low = BITS == 4 ? (bytes >> (16 + shift) & 15) - 8 : bytes << 8 >> 24;
+    Ints high = BITS == 4 ? (bytes >> (24 + shift) & 15) - 8 : bytes >> 24;
+    low = (Ints)__builtin_convertvector(low, Floats) >> 16 & 0xffff;
+    high = (Ints)__builtin_convertvector(high, Floats) & -65536;
+    pairs[j] = (Floats)(low | high);
   }
-  for (int j = 0; j < VECTORS; ++j)
-    pairs[j] = load(reinterpret_cast<const float*>(numbers) + j * LANES);
 }
 
 // The same as `multiply` for weights of 8 or 4 bits: what a group of inputs adds up to is multiplied

@@ -29,8 +29,7 @@ DrafterWeights = Model | EagleHead | MedusaHeads
 def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | None:
     """Loads what drafts; None if nothing does.
 
-    Raises:
-        SetupError: It cannot be loaded, or does not fit the target.
+    Raises SetupError if it cannot be loaded, or does not fit the target.
     """
     if settings.drafter in ("none", "ngram"):
         return None
@@ -49,7 +48,6 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
         directory,
         str(target.dtype).removeprefix("torch."),
         str(target.device),
-        tensor_parallel_size=settings.drafter_tensor_parallel_size,
         flag="--drafter-model",
     )
 
@@ -57,8 +55,7 @@ def load_drafter(settings: WorkerSettings, target: Model) -> DrafterWeights | No
 def find_weights(settings: WorkerSettings) -> str:
     """Returns where a drafter's weights are: as set, or beside the model, named after it.
 
-    Raises:
-        SetupError: Neither is there.
+    Raises SetupError if neither is there.
     """
     if settings.drafter_model:
         return settings.drafter_model
@@ -87,21 +84,10 @@ def build_drafter(
     state: DeviceState,
     on_failure: Callable[[int], None] | None = None,
 ) -> tuple[GuardedDrafter | None, FeatureTap | None]:
-    """Makes the drafter that is set, of what was loaded, if one is.
+    """Makes the drafter that is set, if one is, of what was loaded.
 
-    Args:
-        settings: The worker's.
-        weights: What was loaded.
-        target: The model that is drafted for.
-        state: Its state.
-        on_failure: See `GuardedDrafter`.
-
-    Returns:
-        The drafter, and where the features that it reads come from.
-
-    Raises:
-        SetupError: There can be no drafts of the shape that is asked for.
-        RuntimeError: There is too little memory.
+    Returns it, and where the features that it reads come from. Raises SetupError if there can be no
+    drafts of the shape that is asked for, RuntimeError if there is too little memory.
     """
     drafter, tap = _build(settings, weights, target, state)
     if drafter is None:

@@ -24,13 +24,7 @@ class GuardedDrafter:
     def __init__(
         self, drafter: Drafter, table: SlotTable, on_failure: Callable[[int], None] | None = None
     ) -> None:
-        """Guards a drafter.
-
-        Args:
-            drafter: The drafter.
-            table: The state.
-            on_failure: Called at each failure with its number, from 1 on.
-        """
+        """Guards a drafter; `on_failure` is called with the number of each failure, from 1 on."""
         self.source, self.max_tokens = drafter.source, drafter.max_tokens
         self.max_depth = drafter.max_depth
         self.guarded = drafter

@@ -35,10 +35,8 @@ class Sources:
 def count_matches(texts: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     """Counts for each index how many tokens before it are the last ones, int8 `[num_rows, n]`.
 
-    Args:
-        texts: From `LONGEST_MATCH` tokens before the first index on; -1 where there is no token,
-            int32 `[num_rows, LONGEST_MATCH + n]`.
-        last: See `find_last`.
+    The texts begin `LONGEST_MATCH` tokens before the first index, int32 with -1 where there is no
+    token; `last` is what `find_last` returns.
     """
     width = texts.shape[1] - LONGEST_MATCH
     is_equal = torch.ones_like(texts[:, :width], dtype=torch.bool)
@@ -63,12 +61,8 @@ def choose_sources(
 ) -> Sources:
     """Takes the longest match of each row, of equal ones that next to its cursor, else the cursor.
 
-    Args:
-        num_matched: Of each index `[num_rows, n]`.
-        indices: `[n]` or `[num_rows, n]`; those outside the text do not count.
-        lengths: Of the texts `[num_rows]`.
-        cursors: Index from which each row would go on copying; -1 if it has not copied yet: then
-            the first match is taken `[num_rows]`.
+    `num_matched` is of each index `[num_rows, n]`; indices outside the texts, of some lengths, do
+    not count. A cursor is where its row would go on copying; with -1 the first match is taken.
     """
     distances = (indices - cursors.clamp(min=0)[:, None]).abs()
     is_match = (num_matched > 0) & (indices < lengths[:, None])
@@ -173,10 +167,7 @@ class NgramDrafter:
     def _find_sources(self, rows: DraftRows, token_ids: torch.Tensor) -> tuple[Sources, Sources]:
         """Returns where the rows' own texts go on, and where their predictions do.
 
-        Args:
-            rows: The rows.
-            token_ids: Prompts and verified outputs; what lies after a row means nothing
-                `[num_rows, width]`.
+        Prompts and verified outputs are `[num_rows, width]`; what lies after a row means nothing.
         """
         length, predictions = rows.columns.num_tokens, self._predictions
         width, lengths = token_ids.shape[1], predictions.lengths[rows.slots]

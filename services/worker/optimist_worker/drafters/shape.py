@@ -53,12 +53,7 @@ def choose_drafts(
     top-k trick (Kool, van Hoof and Welling, "Stochastic beams and where to find them", 2019).
     Otherwise they are the most likely ones, which any rule may be given as certain drafts.
 
-    Args:
-        scores: The drafter's, processed, `[n, vocab_size]`.
-        columns: The sampling parameters of each node's request.
-        positions: Of the tokens to be drafted, int64 `[n]`.
-        num_children: Tokens per node, at most the vocabulary.
-        rule: As `DraftShape.rule` returns it.
+    Scores are the drafter's, processed, `[n, vocab_size]`; the rule is that of `DraftShape.rule`.
     """
     vocab_size = scores.shape[-1]
     keys = scores
@@ -133,17 +128,10 @@ def draft_level(
     shape: DraftShape,
     rule: AcceptanceRule | None,
 ) -> Level:
-    """Chooses the candidates after each node of a level.
+    """Chooses the candidates, `depth` levels down, after each node of a level.
 
-    Penalties and grammars are left out: that costs some acceptance, and nothing else.
-
-    Args:
-        logits: The drafter's, `[num_rows * num_nodes, vocab_size]`.
-        rows: The rows.
-        depth: Of the candidates, from 1.
-        sampling: Parameters of all slots.
-        shape: Of the drafts.
-        rule: As `DraftShape.rule` returns it.
+    Penalties and grammars are left out: that costs some acceptance, and nothing else. The logits
+    are the drafter's, `[num_rows * num_nodes, vocab_size]`; the rule is that of `DraftShape.rule`.
     """
     num_rows, scores = len(rows.slots), logits
     num_nodes = len(logits) // num_rows
@@ -212,9 +200,8 @@ class Growth:
     def advance(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Chooses the nodes of the last level that the next one grows from, to be fed.
 
-        Returns:
-            Their tokens, their parents' indices among the fed nodes (-1: none), and their
-            ancestors among the fed nodes as bits, themselves included; `[num_rows, num_nodes]`.
+        Returns their tokens, their parents' indices among the fed nodes (-1: none), and their
+        ancestors among these as bits, themselves included; `[num_rows, num_nodes]`.
         """
         scores = self._scores[-1]
         number = min(self._shape.width, scores.shape[1])
@@ -236,8 +223,7 @@ class Growth:
     def finish(self, limits: torch.Tensor, source: int) -> tuple[Drafts, torch.Tensor]:
         """Takes the best nodes of each row, at most its limit.
 
-        Returns:
-            The drafts, and which fed node each of them was, -1 for none.
+        Returns the drafts, and which fed node each of them was, -1 for none.
         """
         scores, parents = self._pool(self._scores), self._pool(self._parents)
         width = min(self._shape.num_tokens, scores.shape[1])

@@ -11,7 +11,6 @@ from optimist_common.drafts import PREDICTION, TokenTree
 from optimist_common.sampling import SamplingParams
 from optimist_common.sampling_message import read_sampling, write_sampling
 from optimist_worker.core.plan import (
-    MOST_REPEATS,
     MOST_WINDOW_NODES,
     Admission,
     Plan,
@@ -31,11 +30,9 @@ _LEAST = {"slots": 0, "num_known_tokens": 1, "num_draft_tokens": 0, "num_new_blo
 
 
 def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
-    """Decodes one plan.
+    """Decodes one plan; raises PlanError, which names the field, if it breaks the contract.
 
-    Raises:
-        PlanError: It breaks the contract; the text names the field. What is wrong with a single
-            request (its tokens, its sampling parameters) is left to that row.
+    What is wrong with a single request (its tokens, its sampling parameters) is left to that row.
     """
     table = _row_columns(request)
     # By index: to unpack it takes twice as long.
@@ -57,9 +54,6 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
     _check_ids("new_blocks", blocks, sizes.num_blocks)
     if len(blocks) != number:
         raise PlanError(f"new_blocks: has {len(blocks)} blocks, but num_new_blocks add to {number}")
-    num_repeats = request.num_repeats
-    if not 0 <= num_repeats <= MOST_REPEATS:
-        raise PlanError(f"num_repeats: {num_repeats} is not in 0 to {MOST_REPEATS}")
     # As lists: protobuf takes longer to go through its own sequences.
     admissions, windows = request.admissions[:], request.windows[:]
     least_chance = request.least_chance
@@ -78,8 +72,6 @@ def decode_plan(request: worker_pb2.ExecuteRequest, sizes: Sizes) -> Plan:
         num_drafts,
         num_new,
         blocks,
-        num_repeats,
-        0,
         least_chance,
         most,
     )
@@ -95,7 +87,7 @@ def encode_result(
     has_lookups = len(positions) > 0 and positions.item(positions.argmax()) >= 0
     response = worker_pb2.ExecuteResponse()
     # Field by field: all in one call take a third longer.
-    response.sequence, response.repeat = result.sequence, result.repeat
+    response.sequence = result.sequence
     response.slots, response.lengths = to_bytes(result.slots), to_bytes(result.lengths)
     response.num_emitted_tokens = to_bytes(result.num_emitted_tokens)
     response.token_ids = to_bytes(result.token_ids)
@@ -243,7 +235,7 @@ def _column(name: str, data: bytes) -> Int32Column:
 
 
 def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
-    """Writes the message that `codec.decode_plan` reads as this plan, which is no repeat."""
+    """Writes the message that `codec.decode_plan` reads as this plan."""
     return worker_pb2.ExecuteRequest(
         sequence=plan.sequence,
         released_slots=to_bytes(list(plan.released_slots)),
@@ -254,7 +246,6 @@ def write_plan(plan: Plan) -> worker_pb2.ExecuteRequest:
         num_draft_tokens=to_bytes(plan.num_draft_tokens),
         num_new_blocks=to_bytes(plan.num_new_blocks),
         new_blocks=to_bytes(plan.new_blocks),
-        num_repeats=plan.num_repeats,
         least_chance=plan.least_chance,
         max_drafter_tokens=plan.max_drafter_tokens,
     )

@@ -30,9 +30,7 @@ class Command(IntEnum):
     RELEASE_ALL = 1
     LAUNCH = 2
     """After it a plan as an ExecuteRequest."""
-    REPEAT = 3
-    """Launches the plan that was collected last once more."""
-    COLLECT = 4
+    COLLECT = 3
     """After it the digest of what rank 0 has collected, and among stages the verdict."""
 
 
@@ -53,10 +51,7 @@ class LeadingRank(LocalExecutor):
 
     def prepare(self, plan: Plan) -> None:
         """Has the others launch a plan."""
-        if plan.repeat:
-            self._send(Command.REPEAT)
-        else:
-            self._send(Command.LAUNCH, write_plan(plan).SerializeToString())
+        self._send(Command.LAUNCH, write_plan(plan).SerializeToString())
 
     def finish(self, result: StepResult) -> None:
         """Has the others finish the oldest plan and compare its result."""
@@ -96,7 +91,7 @@ def digest(result: StepResult) -> bytes:
         result.accepted_nodes,
         np.array(sorted(result.errors), np.int32),
     )
-    checksum = zlib.crc32(f"{result.sequence} {result.repeat} {result.num_tokens}".encode())
+    checksum = zlib.crc32(f"{result.sequence} {result.num_tokens}".encode())
     for column in columns:
         checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
     return checksum.to_bytes(DIGEST_BYTES, "little")

@@ -87,12 +87,8 @@ def receive_message(
 ) -> bytes:
     """Waits for a message that was sent as `split_message` splits it.
 
-    Args:
-        receive_part: Begins to receive a part into a tensor; returns what to wait for, if anything.
-        timeout_seconds: Longest wait for a part; None for ever.
-
-    Raises:
-        GroupError: Its sender is gone, or silent for longer.
+    `receive_part` begins to receive a part into a tensor, and returns what to wait for, if
+    anything. Raises GroupError if its sender is gone, or silent for longer; None waits for ever.
     """
     timeout = ENDLESS if timeout_seconds is None else timedelta(seconds=timeout_seconds)
 
@@ -118,10 +114,7 @@ class Group:
         """Joins the others, who may be behind in a pass for some seconds.
 
         The default group of torch.distributed is for tensors: nccl on `cuda`, where the device is
-        that of the local rank, and gloo on the `cpu`.
-
-        Raises:
-            SetupError: The others cannot be reached.
+        that of the local rank, and gloo on the `cpu`. Raises SetupError if they cannot be reached.
         """
         self.ranks = ranks
         device = torch.device(device_type, ranks.local_rank) if device_type == "cuda" else None
@@ -155,22 +148,14 @@ class Group:
                 dist.broadcast(part, 0, group=self._commands)
 
     def receive(self, timeout_seconds: float | None = None) -> bytes:
-        """Waits for rank 0's next command; called by the others.
-
-        Raises:
-            GroupError: Rank 0 is gone, or silent for longer than the time given.
-        """
+        """Waits for rank 0's next command; GroupError: it is gone, or silent for longer."""
         return receive_message(
             lambda part: dist.broadcast(part, 0, group=self._commands, async_op=True),
             timeout_seconds,
         )
 
     def least(self, values: Sequence[int]) -> list[int]:
-        """Returns the least that any rank has given of each value; called by all.
-
-        Raises:
-            GroupError: A rank is gone.
-        """
+        """Returns the least that any rank has given of each value; GroupError if one is gone."""
         tensor = torch.tensor(values, dtype=torch.int64)
         with naming_the_cause():
             dist.all_reduce(tensor, dist.ReduceOp.MIN, group=self._commands)

@@ -89,13 +89,9 @@ def find_ranks(
     """Finds out from environment variables what this process is.
 
     Rank 0 waits for the others at the port; 0 is a free one on one machine, and DEFAULT_PORT
-    between machines.
-
-    Returns:
-        The rank that it is, or the ranks that it has to start; None if it holds the whole model.
-
-    Raises:
-        SetupError: The sizes do not fit the number of processes, or a variable is wrong.
+    between machines. Returns the rank that it is, or the ranks that it has to start; None if it
+    holds the whole model. Raises SetupError if the sizes do not fit the number of processes, or a
+    variable is wrong.
     """
     number = tensor_parallel_size * pipeline_parallel_size
     if "RANK" in environment and "WORLD_SIZE" in environment:
@@ -160,9 +156,8 @@ Process = subprocess.Popen[bytes]
 def run_local_ranks(local: LocalRanks, arguments: Sequence[str]) -> int:
     """Runs the worker's command line for each rank; SIGTERM and SIGINT end all in good order.
 
-    Returns:
-        The exit code: 0 if all ended well, 2 if one could not start, else that of the first that
-        failed.
+    Returns the exit code: 0 if all ended well, 2 if one could not start, else that of the first
+    that failed.
     """
     command = [sys.executable, "-m", "optimist_worker", *arguments]
     environments = local.environments(local.master_port or _free_port())

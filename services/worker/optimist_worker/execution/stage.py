@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -18,7 +19,6 @@ from optimist_worker.execution.stage_link import StageLink
 from optimist_worker.execution.stage_pass import (
     StageMasks,
     StagePass,
-    StageTrace,
     StageVerdict,
     read_verdict,
 )
@@ -49,14 +49,13 @@ class Stage(Executor):
         step: Step,
         masks: Masks,
         link: StageLink,
-        trace: StageTrace,
     ) -> None:
         """Takes its position among the stages; those that choose no tokens follow no grammar."""
         super().__init__(model.device, masks if cut.position.is_last else StageMasks(masks))
         self.position, self.link = cut.position, link
         self.num_stages = cut.position.num_stages
         self.most_plans = self.num_stages + _SPARE_PLANS
-        self.step, self._model, self._trace = step, model, trace
+        self.step, self._model = step, model
         self._pass = StagePass(model, cut)
         self._num_passes = 0
         if cut.position.is_first:
@@ -106,10 +105,9 @@ class Stage(Executor):
                     f"{len(prepared.batch.input_ids)} here"
                 )
             try:
-                with self._trace.note(number):
-                    output = self._pass.run(prepared.batch, hidden)
-                    if self.position.is_last:
-                        judged = self.step.judge(prepared, output, self.masks)
+                output = self._pass.run(prepared.batch, hidden)
+                if self.position.is_last:
+                    judged = self.step.judge(prepared, output, self.masks)
             except Exception as error:
                 output, failure = None, self._explain(error)
         if not self.position.is_last:
@@ -204,12 +202,7 @@ class StagedStep:
         return not self.has_pass or self.stage.link.has_verdict
 
     def wait(self) -> FinishedStep:
-        """Moves the state on.
-
-        Raises:
-            StageError: A stage has failed.
-            RuntimeError: PyTorch refuses it.
-        """
+        """Moves the state on; raises StageError if a stage has failed, RuntimeError of PyTorch."""
         with on_device(self.stage.device):
             packed = self._finish()[: self.num_rows].cpu()
         scored = None if self.verdict is None else self.verdict.scored
@@ -219,7 +212,7 @@ class StagedStep:
     def _finish(self) -> torch.Tensor:
         prepared, stage = self.prepared, self.stage
         if prepared is not None and prepared.batch is None:
-            return stage.step.skip(prepared)
+            return stage.step.settle(prepared, None, self.watch)
         reached = self.verdict = self.verdict or stage.wait_for_verdict()
         if reached is None or reached.number != self.number:
             raise GroupError(f"the verdict on pass {self.number} is not there")
@@ -240,7 +233,7 @@ def on_device(device: torch.device) -> AbstractContextManager[None]:
 
 
 def _move(verdict: Verdict, device: torch.device) -> Verdict:
-    token_ids, num_accepted = verdict.token_ids.to(device), verdict.num_accepted.to(device)
-    path = None if verdict.path is None else verdict.path.to(device)
-    is_stuck = None if verdict.is_stuck is None else verdict.is_stuck.to(device)
-    return Verdict(token_ids, num_accepted, path, verdict.is_sound.to(device), is_stuck)
+    tensors: dict[str, Any] = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+    for name, tensor in tensors.items():
+        tensors[name] = None if tensor is None else tensor.to(device)
+    return Verdict(**tensors)

@@ -55,11 +55,7 @@ class StageLink:
         self._send(data, stage, self._commands)
 
     def next_command(self, timeout_seconds: float | None) -> bytes:
-        """Waits for the first stage's next command.
-
-        Raises:
-            GroupError: It is gone, or silent for longer than the time given.
-        """
+        """Waits for the first stage's next command; GroupError: it is gone or silent for longer."""
         return _receive(0, self._commands, timeout_seconds)
 
     def hand_on(self, number: int, hidden: torch.Tensor | None, failure: str) -> None:
@@ -84,8 +80,7 @@ class StageLink:
     ) -> tuple[torch.Tensor | None, str]:
         """Waits for what the stage before hands on in a pass, or how it or one before has failed.
 
-        Raises:
-            GroupError: The stage before is gone, or at another pass.
+        Raises GroupError if that stage is gone, or at another pass.
         """
         before = self._ranks.rank - 1
         given, num_tokens, failure = json.loads(_receive(before, self._states, None))

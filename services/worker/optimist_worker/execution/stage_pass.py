@@ -1,17 +1,12 @@
 """One pass through the layers of a stage, and what the last stage has made of it."""
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TextIO
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-import numpy as np
 import torch
+from safetensors.torch import load, save
 
-from optimist_common.errors import SetupError
 from optimist_worker.core.acceptance.verdict import Verdict
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.core.plan import Admission
@@ -19,40 +14,7 @@ from optimist_worker.model.division import StageCut, find_layers
 from optimist_worker.model.grammar import GrammarStep, Masks
 from optimist_worker.model.model import Model
 
-
-class StageTrace:
-    """Writes a line per pass, if it is wanted: `{"pass": 1, "begin_ns": ..., "end_ns": ...}`.
-
-    Times are of the machine's monotonic clock, which all processes of a machine share. On CUDA they
-    are the host's, which does not wait for the device.
-    """
-
-    def __init__(self, directory: str, stage: int) -> None:
-        """Opens `stage-N.jsonl`; an empty name of the directory writes nothing.
-
-        Raises:
-            SetupError: It cannot be written.
-        """
-        self._file: TextIO | None = None
-        if not directory:
-            return
-        try:
-            Path(directory).mkdir(parents=True, exist_ok=True)
-            path = Path(directory) / f"stage-{stage}.jsonl"
-            self._file = path.open("w", encoding="utf-8", buffering=1)
-        except OSError as error:
-            raise SetupError(f"--stage-trace: cannot write {directory}: {error.strerror}") from None
-
-    @contextmanager
-    def note(self, number: int) -> Iterator[None]:
-        """Notes when a pass begins and ends."""
-        if self._file is None:
-            yield
-            return
-        begin = time.monotonic_ns()
-        yield
-        line = {"pass": number, "begin_ns": begin, "end_ns": time.monotonic_ns()}
-        self._file.write(json.dumps(line) + "\n")
+_TENSORS = [field.name for field in fields(Verdict)]
 
 
 class StagePass:
@@ -79,9 +41,8 @@ class StagePass:
     def run(self, batch: FlatBatch, hidden: torch.Tensor | None) -> torch.Tensor:
         """Runs a pass on what the stage before has returned, at first None; the batch is alike.
 
-        Returns:
-            Hidden states `[num_tokens, hidden_size]`; of the last stage the logits asked for,
-            `[num_logits, vocab_size]`.
+        Returns hidden states `[num_tokens, hidden_size]`; of the last stage the logits asked for,
+        `[num_logits, vocab_size]`.
         """
         inputs: dict[str, Any] = {
             "position_ids": batch.positions[None],
@@ -110,9 +71,6 @@ class StagePass:
         self._left.append(hidden[0])
 
 
-_NUM_SIZES = 6
-
-
 @dataclass(slots=True)
 class StageVerdict:
     """What came of a plan."""
@@ -132,55 +90,25 @@ class StageVerdict:
 
 
 def write_verdict(reached: StageVerdict) -> bytes:
-    """Returns a verdict's bytes."""
-    text = json.dumps(
-        [reached.number, reached.failure, list(reached.faults.items()), reached.drafts]
-    ).encode()
-    verdict, scored = reached.verdict, reached.scored
-    # Rows, tokens and nodes of each row, scored tokens, numbers of each, length of the text.
-    sizes = [-1, 0, -1, -1, 0, len(text)]
-    parts: list[torch.Tensor] = []
-    if verdict is not None:
-        sizes[:2] = verdict.token_ids.shape
-        is_stuck = torch.zeros_like(verdict.is_sound)
-        if verdict.is_stuck is not None:
-            is_stuck = verdict.is_stuck
-        numbers = torch.stack([verdict.num_accepted, verdict.is_sound, is_stuck], 1)
-        columns = [numbers, verdict.token_ids]
-        if verdict.path is not None:
-            sizes[2] = verdict.path.shape[1]
-            columns.append(verdict.path)
-        parts.append(torch.cat([column.int() for column in columns], 1))
-    if scored is not None:
-        sizes[3:5] = scored.shape
-        parts.append(scored)
-    arrays = [np.array(sizes, np.int32), *(part.int().cpu().numpy() for part in parts)]
-    return b"".join(array.tobytes() for array in arrays) + text
+    """Returns a verdict's bytes: its tensors as safetensors, with all else as JSON among them."""
+    others = [reached.number, reached.failure, list(reached.faults.items()), reached.drafts]
+    text = bytearray(json.dumps(others).encode())
+    tensors = {"text": torch.frombuffer(text, dtype=torch.uint8), "scored": reached.scored}
+    if reached.verdict is not None:
+        tensors |= {name: getattr(reached.verdict, name) for name in _TENSORS}
+    found = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    return save({name: tensor.contiguous().clone() for name, tensor in found.items()})
 
 
 def read_verdict(data: bytes) -> StageVerdict:
     """Reads what `write_verdict` has written."""
-    rows, width, depth, num_scored, numbers, num_text = np.frombuffer(data, np.int32, _NUM_SIZES)
-    end = len(data) - int(num_text)
-    number, failure, faults, drafts = json.loads(data[end:])
-    values = torch.frombuffer(bytearray(data[:end]), dtype=torch.int32)[_NUM_SIZES:]
-    verdict, scored = None, None
-    if rows >= 0:
-        num_columns = int(3 + width + max(depth, 0))
-        table, values = values.tensor_split([int(rows) * num_columns])
-        table = table.view(int(rows), num_columns).long()
-        verdict = Verdict(
-            token_ids=table[:, 3 : 3 + width].contiguous(),
-            num_accepted=table[:, 0].contiguous(),
-            path=table[:, 3 + width :].contiguous() if depth >= 0 else None,
-            is_sound=table[:, 1] != 0,
-            is_stuck=table[:, 2] != 0,
-        )
-    if num_scored >= 0:
-        scored = values.view(int(num_scored), int(numbers))
-    return StageVerdict(
-        number, verdict, scored, failure, {int(slot): text for slot, text in faults}, drafts
-    )
+    tensors = load(data)
+    number, failure, faults, drafts = json.loads(tensors["text"].numpy().tobytes())
+    verdict = None
+    if "token_ids" in tensors:
+        verdict = Verdict(**{name: tensors.get(name) for name in _TENSORS})  # type: ignore[arg-type]
+    by_slot = {int(slot): text for slot, text in faults}
+    return StageVerdict(number, verdict, tensors.get("scored"), failure, by_slot, drafts)
 
 
 class StageMasks:

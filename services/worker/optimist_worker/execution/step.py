@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection, verify_synthetic
+from optimist_worker.core.acceptance.rules import verify_coupled, verify_rejection
 from optimist_worker.core.acceptance.verdict import AcceptanceRule, Verdict, VerifyPass, nothing
 from optimist_worker.core.batch.flat_batch import FlatBatch, PassSize, build_verify_batch
 from optimist_worker.core.batch.host_view import StepBounds
@@ -17,10 +17,8 @@ from optimist_worker.core.batch.logprobs import (
 )
 from optimist_worker.core.batch.results import (
     Outputs,
-    SettledRows,
     compact,
     count_emitted,
-    keep_rows,
     pack,
     settle_rows,
 )
@@ -96,12 +94,11 @@ class Step:
         drafter: Drafter | None,
         tap: FeatureTap | None,
         rule: AcceptanceRule,
-        synthetic_rate: float,
     ) -> None:
         self._model, self._pool, self._table = model, state.pool, state.table
         self._windows, self._sampling = state.windows, state.sampling
-        self._rule, self._synthetic_rate = rule, synthetic_rate
         self._drafter, self._tap = drafter, tap
+        self._judge_drafts = verify_coupled if rule is AcceptanceRule.COUPLED else verify_rejection
         self._reads = state.table.reads_sizes
 
     @torch.inference_mode()
@@ -119,7 +116,7 @@ class Step:
         """
         prepared = self.prepare(columns, bounds, watch, wanted)
         if prepared.batch is None:
-            return StepTensors(self.skip(prepared), None)
+            return StepTensors(self.settle(prepared, None, watch), None)
         logits = self._model.forward(prepared.batch)
         verdict, scored = self.judge(prepared, logits, masks)
         return StepTensors(self.settle(prepared, verdict, watch), scored)
@@ -165,7 +162,7 @@ class Step:
             allowed = masks.allowed(prepared.grammar)
         if wanted is not None:
             logits, of_prompts = logits.tensor_split([prepared.size.num_logits])
-        verdict = self._judge(
+        verdict = self._judge_drafts(
             VerifyPass(
                 logits=logits,
                 nodes=prepared.nodes,
@@ -189,9 +186,12 @@ class Step:
         return verdict, torch.cat([scored, scored_prompts])
 
     @torch.inference_mode()
-    def settle(self, prepared: PreparedStep, verdict: Verdict, watch: Stopwatch) -> torch.Tensor:
-        """Moves the state on by a verdict; returns what `results.pack` has packed."""
-        rows, bounds = prepared.rows, prepared.bounds
+    def settle(
+        self, prepared: PreparedStep, verdict: Verdict | None, watch: Stopwatch
+    ) -> torch.Tensor:
+        """Moves the state on by a verdict, None without a pass; returns what `pack` has packed."""
+        rows, bounds, drafts = prepared.rows, prepared.bounds, prepared.proposal.drafts
+        verdict = verdict or nothing(drafts)
         settled = settle_rows(self._table, rows, verdict)
         nodes = torch.full_like(verdict.token_ids, -1)
         if bounds.uses_windows:
@@ -212,14 +212,28 @@ class Step:
                 )
             )
             watch.mark()
-        return self._report(prepared, verdict, settled, nodes)
-
-    @torch.inference_mode()
-    def skip(self, prepared: PreparedStep) -> torch.Tensor:
-        """Returns what `results.pack` has packed of a step whose rows feed no token."""
-        verdict = nothing(prepared.proposal.drafts)
-        nodes = torch.full_like(verdict.token_ids, -1)
-        return self._report(prepared, verdict, keep_rows(prepared.rows), nodes)
+        number = settled.num_emitted
+        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
+        outputs = Outputs(
+            lengths=settled.num_tokens,
+            num_emitted_tokens=number,
+            num_drafted_tokens=drafts.num_tokens * has_emitted,
+            num_accepted_tokens=verdict.num_accepted * has_emitted,
+            draft_sources=drafts.sources * has_emitted,
+            window_nodes=nodes[:, 0],
+            draft_positions=torch.full_like(number, -1)
+            if drafts.positions is None
+            else torch.where(has_emitted, drafts.positions, -1),
+            is_short=rows.is_short,
+            failures=verdict.failures() * rows.emits,
+            num_window_tokens=self._windows.count_left(rows.slots)
+            if bounds.uses_windows
+            else nothing_left,
+            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
+            token_ids=verdict.token_ids,
+            accepted_nodes=nodes[:, 1:],
+        )
+        return pack(outputs)
 
     def _draft_windows(self, rows: FittedRows, width: int, bounds: StepBounds) -> WindowDrafts:
         if width == 0 or not bounds.uses_windows:
@@ -266,40 +280,6 @@ class Step:
         width = self._read(merged.drafts.num_tokens, merged.drafts.width)
         fed = None if merged.fed is None else merged.fed[:, :width]
         return Proposal(merged.drafts.trim(width), fed)
-
-    def _judge(self, verify: VerifyPass) -> Verdict:
-        if self._rule is AcceptanceRule.COUPLED:
-            return verify_coupled(verify)
-        if self._rule is AcceptanceRule.REJECTION:
-            return verify_rejection(verify)
-        return verify_synthetic(verify, self._synthetic_rate)
-
-    def _report(
-        self, prepared: PreparedStep, verdict: Verdict, settled: SettledRows, nodes: torch.Tensor
-    ) -> torch.Tensor:
-        rows, drafts, number = prepared.rows, prepared.proposal.drafts, settled.num_emitted
-        has_emitted, nothing_left = number > 0, torch.zeros_like(number)
-        columns = Outputs(
-            lengths=settled.num_tokens,
-            num_emitted_tokens=number,
-            num_drafted_tokens=drafts.num_tokens * has_emitted,
-            num_accepted_tokens=verdict.num_accepted * has_emitted,
-            draft_sources=drafts.sources * has_emitted,
-            window_nodes=nodes[:, 0],
-            draft_positions=torch.full_like(number, -1)
-            if drafts.positions is None
-            else torch.where(has_emitted, drafts.positions, -1),
-            is_short=rows.is_short,
-            failures=verdict.failures() * rows.emits,
-            has_ended=settled.has_ended,
-            num_window_tokens=self._windows.count_left(rows.slots)
-            if prepared.bounds.uses_windows
-            else nothing_left,
-            num_fed_tokens=rows.num_known_tokens + drafts.num_tokens,
-            token_ids=verdict.token_ids,
-            accepted_nodes=nodes[:, 1:],
-        )
-        return pack(columns)
 
     def _size(
         self, rows: FittedRows, drafts: Drafts, number: torch.Tensor, bounds: StepBounds

@@ -5,7 +5,6 @@ own in pieces, two rows in a pass, with a tree of drafts. What a kind of model d
 attention that we compute (masks, windows, biases, states that go from token to token) shows here.
 """
 
-from collections import Counter
 from typing import Any
 
 import torch
@@ -27,12 +26,8 @@ from optimist_worker.model.fit import built
 from optimist_worker.model.miniature import build_miniature, shrink
 from optimist_worker.model.probe import probe_layers
 
-_COMPARING = "optimist_comparing"
 _MOST_DIFFERENT = 1e-3
 """Of a layer's outputs or the logits, as a share of them."""
-_COMPUTED = frozenset({"paged", "scaling", "sliding_window", "softcap", "s_aux"})
-_COMPUTED |= {"dropout", "position_ids", "use_cache"}
-"""Keywords of attention that we compute, or that change nothing here."""
 
 _LENGTH = 14
 _BLOCK_SIZE = 16
@@ -51,14 +46,8 @@ _PASSES = (
 def compare_kind(name: str, flag: str, config: Any) -> None:
     """Compares a small model of a config's kind with itself in transformers.
 
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        config: The model's.
-
-    Raises:
-        SetupError: It does not compute the same; the message begins with `flag` and says which
-            layer differs.
+    Raises SetupError, which begins with `flag` and says which layer differs, if it does not compute
+    the same.
     """
     where = f"{flag}: {name} ({config.model_type})"
     AttentionInterface.register(NAME, paged_attention)
@@ -74,9 +63,7 @@ def compare_kind(name: str, flag: str, config: Any) -> None:
         module.set_attn_implementation("eager")
         module(input_ids=texts, use_cache=False)
         wanted = outputs.take()
-        calls = _Calls()
-        AttentionInterface.register(_COMPARING, calls.attend)
-        module.set_attn_implementation(_COMPARING)
+        module.set_attn_implementation(NAME)
         with by_plain_pytorch(WRITE, ATTEND):
             for tokens, batch in zip(_PASSES, _batches(layers), strict=True):
                 module(
@@ -88,7 +75,7 @@ def compare_kind(name: str, flag: str, config: Any) -> None:
         found = outputs.take()
     for layer, *both in zip(outputs.layers, wanted, found, strict=True):
         if not _is_same(*both):
-            what = "its logits differ" if layer is None else f"layer {layer} {calls.words(layer)}"
+            what = "its logits differ" if layer is None else f"layer {layer} gives something else"
             raise SetupError(
                 f"{where} cannot be served, since it would not compute what it computes in "
                 f"transformers: {what}"
@@ -104,31 +91,15 @@ def _texts(vocab_size: int) -> torch.Tensor:
 def _batches(layers: list[LayerSpec]) -> list[AttentionBatch]:
     """Returns the batches of both passes, with KV memory of their own."""
     pool = KVPool(layers, 2, _BLOCK_SIZE, torch.float32, torch.device("cpu"))
-    first = _batch(pool, (0, 0), (_FIRST_END, _OTHER_END))
-    second = _batch(pool, (_FIRST_END, _OTHER_END), (_LENGTH + 1, _LENGTH))
+    ends, tables = (_FIRST_END, _OTHER_END), torch.tensor([[0], [1]])
+    first = AttentionBatch.of_rows(pool, (0, 0), ends, tables)
+    second = AttentionBatch.of_rows(pool, ends, (_LENGTH + 1, _LENGTH), tables)
     # The last three tokens of the first row are the tree: one below the other, and one beside.
     drafts = slice(_KNOWN - _FIRST_END, _LENGTH + 1 - _FIRST_END)
     second.tree_starts[0] = second.positions[drafts][2] = _KNOWN
     second.ancestors = torch.zeros_like(second.positions)
     second.ancestors[drafts] = torch.tensor([0b001, 0b011, 0b100])
     return [first, second]
-
-
-def _batch(pool: KVPool, starts: tuple[int, int], ends: tuple[int, int]) -> AttentionBatch:
-    spans = [torch.arange(start, end) for start, end in zip(starts, ends, strict=True)]
-    lengths = [len(span) for span in spans]
-    return AttentionBatch(
-        pool=pool,
-        slot_mapping=torch.cat([row * _BLOCK_SIZE + span for row, span in enumerate(spans)]),
-        query_starts=torch.tensor([0, lengths[0], sum(lengths)]),
-        num_computed_tokens=torch.tensor(starts),
-        tree_starts=torch.tensor(ends),
-        positions=torch.cat(spans),
-        ancestors=None,
-        block_tables=torch.tensor([[0], [1]], dtype=torch.int32),
-        max_num_queries=max(lengths),
-        max_num_keys=max(ends),
-    )
 
 
 class _Outputs:
@@ -180,33 +151,3 @@ def _is_same(wanted: torch.Tensor | None, found: torch.Tensor | None) -> bool:
     if wanted is None or found is None:
         return True
     return float((wanted - found).norm()) <= _MOST_DIFFERENT * float(wanted.norm())
-
-
-class _Calls:
-    """How layers call their attention, where that is more than we compute."""
-
-    def __init__(self) -> None:
-        self._number: Counter[int] = Counter()
-        self._others: dict[int, set[str]] = {}
-
-    def attend(
-        self, layer: Any, query: Any, key: Any, value: Any, attention_mask: Any, **named: Any
-    ) -> tuple[torch.Tensor, None]:
-        """Notes a call and computes it."""
-        self._number[layer.layer_idx] += 1
-        others = {
-            key
-            for key, value in named.items()
-            if key not in _COMPUTED and value is not None and value is not False
-        }
-        if attention_mask is not None:
-            others.add("a mask of its own")
-        self._others[layer.layer_idx] = others
-        return paged_attention(layer, query, key, value, attention_mask, **named)
-
-    def words(self, layer: int) -> str:
-        """Returns what is special about a layer."""
-        if self._number[layer] > len(_PASSES):
-            return f"attends {self._number[layer] // len(_PASSES)} times"
-        others = sorted(self._others.get(layer, ()))
-        return f"attends with {', '.join(others)}" if others else "gives something else"

@@ -15,30 +15,22 @@ from optimist_common.errors import SetupError
 from optimist_worker.model.fit import built, make_module
 
 
-def check_division(
-    name: str, config: Any, number: int, flag: str = "--tensor-parallel-size"
-) -> None:
-    """Raises SetupError unless a model's layers can be divided among a number of ranks.
-
-    Args:
-        name: The model's.
-        config: Its text config.
-        number: Ranks that share each layer.
-        flag: Setting that says so.
-    """
+def check_division(name: str, config: Any, number: int) -> None:
+    """Raises SetupError unless the layers of a text config can be divided among some ranks."""
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     if heads % number or kv_heads % number:
         common = math.gcd(heads, kv_heads)
         sizes = [str(size) for size in range(1, common + 1) if common % size == 0]
         raise SetupError(
-            f"{flag}: {number} ranks cannot share the {heads} attention heads and {kv_heads} KV "
-            f"heads of {name}; choose {', '.join(sizes[:-1])}{' or ' * (len(sizes) > 1)}{sizes[-1]}"
+            f"--tensor-parallel-size: {number} ranks cannot share the {heads} attention heads and "
+            f"{kv_heads} KV heads of {name}; choose "
+            f"{', '.join(sizes[:-1])}{' or ' * (len(sizes) > 1)}{sizes[-1]}"
         )
     if not config.base_model_tp_plan:
         raise SetupError(
-            f"{flag}: transformers has no plan to divide {name} ({config.model_type}); "
-            "leave it at 1"
+            f"--tensor-parallel-size: transformers has no plan to divide {name} "
+            f"({config.model_type}); leave it at 1"
         )
 
 
@@ -67,18 +59,11 @@ class StagePosition:
 
 
 def split_layers(costs: Sequence[int], head_cost: int, num_stages: int) -> list[range]:
-    """Divides layers such that the slowest stage is as fast as can be.
+    """Divides layers such that the slowest stage is as fast as can be; each has one at least.
 
-    A step of the pipeline takes as long as its slowest stage. What stands before the first layer is
-    a lookup and costs nothing.
-
-    Args:
-        costs: What each layer takes, such as its number of weights.
-        head_cost: The same of what follows the last layer.
-        num_stages: At most the number of layers.
-
-    Returns:
-        The layers of each stage, at least one.
+    A step of the pipeline takes as long as its slowest stage. `costs` are what layers take, such as
+    their numbers of weights, and `head_cost` what follows the last one takes. What stands before
+    the first layer is a lookup and costs nothing.
     """
     num_layers = len(costs)
 
@@ -163,11 +148,7 @@ class StageCut:
 
 
 def plan_cut(name: str, config: Any, position: StagePosition) -> StageCut:
-    """Decides which part of a model a stage has.
-
-    Raises:
-        SetupError: The model cannot be divided into so many stages.
-    """
+    """Decides which part of a model a stage has; SetupError if there are too many stages."""
     with built(name, "--model", config):
         model = make_module(config)
     num_layers = config.get_text_config().num_hidden_layers

@@ -1,6 +1,5 @@
 """Whether weights fit the model that a config describes and the machine, and are numbers at all."""
 
-import importlib.util
 import logging
 import os
 import re
@@ -21,40 +20,9 @@ from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantizati
 
 logger = logging.getLogger(__name__)
 
-_PACKAGES = {
-    "aqlm": ("aqlm",),
-    "auto-round": ("auto_round",),
-    "awq": ("gptqmodel",),
-    "bitsandbytes": ("bitsandbytes",),
-    "eetq": ("kernels",),
-    "gptq": ("optimum", "gptqmodel"),
-    "hqq": ("hqq",),
-    "quanto": ("optimum.quanto",),
-    "quark": ("quark",),
-    "torchao": ("torchao",),
-}
-"""What transformers imports for the forms of weights that it reads, one after the other."""
-_PACKAGES_ON_A_GPU = dict.fromkeys(("fp8", "mxfp8", "mxfp4"), ("kernels",))
 _LAYER = re.compile(r"^(.*?(?:layers?|blocks?|h)\.)(\d+)\.")
 # Tables that older versions of the classes saved and that are computed now.
 _TABLES = re.compile(r"inv_freq$|masked_bias$|\.attn\.bias$|\.attention\.bias$")
-
-
-def check_packages(name: str, flag: str, config: Any, device: torch.device) -> None:
-    """Raises SetupError with all packages that lack for weights that are quantised already."""
-    values = quantization(config)
-    if values is None:
-        return
-    method = str(values.get("quant_method"))
-    needed = list(_PACKAGES.get(method, ()))
-    if device.type == "cuda":
-        needed += _PACKAGES_ON_A_GPU.get(method, ())
-    if lacking := [package for package in needed if not _is_installed(package)]:
-        words = " ".join(package.replace("_", "-").replace(".", "-") for package in lacking)
-        raise SetupError(
-            f"{flag}: {name}: config.json: quantization_config.quant_method is {method}, which "
-            f"needs packages that are not installed: pip install {words}"
-        )
 
 
 def check_fit(
@@ -70,20 +38,11 @@ def check_fit(
     """Compares weight files with the model's class and both with the memory.
 
     Everything is on the meta device: no weight is read and nothing is allocated. Of weights that
-    their own library unpacks only that knows the shapes.
+    their own library unpacks only that knows the shapes. Without weight files random ones are
+    wanted; `packed` are weights that are unpacked when they are read.
 
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        config: The model's.
-        dtype: To compute in.
-        device: To compute on.
-        has_weights: Whether there are weight files; else random weights are wanted.
-        packed: The weights, if they are unpacked when they are read.
-
-    Raises:
-        SetupError: A weight is missing, left over or has another shape, the class cannot be built,
-            or the weights are more than the memory.
+    Raises SetupError if a weight is missing, left over or has another shape, the class cannot be
+    built, or the weights are more than the memory.
     """
     if quantization(config) is not None:
         return
@@ -147,11 +106,7 @@ def model_source(
 
 @contextmanager
 def built(name: str, flag: str, config: Any) -> Iterator[None]:
-    """Explains why the class of a model cannot be built or loaded, in one line.
-
-    Raises:
-        SetupError: The block raised anything.
-    """
+    """Raises SetupError that explains in one line why a model's class cannot be built or loaded."""
     with explained(f"{flag}: cannot load {name}"):
         try:
             yield
@@ -196,14 +151,6 @@ def finite_fault(named: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def _sum_dtype(weight: torch.Tensor) -> torch.dtype:
     return weight.dtype if weight.itemsize > 2 else torch.float32
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:
-        # Of a package within another one, which is not there.
-        return False
 
 
 def _memory(device: torch.device) -> int | None:

@@ -6,7 +6,7 @@ that it replaces, on a few tokens; where they differ, the model keeps its own.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,12 +67,10 @@ class LlamaLayer(nn.Module):
     """
 
     def __init__(self, layer: Any, options: dict[str, Any], bits: Bits | None = None) -> None:
-        """Joins the weights of a layer, of which copies are made.
+        """Joins the weights of a layer of a class in `_LAYERS`, of which copies are made.
 
-        Args:
-            layer: Of a class in `_LAYERS`.
-            options: What it hands to `paged_attention` besides tensors.
-            bits: To round the weights to, the layer's own too; None leaves them.
+        `options` is what it hands to `paged_attention` besides tensors; with `bits` the weights are
+        rounded, the layer's own too.
         """
         super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
@@ -121,17 +119,11 @@ class LlamaLayer(nn.Module):
         paged: AttentionBatch,
         **_others: Any,
     ) -> torch.Tensor:
-        """Runs the layer.
+        """Runs the layer on `[1, num_tokens, hidden_size]`.
 
-        Args:
-            hidden_states: `[1, num_tokens, hidden_size]`.
-            position_embeddings: Cosine and sine of each token, `[1, num_tokens, head_dim]`.
-            paged: The batch.
-
-        Returns:
-            `[1, num_tokens, hidden_size]`.
+        Cosine and sine of each token are `[1, num_tokens, head_dim]`.
         """
-        total: torch.Tensor = LAYER(hidden_states[0], self, position_embeddings, paged)
+        total: torch.Tensor = LAYERS(hidden_states[0], [self], position_embeddings, paged)
         return total[None]
 
     def compute(
@@ -195,13 +187,47 @@ class LlamaLayer(nn.Module):
 
 
 _PARTS = (ATTEND, MULTIPLY, NORM, ROTATE_AND_WRITE, GATE)
-LAYER = Operation(
-    "layer",
-    lambda states, layer, *others: layer.compute(states, *others),
-    None,
-    "optimist_worker.cpu_kernels.launch:layer",
-)
-"""A whole layer in one call: between short operations, Python takes as long as they do."""
+
+
+def compute_layers(
+    states: torch.Tensor,
+    layers: Sequence[LlamaLayer],
+    position_embeddings: tuple[torch.Tensor, torch.Tensor],
+    paged: AttentionBatch,
+) -> torch.Tensor:
+    """Runs layers one after the other, operation by operation; see `LlamaLayer.compute`."""
+    for layer in layers:
+        states = layer.compute(states, position_embeddings, paged)
+    return states
+
+
+LAYERS = Operation("layers", compute_layers, None, "optimist_worker.cpu_kernels.launch:layers")
+"""Layers in one call: between short operations, Python takes as long as they do."""
+
+
+class LayerStack(nn.ModuleList):
+    """Layers that a model calls as one, unless one of them is watched."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Returns for the slice of all layers, which models call one by one, what runs them all."""
+        is_all = index == slice(None, len(self))
+        # Hooks of a layer want to be called.
+        if is_all and not any(one._forward_pre_hooks or one._forward_hooks for one in self):
+            return [self.run]
+        return super().__getitem__(index)
+
+    def run(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        paged: AttentionBatch,
+        **_others: Any,
+    ) -> torch.Tensor:
+        """Is `LlamaLayer.forward` of all layers."""
+        layers: Any = list(self)
+        total: torch.Tensor = LAYERS(hidden_states[0], layers, position_embeddings, paged)
+        return total[None]
 
 
 def _address(norm: Norm | None) -> list[Any]:
@@ -223,14 +249,11 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
     """Replaces layers, final norm and output matrix of a model where that changes only the time.
 
     With `bits`, their weights are rounded first; those of the output matrix to 8, since it decides
-    the token alone.
+    the token alone. A SetupError says that there is no layer to round or no kernel for it.
 
     Layers are replaced one by one, and their weights are given up, so that memory holds one layer
     twice. Layers of other families, with quantised or divided weights, and layers whose replacement
     differs by more than rounding stay; the last is logged.
-
-    Raises:
-        SetupError: There are bits, and no layer to round or no kernel for it.
     """
     if bits is not None:
         check_rounding()
@@ -249,8 +272,8 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
         return
     (layers,) = found
     is_shifted = any(type(layer).__name__ in _SHIFTED for layer in layers)
-    num_fused = 0
-    for index, call in enumerate(_note_calls(model, layers)):
+    num_fused, calls = 0, _note_calls(model, layers)
+    for index, call in enumerate(calls):
         fused = _fuse_layer(layers[index], call, f"layer {index} of {model.name}", bits)
         num_fused += fused is not layers[index]
         layers[index] = fused
@@ -260,6 +283,10 @@ def fuse(model: Model, bits: Bits | None = None) -> None:
     if num_fused:
         parent = next(part for part in module.modules() if getattr(part, "layers", None) is layers)
         _fuse_norm(parent, model, is_shifted=is_shifted)
+        # Of some families, layers of different types rotate by different angles.
+        angles = {id(call.keywords["position_embeddings"]) for call in calls}
+        if len(angles) == 1 and all(isinstance(layer, LlamaLayer) for layer in layers):
+            parent.layers = LayerStack(layers)
     logger.info(
         "%d of %d layers of %s are fused, weights take %.1f MiB",
         *(num_fused, len(layers), model.name, _num_bytes(module) / 2**20),
@@ -271,12 +298,7 @@ def fuse_layer(
 ) -> nn.Module:
     """Returns a layer of our own for one of transformers' that stands alone, or the layer itself.
 
-    Args:
-        layer: In eval mode, the first or only one of its pool.
-        name: For the log.
-        own: What it keeps per token.
-        hidden_size: Of its inputs.
-        rotary: Returns cosine and sine of positions, as transformers' modules do.
+    It is in eval mode, the first or only one of its pool, and keeps `own` per token.
     """
     weight = next(layer.parameters())
     device, dtype = weight.device, weight.dtype

@@ -1,11 +1,10 @@
 """Grammars that outputs follow, one matcher of llguidance per slot, and the masks of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import torch
-from llguidance import LLMatcher
-from tokenizers import Tokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from optimist_common.errors import SetupError, one_line
 from optimist_common.grammar import matching_tokenizer
@@ -22,134 +21,8 @@ _MAX_KEPT = 2**20
 the same one; 350,000 take some 20 MB."""
 
 
-class GrammarSet:
-    """Follows the grammars of all slots. Not thread-safe."""
-
-    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
-        """Prepares a vocabulary.
-
-        Args:
-            tokenizer: Of the model; limits that were set for training are taken from it.
-            vocab_size: Of the model's logits; ids that the tokenizer does not have are refused.
-            eos_token_ids: Allowed where the grammar may end.
-
-        Raises:
-            ValueError: The model has no end token, or the tokenizer cannot be used.
-        """
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        try:
-            self._tokenizer = matching_tokenizer(
-                tokenizer.to_str(), vocab_size, list(eos_token_ids)
-            )
-        except ValueError as error:
-            raise ValueError(f"grammar: {one_line(error)}") from None
-        self._end_only = np.zeros(-(-vocab_size // 32) * 4, np.uint8)
-        for token_id in eos_token_ids:
-            self._end_only[token_id // 8] |= 1 << token_id % 8
-        self._matchers: dict[int, Matcher] = {}
-        self._compiled: dict[str, LLMatcher] = {}
-        """By their grammars, those used last at the end."""
-
-    def __contains__(self, slot: int) -> bool:
-        return slot in self._matchers
-
-    def open(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
-        """Starts a slot's grammar, in place of any before.
-
-        Args:
-            slot: Its number.
-            grammar: In llguidance's dialect of Lark.
-            token_ids: Output so far, of a request that was preempted.
-
-        Raises:
-            ValueError: The grammar is wrong, too large or too complex, matches nothing, or is not
-                what the output follows.
-        """
-        self._matchers.pop(slot, None)
-        size = len(grammar.encode("utf-8", "surrogatepass"))
-        if size > MAX_GRAMMAR_BYTES:
-            raise ValueError(f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
-        try:
-            compiled = self._compile(grammar)
-            matcher = Matcher(self._tokenizer, grammar, compiled, self._end_only, token_ids)
-        except UnicodeEncodeError:
-            raise ValueError("grammar is not valid Unicode") from None
-        except ValueError as error:
-            raise ValueError(f"grammar: {error}") from None
-        self._matchers[slot] = matcher
-
-    def _compile(self, grammar: str) -> LLMatcher:
-        """Returns what was kept of a grammar, or compiles it."""
-        compiled = self._compiled.pop(grammar, None) or compile_grammar(self._tokenizer, grammar)
-        self._compiled[grammar] = compiled
-        while len(self._compiled) > 1 and sum(map(len, self._compiled)) > _MAX_KEPT:
-            del self._compiled[next(iter(self._compiled))]
-        return compiled
-
-    def close(self, slot: int) -> None:
-        """Forgets a slot's grammar, if it has one."""
-        self._matchers.pop(slot, None)
-
-    def commit(self, slot: int, token_ids: Sequence[int]) -> None:
-        """Moves a slot on by emitted tokens; sets its fault if the grammar refuses one."""
-        self._matchers[slot].commit(token_ids)
-
-    def fault(self, slot: int) -> str | None:
-        """Returns why a slot's grammar can be followed no further, or None.
-
-        A grammar that compiled may still meet a limit later. From then on nothing is allowed.
-        """
-        return self._matchers[slot].fault
-
-    def allowed(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
-        """Works out which tokens may come after the last known token and after each draft.
-
-        After a draft that its grammar refuses nothing is: its parent's mask excludes it. Nor is
-        where the grammar meets a limit, see `Matcher.fill`. No grammar is moved on.
-
-        Returns:
-            int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
-            each row in turn the last known token and then its drafts.
-        """
-        num_nodes = sum(1 + len(row.token_ids) for row in rows)
-        masks = np.zeros((num_nodes, len(self._end_only)), np.uint8)
-        start = 0
-        for row in rows:
-            end = start + 1 + len(row.token_ids)
-            self._matchers[row.slot].fill(row, masks[start:end])
-            start = end
-        return torch.from_numpy(masks.view(np.int32))
-
-
-def load_grammar_set(model: str, vocab_size: int, eos_token_ids: Sequence[int]) -> GrammarSet:
-    """Loads the tokenizer of a model.
-
-    Args:
-        model: Directory or hub name.
-        vocab_size: See `GrammarSet`.
-        eos_token_ids: See `GrammarSet`.
-
-    Raises:
-        ValueError: There is none, it is damaged, or it does not fit.
-    """
-    try:
-        tokenizer = load_tokenizer(model, "grammar")
-    except SetupError as error:
-        raise ValueError(str(error)) from None
-    return GrammarSet(tokenizer.backend_tokenizer, vocab_size, eos_token_ids)
-
-
 def unpack_bitmask(packed: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Turns bits into booleans on the device of the bits.
-
-    Args:
-        packed: int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i.
-        vocab_size: Number of tokens.
-
-    Returns:
-        bool `[num_nodes, vocab_size]`.
-    """
+    """Turns bits, see `Masks.pack`, into bool `[num_nodes, vocab_size]` on their device."""
     bits = torch.arange(32, dtype=torch.int32, device=packed.device)
     unpacked = (packed[:, :, None] >> bits) & 1
     return unpacked.reshape(packed.shape[0], -1)[:, :vocab_size].bool()
@@ -162,13 +35,7 @@ class GrammarStep:
     """
 
     def __init__(self, slots: torch.Tensor, drafts: Drafts, nodes: Ragged) -> None:
-        """Starts to copy to the host.
-
-        Args:
-            slots: Of the rows, int64 `[num_rows]`.
-            drafts: To be verified.
-            nodes: Which row of logits is after which node, see `VerifyPass`.
-        """
+        """Starts to copy to the host; which logits are after which `nodes` says `VerifyPass`."""
         self.num_logits = nodes.size
         tensors = [slots, nodes.starts, drafts.token_ids]
         if drafts.parents is not None:
@@ -179,7 +46,7 @@ class GrammarStep:
             self._is_there = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._is_there.record()
 
-    def find_rows(self, grammars: GrammarSet) -> tuple[list[GrammarRow], list[int]]:
+    def find_rows(self, slots_with_one: Container[int]) -> tuple[list[GrammarRow], list[int]]:
         """Returns the rows with a grammar that emit, and which rows of logits are theirs."""
         if self._is_there is not None:
             self._is_there.synchronize()
@@ -188,7 +55,7 @@ class GrammarStep:
         indices: list[int] = []
         for index, slot in enumerate(slots):
             number = starts[index + 1] - starts[index] - 1
-            if slot in grammars and number >= 0:
+            if slot in slots_with_one and number >= 0:
                 chosen = parents[0][index][:number] if parents else None
                 rows.append(GrammarRow(slot, token_ids[index][:number], chosen))
                 indices += range(starts[index], starts[index + 1])
@@ -196,60 +63,110 @@ class GrammarStep:
 
 
 class Masks:
-    """The grammars of all slots.
+    """The grammars of all slots. Not thread-safe.
 
     They are followed on the host, so a step with one is waited for before the next is started.
     """
 
     def __init__(self, name: str, model: Model) -> None:
-        """Sets up without any grammar; the tokenizer is read when the first one comes.
+        """Sets up without any grammar; the tokenizer in a directory is read when one comes.
 
-        Args:
-            name: Directory of the model.
-            model: The model.
+        Ids that it does not have are refused; end tokens are allowed where a grammar may end.
         """
         self._name, self._model = name, model
-        self._grammars: GrammarSet | None = None
+        self._tokenizer: LLTokenizer | None = None
+        self._end_only = np.zeros(-(-model.vocab_size // 32) * 4, np.uint8)
+        for token_id in model.eos_token_ids:
+            self._end_only[token_id // 8] |= 1 << token_id % 8
+        self._matchers: dict[int, Matcher] = {}
+        self._compiled: dict[str, LLMatcher] = {}
+        """By their grammars, those used last at the end."""
 
     def open(self, admission: Admission) -> str | None:
         """Starts the grammar of a request; returns what is wrong with it, or None."""
         output = [int(token) for token in admission.token_ids[admission.num_prompt_tokens :]]
         try:
-            if self._grammars is None:
-                model = self._model
-                self._grammars = load_grammar_set(self._name, model.vocab_size, model.eos_token_ids)
-            self._grammars.open(admission.slot, admission.sampling.grammar, output)
+            self.start(admission.slot, admission.sampling.grammar, output)
         except ValueError as error:
             return str(error)
         return None
 
+    def start(self, slot: int, grammar: str, token_ids: Sequence[int] = ()) -> None:
+        """Starts a slot's grammar in place of any before; `token_ids` are the output so far.
+
+        Raises ValueError if the grammar, in llguidance's dialect of Lark, is wrong, too large or
+        too complex, matches nothing, or is not what the output follows; or if the model has no
+        sound tokenizer or no end token.
+        """
+        self._matchers.pop(slot, None)
+        size = len(grammar.encode("utf-8", "surrogatepass"))
+        if size > MAX_GRAMMAR_BYTES:
+            raise ValueError(f"grammar must be at most {MAX_GRAMMAR_BYTES} bytes, not {size}")
+        try:
+            tokenizer = self._tokenizer = self._tokenizer or self._load()
+            compiled = self._compiled.pop(grammar, None) or compile_grammar(tokenizer, grammar)
+            self._compiled[grammar] = compiled
+            while len(self._compiled) > 1 and sum(map(len, self._compiled)) > _MAX_KEPT:
+                del self._compiled[next(iter(self._compiled))]
+            matcher = Matcher(tokenizer, grammar, compiled, self._end_only, token_ids)
+        except UnicodeEncodeError:
+            raise ValueError("grammar is not valid Unicode") from None
+        except (SetupError, ValueError) as error:
+            raise ValueError(f"grammar: {one_line(error).removeprefix('grammar: ')}") from None
+        self._matchers[slot] = matcher
+
+    def _load(self) -> LLTokenizer:
+        tokenizer = load_tokenizer(self._name, "grammar").backend_tokenizer
+        # Limits that were set for training.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        model = self._model
+        return matching_tokenizer(tokenizer.to_str(), model.vocab_size, list(model.eos_token_ids))
+
     def close(self, slot: int) -> None:
         """Forgets a slot's grammar, if it has one."""
-        if self._grammars is not None:
-            self._grammars.close(slot)
+        self._matchers.pop(slot, None)
 
-    def commit(self, slot: int, token_ids: list[int]) -> str | None:
-        """Moves a slot's grammar on by what was emitted; returns why it cannot, or None."""
-        if self._grammars is None or slot not in self._grammars:
-            return None
-        self._grammars.commit(slot, token_ids)
+    def commit(self, slot: int, token_ids: Sequence[int]) -> str | None:
+        """Moves a slot's grammar on by what was emitted; returns its fault, if it has one."""
+        if slot in self._matchers:
+            self._matchers[slot].commit(token_ids)
         return self.fault(slot)
 
     def fault(self, slot: int) -> str | None:
-        """Returns why a slot's grammar can be followed no further, or None."""
-        if self._grammars is None or slot not in self._grammars:
+        """Returns why a slot's grammar can be followed no further, or None.
+
+        A grammar that compiled may still meet a limit later. From then on nothing is allowed.
+        """
+        matcher = self._matchers.get(slot)
+        if matcher is None or matcher.fault is None:
             return None
-        fault = self._grammars.fault(slot)
-        return None if fault is None else f"grammar: {fault}"
+        return f"grammar: {matcher.fault}"
 
     def allowed(self, step: GrammarStep) -> torch.Tensor | None:
         """Returns what may come after each node, bool `[num_logits, vocab_size]`; None: all."""
-        if self._grammars is None:
-            return None
-        rows, indices = step.find_rows(self._grammars)
+        rows, indices = step.find_rows(self._matchers)
         if not rows:
             return None
         device, vocab_size = self._model.device, self._model.vocab_size
-        masks = unpack_bitmask(send(self._grammars.allowed(rows), device), vocab_size)
+        masks = unpack_bitmask(send(self.pack(rows), device), vocab_size)
         allowed = torch.ones((step.num_logits, vocab_size), dtype=torch.bool, device=device)
         return allowed.index_copy_(0, send(torch.tensor(indices), device), masks)
+
+    def pack(self, rows: Sequence[GrammarRow]) -> torch.Tensor:
+        """Works out which tokens may come after the last known token and after each draft.
+
+        After a draft that its grammar refuses nothing is: its parent's mask excludes it. Nor is
+        where the grammar meets a limit, see `Matcher.fill`. No grammar is moved on.
+
+        Returns int32 `[num_nodes, ceil(vocab_size / 32)]`, bit i of word w for token 32 * w + i; of
+        each row in turn the last known token and then its drafts.
+        """
+        num_nodes = sum(1 + len(row.token_ids) for row in rows)
+        masks = np.zeros((num_nodes, len(self._end_only)), np.uint8)
+        start = 0
+        for row in rows:
+            end = start + 1 + len(row.token_ids)
+            self._matchers[row.slot].fill(row, masks[start:end])
+            start = end
+        return torch.from_numpy(masks.view(np.int32))

@@ -84,8 +84,7 @@ _BATCHES = (
 def check_kernels(model: Model, block_size: int) -> None:
     """Replaces kernels that fail on a model's device, for all models.
 
-    Raises:
-        SetupError: The device computes nothing any more after one of them.
+    Raises SetupError if the device computes nothing any more after one of them.
     """
     for operation, case in _cases(model, block_size):
         kernel = operation.kernel_for(_sample(model))
@@ -113,8 +112,7 @@ def check(
 ) -> None:
     """Replaces the kernel of an operation if it raises or differs from plain PyTorch.
 
-    Raises:
-        SetupError: The device computes nothing any more.
+    Raises SetupError if the device computes nothing any more.
     """
     wanted = case(operation.plain)
     try:
@@ -305,25 +303,20 @@ def _batch(draw: _Draw, spec: LayerSpec, block_size: int, rows: list[BatchRow]) 
         (pool.keys[0], pool.values[0]), _memory(draw, spec, len(pool.keys[0])), strict=True
     ):
         memory.copy_(drawn)
-    starts, positions, ancestors = [0], [], []
-    for row in rows:
-        starts.append(starts[-1] + row.num_queries)
-        end = row.num_computed + row.num_tokens
+    tables = draw.index(reversed(range(width * len(rows)))).view(len(rows), width)
+    batch = AttentionBatch.of_rows(pool, [row.num_computed for row in rows], lengths, tables)
+    ends = [row.num_computed + row.num_tokens for row in rows]
+    batch.tree_starts = draw.index(ends)
+    if any(row.num_nodes for row in rows):
+        batch.ancestors = torch.zeros_like(batch.positions)
+    first = 0
+    for row, end in zip(rows, ends, strict=True):
+        first += row.num_queries
         paths = [0]
         for node in range(row.num_nodes):
             paths.append(paths[(node + 1) // 2] | 1 << node)
-        positions += [*range(row.num_computed, end), *(end - 1 + p.bit_count() for p in paths[1:])]
-        ancestors += [0] * row.num_tokens + paths[1:]
-    tables = draw.index(reversed(range(width * len(rows)))).view(len(rows), width)
-    return AttentionBatch(
-        pool=pool,
-        slot_mapping=draw.index(range(len(positions))),
-        query_starts=draw.index(starts),
-        num_computed_tokens=draw.index(row.num_computed for row in rows),
-        tree_starts=draw.index(row.num_computed + row.num_tokens for row in rows),
-        positions=draw.index(positions),
-        ancestors=draw.index(ancestors) if any(ancestors) else None,
-        block_tables=tables.int(),
-        max_num_queries=max(row.num_queries for row in rows),
-        max_num_keys=max(lengths),
-    )
+        if batch.ancestors is not None and row.num_nodes:
+            nodes = slice(first - row.num_nodes, first)
+            batch.ancestors[nodes] = draw.index(paths[1:])
+            batch.positions[nodes] = draw.index(end - 1 + path.bit_count() for path in paths[1:])
+    return batch

@@ -60,9 +60,10 @@ class PanelLinear(nn.Module):
         return Panels(self.values, self._width, self._depth, self.scales, self.zeros)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Maps `[..., in_features]` to `[..., out_features]`."""
-        product: torch.Tensor = MULTIPLY(inputs, self.panels, self.bias, None)
-        return product
+        """Maps `[..., in_features]` to `[..., out_features]`; by integers in bfloat16."""
+        rows = inputs.to(torch.bfloat16) if self.bits else inputs
+        product: torch.Tensor = MULTIPLY(rows, self.panels, self.bias, None)
+        return product.to(inputs.dtype)
 
     def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Returns the product and a residual."""
@@ -132,9 +133,16 @@ def lay_out(
     return PlainLinear(weight, bias)
 
 
+def takes_rounded_panels(weight: torch.Tensor) -> bool:
+    """Returns whether our kernel multiplies by weights that are rounded to 8 or 4 bits."""
+    narrow = torch.empty(0, dtype=torch.bfloat16)
+    is_even = weight.shape[-1] % 2 == 0
+    return weight.is_cpu and is_even and MULTIPLY.kernel_for(narrow) is not None
+
+
 def check_rounding() -> None:
     """Raises SetupError if there is no kernel for rounded weights."""
-    if MULTIPLY.kernel_for(torch.empty(0, dtype=torch.bfloat16)) is None:
+    if not takes_rounded_panels(torch.empty(0)):
         raise SetupError(
             "--quantization: the CPU kernels do not work here, or --kernels leaves them out (see "
             "the log); choose none"

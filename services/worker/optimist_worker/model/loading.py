@@ -31,14 +31,10 @@ _FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "ge
 
 
 def choose_device(name: str) -> torch.device:
-    """Returns the device of a setting.
+    """Returns the device of a setting; raises SetupError if that CUDA device is not there.
 
-    Args:
-        name: `cpu`, `cuda`, `cuda:N`, or `auto` and `auto:N`: CUDA if there is such a device at
-            all, else the CPU.
-
-    Raises:
-        SetupError: That CUDA device is not there.
+    It is `cpu`, `cuda`, `cuda:N`, or `auto` and `auto:N`: CUDA if there is such a device at all,
+    else the CPU.
     """
     num_gpus = torch.cuda.device_count()
     if name.startswith("auto"):
@@ -52,13 +48,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def take_device(name: str) -> torch.device:
-    """Returns the device of a setting, and makes it this thread's current one.
+    """Returns the device of a setting, see `choose_device`, and makes it this thread's current one.
 
     What names no device, such as NCCL and kernels of libraries, then takes it too: otherwise every
     rank would hold a context, and memory, on the first GPU.
-
-    Raises:
-        SetupError: That CUDA device is not there.
     """
     device = choose_device(name)
     if device.index is not None:
@@ -78,20 +71,11 @@ def choose_dtype(
     """Returns the dtype to compute in.
 
     `auto` is on a GPU the config's own dtype, float32 if it has none. On the CPU it is float32, or
-    bfloat16 if that is the model's own and our kernels compute the same text in it. The field
-    `minimum_dtype` of a config names the narrowest dtype that the model works in: `auto` takes at
-    least that.
+    bfloat16 if that is the model's own and our kernels, if they may, compute the same text in it.
+    The field `minimum_dtype` of a config names the narrowest dtype that the model works in: `auto`
+    takes at least that.
 
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        dtype_name: A dtype of PyTorch, or `auto`.
-        device: The model's.
-        config: The model's.
-        has_kernels: Our kernels may compute the model, whole layers in one process.
-
-    Raises:
-        SetupError: The model needs a wider dtype, or its config names one that there is not.
+    Raises SetupError if the model needs a wider dtype, or its config names one that there is not.
     """
     needed = _read_dtype(name, flag, config, "minimum_dtype")
     if dtype_name == "auto":
@@ -155,9 +139,8 @@ _DUMMY_SEED = 20261121
 def load_config(name: str, flag: str) -> Any:
     """Reads the config of a model that can be served; runs no code of the checkpoint.
 
-    Raises:
-        SetupError: It cannot be read, or the model would load but compute something else than
-            its own attention; the message begins with `flag`.
+    Raises SetupError, which begins with `flag`, if it cannot be read, or the model would load but
+    compute something else than its own attention.
     """
     with explained(f"{flag}: cannot read config.json of {name}"):
         values, _ = PreTrainedConfig.get_config_dict(name)
@@ -217,20 +200,13 @@ def load_weights(
 ) -> Any:
     """Loads safetensors weights; shows a progress bar on a terminal, else logs begin and end.
 
-    Args:
-        name: Directory or hub name.
-        flag: Setting that named it.
-        config: The model's.
-        dtype: To compute in.
-        device: To compute on; of several ranks it is that of the local rank.
-        tensor_parallel_size: Ranks that share each layer, as transformers' plan for it says; each
-            reads only its part. More than 1 takes the default group of torch.distributed.
-        cut: The part of the model that is wanted; None: all of it.
-        packed: The weights, if they are unpacked when they are read.
+    Several ranks share each layer, as transformers' plan for the model says; each reads only its
+    part, to the device of its local rank, and all have the default group of torch.distributed.
+    `cut` is the part of the model that is wanted; None: all of it. `packed` are weights that are
+    unpacked when they are read.
 
-    Raises:
-        SetupError: A file or weight is missing or damaged, or the memory too small; the message
-            begins with `flag`.
+    Raises SetupError, which begins with `flag`, if a file or weight is missing or damaged, or the
+    memory too small.
     """
     if sys.stderr.isatty() and logger.isEnabledFor(logging.INFO):
         transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
@@ -252,9 +228,6 @@ def make_dummy_weights(
 
     The weights follow from a fixed seed and the initialisation that the model's class has for
     training, so that activations keep a usual size. No weight file is read.
-
-    Raises:
-        SetupError: The model does not fit into memory, or transformers has no decoder for it.
     """
     logger.info("making dummy weights for %s", name)
     begin = time.monotonic()

@@ -58,17 +58,10 @@ class Matcher:
         end_only: Bits,
         token_ids: Sequence[int] = (),
     ) -> None:
-        """Starts a grammar.
+        """Starts a grammar (llguidance's Lark), of which `compile_grammar` made `compiled`.
 
-        Args:
-            tokenizer: Of the model.
-            grammar: In llguidance's dialect of Lark.
-            compiled: What `compile_grammar` made of it, which is left as it is.
-            end_only: Allows the end tokens, `[num_bytes]`.
-            token_ids: Output so far.
-
-        Raises:
-            ValueError: The grammar is not what the output follows.
+        `end_only` allows the end tokens, `[num_bytes]`; `token_ids` are the output so far, and a
+        ValueError says that the grammar is not what it follows.
         """
         self.fault: str | None = None
         """Why the grammar can be followed no further, or None."""
@@ -102,11 +95,8 @@ class Matcher:
         """Works out what may come after the last known token and after each draft.
 
         Where that cannot be said nothing is allowed: after the last known token that is a fault.
-        After a draft it decides nothing, as the draft is not accepted and comes without one.
-
-        Args:
-            row: The drafts.
-            masks: To be written, zeros, `[1 + num_drafts, num_bytes]`.
+        After a draft it decides nothing, as the draft is not accepted and comes without one. The
+        masks are zeros, `[1 + num_drafts, num_bytes]`, and written.
         """
         root = self._find_mask()
         if root is None and self.fault is None:
@@ -183,13 +173,9 @@ def _has_bit(mask: Bits, token_id: int) -> bool:
 
 
 def depth_first(parents: Sequence[int]) -> list[int]:
-    """Orders nodes so that every node comes after its parent and before its parent's siblings.
+    """Orders nodes: each comes after its parent and before its parent's siblings.
 
-    Args:
-        parents: Index of each node's parent, less than its own; -1 for children of the root.
-
-    Returns:
-        All indices; siblings keep their order.
+    Parents are less than their children, -1 for those of the root; siblings keep their order.
     """
     children: list[list[int]] = [[] for _ in range(len(parents) + 1)]
     for node, parent in enumerate(parents):

@@ -19,16 +19,10 @@ class DeviceState:
     """Keys and values, and what is known of every slot."""
 
     def __init__(self, model: Model, sizes: Sizes, *, reads_sizes: bool | None = None) -> None:
-        """Takes the memory.
+        """Takes the memory; raises RuntimeError if there is too little.
 
-        Args:
-            model: The target.
-            sizes: How much to hold.
-            reads_sizes: Whether steps read sizes from the device and nothing is padded. That waits
-                for the device; None: on the CPU, where there is nothing to wait for.
-
-        Raises:
-            RuntimeError: There is too little memory.
+        Where sizes are read, steps read them from the device and nothing is padded. That waits for
+        the device; None: on the CPU, where there is nothing to wait for.
         """
         self.sizes, self.device = sizes, model.device
         self.pool = KVPool(
@@ -62,15 +56,9 @@ def plan_memory(
 ) -> Sizes:
     """Works out how much to hold: the number of blocks, and the longest sequence.
 
-    Args:
-        settings: The worker's.
-        model: The target.
-        drafter_block_bytes: Memory that the drafter takes per block besides.
-        free_bytes: Memory that there is for blocks where the settings leave that open; None: 512
-            MiB.
-
-    Raises:
-        SetupError: `max_model_len` is more than model or memory allow, or no block fits.
+    The drafter takes `drafter_block_bytes` per block besides. `free_bytes` is the memory for blocks
+    where the settings leave that open; None: 512 MiB. Raises SetupError if `max_model_len` is more
+    than model or memory allow, or no block fits.
     """
     known = model.max_position_embeddings
     if settings.max_model_len > known:

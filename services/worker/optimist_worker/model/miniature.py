@@ -38,17 +38,10 @@ def shrink(config: Any) -> Any:
 
 
 def build_miniature(config: Any, attention: str) -> Any:
-    """Returns a model of a small config in float32 on the CPU.
+    """Returns a model of a config that `shrink` has returned, in float32 on the CPU.
 
     Weights are as wide as what they are multiplied with allows, so that every token depends on
-    those before it.
-
-    Args:
-        config: That `shrink` has returned.
-        attention: Name of its implementation.
-
-    Raises:
-        ValueError: There are many weights nevertheless.
+    those before it. Raises ValueError if there are many weights nevertheless.
     """
     auto_model: Any = AutoModelForCausalLM
     with torch.device("meta"):

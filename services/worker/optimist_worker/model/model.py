@@ -12,7 +12,7 @@ from optimist_worker.core.attention.paged_attention import NAME, LayerSpec, page
 from optimist_worker.core.batch.flat_batch import FlatBatch
 from optimist_worker.model.comparison import compare_kind
 from optimist_worker.model.division import StageCut, StagePosition, check_division, plan_cut
-from optimist_worker.model.fit import check_fit, check_packages
+from optimist_worker.model.fit import check_fit
 from optimist_worker.model.loading import (
     choose_dtype,
     load_config,
@@ -77,7 +77,7 @@ def load_model(
     Args:
         name: Directory or hub name.
         dtype_name: A floating-point dtype of PyTorch, or `auto`.
-        device_name: `cpu`, `cuda`, `cuda:N`, `auto` or `auto:N`.
+        device_name: See `choose_device`.
         dummy_weights: Makes random weights from config.json instead; the model's name says so.
         tensor_parallel_size: Ranks that share each layer; all of them call this.
         stage: Which part of a pipeline is wanted; None: the whole model.
@@ -92,15 +92,11 @@ def load_model(
     device = take_device(device_name)
     config = load_config(name, flag)
     packed = open_packed(name, flag, config, device, has_weights=not dummy_weights)
-    check_packages(name, flag, config, device)
     has_kernels = kernels and tensor_parallel_size == 1
     dtype = choose_dtype(name, flag, dtype_name, device, config, has_kernels=has_kernels)
     text_config = config.get_text_config()
     if tensor_parallel_size > 1:
-        size_flag = "--tensor-parallel-size"
-        if flag == "--drafter-model":
-            size_flag = "--drafter-tensor-parallel-size"
-        check_division(name, text_config, tensor_parallel_size, size_flag)
+        check_division(name, text_config, tensor_parallel_size)
     AttentionInterface.register(NAME, paged_attention)
     check_fit(name, flag, config, dtype, device, has_weights=not dummy_weights, packed=packed)
     compare_kind(name, flag, config)
@@ -166,12 +162,7 @@ class FeatureTap:
     """
 
     def __init__(self, module: Any, layers: tuple[int, ...] | None) -> None:
-        """Hooks into a model.
-
-        Args:
-            module: A causal language model of transformers.
-            layers: Decoder layers whose outputs are wanted; None: the last hidden state.
-        """
+        """Hooks into decoder layers of a model of transformers; None: its last hidden state."""
         self._parts: list[torch.Tensor] = []
         base = module.base_model
         # A pass that has failed leaves its features behind.
@@ -183,11 +174,7 @@ class FeatureTap:
             base.layers[number].register_forward_hook(self._note)
 
     def take(self) -> torch.Tensor:
-        """Returns the features of the last pass and forgets them.
-
-        Returns:
-            `[num_tokens, dim]`.
-        """
+        """Returns the features of the last pass, `[num_tokens, dim]`, and forgets them."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 

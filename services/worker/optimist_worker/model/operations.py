@@ -92,12 +92,9 @@ def make_panels(weight: torch.Tensor) -> Panels:
 def make_rounded_panels(
     numbers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None
 ) -> Panels:
-    """Lays rounded weights out.
+    """Lays out int8 numbers `[out_features, in_features]`, from 0 to 15 if there are zeros.
 
-    Args:
-        numbers: int8 `[out_features, in_features]`, from 0 to 15 if there are zeros.
-        scales: bfloat16 `[num_groups, out_features]`.
-        zeros: The same.
+    Scales and zeros are bfloat16 `[num_groups, out_features]`.
     """
     panels = make_panels(numbers)
     if zeros is not None:
@@ -146,16 +143,10 @@ def multiply(
     bias: torch.Tensor | None,
     residual: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Multiplies by the weights of a linear layer.
+    """Multiplies `[..., in_features]` by the weights of a linear layer.
 
-    Args:
-        inputs: `[..., in_features]`; in bfloat16 if the weights are integers.
-        panels: The weights.
-        bias: In float32 `[out_features]`, if there is one.
-        residual: What is added, `[..., out_features]`, if anything is.
-
-    Returns:
-        `[..., out_features]`.
+    Inputs are bfloat16 if the weights are integers; a bias is float32, `[out_features]`; a residual
+    `[..., out_features]` is added to the product.
     """
     wide_bias = None if bias is None else bias.to(inputs.dtype)
     product = functional.linear(inputs, _read_panels(panels), wide_bias)
@@ -171,17 +162,9 @@ def norm(states: torch.Tensor, outer: Norm) -> torch.Tensor:
 def add_norm(
     inputs: torch.Tensor, linear: Any, residual: torch.Tensor, inner: Norm | None, outer: Norm
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Adds `inner(linear(inputs))` to a residual and norms the sum.
+    """Adds `inner(linear(inputs))` to a residual and norms the sum; returns both.
 
-    Args:
-        inputs: `[num_tokens, in_features]`.
-        linear: A layer of `linear.py` with `out_features` outputs.
-        residual: `[num_tokens, out_features]`.
-        inner: Norm of what is added; None: it is added as it is.
-        outer: Norm of the sum.
-
-    Returns:
-        The sum and the normed sum, `[num_tokens, out_features]` each.
+    `linear` is a layer of `linear.py`; without an inner norm, what it gives is added as it is.
     """
     total = add(inputs, linear, residual, inner)
     return total, NORM(total, outer)
@@ -209,17 +192,10 @@ def rotate_and_write(
 ) -> torch.Tensor:
     """Norms and rotates queries and keys (Su et al. 2021), and writes keys and values to the pool.
 
-    Args:
-        projected: Queries, keys and values, `[num_tokens, num_queries + 2 * num_keys, head_dim]`.
-        cosine: Of each token, `[1, num_tokens, head_dim]`.
-        sine: The same.
-        heads: The layer's.
-        keys: The layer's keys in the pool, `[num_indices, num_keys, head_dim]`.
-        values: The layer's values in the pool, of the same shape.
-        slot_mapping: Indices, int64 `[num_tokens]`.
-
-    Returns:
-        The queries, `[1, num_queries, num_tokens, head_dim]`.
+    `projected` has queries, keys and values, `[num_tokens, num_queries + 2 * num_keys, head_dim]`,
+    cosine and sine are `[1, num_tokens, head_dim]`, the layer's keys and values in the pool
+    `[num_indices, num_keys, head_dim]`. Returns the queries, `[1, num_queries, num_tokens,
+    head_dim]`.
     """
     sizes = [heads.num_queries, heads.num_keys, heads.num_keys]
     query, key, value = torch.split(projected, sizes, 1)

@@ -61,8 +61,7 @@ class PackedMatrix:
     def __getitem__(self, index: Any) -> torch.Tensor:
         """Returns a part of the values, all of which are computed.
 
-        Raises:
-            PackedError: An input is of a group that there is not.
+        Raises PackedError if an input is of a group that there is not.
         """
         stored = self.read()
         if stored.groups is not None and not _are_indices(stored.groups, stored.scales.shape[1]):
@@ -110,11 +109,7 @@ class PackedModule:
         self._name, self._parts, self._layout = name, parts, layout
 
     def matrix(self, dtype: torch.dtype) -> PackedMatrix:
-        """Returns the layer's matrix.
-
-        Raises:
-            PackedError: The tensors do not fit together, or mean something that is not known.
-        """
+        """Returns the layer's matrix; raises PackedError if its tensors do not fit together."""
         for key in self._layout.needed:
             self._part(key)
         if "weight_packed" in self._parts:

@@ -66,13 +66,9 @@ class PackedCheckpoint:
         self._parts = {name: opened[each.file].get_slice(name) for name, each in headers.items()}
 
     def weights(self, dtype: torch.dtype) -> dict[str, Part | PackedMatrix]:
-        """Returns the weights by the names that they have in plain checkpoints.
+        """Returns the weights, to compute in a dtype, by the names that plain checkpoints have.
 
-        Args:
-            dtype: To compute in.
-
-        Raises:
-            PackedError: What is stored is not known.
+        Raises PackedError if what is stored is not known.
         """
         modules: dict[str, dict[str, Part]] = {}
         for name, part in self._parts.items():
@@ -107,20 +103,9 @@ def open_packed(
     """Opens the weights of a model that are quantised already, if they are to be unpacked.
 
     That is on a CPU, and wherever no library would keep them packed. The config then describes a
-    plain model: what it says of the form is taken out.
-
-    Args:
-        name: The model's, a directory or of a hub.
-        flag: Setting that named it.
-        config: The model's.
-        device: To compute on.
-        has_weights: Whether there are weight files; else random weights are wanted.
-
-    Returns:
-        The checkpoint; None if it is plain, read by a library, or not to be read at all.
-
-    Raises:
-        SetupError: The form, or a part of it, is not known.
+    plain model: what it says of the form is taken out. Without weight files random ones are wanted.
+    Returns None if it is plain, read by a library, or not to be read at all; raises SetupError if
+    the form, or a part of it, is not known.
     """
     values = quantization(config)
     if values is None:
@@ -165,8 +150,7 @@ def quantization(config: Any) -> dict[str, Any] | None:
 def read_layout(values: Mapping[str, Any]) -> Layout:
     """Returns what a `quantization_config` says of packed matrices.
 
-    Raises:
-        PackedError: It is wrong, or asks for something else than unpacking; the text names the key.
+    Raises PackedError, which names the key, if it asks for something else than unpacking.
     """
     method = values["quant_method"]
     if method == "compressed-tensors":

@@ -21,20 +21,9 @@ def probe_layers(
 
     A model with layers that do not come by the attention interface (linear attention, state
     spaces) shows it here and not in wrong tokens. Layers that our keyword does not reach get it
-    from the model.
+    from the model. A stage has its `own` layers of the whole, and keeps nothing of others.
 
-    Args:
-        name: The model's.
-        flag: Setting that named it.
-        module: The model, or a stage of it.
-        own: The layers that it has.
-        text_config: Of the whole model.
-
-    Returns:
-        What each layer of the whole model keeps here; nothing, if it is another stage's.
-
-    Raises:
-        SetupError: It is such a model; the message begins with `flag`.
+    Raises SetupError if it is such a model; the message begins with `flag`.
     """
     where = f"{flag}: {name} ({module.config.model_type})"
     inputs = {"input_ids": torch.zeros((1, 1), dtype=torch.int64, device=module.device)}

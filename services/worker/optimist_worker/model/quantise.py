@@ -3,7 +3,6 @@
 import copy
 import json
 import logging
-import warnings
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from optimist_common.errors import SetupError
+from optimist_worker.model.linear import PanelLinear, takes_rounded_panels
 from optimist_worker.model.model import Model
 from optimist_worker.model.rounding import (
     GROUP_SIZE,
@@ -22,6 +22,7 @@ from optimist_worker.model.rounding import (
     pack_int4,
     round_groups,
     round_outputs,
+    round_weight,
     takes_int4,
 )
 
@@ -31,6 +32,8 @@ _FEWEST_CUDA_ROWS = 32
 
 def can_quantise(linear: nn.Linear, bits: int) -> bool:
     """Whether the kernel for these bits takes the layer's shape on its device."""
+    if takes_rounded_panels(linear.weight):
+        return True
     rows, columns = linear.weight.shape
     is_cuda = linear.weight.device.type == "cuda"
     if bits == 4:
@@ -39,16 +42,10 @@ def can_quantise(linear: nn.Linear, bits: int) -> bool:
 
 
 def quantise_linear(linear: nn.Linear, bits: int) -> nn.Module:
-    """Returns a layer that computes nearly what `linear` does from weights of 8 or 4 bits.
-
-    Raises:
-        SetupError: The device lacks the kernel.
-    """
-    if bits == 4:
-        return Int4Linear(linear)
-    if linear.weight.device.type == "cpu" and "x86" in torch.backends.quantized.supported_engines:
-        return PackedInt8Linear(linear)
-    return Int8Linear(linear)
+    """Returns a layer that computes nearly what `linear` does from weights of 8 or 4 bits."""
+    if takes_rounded_panels(linear.weight):
+        return PanelLinear(round_weight(linear.weight, 4 if bits == 4 else 8).panels, linear.bias)
+    return Int4Linear(linear) if bits == 4 else Int8Linear(linear)
 
 
 class Int8Linear(nn.Module):
@@ -84,47 +81,6 @@ class Int8Linear(nn.Module):
             tokens = functional.pad(tokens, (0, 0, 0, -num_rows % 8))
         products = torch._int_mm(tokens, self.values)[:num_rows] * (norms / 127.0)
         return _finish(products.mul_(self.scales), self.bias, inputs)
-
-
-class PackedInt8Linear(nn.Module):
-    """Int8Linear on x86 CPUs, with the weights packed for FBGEMM.
-
-    The kernel has one input scale for the whole batch, so the rows are scaled to one size first:
-    a token with large activations (Sun et al. 2024) would leave the others nothing but zeros.
-    """
-
-    bias: torch.Tensor | None
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.out_features = linear.weight.shape[0]
-        self.num_bytes = linear.weight.numel() + 8 * self.out_features
-        _, scales = round_outputs(linear.weight)
-        zeros = torch.zeros(self.out_features, dtype=torch.int64)
-        with warnings.catch_warnings():
-            # The kernel takes its weights in no other form than a quantised tensor, a type that
-            # PyTorch means to drop (issue 184982); Int8Linear is what remains then.
-            warnings.filterwarnings("ignore", category=UserWarning)
-            quantised = torch.quantize_per_channel(
-                linear.weight.detach().float(), scales.double(), zeros, 0, torch.qint8
-            )
-            self._packed = torch.ops.quantized.linear_prepack(quantised, None)
-        # Without VNNI the products of two full 8-bit numbers overflow 16 bits.
-        self._reduce_range = not torch.cpu._is_vnni_supported()
-        self.register_buffer("bias", _detached(linear.bias))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Maps `[..., in_features]` to `[..., out_features]`."""
-        rows = inputs.reshape(-1, inputs.shape[-1]).float()
-        multiply = torch.ops.quantized.linear_dynamic
-        if rows.shape[0] == 0:
-            return inputs.new_empty((*inputs.shape[:-1], self.out_features))
-        if rows.shape[0] == 1:
-            products = multiply(rows, self._packed, self._reduce_range)
-        else:
-            norms = _row_norms(rows)
-            products = multiply(rows / norms, self._packed, self._reduce_range).mul_(norms)
-        return _finish(products, self.bias, inputs)
 
 
 class Int4Linear(nn.Module):
@@ -187,9 +143,8 @@ def quantise(model: Model, bits: Bits) -> Model:
     in either case, since it decides the token alone. Layers that the directory's KEPT_FILE names
     for these bits stay as they are, and so do those whose shape the kernel does not take.
 
-    Raises:
-        SetupError: The model has no linear layer to quantise, KEPT_FILE is wrong, or the device
-            lacks the kernel.
+    Raises SetupError if there is no linear layer to quantise, KEPT_FILE is wrong, or the device
+    lacks the kernel.
     """
     dtype = torch.float32 if model.dtype == torch.float64 else model.dtype
     module = quantise_module(model.module, bits, kept_layers(model.name, bits), dtype)
@@ -201,11 +156,7 @@ def quantise(model: Model, bits: Bits) -> Model:
 
 
 def quantise_module(module: Any, bits: Bits, kept: Collection[str], dtype: torch.dtype) -> Any:
-    """Makes a copy of a transformers model whose linear layers but `kept` are quantised.
-
-    Raises:
-        SetupError: As `quantise` does.
-    """
+    """Makes a copy of a transformers model whose linear layers but `kept` are quantised."""
     linears = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
     unknown = sorted(set(kept) - set(linears))
     if unknown:
@@ -226,11 +177,7 @@ def quantise_module(module: Any, bits: Bits, kept: Collection[str], dtype: torch
 
 
 def kept_layers(name: str, bits: Bits) -> list[str]:
-    """Reads which layers of the model in a directory must stay as they are.
-
-    Raises:
-        SetupError: KEPT_FILE is not an object of lists of names.
-    """
+    """Reads from KEPT_FILE which layers of the model in a directory must stay as they are."""
     path = Path(name).expanduser() / KEPT_FILE
     if not path.is_file():
         return []
@@ -247,10 +194,7 @@ def extra_bytes(copied: Model, model: Model) -> int:
     """Memory that a copy takes besides what it shares with the model, in bytes."""
     shared = {tensor.data_ptr() for tensor in _tensors(model.module)}
     own = {tensor.data_ptr(): tensor.nbytes for tensor in _tensors(copied.module)}
-    packed = (part for part in copied.module.modules() if isinstance(part, PackedInt8Linear))
-    return sum(size for address, size in own.items() if address not in shared) + sum(
-        part.num_bytes for part in packed
-    )
+    return sum(size for address, size in own.items() if address not in shared)
 
 
 def _tensors(module: Any) -> list[torch.Tensor]:

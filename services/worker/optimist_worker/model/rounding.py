@@ -25,12 +25,9 @@ def round_outputs(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def round_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rounds to the nearest of 16 evenly spaced values between the group's least and greatest.
 
-    This is the layout of tinygemm as in gpt-fast and torchao's Int4WeightOnlyConfig.
-
-    Returns:
-        Numbers from 0 to 15, int32 of the weight's shape; and per group of inputs and output the
-        step between two of these values and the value of number 8, bfloat16
-        `[num_groups, out_features, 2]`.
+    This is the layout of tinygemm as in gpt-fast and torchao's Int4WeightOnlyConfig: numbers from 0
+    to 15, int32 of the weight's shape; and per group of inputs and output the step between two of
+    these values and the value of number 8, bfloat16 `[num_groups, out_features, 2]`.
     """
     groups = weight.detach().float().reshape(len(weight), -1, GROUP_SIZE)
     least, greatest = groups.aminmax(dim=2)
@@ -50,8 +47,7 @@ def takes_int4(weight: torch.Tensor) -> bool:
 def pack_int4(steps: torch.Tensor) -> torch.Tensor:
     """Packs numbers from 0 to 15, int32 `[out_features, in_features]`, for the device's kernel.
 
-    Raises:
-        SetupError: The device lacks the kernel.
+    Raises SetupError if the device lacks it.
     """
     if not steps.is_cuda:
         return torch.ops.aten._convert_weight_to_int4pack_for_cpu(steps, 1)

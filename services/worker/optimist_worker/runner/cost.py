@@ -35,10 +35,7 @@ def fit_curve(times: dict[int, float]) -> CostCurve:
     """Makes a curve that never decreases, nor grows faster than the number of tokens.
 
     A pass costs no more than one of more tokens, and two of n tokens do the work of one of 2 n.
-    Where the times say otherwise one was disturbed: what disturbs a measurement makes it longer.
-
-    Args:
-        times: Best time by number of tokens, in seconds.
+    Where the best times in seconds say otherwise one was disturbed, and so is too long.
     """
     sizes = sorted(times)
     return CostCurve(sizes, [max(1, round(_bound(times, size) * 1e6)) for size in sizes])
@@ -114,15 +111,9 @@ def measure_cost(
 ) -> CostCurve:
     """Times passes of one row that verifies drafts, from 1 token to as many as fit.
 
-    A pass of more tokens than a window holds has a chunk of a prompt before its drafts.
-
-    It writes to the first KV blocks, so no request may run yet.
-
-    Args:
-        runner: The worker's, without requests.
-        seconds: Most time for all of it; sizes that would take longer are left out. 0 measures
-            nothing.
-        clock: Returns seconds.
+    A pass of more tokens than a window holds has a chunk of a prompt before its drafts. Sizes that
+    would take longer than some seconds in all are left out. It writes to the first KV blocks, so no
+    request may run yet.
     """
     sizes = runner.engine.state.sizes
     fitting = min(
@@ -160,11 +151,7 @@ def measure_keys(
 ) -> KeyCosts:
     """Times passes of one row with many keys in memory, as blocks that nobody has computed.
 
-    Args:
-        runner: The worker's, without requests.
-        passes: What passes take with few keys.
-        seconds: Most time for all of it; 0 measures nothing.
-        clock: Returns seconds.
+    `passes` is what passes take with few keys; 0 seconds measure nothing.
     """
     sizes = runner.engine.state.sizes
     room = min(sizes.num_blocks * sizes.block_size, sizes.max_model_len) - _KEY_DRAFTS - 2
@@ -201,20 +188,11 @@ def measure_drafter(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[int]:
-    """Times the drafter on one row after a pass that has emitted.
+    """Times the drafter on one row after a pass that has emitted; deeper drafts may be left out.
 
     Inside a captured step nothing can be timed; there it is what the step takes longer than a pass
-    of as many tokens, which `passes` tells.
-
-    Args:
-        runner: The worker's, without requests.
-        passes: What passes take.
-        seconds: Most time for all of it; deeper drafts than that allows are left out.
-        clock: Returns seconds.
-
-    Returns:
-        Microseconds by the depth of the drafts, from 1 on, never decreasing; empty if there is no
-        drafter or no time, or if it fails.
+    of as many tokens, which `passes` tells. Returns microseconds by the depth of the drafts, from 1
+    on, never decreasing; none if there is no drafter or no time, or if it fails.
     """
     if (drafter := runner.engine.drafter) is None:
         return []

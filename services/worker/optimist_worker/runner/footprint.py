@@ -70,10 +70,7 @@ def measure_free(settings: WorkerSettings, model: Model) -> int | None:
     """Returns how much memory keys and values may take, in bytes.
 
     None if the settings say it, the device is no GPU, or the model is a stage of a pipeline, which
-    cannot run alone.
-
-    Raises:
-        SetupError: There is too little memory for a pass.
+    cannot run alone. Raises SetupError if there is too little memory for a pass.
     """
     meter = meter_of(model.device)
     is_given = settings.num_kv_blocks or settings.kv_memory_mib
@@ -92,7 +89,7 @@ def _measure_footprint(model: Model, sizes: Sizes, meter: Meter) -> int:
     """
     try:
         state = DeviceState(model, sizes)
-        step = Step(model, state, None, None, AcceptanceRule.COUPLED, 0.0)
+        step = Step(model, state, None, None, AcceptanceRule.COUPLED)
         masks = Masks(model.name, model)
         executor = LocalExecutor(step, masks, model.device, uses_graphs=False)
         runner = Runner(Engine(model, state, executor))
@@ -107,14 +104,9 @@ def _measure_footprint(model: Model, sizes: Sizes, meter: Meter) -> int:
 def bytes_for_blocks(meter: Meter, utilization: float, footprint: int, graph_share: float) -> int:
     """Returns how much memory keys and values may take.
 
-    That is what is free now, but for what is to stay free, for what a pass takes, and for the
-    memory of captured steps, which is not given back after them.
-
-    Args:
-        meter: Of the device; the model is on it.
-        utilization: Share of the memory that may be in use.
-        footprint: Most memory of a pass.
-        graph_share: Size of the largest step that is captured, as a share of the largest pass.
+    That is what is free now, with the model on the device, but for what is to stay free, for what a
+    pass takes (`footprint`), and for the memory of captured steps, which is not given back: the
+    largest takes `graph_share` of the largest pass.
     """
     free, total = meter.free_and_total()
     left = int(free - total * (1 - utilization) - footprint * (1 + graph_share))

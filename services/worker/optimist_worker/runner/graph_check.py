@@ -16,15 +16,10 @@ _NUM_PROMPTS = 3
 
 
 def check_graphs(runner: Runner) -> bool:
-    """Has all steps run eagerly if captured ones emit other tokens, or fail.
+    """Returns whether steps are captured: not where captured ones emit other tokens, or fail.
 
-    Some short requests, all different, go through the same steps without and with graphs.
-
-    Returns:
-        Whether steps are captured; False where they never were.
-
-    Raises:
-        SetupError: The device computes nothing any more after a captured step.
+    Some short requests, all different, go through the same steps without and with graphs. Raises
+    SetupError if the device computes nothing any more after a captured step.
     """
     executor = runner.engine.executor
     if not executor.uses_graphs:

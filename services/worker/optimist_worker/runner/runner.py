@@ -144,8 +144,7 @@ class Runner:
     def launch(self, plan: Plan) -> LaunchedPlan:
         """Starts one plan; on a GPU the host does not wait for it.
 
-        Raises:
-            PlanError: The plan admits to a slot that is taken.
+        Raises PlanError if it admits to a slot that is taken.
         """
         executor = self.engine.executor
         executor.prepare(plan)
@@ -246,9 +245,6 @@ class Runner:
         rows: list[PlannedRow] = []
         for planned in launched.plan.rows():
             held = self._slots.get(planned.slot)
-            if planned.num_known_tokens == 0:
-                # It has failed in an earlier run of this plan.
-                continue
             if held is None:
                 launched.errors[planned.slot] = f"slot {planned.slot} holds no request"
             elif held.error is not None:

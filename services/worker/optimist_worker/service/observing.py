@@ -39,9 +39,6 @@ STEP_TOKENS = Histogram(
     "Tokens fed per forward pass, drafts included",
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
 )
-REPEATS = Counter(
-    "optimist_worker_step_repeats", "Plans run again because no newer one had arrived"
-)
 IDLE_SECONDS = Counter("optimist_worker_idle_seconds", "Time between steps with nothing to run")
 ROWS = Counter("optimist_worker_step_rows", "Rows of all runs")
 ROW_ERRORS = Counter("optimist_worker_row_errors", "Rows that failed")
@@ -55,11 +52,10 @@ REPLACED_KERNELS = Gauge(
 
 
 def observe_step(result: StepResult, step_seconds: float, idle_seconds: float) -> None:
-    """Counts one run of a plan, which took some seconds with drafting."""
+    """Counts one step, which took some seconds with drafting."""
     STEP_SECONDS.observe(step_seconds)
     if result.num_tokens:
         STEP_TOKENS.observe(result.num_tokens)
-    REPEATS.inc(result.repeat > 0)
     IDLE_SECONDS.inc(idle_seconds)
     ROWS.inc(len(result.slots))
     ROW_ERRORS.inc(len(result.errors))

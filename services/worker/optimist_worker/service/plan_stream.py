@@ -1,4 +1,4 @@
-"""The plans of one Execute call: read ahead, run on the model's thread, repeated and answered."""
+"""The plans of one Execute call: read ahead, run on the model's thread and answered."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from enum import Enum
 from queue import SimpleQueue
 
 from optimist.worker.v1 import worker_pb2
-from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
+from optimist_worker.core.plan import Plan, PlanError
 from optimist_worker.execution.codec import decode_plan, encode_result
 from optimist_worker.execution.group import end_process
 from optimist_worker.runner.runner import LaunchedPlan, Runner
@@ -29,7 +29,7 @@ class Wake(Enum):
 class PlanStream:
     """Reads plans ahead of the running one.
 
-    A plan makes room for another when its first answer has gone out. So neither a sender that is
+    A plan makes room for another when its answer has gone out. So neither a sender that is
     too fast nor one that reads no answers makes anything here grow without bound.
 
     `take`, `answer` and `finish` are the model thread's, `wake` is any thread's;
@@ -52,13 +52,9 @@ class PlanStream:
         self._reader = asyncio.ensure_future(self._read(requests))
 
     def take(self, *, is_at_work: bool = False) -> worker_pb2.ExecuteRequest | Wake | None:
-        """Waits for the next plan, or for `wake`.
+        """Waits for the next plan, or for `wake`; plans may be at work meanwhile.
 
-        Args:
-            is_at_work: Whether plans are still at work meanwhile.
-
-        Returns:
-            None when there is no further plan or the stream was closed.
+        Returns None when there is no further plan or the stream was closed.
         """
         # Where a plan is at hand nothing is waited for, and a device may be at one before it.
         if not is_at_work and self.is_idle:
@@ -86,11 +82,6 @@ class PlanStream:
         """Whether no plan is waiting; never blocks."""
         return self._num_read == self._num_taken
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether the last plan may be run again: nothing newer has arrived."""
-        return self.is_idle and not self._closed
-
     def answer(self, response: worker_pb2.ExecuteResponse) -> None:
         """Hands an answer to the event loop."""
         self._at_work_since = time.monotonic()
@@ -105,10 +96,9 @@ class PlanStream:
         """Returns the next answer, or None when there will be none."""
         return await self._answers.get()
 
-    def sent(self, response: worker_pb2.ExecuteResponse) -> None:
-        """Makes room for a plan once the first answer to another has gone out."""
-        if response.repeat == 0:
-            self._room.release()
+    def sent(self) -> None:
+        """Makes room for a plan once the answer to another has gone out."""
+        self._room.release()
 
     def replace(self) -> None:
         """Ends the stream before its next plan, in favour of another stream."""
@@ -141,10 +131,9 @@ logger = logging.getLogger(__name__)
 
 
 def run_plans(runner: Runner, stream: PlanStream, spans: RequestSpans | None = None) -> None:
-    """Runs plans, from an empty worker on, until the stream ends; answers every run at once.
+    """Runs plans, from an empty worker on, until the stream ends; answers each at once.
 
-    Raises:
-        PlanError: A plan is malformed; those before it were answered.
+    Raises PlanError if one is malformed; those before it were answered.
     """
     spans = spans or RequestSpans()
     loop = _PipelineLoop if runner.engine.executor.num_stages > 1 else _PlanLoop
@@ -193,7 +182,7 @@ class _PlanLoop:
     def _finish_some(self) -> None:
         """Finishes runs until another plan may be launched or waited for."""
         while self._running and not self._may_launch and self._must_finish:
-            self._repeat(*self._finish_oldest())
+            self._finish_oldest()
 
     @property
     def _must_finish(self) -> bool:
@@ -228,17 +217,14 @@ class _PlanLoop:
         plan = decode_plan(request, self._runner.engine.state.sizes)
         self._spans.begin(request)
         self._make_way(plan)
-        self._launch(plan, start, start - before if must_wait else 0)
+        idle_ns = start - before if must_wait else 0
+        self._running.append(_PlanRun(self._runner.launch(plan), start, idle_ns))
         return True
 
     def _make_way(self, plan: Plan) -> None:
         """Finishes what has to be over before a plan is launched."""
 
-    def _launch(self, plan: Plan, start_ns: int, idle_ns: int) -> None:
-        """Launches a plan that could be from `start_ns` on, after `idle_ns` without any."""
-        self._running.append(_PlanRun(self._runner.launch(plan), start_ns, idle_ns))
-
-    def _finish_oldest(self) -> tuple[Plan, StepResult]:
+    def _finish_oldest(self) -> None:
         """Waits for the oldest run and answers it."""
         run = self._running.popleft()
         result = self._runner.collect(run.launched)
@@ -250,22 +236,13 @@ class _PlanLoop:
         observe_step(result, step_ns / 1e9, run.idle_ns / 1e9)
         for slot, error in result.errors.items():
             logger.warning("plan %d, slot %d: %s", result.sequence, slot, error)
-        return run.launched.plan, result
-
-    def _repeat(self, plan: Plan, result: StepResult) -> None:
-        """Runs a plan again after its result, if it may be and nothing newer came."""
-        if not self._running and self._stream.may_repeat:
-            again = plan_repeat(plan, result)
-            if again is not None:
-                self._launch(again, self._end_ns, 0)
 
 
 class _PipelineLoop(_PlanLoop):
     """Launches each plan at the first stage as soon as it is there, whatever others are in flight.
 
     Plans whose rows, releases or admissions touch a slot of a plan in flight wait for it. So a
-    scheduler that does not know of stages gets right results, one plan after the other. Plans are
-    not repeated: the next one is mostly there.
+    scheduler that does not know of stages gets right results, one plan after the other.
     """
 
     def run(self) -> None:

@@ -28,7 +28,6 @@ from optimist_worker.execution.executor import Executor, LocalExecutor
 from optimist_worker.execution.group import Group
 from optimist_worker.execution.stage import FirstStage, Stage
 from optimist_worker.execution.stage_link import StageLink
-from optimist_worker.execution.stage_pass import StageTrace
 from optimist_worker.execution.step import Step
 from optimist_worker.model.division import StagePosition
 from optimist_worker.model.fused import fuse
@@ -62,9 +61,6 @@ def load_worker(settings: WorkerSettings, group: Group | None = None) -> LoadedW
 
     OpenMP has helper threads for each thread that computes. If two do, there are more of them than
     cores, and helpers that wait go to sleep at once: a pass then takes half as long again.
-
-    Raises:
-        SetupError: As `build_runner` does.
     """
 
     def load() -> tuple[Runner, MeasuredCosts]:
@@ -80,15 +76,10 @@ def load_worker(settings: WorkerSettings, group: Group | None = None) -> LoadedW
 
 
 def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner:
-    """Loads the model and takes the KV memory.
+    """Loads the model and takes the KV memory; raises SetupError if either cannot be had.
 
-    Args:
-        settings: The worker's.
-        group: The ranks that hold the model together, all of which call this, and the first of
-            which commands the others; None: it holds it alone.
-
-    Raises:
-        SetupError: Either cannot be had.
+    All ranks of a group, that hold the model together, call this, and the first commands the
+    others.
     """
     bits, dtype = _choose_bits(settings)
     if settings.num_threads:
@@ -144,8 +135,6 @@ def build_runner(settings: WorkerSettings, group: Group | None = None) -> Runner
         sizes.block_size,
         sizes.max_model_len,
     )
-    if runner.engine.rule is AcceptanceRule.SYNTHETIC:
-        logger.warning("drafts are accepted by chance: every text is meaningless")
     return runner
 
 
@@ -184,15 +173,14 @@ def _build_engine(
 
     drafter, tap = build_drafter(settings, weights, model, state, note_failure)
     rule = AcceptanceRule(settings.acceptance)
-    step = Step(model, state, drafter, tap, rule, settings.synthetic_rate)
+    step = Step(model, state, drafter, tap, rule)
     masks = Masks(settings.model, model)
     executor: Executor
     if group is None:
         executor = LocalExecutor(step, masks, model.device, uses_graphs=settings.cuda_graphs)
     elif link is not None and model.cut is not None:
         kind = FirstStage if group.ranks.is_leader else Stage
-        trace = StageTrace(settings.stage_trace, group.ranks.stage)
-        executor = kind(model, model.cut, step, masks, link, trace)
+        executor = kind(model, model.cut, step, masks, link)
     elif group.ranks.is_leader:
         executor = LeadingRank(step, masks, model.device, group)
     else:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from optimist.worker.v1 import worker_pb2
 from optimist_common.errors import SetupError
 from optimist_common.network.server import require_free, run_service
-from optimist_worker.core.plan import Plan, PlanError, StepResult, plan_repeat
+from optimist_worker.core.plan import Plan, PlanError, StepResult
 from optimist_worker.execution.codec import decode_plan
 from optimist_worker.execution.commands import DIGEST_BYTES, Command, digest
 from optimist_worker.execution.group import Group, GroupError, Pulse, end_process, refuse_start
@@ -31,11 +31,7 @@ _JOIN_SECONDS = 0.2
 
 
 def run_rank(settings: WorkerSettings, ranks: Ranks) -> None:
-    """Serves or follows until the end.
-
-    Raises:
-        SetupError: It cannot join the others.
-    """
+    """Serves or follows until the end; raises SetupError if it cannot join the others."""
     check_ranks(settings, ranks.master_host)
     device_type = choose_device(settings.device).type
     is_on_gpu = device_type == "cuda"
@@ -108,8 +104,7 @@ def _explain(group: Group, error: SetupError) -> NoReturn:
 def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
     """Does what rank 0 says, who may take some seconds over a step, until it says that it ends.
 
-    Raises:
-        GroupError: Another process is gone or came to something else.
+    Raises GroupError if another process is gone or came to something else.
     """
     follower = _Follower(group, runner)
     while True:
@@ -122,8 +117,6 @@ def follow(group: Group, runner: Runner, hang_seconds: float) -> None:
             runner.release_all()
         elif kind is Command.COLLECT:
             follower.collect(payload[:DIGEST_BYTES], payload[DIGEST_BYTES:])
-        elif kind is Command.REPEAT:
-            follower.launch(follower.next_repeat())
         else:
             request = worker_pb2.ExecuteRequest.FromString(payload)
             follower.launch(decode_plan(request, runner.engine.state.sizes))
@@ -141,8 +134,6 @@ class _Follower:
         self._group, self._runner = group, runner
         self._stage = executor if isinstance(executor, Stage) else None
         self._running: deque[LaunchedPlan | StepResult] = deque()
-        self._last: tuple[Plan, StepResult] | None = None
-        """What a rank can run again."""
 
     def receive(self, hang_seconds: float) -> bytes:
         """Waits for a command; where rank 0 has to compare a result soon, for some seconds."""
@@ -162,13 +153,6 @@ class _Follower:
         else:
             self._running.append(launched)
 
-    def next_repeat(self) -> Plan:
-        """Returns the last plan as it is run again."""
-        again = None if self._last is None else plan_repeat(*self._last)
-        if again is None:
-            raise GroupError("rank 0 repeats a plan that this process cannot repeat")
-        return again
-
     def collect(self, expected: bytes, verdict: bytes) -> None:
         """Compares the oldest plan's result with the digest of that of rank 0."""
         launched = self._running.popleft()
@@ -183,10 +167,8 @@ class _Follower:
             self._stage.link.forget_plan()
         result = self._runner.collect(launched)
         _compare(result, expected)
-        if self._stage is None:
-            if result.errors:
-                self._group.wait_for_all()
-            self._last = launched.plan, result
+        if self._stage is None and result.errors:
+            self._group.wait_for_all()
 
     def end(self) -> None:
         if self._stage is not None and self._stage.position.is_last:

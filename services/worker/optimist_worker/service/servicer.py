@@ -12,7 +12,6 @@ import grpc
 from optimist.common.v1 import draft_source_pb2
 from optimist.worker.v1 import worker_pb2, worker_pb2_grpc
 from optimist_common.columns import to_bytes
-from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.plan import PlanError
 from optimist_worker.execution.executor import DeviceLostError
 from optimist_worker.runner.cost import MeasuredCosts
@@ -67,7 +66,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             drafter_us=to_bytes(costs.drafter_us),
             row_key_ps=costs.keys.row_ps,
             token_key_ps=costs.keys.token_ps,
-            is_synthetic=engine.rule is AcceptanceRule.SYNTHETIC,
             num_pipeline_stages=engine.executor.num_stages,
             pads_passes=not engine.state.table.reads_sizes,
         )
@@ -90,7 +88,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         try:
             while (response := await stream.next_answer()) is not None:
                 yield response
-                stream.sent(response)
+                stream.sent()
             await work
             stream.raise_read_error()
             if stream.replaced:

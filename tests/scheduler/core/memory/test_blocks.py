@@ -1,5 +1,9 @@
+"""Blocks are in one state each, and what is found in the prefix cache is what was written."""
+
+from hashlib import sha256
+
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -51,12 +55,6 @@ def test_a_match_that_was_evicted_meanwhile_is_not_taken() -> None:
     pool.check_integrity()
 
 
-def release_unhashed(pool: BlockPool, slot: int, first: int, known: list[bytes]) -> None:
-    pool.register_unhashed(slot, first, len(known), known[first - 1], lambda: known)
-    pool.release(slot)
-    pool.check_integrity()
-
-
 def test_hashes_are_computed_only_for_tokens_that_agree_up_to_there() -> None:
     pool = BlockPool(8, 2, 4)
     ids = fill(pool, 0, hashes(1)) + pool.allocate(ints(0), ints(2)).tolist()
@@ -75,32 +73,6 @@ def test_hashes_are_computed_only_for_tokens_that_agree_up_to_there() -> None:
     assert pool.match(hashes(4)).tolist() == ids
     assert len(computed) == 1
     pool.check_integrity()
-
-
-def test_what_was_evicted_without_its_hash_is_not_found() -> None:
-    pool = BlockPool(4, 2, 4)
-    ids = fill(pool, 0, hashes(1)) + pool.allocate(ints(0), ints(3)).tolist()
-    release_unhashed(pool, 0, 1, hashes(4))
-    assert pool.allocate(ints(1), ints(2)).tolist() == ids[2:]
-    assert pool.match(hashes(4)).tolist() == ids[:2]
-    pool.release(1)
-    pool.allocate(ints(1), ints(4))
-    assert pool.match(hashes(4)).tolist() == []
-    pool.check_integrity()
-
-
-def test_a_hash_that_is_known_already_stays_with_its_block() -> None:
-    pool = BlockPool(8, 2, 4)
-    ids = fill(pool, 0, hashes(3))
-    pool.allocate(ints(1), ints(3))
-    release_unhashed(pool, 1, 1, hashes(3))
-    pool.allocate(ints(1), ints(1))
-    pool.register(1, 0, hashes(1))
-    pool.check_integrity()
-    assert pool.match(hashes(3)).tolist() == ids
-    # What has no hash of its own is given away before cached blocks are.
-    pool.allocate(ints(1), ints(3))
-    assert (pool.num_free, pool.num_evictions) == (1, 0)
 
 
 BLOCK_SIZE = 2
@@ -322,3 +294,47 @@ BlockPoolMachine.TestCase.settings = settings(
     max_examples=250, stateful_step_count=50, deadline=None
 )
 test_pool_against_model = BlockPoolMachine.TestCase
+
+
+# Hashes.
+
+
+TOKEN_IDS = st.lists(st.integers(0, 2**31 - 1), max_size=40)
+
+
+def test_the_chain_is_sha256_over_parent_and_little_endian_tokens() -> None:
+    first = sha256(sha256("tenant ä".encode()).digest() + b"\1\0\0\0\2\1\0\0").digest()
+    second = sha256(first + b"\3\0\0\0\xff\xff\xff\x7f").digest()
+    assert hash_blocks([1, 258, 3, 2**31 - 1, 9], 2, "tenant ä") == [first, second]
+
+
+@given(TOKEN_IDS, st.integers(1, 5), st.text(max_size=3), st.data())
+def test_a_continued_chain_is_the_whole_one(
+    token_ids: list[int], block_size: int, salt: str, data: st.DataObject
+) -> None:
+    whole = hash_blocks(token_ids, block_size, salt)
+    previous = whole[: data.draw(st.integers(0, len(whole)))]
+    kept = list(previous)
+    assert hash_blocks(token_ids, block_size, salt, previous) == whole
+    assert previous == kept
+
+
+def test_more_known_hashes_than_blocks_are_refused() -> None:
+    with pytest.raises(ValueError, match="previous: 2 hashes, the tokens fill 1 blocks"):
+        hash_blocks([1, 2, 3], 2, "", [b"a", b"b"])
+
+
+def test_a_token_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        hash_blocks([2**31], 1, "")
+
+
+@given(TOKEN_IDS, TOKEN_IDS, st.integers(1, 5), st.text(max_size=3), st.text(max_size=3))
+def test_hashes_are_equal_exactly_for_equal_salts_and_beginnings(
+    ours: list[int], theirs: list[int], block_size: int, salt: str, other_salt: str
+) -> None:
+    theirs = ours[: len(theirs)] + theirs
+    for i, our_hash in enumerate(hash_blocks(ours, block_size, salt)):
+        for j, their_hash in enumerate(hash_blocks(theirs, block_size, other_salt)):
+            same = ours[: (i + 1) * block_size] == theirs[: (j + 1) * block_size]
+            assert (our_hash == their_hash) == (same and salt == other_salt)

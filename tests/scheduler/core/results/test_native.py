@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optimist_aligner import IS_COMPILED
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results import check
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import ResultError
 
 if not IS_COMPILED:
     pytest.skip("there is no C++ compiler", allow_module_level=True)

@@ -20,14 +20,10 @@ from optimist_scheduler.core.base.values import (
     ReportedLogprobs,
     ReportedPositions,
 )
+from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.results.deliver import MISSING
-from optimist_scheduler.core.results.nodes import ResultError
 from optimist_scheduler.gateways.delivery import split_by_owner
-from optimist_scheduler.workers.translate import (
-    outputs_message,
-    plan_message,
-    step_result,
-)
+from optimist_scheduler.workers.translate import outputs_message, plan_message, step_result
 from tests.scheduler.situation import Situation, ints, run_plan
 
 PROMPT = [7, 3, 9, 1] * 4

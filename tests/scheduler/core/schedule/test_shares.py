@@ -104,24 +104,6 @@ def widths(situation: Situation, num_steps: int) -> list[int]:
     return [int(situation.step().num_draft_tokens[0]) for _ in range(num_steps)]
 
 
-def test_the_adaptive_policy_narrows_what_is_rejected_and_widens_what_is_not() -> None:
-    sizes: dict[str, Any] = {"num_speculative_tokens": 12, "max_model_len": 260, "num_blocks": 80}
-    situation = Situation(draft_width="adaptive", **sizes)
-    situation.add_predicted(0, [1, 2], 250)
-    for _ in range(24):
-        situation.propose(0, wrong_at=0)
-        situation.step()
-    situation.propose(0)
-    assert widths(situation, 1) == [1]
-    situation.add_predicted(1, [3], 250)
-    situation.abort(0)
-    situation.step()
-    widest = widths(situation, 18)
-    assert max(widest) > 9
-    assert widest == sorted(widest)
-    situation.finish()
-
-
 def test_drafts_are_left_off_while_they_are_not_worth_it_and_come_back() -> None:
     situation = Situation(FLAT, draft_width="goodput", max_model_len=320, num_blocks=80)
     situation.add_predicted(0, [1, 2], 310)

@@ -8,7 +8,7 @@ import pytest
 
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests.plan import NO_SLOTS
-from optimist_scheduler.core.results.nodes import ResultError
+from optimist_scheduler.core.results.check import ResultError
 from optimist_scheduler.core.width.acceptance import Drafter
 from tests.scheduler.situation import Situation, ints, run_plan
 
@@ -62,13 +62,13 @@ def test_windows_and_the_drafter_learn_nothing_of_each_other() -> None:
         # A window comes while the drafter drafts.
         situation.send()
         situation.propose(0, wrong_at=0)
-        before = widths.rate(slots)[0]
+        before = widths.windows.rate(slots)[0]
         assert situation.answer().draft_sources.tolist() == [DraftSource.DRAFT_MODEL]
-        assert widths.rate(slots)[0] == before
+        assert widths.windows.rate(slots)[0] == before
     situation.propose(0)
-    before = widths.rate_of_drafter(slots)[0]
+    before = widths.levels.rate(slots)[0]
     situation.step()
-    assert widths.rate_of_drafter(slots)[0] == before
+    assert widths.levels.rate(slots)[0] == before
     situation.finish()
 
 
@@ -182,11 +182,7 @@ def test_plans_say_from_which_chance_on_a_draft_of_a_lookup_pays() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [
-        {"draft_positions": [-2]},
-        {"draft_positions": [39]},
-        {"draft_positions": [2**31 - 1]},
-    ],
+    [{"draft_positions": [-2]}, {"draft_positions": [39]}, {"draft_positions": [2**31 - 1]}],
 )
 def test_a_lookup_elsewhere_than_in_the_prediction_ends_its_request(
     values: dict[str, list[int]],

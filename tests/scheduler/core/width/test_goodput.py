@@ -9,9 +9,19 @@ from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import BoolArray, Float32Array, Int32Array
-from optimist_scheduler.core.width.acceptance import Acceptance, DrafterRows, expected_accepted
-from optimist_scheduler.core.width.calibration import Calibration
-from optimist_scheduler.core.width.goodput import LEAST_GAIN, Prices, choose_levels
+from optimist_scheduler.core.width.acceptance import (
+    Acceptance,
+    Calibration,
+    expected_accepted,
+    should_use_speculation,
+)
+from optimist_scheduler.core.width.goodput import (
+    LEAST_GAIN,
+    DrafterRows,
+    Thresholds,
+    choose_drafter,
+    choose_levels,
+)
 from optimist_scheduler.core.windows.window import PRIOR_HAZARD, WINDOW_PRIOR
 from tests.scheduler.situation import ints
 
@@ -139,7 +149,7 @@ def test_drafts_are_worth_what_is_brought_on_the_average_in_their_time(
 ) -> None:
     hazards = hazards_of(rows)
     most = np.isfinite(hazards).sum(axis=1, dtype=np.int32)
-    worth = Prices(curve).choose_worth(
+    worth = Thresholds(curve).choose(
         rate, num_tokens, most, lambda depth: (hazards <= depth).sum(axis=1, dtype=np.int32)
     )
     assert worth.dtype == np.int32
@@ -177,3 +187,62 @@ def test_windows_without_values_are_believed_by_what_they_did(
     assert rates == pytest.approx(rate, rel=1e-5)
     hazard = max(-float(np.log(rate[0])), 1 / 1024)
     assert scales[0] * PRIOR_HAZARD == pytest.approx(hazard, rel=1e-3)
+
+
+# A drafter with a model beside windows.
+
+
+def drafted(hazard: float, times: list[float], rate: float = 0.9) -> tuple[list[int], list[bool]]:
+    """Returns levels, and who yields: a row with a window of four tokens, and one without."""
+    rows = DrafterRows(np.array([rate, rate], np.float32), ints(4, 4), 1.0, CostCurve())
+    hazards = np.full((2, 4), np.inf, np.float32)
+    hazards[0] = hazard * np.arange(1, 5)
+    has_window = np.array([True, False])
+    levels, yields = choose_drafter(rows, has_window, hazards, 0.1, np.array(times))
+    return levels.tolist(), yields.tolist()
+
+
+def test_a_window_yields_to_a_drafter_that_brings_more_for_the_rows_together() -> None:
+    assert drafted(3.0, [0.1, 0.2, 0.3, 0.4]) == ([4, 4], [True, False])
+    # What the window brings it brings without the drafter's time.
+    assert drafted(0.05, [0.1, 0.2, 0.3, 0.4]) == ([4, 4], [False, False])
+
+
+def test_a_drafter_whose_time_brings_more_otherwise_drafts_for_nobody() -> None:
+    assert drafted(3.0, [9.0, 10.0, 11.0, 12.0]) == ([0, 0], [False, False])
+
+
+# The rule of thumb for one source.
+
+
+@pytest.mark.parametrize(
+    ("question", "avg_accepted", "speedup"),
+    # Rate and number of drafts; times of a draft, of verification and of a plain pass.
+    [
+        # 0.8 + 0.64 + 0.512; (1 + 1.952) / (3 * 2 + 30) * 25
+        ((0.8, 3, 2.0, 30.0, 25.0), 1.952, 2.05),
+        # 0.5 + 0.25; (1 + 0.75) / (2 * 5 + 10) * 10
+        ((0.5, 2, 5.0, 10.0, 10.0), 0.75, 0.875),
+        ((1.0, 4, 0.0, 10.0, 10.0), 4.0, 5.0),
+        ((0.0, 4, 0.0, 10.0, 10.0), 0.0, 1.0),
+        ((0.9, 0, 1.0, 10.0, 10.0), 0.0, 1.0),
+    ],
+)
+def test_numbers_worked_out_by_hand(
+    question: tuple[float, int, float, float, float], avg_accepted: float, speedup: float
+) -> None:
+    crossover = should_use_speculation(*question)
+    assert float(crossover.avg_accepted) == pytest.approx(avg_accepted, abs=1e-6)
+    assert float(crossover.speedup) == pytest.approx(speedup, abs=1e-6)
+
+
+def test_drafts_pay_once_what_is_accepted_exceeds_what_the_time_grows_by() -> None:
+    # One draft at rate a: 1 + a tokens in 1.5 times the time.
+    crossover = should_use_speculation([0.49, 0.51], 1, 2.0, 13.0, 10.0)
+    assert crossover.is_beneficial.tolist() == [False, True]
+
+
+@given(st.floats(0, 1), st.integers(0, 64))
+def test_expected_accepted_is_the_sum_of_powers(rate: float, num_drafts: int) -> None:
+    powers = sum(rate**i for i in range(1, num_drafts + 1))
+    assert float(expected_accepted(rate, num_drafts)) == pytest.approx(powers, rel=1e-5, abs=1e-9)

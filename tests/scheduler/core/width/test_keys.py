@@ -6,8 +6,7 @@ import pytest
 from optimist_aligner.cost import CostCurve
 from optimist_scheduler.core.base.values import Int32Array, SchedulerStats
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.width.goodput import Prices
-from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts, Thresholds
 from tests.scheduler.situation import config, ints
 
 # 1 ms, and 10 us more per token.
@@ -35,14 +34,14 @@ def test_long_rows_draft_less_than_short_ones() -> None:
     """Drafts that are as likely as each other pay after few tokens, and not after many."""
     rate, lengths = 2e-6, ints(100, 2000, 5000)
     mean = float(lengths.mean())
-    prices = Prices(KEYS.curve(CURVE, lengths), KEYS.token_ns, mean)
+    thresholds = Thresholds(KEYS.curve(CURVE, lengths), KEYS.token_ns, mean)
     hazards = np.arange(1, 21, dtype=np.float32) / 10
 
     def count(depths: object) -> Int32Array:
         limits = np.broadcast_to(np.asarray(depths, np.float32), 3)
         return np.array([(hazards <= limit).sum() for limit in limits], np.int32)
 
-    worth = prices.choose_worth(rate, 3, ints(20, 20, 20), count, lengths)
+    worth = thresholds.choose(rate, 3, ints(20, 20, 20), count, lengths)
     chances = np.exp(-hazards.astype(np.float64))
     for length, number in zip(lengths.tolist(), worth.tolist(), strict=True):
         cost = rate * (10_000 + KEYS.token_ns * length)

@@ -6,18 +6,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import Float32Array, Int32Array
-from optimist_scheduler.core.width.acceptance import (
-    DRAFTER_PRIOR,
-    Acceptance,
-    AdaptiveWidths,
-    Drafter,
-)
+from optimist_scheduler.core.width.acceptance import DRAFTER_PRIOR, Acceptance, Drafter
 from optimist_scheduler.core.width.widths import (
     PROBE_PERIOD,
     PROBE_SHARE,
@@ -52,10 +45,10 @@ def choose(
     """Returns what rows get of windows without values, which only some have now."""
     slots, drafting = np.arange(len(has_draft), dtype=np.int32), np.array(has_draft, np.bool_)
     chosen = widths.choose(slots, drafting, len(slots), curve, CostCurve(), choice).windows
-    if widths.goes_by_value:
+    if widths.counts_costs:
         most, lengths = chosen, np.ones_like(chosen)
         firsts = np.full(len(slots), PRIOR_HAZARD, np.float32)
-        chosen = widths.choose_worth(
+        chosen = widths.choose_paying(
             slots,
             len(slots),
             most,
@@ -85,13 +78,12 @@ def observe(
     examined = np.minimum(accepted + 1, drafted)
     estimated = examined * np.float32(PRIOR_HAZARD)
     firsts = np.full(len(slots), PRIOR_HAZARD, np.float32)
-    widths.observe(slots, accepted, examined, estimated, firsts)
+    widths.windows.observe(slots, accepted, examined, estimated, firsts)
 
 
 def disappoint(widths: DraftWidths, slot: int, times: int = 300) -> None:
     for _ in range(times):
         observe(widths, ints(slot), ints(1), ints(0))
-        widths.observe_drafts(ints(slot), ints(1), ints(0))
 
 
 def teach(widths: DraftWidths, slot: int, accepted: int, drafted: int = 4, times: int = 60) -> None:
@@ -99,11 +91,11 @@ def teach(widths: DraftWidths, slot: int, accepted: int, drafted: int = 4, times
         widths.observe_drafter(ints(slot), ints(drafted), ints(accepted))
 
 
-@pytest.mark.parametrize(("policy", "width"), [("fixed", 40), ("goodput", 40), ("adaptive", 5)])
-def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy, width: int) -> None:
-    assert make_widths(policy, 1, 1).admit(1, 40) == (width, 0)
+@pytest.mark.parametrize("policy", ["fixed", "goodput"])
+def test_a_new_request_begins_optimistic(policy: DraftWidthPolicy) -> None:
+    assert make_widths(policy, 1, 1).admit(1, 40) == (40, 0)
     widths = make_widths(policy, 1, 1, drafter=TREE)
-    assert [widths.admit(1, limit) for limit in (40, 0)] == [(width, 12), (0, 0)]
+    assert [widths.admit(1, limit) for limit in (40, 0)] == [(40, 12), (0, 0)]
     # Smaller limits get smaller trees.
     assert [widths.admit(1, limit)[1] for limit in (1, 5)] == [1, 5]
 
@@ -154,12 +146,12 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
     for _ in range(80):
         # A token of which the window is not sure is always wrong, others are right.
         unsure = np.ones(1, np.float32)
-        widths.observe(ints(0), ints(0), ints(1), unsure, unsure)
-        widths.observe(ints(0), ints(4), ints(4), 4 * few, few)
+        widths.windows.observe(ints(0), ints(0), ints(1), unsure, unsure)
+        widths.windows.observe(ints(0), ints(4), ints(4), 4 * few, few)
     widths.choose(ints(0), np.ones(1, np.bool_), 1, CURVE, CostCurve(), NO_PROBE)
     for first, number in ((1.0, 0), (1 / 64, 16)):
         hazards = np.float32(first) + np.arange(16, dtype=np.float32) / np.float32(64)
-        worth = widths.choose_worth(
+        worth = widths.choose_paying(
             ints(0),
             1,
             ints(16),
@@ -170,9 +162,8 @@ def test_what_enters_a_window_is_learnt_apart_from_what_goes_on_in_it() -> None:
         assert worth.tolist() == [number]
 
 
-@pytest.mark.parametrize("policy", ["goodput", "adaptive"])
-def test_a_new_request_in_the_slot_starts_with_what_all_have(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, 8, 8)
+def test_a_new_request_in_the_slot_starts_with_what_all_have() -> None:
+    widths = make_widths("goodput", 8, 8)
     fresh = choose(widths, [True] * 2)
     disappoint(widths, 0)
     assert choose(widths, [True] * 2) != fresh
@@ -197,9 +188,8 @@ def test_a_drafter_that_is_too_slow_is_off() -> None:
     assert choose_drafter(widths, 2, SLOW) == [0, 0]
 
 
-@pytest.mark.parametrize("policy", ["goodput", "adaptive"])
-def test_rows_that_are_rejected_get_less_and_the_others_stay(policy: DraftWidthPolicy) -> None:
-    widths = make_widths(policy, 40, 40, drafter=CHAIN)
+def test_rows_that_are_rejected_get_less_and_the_others_stay() -> None:
+    widths = make_widths("goodput", 40, 40, drafter=CHAIN)
     for _ in range(60):
         teach(widths, 0, 4, times=1)
         teach(widths, 1, 0, times=1)
@@ -211,10 +201,10 @@ def test_of_a_tree_levels_are_examined_and_not_nodes() -> None:
     widths = make_widths("goodput", 40, drafter=TREE)
     # Two of three levels each pass: two of the three examined ones agreed.
     teach(widths, 0, accepted=2, drafted=12, times=200)
-    assert widths.rate_of_drafter(ints(0))[0] == pytest.approx(2 / 3, abs=0.01)
+    assert widths.levels.rate(ints(0))[0] == pytest.approx(2 / 3, abs=0.01)
     # All of a tree that was cut to one level.
     teach(widths, 0, accepted=1, drafted=4, times=200)
-    assert widths.rate_of_drafter(ints(0))[0] > 0.95
+    assert widths.levels.rate(ints(0))[0] > 0.95
 
 
 def test_a_new_row_is_trusted_as_much_as_the_rows_before_it() -> None:
@@ -257,34 +247,3 @@ def test_rows_for_which_the_drafter_is_off_are_probed_together_and_seldom() -> N
         )
     ]
     assert sum(costs) <= 4000 * float(CURVE.cost(num_rows)) * 1.011
-
-
-# The policy `adaptive`.
-
-
-def adaptive_widths(*limits: int) -> AdaptiveWidths:
-    widths = AdaptiveWidths(len(limits))
-    for slot, limit in enumerate(limits):
-        widths.reset(slot, limit)
-    return widths
-
-
-def test_a_width_moves_by_one_with_the_share_of_all_drafts_so_far() -> None:
-    widths, slots = adaptive_widths(8, 8, 8, 8, 8, 0), ints(0, 1, 2, 3, 4, 5)
-    # The bounds are exclusive, and a row without drafts is left alone.
-    widths.observe(slots, ints(10, 10, 10, 20, 20, 0), ints(9, 5, 7, 17, 11, 0))
-    assert widths.choose(slots).tolist() == [6, 4, 5, 5, 5, 0]
-    # 9 of 12, 15 of 20 and 8 of 20: the shares since the start, not of this pass.
-    widths.observe(slots, ints(2, 10, 10, 0, 0, 0), ints(0, 10, 1, 0, 0, 0))
-    assert widths.choose(slots).tolist() == [6, 4, 4, 5, 5, 0]
-    widths.reset(2, 6)
-    widths.observe(slots, ints(0, 0, 10, 0, 0, 0), ints(0, 0, 9, 0, 0, 0))
-    assert widths.choose(slots).tolist() == [6, 4, 6, 5, 5, 0]
-
-
-@given(st.integers(0, 64), st.lists(st.tuples(st.integers(0, 64), st.floats(0, 1)), max_size=80))
-def test_a_width_stays_within_its_bounds(limit: int, passes: list[tuple[int, float]]) -> None:
-    widths = adaptive_widths(limit)
-    for drafted, share in passes:
-        widths.observe(ints(0), ints(drafted), ints(int(drafted * share)))
-        assert min(1, limit) <= widths.choose(ints(0))[0] <= limit

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from optimist_aligner import IS_COMPILED
 from optimist_common.drafts import TokenTree
-from optimist_scheduler.core.windows.slot_planes import NO_PATH, SlotPlanes
+from optimist_scheduler.core.windows.slot_planes import NO_PATH, SlotPlanes, WorkerWindows
 from optimist_scheduler.core.windows.window import Window, find_window_fault
-from optimist_scheduler.core.windows.worker_windows import WorkerWindows
 from tests.scheduler.situation import window_of
 
 if not IS_COMPILED:

@@ -10,8 +10,8 @@ from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.requests import state
 from optimist_scheduler.core.requests.plan import StepResult
 from optimist_scheduler.core.results import check
-from optimist_scheduler.core.results.nodes import ResultError
-from optimist_scheduler.core.windows import slot_planes, slot_windows, window, worker_windows
+from optimist_scheduler.core.results.check import ResultError
+from optimist_scheduler.core.windows import slot_planes, slot_windows, window
 from optimist_scheduler.core.windows.window import Window
 from tests.scheduler.situation import Situation, run_plan, set_window, window_of
 
@@ -21,7 +21,7 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Runs each test also with what runs where there is no compiler."""
     if request.param == "in Python":
         monkeypatch.setattr(slot_windows, "SlotPlanes", slot_planes.SlotPlanes)
-        monkeypatch.setattr(state, "WorkerWindows", worker_windows.WorkerWindows)
+        monkeypatch.setattr(state, "WorkerWindows", slot_planes.WorkerWindows)
         monkeypatch.setattr(window, "_READER", None)
         monkeypatch.setattr(check, "IS_COMPILED", False)
 

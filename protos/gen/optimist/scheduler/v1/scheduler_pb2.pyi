@@ -134,7 +134,6 @@ class DescribeResponse(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     NUM_RUNNING_FIELD_NUMBER: _builtins.int
     NUM_WAITING_FIELD_NUMBER: _builtins.int
-    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     NUM_WORKERS_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
@@ -155,8 +154,6 @@ class DescribeResponse(_message.Message):
     """Requests that are running."""
     num_waiting: _builtins.int
     """Requests that wait."""
-    is_synthetic: _builtins.bool
-    """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
     num_workers: _builtins.int
     """Workers that are reached."""
     policy: Global___SchedulingPolicy.ValueType
@@ -185,7 +182,6 @@ class DescribeResponse(_message.Message):
         eos_token_ids: _builtins.bytes = ...,
         num_running: _builtins.int = ...,
         num_waiting: _builtins.int = ...,
-        is_synthetic: _builtins.bool = ...,
         num_workers: _builtins.int = ...,
         policy: Global___SchedulingPolicy.ValueType = ...,
         max_draft_tokens: _builtins.int | None = ...,
@@ -195,7 +191,7 @@ class DescribeResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "max_draft_tokens", b"max_draft_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "engine", b"engine", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "kv_capacity_tokens", b"kv_capacity_tokens", "max_draft_tokens", b"max_draft_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "unsupported_after_output", b"unsupported_after_output", "unsupported_fields", b"unsupported_fields", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens", "engine", b"engine", "eos_token_ids", b"eos_token_ids", "kv_capacity_tokens", b"kv_capacity_tokens", "max_draft_tokens", b"max_draft_tokens", "max_model_len", b"max_model_len", "model", b"model", "num_running", b"num_running", "num_waiting", b"num_waiting", "num_workers", b"num_workers", "policy", b"policy", "unsupported_after_output", b"unsupported_after_output", "unsupported_fields", b"unsupported_fields", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_draft_tokens: _TypeAlias = _typing.Literal["max_draft_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_draft_tokens: _TypeAlias = _typing.Literal["_max_draft_tokens", b"_max_draft_tokens"]  # noqa: Y015

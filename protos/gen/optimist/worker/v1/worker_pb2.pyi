@@ -53,7 +53,6 @@ class DescribeResponse(_message.Message):
     MAX_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
     MAX_DRAFTER_DEPTH_FIELD_NUMBER: _builtins.int
     DRAFTER_US_FIELD_NUMBER: _builtins.int
-    IS_SYNTHETIC_FIELD_NUMBER: _builtins.int
     NUM_PIPELINE_STAGES_FIELD_NUMBER: _builtins.int
     ROW_KEY_PS_FIELD_NUMBER: _builtins.int
     TOKEN_KEY_PS_FIELD_NUMBER: _builtins.int
@@ -88,8 +87,6 @@ class DescribeResponse(_message.Message):
     """How long the drafter takes for one row, by the depth of its drafts from 1 on, in microseconds; as deep
     as it was timed, at most max_drafter_depth.
     """
-    is_synthetic: _builtins.bool
-    """Whether drafts are accepted by chance and not by the model: the text is meaningless, for benchmarks only."""
     num_pipeline_stages: _builtins.int
     """Stages that work on as many plans at a time, if no row is in two of these; 0 or 1 if there are none."""
     row_key_ps: _builtins.int
@@ -117,7 +114,6 @@ class DescribeResponse(_message.Message):
         max_drafter_tokens: _builtins.int = ...,
         max_drafter_depth: _builtins.int = ...,
         drafter_us: _builtins.bytes = ...,
-        is_synthetic: _builtins.bool = ...,
         num_pipeline_stages: _builtins.int = ...,
         row_key_ps: _builtins.int = ...,
         token_key_ps: _builtins.int = ...,
@@ -125,7 +121,7 @@ class DescribeResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "is_synthetic", b"is_synthetic", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cost_num_tokens", b"cost_num_tokens", "cost_us", b"cost_us", "drafter", b"drafter", "drafter_us", b"drafter_us", "eos_token_ids", b"eos_token_ids", "max_drafter_depth", b"max_drafter_depth", "max_drafter_tokens", b"max_drafter_tokens", "max_model_len", b"max_model_len", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_pipeline_stages", b"num_pipeline_stages", "pads_passes", b"pads_passes", "row_key_ps", b"row_key_ps", "token_key_ps", b"token_key_ps", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -148,7 +144,6 @@ class ExecuteRequest(_message.Message):
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
-    NUM_REPEATS_FIELD_NUMBER: _builtins.int
     LEAST_CHANCE_FIELD_NUMBER: _builtins.int
     MAX_DRAFTER_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
@@ -167,10 +162,6 @@ class ExecuteRequest(_message.Message):
     """New KV blocks per row, appended to the row's block table."""
     new_blocks: _builtins.bytes
     """The new block ids of all rows, one after the other [sum(num_new_blocks)]."""
-    num_repeats: _builtins.int
-    """How many times the worker may run the rows again, each time as one known token and as many drafts as
-    planned, while no newer plan has arrived. The blocks of all these runs are in new_blocks.
-    """
     least_chance: _builtins.float
     """Chance below which a draft that is looked up is not worth its time in this pass; 0 if all are."""
     max_drafter_tokens: _builtins.int
@@ -197,13 +188,12 @@ class ExecuteRequest(_message.Message):
         num_draft_tokens: _builtins.bytes = ...,
         num_new_blocks: _builtins.bytes = ...,
         new_blocks: _builtins.bytes = ...,
-        num_repeats: _builtins.int = ...,
         least_chance: _builtins.float = ...,
         max_drafter_tokens: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "max_drafter_tokens", b"max_drafter_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "admissions", b"admissions", "least_chance", b"least_chance", "max_drafter_tokens", b"max_drafter_tokens", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "num_repeats", b"num_repeats", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens", "admissions", b"admissions", "least_chance", b"least_chance", "max_drafter_tokens", b"max_drafter_tokens", "new_blocks", b"new_blocks", "num_draft_tokens", b"num_draft_tokens", "num_known_tokens", b"num_known_tokens", "num_new_blocks", b"num_new_blocks", "released_slots", b"released_slots", "sequence", b"sequence", "slots", b"slots", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_drafter_tokens: _TypeAlias = _typing.Literal["max_drafter_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_drafter_tokens: _TypeAlias = _typing.Literal["_max_drafter_tokens", b"_max_drafter_tokens"]  # noqa: Y015
@@ -331,7 +321,6 @@ class ExecuteResponse(_message.Message):
     NUM_ACCEPTED_TOKENS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     STEP_NS_FIELD_NUMBER: _builtins.int
-    REPEAT_FIELD_NUMBER: _builtins.int
     NUM_TOKENS_FIELD_NUMBER: _builtins.int
     IDLE_NS_FIELD_NUMBER: _builtins.int
     DRAFT_SOURCES_FIELD_NUMBER: _builtins.int
@@ -356,8 +345,6 @@ class ExecuteResponse(_message.Message):
     """Drafts that were accepted per row; the first as many of its new tokens."""
     step_ns: _builtins.int
     """Time from plan to result in the worker, in nanoseconds."""
-    repeat: _builtins.int
-    """Which run of the plan this is: 0 for the first, at most the plan's num_repeats."""
     num_tokens: _builtins.int
     """Tokens that the pass was fed, drafts included."""
     idle_ns: _builtins.int
@@ -397,7 +384,6 @@ class ExecuteResponse(_message.Message):
         num_accepted_tokens: _builtins.bytes = ...,
         errors: _abc.Iterable[Global___RowError] | None = ...,
         step_ns: _builtins.int = ...,
-        repeat: _builtins.int = ...,
         num_tokens: _builtins.int = ...,
         idle_ns: _builtins.int = ...,
         draft_sources: _builtins.bytes = ...,
@@ -409,7 +395,7 @@ class ExecuteResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_positions", b"draft_positions", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "repeat", b"repeat", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_nodes", b"accepted_nodes", "draft_ns", b"draft_ns", "draft_positions", b"draft_positions", "draft_sources", b"draft_sources", "errors", b"errors", "idle_ns", b"idle_ns", "lengths", b"lengths", "logprobs", b"logprobs", "num_accepted_tokens", b"num_accepted_tokens", "num_drafted_tokens", b"num_drafted_tokens", "num_emitted_tokens", b"num_emitted_tokens", "num_tokens", b"num_tokens", "sequence", b"sequence", "slots", b"slots", "step_ns", b"step_ns", "token_ids", b"token_ids", "window_nodes", b"window_nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

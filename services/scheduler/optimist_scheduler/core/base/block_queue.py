@@ -14,7 +14,6 @@ class BlockQueue:
     """
 
     def __init__(self, num_blocks: int) -> None:
-        """Is empty; blocks are 0 to `num_blocks - 1`."""
         # Those that were removed are _REMOVED until all are written anew.
         self._entries = np.zeros(2 * num_blocks, np.int64)
         self._first = self._end = 0

@@ -79,9 +79,7 @@ class BlockPool:
 
         What was matched and not taken yet may be among the evicted: take first.
 
-        Args:
-            slots: Each at most once [num_rows].
-            counts: Blocks per slot [num_rows].
+        `slots` has each at most once, `counts` the blocks of each.
 
         Returns:
             The ids, slot after slot [sum(counts)].
@@ -123,8 +121,7 @@ class BlockPool:
 
         Changes nothing of what is cached, not even what is evicted next.
 
-        Args:
-            hashes: Of the first blocks of a sequence, from `hash_blocks`.
+        `hashes` are those of the first blocks of a sequence, from `hash_blocks`.
         """
         ids: list[int] = []
         before = b""
@@ -146,9 +143,7 @@ class BlockPool:
     def take(self, slot: int, ids: Int32Array) -> None:
         """Makes matched blocks the beginning of the table of a slot.
 
-        Args:
-            slot: One that has no blocks.
-            ids: From `match`, with no allocation since [num_matched].
+        `ids` come from `match`, with no allocation since.
 
         Raises:
             ValueError: The slot has blocks, or one of `ids` is not cached. Nothing has changed.
@@ -172,10 +167,8 @@ class BlockPool:
 
         A hash that another block is cached by stays with that one.
 
-        Args:
-            slot: The slot.
-            first_index: Where in its table the blocks begin.
-            hashes: Of the slot's first blocks, up to the last one that is to be cached.
+        They begin at `first_index` of its table; `hashes` are of its first blocks, up to the last
+        of these.
 
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.
@@ -209,12 +202,8 @@ class BlockPool:
     ) -> None:
         """Caches blocks of a slot that is released next, but computes their hashes when needed.
 
-        Args:
-            slot: The slot.
-            first_index: Where in its table the blocks begin; there is one, and none is cached.
-            end: Where they end.
-            before: Hash of the block before them.
-            hash_all: Computes the hashes of the slot's first blocks, up to the last one of these.
+        They are those from `first_index` to `end` of its table, of which none is cached; `before`
+        is the hash of the block before them, and `hash_all` computes those of all up to `end`.
 
         Raises:
             IndexError: The table has not as many blocks. Nothing has changed.

@@ -63,12 +63,7 @@ class Logprobs:
         return self.first_prompt_position + self.num_prompt_tokens
 
     def cut(self, num_skipped: int, num_kept: int) -> "Logprobs":
-        """Returns the same without what is not delivered.
-
-        Args:
-            num_skipped: Prompt tokens, from the front, that are left out.
-            num_kept: New tokens, from the front, that are kept at most.
-        """
+        """Returns the same without what is not delivered."""
         if not num_skipped and num_kept >= self.num_tokens:
             return self
         num_kept = min(num_kept, self.num_tokens)
@@ -88,14 +83,7 @@ class Logprobs:
 def find_logprobs_fault(
     reported: Logprobs, num_emitted: int, num_prompt_tokens: int, vocab_size: int
 ) -> str | None:
-    """Returns why they cannot be of a row; None if they can.
-
-    Args:
-        reported: What is reported.
-        num_emitted: Tokens that the row has emitted.
-        num_prompt_tokens: Length of the row's prompt, in tokens.
-        vocab_size: Token ids are below.
-    """
+    """Returns why they cannot be of a row; None if they can."""
     number, widths = (
         reported.num_prompt_tokens,
         (reported.num_prompt_candidates, reported.num_candidates),
@@ -244,9 +232,7 @@ class SchedulerStats:
 
     num_plans: int = 0
     num_results: int = 0
-    """Results that were settled, repeats included."""
-    num_repeats: int = 0
-    """Results of repeated runs of a plan."""
+    """Results that were settled."""
     num_prescheduled: int = 0
     """Decisions that were computed ahead of a result and kept."""
     num_preschedule_hits: int = 0

@@ -14,12 +14,6 @@ class DraftAccounts:
     """Counts, per slot, drafts that were kept, and predicted positions drafted and never kept."""
 
     def __init__(self, max_num_seqs: int, max_num_predicted_tokens: int) -> None:
-        """Starts with empty accounts.
-
-        Args:
-            max_num_seqs: Number of slots.
-            max_num_predicted_tokens: Of all predictions of a request.
-        """
         self._num_accepted = np.zeros((NUM_SOURCES, max_num_seqs), np.int32)
         # Memory that is never touched is never taken. With rows of a power of two, those of many
         # slots would share the same few places of the processor's caches.
@@ -43,23 +37,11 @@ class DraftAccounts:
         request.prediction_marks = self._marks[slot, : request.num_predicted_tokens].tobytes()
 
     def record_others(self, slots: SlotArray, sources: Int32Array, kept: Int32Array) -> None:
-        """Counts drafts whose positions are not known, or that have none.
-
-        Args:
-            slots: Each at most once [num_rows].
-            sources: Where the drafts came from, a DraftSource [num_rows].
-            kept: How many were accepted and delivered [num_rows].
-        """
+        """Counts drafts whose positions are not known, or that have none."""
         self._num_accepted[sources, slots] += kept
 
     def record_kept(self, slots: SlotArray, kept: Int32Array, positions: Int32Array) -> None:
-        """Counts drafts from windows that were accepted and delivered.
-
-        Args:
-            slots: Each at most once [num_rows].
-            kept: How many there are of each row [num_rows].
-            positions: Where they were read from, see `Window.positions` [sum(kept)].
-        """
+        """Counts drafts from windows that were accepted and delivered."""
         if not len(positions):
             return
         self._num_accepted[PREDICTION][slots] += kept
@@ -75,12 +57,7 @@ class DraftAccounts:
         self._marks.reshape(-1)[cells] = _DRAFTED | _KEPT
 
     def record_drafted(self, slots: SlotArray, positions: Int32Array | Int64Array) -> None:
-        """Notes drafts from windows or found in predictions, kept or not.
-
-        Args:
-            slots: [num_drafts].
-            positions: Where they were read from, see `Window.positions` [num_drafts].
-        """
+        """Notes drafts from windows or found in predictions, kept or not."""
         is_predicted = positions >= 0
         cells = self._first_marks[slots[is_predicted]] + positions[is_predicted]
         self._marks.reshape(-1)[cells] |= np.uint8(_DRAFTED)

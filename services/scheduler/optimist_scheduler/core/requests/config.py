@@ -1,13 +1,12 @@
 """What the scheduler may do: the user's choices, and the sizes of the worker."""
 
-from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.width.widths import DraftWidthPolicy
-from optimist_scheduler.core.windows.window import MAX_NODES, MAX_TREE_DRAFTS
+from optimist_scheduler.core.windows.window import MAX_NODES
 
 MAX_PIPELINE_STAGES = 16
 
@@ -35,9 +34,6 @@ class SchedulingOptions(BaseModel):
     enable_optimistic_scheduling: bool = Field(
         True, description="decide the next step while the worker computes"
     )
-    multi_step_count: int = Field(
-        1, ge=1, le=64, description="how often the worker may run a plan while no newer one came"
-    )
     num_pipeline_stages: int = Field(
         0,
         ge=0,
@@ -49,7 +45,7 @@ class SchedulingOptions(BaseModel):
         64, ge=0, le=MAX_NODES, description="most drafts per request and pass; 0: no speculation"
     )
     draft_width: DraftWidthPolicy = Field(
-        "goodput", description="how many to draft: goodput, adaptive or fixed"
+        "goodput", description="how many to draft: goodput (what pays) or fixed (the limits)"
     )
     proposer_wait: Literal["paying", "always"] = Field(
         "paying",
@@ -68,15 +64,6 @@ class SchedulingOptions(BaseModel):
         le=86_400,
         description="longest time that a request may probably wait for its turn; 0: any",
     )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if self.num_pipeline_stages > 1 and self.multi_step_count > 1:
-            raise ValueError(
-                "multi_step_count: must be 1 with several pipeline stages, "
-                f"not {self.multi_step_count}"
-            )
-        return self
 
 
 class EngineConfig(SchedulingOptions):
@@ -115,31 +102,6 @@ class EngineConfig(SchedulingOptions):
     def max_draft_tokens(self) -> int:
         """Most drafts of a request and pass."""
         return min(self.num_speculative_tokens, self.max_num_batched_tokens - 1)
-
-    def find_cuts(self) -> Iterator[str]:
-        """Iterates over limits of drafts that have less effect than they say, a sentence each."""
-        asked, most, drafter = self.num_speculative_tokens, self.max_draft_tokens, self.drafter
-        if most < asked:
-            yield (
-                f"num_speculative_tokens={asked}: "
-                f"max_num_batched_tokens={self.max_num_batched_tokens} cuts the drafts to {most}"
-            )
-        if most > MAX_TREE_DRAFTS:
-            yield (
-                f"num_speculative_tokens={asked}: of a window with branches a pass verifies at "
-                f"most {MAX_TREE_DRAFTS} drafts"
-            )
-        # A lookup makes as many as it may by default.
-        if drafter is not None and not drafter.is_lookup and drafter.max_tokens > asked > 0:
-            yield (
-                f"num_speculative_tokens={asked} cuts the drafter_tokens={drafter.max_tokens} of "
-                f"the worker's drafter to {asked}"
-            )
-
-    @property
-    def num_repeats(self) -> int:
-        """How often the worker may run a plan again."""
-        return self.multi_step_count - 1
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -47,14 +47,6 @@ MOST_PREDICTED_GROUP = 16
 
 LOOKED_UP_SHARE = 7 / 8
 """Of the tokens of a window, what a lookup finds in the prediction: of real edits, 7.3 of 8.0."""
-WAITING_SHARE = 7 / 8
-"""Part of a pass that may go by while the next plan waits for windows: the rest is to send it."""
-WAIT_MEMORY = 1 / 16
-"""Weight of a wait among those by which the next one is estimated."""
-FORGETTING = 1 / 64
-"""By how much less is expected after each wait that did not seem to pay: to find out."""
-OVERRUN_MEMORY = 1 / 64
-"""By how much less a wait is expected to overrun after each that did not."""
 
 
 def find_first_gain(num_predicted_tokens: int, predicted_gain: int, *, is_followed: bool) -> int:
@@ -70,14 +62,7 @@ def rests(gain: int) -> bool:
 
 
 def average(gains: Int32Array, accepted: Int32Array, is_untried: BoolArray) -> Int32Array:
-    """Returns gains after one more pass [num_rows].
-
-    Args:
-        gains: The gains before; of those that rest or are not followed they stay [num_rows].
-        accepted: Drafts from windows that the pass accepted [num_rows].
-        is_untried: Whether the row had none because nobody knew what its window would be
-            [num_rows].
-    """
+    """Returns gains after one more pass [num_rows]."""
     change = accepted * np.int32(TOKEN) - gains
     shift = np.where(change < 0, np.int32(LESS_SHIFT), np.int32(MORE_SHIFT))
     change >>= shift + UNTRIED_SHIFT * is_untried.astype(np.int32)
@@ -88,7 +73,6 @@ class PredictedGain:
     """What requests with predictions gain of late: by it, those that come are waited for or not."""
 
     def __init__(self) -> None:
-        """Expects of each that it is worth a wait."""
         self._gain = FIRST_PREDICTED_GAIN
 
     def observe(self, accepted: Int32Array) -> None:
@@ -103,22 +87,13 @@ class PredictedGain:
 
 
 def find_wait_gain(pass_ns: float) -> int:
-    """Returns from which gain on a step may wait for windows: what a wait costs.
-
-    Args:
-        pass_ns: How long a pass takes.
-    """
+    """Returns from which gain on a step may wait for windows: what a wait costs."""
     share = min(WAIT_NS / pass_ns, 0.5)
     return max(round(TOKEN * share / (1 - share)), LEAST_GAIN)
 
 
 def find_losses(gains: FloatArray, otherwise: FloatArray) -> FloatArray:
-    """Returns the part of a pass that rows lose without a window [num_rows].
-
-    Args:
-        gains: Tokens that a pass with a window brings besides its own one [num_rows].
-        otherwise: What one without a window brings so [num_rows].
-    """
+    """Returns the part of a pass that rows lose without a window [num_rows]."""
     losses: FloatArray = np.maximum(gains - otherwise, 0.0) / (1 + gains)
     return losses
 
@@ -154,79 +129,9 @@ def is_due(
 
 
 def wakes(window: Window, scale: float) -> bool:
-    """Returns whether a window promises a token.
-
-    Args:
-        window: The window; one that says no values is believed.
-        scale: What its hazards are to be multiplied by, if that is more than 1.
-    """
+    """Returns whether a window promises a token."""
     if not window.has_values:
         return window.num_nodes > 0
     # A node's value is its chance, and of those side by side one comes at most.
     chances = np.power(window.values, np.float32(max(scale, 1.0))) * np.float32(TOKEN)
     return int(chances.astype(np.int64).sum()) >= TOKEN
-
-
-def find_slack(pass_seconds: float, seconds_in_pass: float) -> float:
-    """Returns for how long the next plan may wait while the worker runs a pass, in seconds."""
-    return max(pass_seconds * WAITING_SHARE - seconds_in_pass, 0.0)
-
-
-class WaitBudget:
-    """Ends waits so early that they are over in time.
-
-    A timer is late by whatever the process does just then, so the latest overruns are left out of
-    the time that is waited: of half of it at most.
-    """
-
-    def __init__(self, longest: float) -> None:
-        """Takes the longest that a wait may be, in seconds."""
-        self._longest = longest
-        self._overrun = 0.0
-
-    @property
-    def timeout(self) -> float:
-        """When the timer is to end the next wait, in seconds."""
-        return max(self._longest - self._overrun, self._longest / 2)
-
-    def observe(self, seconds: float, timeout: float) -> None:
-        """Takes how long a wait was that the timer ended, and what the timer was set to."""
-        faded = self._overrun * (1 - OVERRUN_MEMORY)
-        self._overrun = max(seconds - timeout, faded)
-
-
-class WaitValue:
-    """Compares what a wait costs with what it saves.
-
-    It costs the tokens that all requests would get while the worker has nothing to run; it saves
-    those that lack a window a pass with a single token, or some tokens of one that is looked up.
-    So it pays if their share exceeds that of the worker's wait in the pass.
-    """
-
-    def __init__(self, longest: float) -> None:
-        """Expects the longest wait, in seconds, at first."""
-        self.expected = longest
-        """How long a wait is expected to be, in seconds."""
-
-    def observe(self, seconds: float) -> None:
-        """Takes how long a wait was."""
-        self.expected += (seconds - self.expected) * WAIT_MEMORY
-
-    def pays(
-        self, num_lacking: float, num_running: int, pass_seconds: float, slack_seconds: float
-    ) -> bool:
-        """Returns whether a wait pays.
-
-        Args:
-            num_lacking: Requests that lack a window, each by the part of a pass that it loses.
-            num_running: Requests that would wait with them.
-            pass_seconds: How long a pass takes.
-            slack_seconds: For how long the worker still has something to run.
-        """
-        if num_lacking == 0:
-            return False
-        idle_seconds = max(self.expected - slack_seconds, 0.0)
-        if num_lacking * pass_seconds >= num_running * idle_seconds:
-            return True
-        self.expected *= 1 - FORGETTING
-        return False

@@ -47,15 +47,7 @@ class Pace:
     def observe(
         self, num_rows: int, num_emitted: int, num_drafted: int, taken_ns: float, expected_ns: float
     ) -> None:
-        """Takes a pass.
-
-        Args:
-            num_rows: Rows that emitted tokens.
-            num_emitted: Their tokens.
-            num_drafted: Drafts that they were fed.
-            taken_ns: Its time, with that of the drafter and in which the worker waited for it.
-            expected_ns: What a pass of so many tokens was expected to take.
-        """
+        """Takes a pass."""
         self._num_rows = self._num_rows * PASS_MEMORY + num_rows
         self._num_emitted = self._num_emitted * PASS_MEMORY + num_emitted
         self._num_fed = self._num_fed * PASS_MEMORY + num_rows + num_drafted

@@ -1,43 +1,15 @@
-"""A plan: what it is made from, what is sent, what is assumed meanwhile, and what comes back."""
+"""A plan: what is sent, what is assumed meanwhile, and what comes back."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from optimist_scheduler.core.base.memory import BlockPool
 from optimist_scheduler.core.base.values import Int32Array, Logprobs, SlotArray
-from optimist_scheduler.core.requests.config import EngineConfig
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
-from optimist_scheduler.core.requests.table import RequestTable, SlotStatus
-from optimist_scheduler.core.width.widths import DraftWidths
 from optimist_scheduler.core.windows.window import Window
 
 NO_SLOTS: SlotArray = np.empty(0, np.int64)
 _NO_NODES: Int32Array = np.empty(0, np.int32)
-
-
-@dataclass(slots=True)
-class ScheduleView:
-    """The state as decisions see it; nothing of it is changed."""
-
-    config: EngineConfig
-    table: RequestTable
-    blocks: BlockPool
-    running: SlotArray
-    """Slots of the requests that run, the most urgent first [num_running]."""
-    settling: SlotArray
-    """Slots of the plan whose result will have come before this decision is carried out."""
-    widths: DraftWidths
-    waiting: Sequence[Request]
-    """Requests without a slot, the next one first; empty while none may be admitted."""
-    queue_version: int
-    """Moves when the waiting requests change."""
-
-    @property
-    def fenced(self) -> SlotArray:
-        """Slots that are given back once the plans in flight have settled."""
-        return np.flatnonzero(self.table.status > SlotStatus.RUNNING)
 
 
 @dataclass(slots=True)
@@ -76,8 +48,6 @@ class Plan:
     """New KV blocks per row."""
     new_blocks: Int32Array
     """Their ids, row after row [sum(num_new_blocks)]."""
-    num_repeats: int
-    """How often the worker may run the rows again while no newer plan has arrived."""
     generations: Int32Array
     """Which use of its slot each row was [num_rows]."""
     least_chance: float
@@ -88,13 +58,11 @@ class Plan:
     """Whether plans were in flight before this one."""
     emits: Int32Array
     """1 for rows whose known tokens end with this plan, so that they emit [num_rows]."""
-    num_runs: int = 0
-    """Results that were settled."""
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What one run of a plan did; rows in the plan's order."""
+    """What a plan did; rows in the plan's order."""
 
     sequence: int
     slots: Int32Array
@@ -118,8 +86,6 @@ class StepResult:
     not looked up there [num_rows]; empty if there is no such row."""
     errors: dict[int, str] = field(default_factory=dict)
     """What went wrong, by slot."""
-    repeat: int = 0
-    """Which run of the plan; 0 is the first."""
     num_tokens: int = 0
     """Tokens that the pass was fed."""
     step_ns: int = 0
@@ -129,12 +95,3 @@ class StepResult:
     """How much of step_ns the drafter took."""
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     """Of rows whose requests want some, by slot."""
-
-    @property
-    def has_drafts(self) -> bool:
-        """Whether anything is reported of drafts."""
-        return bool(
-            np.count_nonzero(self.num_drafted_tokens)
-            or np.count_nonzero(self.num_accepted_tokens)
-            or np.count_nonzero(self.draft_sources)
-        )

@@ -165,13 +165,7 @@ class Request:
 def build_request(
     new: NewRequest, config: EngineConfig, predicted_gain: int = FIRST_PREDICTED_GAIN
 ) -> Request:
-    """Returns the request; raises RejectionError (REFUSED) if it can never run.
-
-    Args:
-        new: What is asked for.
-        config: The bounds.
-        predicted_gain: What is expected of one with a prediction.
-    """
+    """Returns the request; raises RejectionError (REFUSED) if it can never run."""
     if fault := next(_find_faults(new, config), None):
         raise RejectionError(FinishReason.REFUSED, fault)
     num_prompt_tokens, num_output_tokens = len(new.prompt_token_ids), len(new.output_token_ids)
@@ -221,12 +215,7 @@ def _find_faults(new: NewRequest, config: EngineConfig) -> Iterator[str]:
     yield from _find_amount_faults(new)
     yield from _find_option_faults(new, config)
     yield from _find_prediction_faults(new)
-    for name in (
-        "prompt_token_ids",
-        "predicted_token_ids",
-        "stop_token_ids",
-        "output_token_ids",
-    ):
+    for name in ("prompt_token_ids", "predicted_token_ids", "stop_token_ids", "output_token_ids"):
         if not _in_vocabulary(getattr(new, name), config.vocab_size):
             yield f"{name}: must be from 0 to {config.vocab_size - 1}"
     if fault := new.sampling.fault(config.vocab_size):

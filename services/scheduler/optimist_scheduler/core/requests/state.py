@@ -25,7 +25,7 @@ from optimist_scheduler.core.requests.following import (
     wakes,
 )
 from optimist_scheduler.core.requests.pace import Pace
-from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan, ScheduleView
+from optimist_scheduler.core.requests.plan import NO_SLOTS, Plan
 from optimist_scheduler.core.requests.request import MAX_PREDICTED_TOKENS, NO_SLOT, Request
 from optimist_scheduler.core.requests.table import (
     RequestTable,
@@ -34,9 +34,9 @@ from optimist_scheduler.core.requests.table import (
     WaitingQueue,
 )
 from optimist_scheduler.core.width.acceptance import expected_accepted
-from optimist_scheduler.core.width.keys import NO_KEY_COSTS, KeyCosts
+from optimist_scheduler.core.width.goodput import NO_KEY_COSTS, KeyCosts
 from optimist_scheduler.core.width.widths import DraftWidths
-from optimist_scheduler.core.windows.fastest import WorkerWindows
+from optimist_scheduler.core.windows.slot_windows import WorkerWindows
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, NO_WINDOW, Window
 
 WIDTH_INTERVAL = 8
@@ -75,6 +75,8 @@ class SchedulerState:
         self.waiting = WaitingQueue()
         self.takes_requests = True
         """Whether waiting requests may be admitted."""
+        self.decides_ahead = False
+        """Whether the next result comes before what is decided is carried out."""
         self.everyone: BoolArray = np.ones(max_num_seqs, np.bool_)
         """True for as many rows as there may be; never changed [max_num_seqs]."""
         self.released_slots: list[int] = []
@@ -83,8 +85,6 @@ class SchedulerState:
         """Running slots whose window the worker does not have, in order."""
         self.in_flight: deque[Plan] = deque()
         """Plans without a result, the oldest first."""
-        self.leased: Plan | None = None
-        """The plan whose result came last, if the worker may still run it again."""
         self.num_plans = num_plans
         """Plans that were made; the last one's sequence."""
         self.fenced: dict[int, None] = {}
@@ -122,12 +122,6 @@ class SchedulerState:
 
         A worker that has timed nothing has passes that cost the same: what a few of them teach of
         larger ones may be a stall, and what is thought too dear is not seen again.
-
-        Args:
-            slots: Of its rows [num_rows].
-            num_tokens: Tokens of each row in it [num_rows].
-            total: Tokens of the pass.
-            pass_ns: Its time.
         """
         if self.key_costs:
             of_keys = self.key_costs.time(self.table.num_computed_tokens[slots], num_tokens)
@@ -135,28 +129,24 @@ class SchedulerState:
             pass_ns -= min(round(of_keys), pass_ns * 15 // 16)
         self._costs.observe(total if self._is_timed else min(total, 1), pass_ns)
 
-    def view(self, *, is_ahead: bool = False) -> ScheduleView:
-        """Returns what a decision is made from.
+    @property
+    def settling(self) -> SlotArray:
+        """Slots of the plan whose result comes before what is decided is carried out."""
+        return self.in_flight[0].slots if self.decides_ahead and self.in_flight else NO_SLOTS
 
-        Args:
-            is_ahead: Whether the decision is carried out only after the next result.
-        """
-        settling = self.in_flight[0].slots if is_ahead and self.in_flight else NO_SLOTS
-        waiting: Sequence[Request] = ()
-        if self.takes_requests and not self._num_leaving:
-            waiting = self.waiting.requests
-            if self.waiting.suspects:
-                waiting = [each for each in self.waiting.suspects[:1] if each.slot == NO_SLOT]
-        return ScheduleView(
-            self.config,
-            self.table,
-            self.blocks,
-            self.running,
-            settling,
-            self.widths,
-            waiting,
-            self.waiting.version,
-        )
+    @property
+    def admissible(self) -> Sequence[Request]:
+        """Requests that may get a slot, the next one first."""
+        if not self.takes_requests or self._num_leaving:
+            return ()
+        if self.waiting.suspects:
+            return [each for each in self.waiting.suspects[:1] if each.slot == NO_SLOT]
+        return self.waiting.requests
+
+    @property
+    def fenced_slots(self) -> SlotArray:
+        """Slots that are given back once the plans in flight have settled."""
+        return np.array([*self.fenced], np.int64)
 
     def is_turn(self, interval: int) -> bool:
         """Returns whether a result is one that so many others follow before the next such."""
@@ -280,7 +270,7 @@ class SchedulerState:
         slot = request.slot
         has_slot = slot != NO_SLOT
         # Windows that have promised too much, as they mostly had before it rested, are doubted.
-        if not wakes(window, float(self.widths.scales[slot]) if has_slot else 1.0):
+        if not wakes(window, float(self.widths.windows.scales[slot]) if has_slot else 1.0):
             return False
         self.stats.num_woken += 1
         if has_slot:
@@ -298,12 +288,7 @@ class SchedulerState:
         self.unsent_windows[slot] = None
 
     def choose_widths(self, slots: SlotArray, base_tokens: int) -> None:
-        """Chooses anew how much some rows may draft.
-
-        Args:
-            slots: Running slots that emit a token in a pass [num_rows].
-            base_tokens: Tokens of the pass without drafts.
-        """
+        """Chooses anew how much some rows may draft."""
         table = self.table
         lengths = table.num_tokens.take(slots)
         curve = self.key_costs.curve(self._costs, lengths)
@@ -352,25 +337,11 @@ class SchedulerState:
         if self.config.drafter is None or self.config.drafter.is_lookup:
             return np.zeros(len(slots))
         levels = self.config.drafter.count_levels(self.table.drafter_width.take(slots))
-        return expected_accepted(self.widths.rate_of_drafter(slots), levels)
+        return expected_accepted(self.widths.levels.rate(slots), levels)
 
     def promote_starved(self, now: float) -> None:
         """Lets requests that were overtaken for too long go first."""
         self.stats.num_starved += self.waiting.promote(now, self.config.starvation_seconds)
-
-    @property
-    def repeatable(self) -> Plan | None:
-        """The plan that has a result and of which the worker may still run a repeat."""
-        step = self.leased
-        return step if step is not None and step.num_runs <= step.num_repeats else None
-
-    @property
-    def may_repeat(self) -> bool:
-        """Whether the worker may still run a plan again that has a result."""
-        if (step := self.repeatable) is None:
-            return False
-        is_held = self.table.generation[step.slots] == step.generations
-        return bool((is_held & (self.table.status[step.slots] != SlotStatus.ENDED)).any())
 
     def take_all(self) -> list[Request]:
         """Returns all requests that are not over, without slots, the most urgent first.
@@ -384,7 +355,7 @@ class SchedulerState:
                 continue
             self.accounts.close(slot, table.request(slot))
             length, generation = int(table.num_tokens[slot]), int(table.generation[slot])
-            assumed = length + table.num_output_placeholders[slot] + table.num_lease_tokens[slot]
+            assumed = length + table.num_output_placeholders[slot]
             request = table.release(slot)
             if (slot, generation) in at_work:
                 request.suspicion.note_loss(length, int(assumed), is_alone=len(at_work) == 1)
@@ -396,11 +367,10 @@ class SchedulerState:
         return sorted(requests, key=lambda request: request.order)
 
     def _find_rows_at_work(self) -> set[tuple[int, int]]:
-        """Returns slots and generations of what the worker may be at work on, repeats included."""
+        """Returns slots and generations of what the worker may be at work on."""
         return {
             row
-            for step in (*self.in_flight, self.repeatable)
-            if step is not None
+            for step in self.in_flight
             for row in zip(step.slots.tolist(), step.generations.tolist(), strict=True)
         }
 

@@ -7,7 +7,7 @@ LOSSES_TOGETHER = 2
 LOSSES_AT_LAST_ALONE = 3
 """Losses that end a request if nothing else ran at the last one."""
 MOST_LOSSES = 5
-"""Losses that end a request in any case: a worker that it comes to may still repeat another's."""
+"""Losses that end a request in any case."""
 
 
 @dataclass(slots=True)

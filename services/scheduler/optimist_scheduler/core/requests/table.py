@@ -149,8 +149,6 @@ class Counters:
 class Rows(Counters):
     """Columns that schedules are made from, of some slots [num_rows]."""
 
-    num_lease_tokens: Int32Array
-    """Tokens that repeats of plans could still add."""
     draft_width: Int32Array
     """Most drafts of the next pass if they come from the window."""
     drafter_width: Int32Array
@@ -250,9 +248,7 @@ class RequestTable(Rows):
     def admit(self, request: Request, num_cached_tokens: int) -> int:
         """Gives a request a slot and returns it.
 
-        Args:
-            request: A request without a slot.
-            num_cached_tokens: Its first tokens whose KV is in cached blocks.
+        The first `num_cached_tokens` have their KV in cached blocks.
         """
         slot = self._free_slots.pop()
         request.slot = slot

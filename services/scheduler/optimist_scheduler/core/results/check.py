@@ -2,27 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from optimist_aligner import IS_COMPILED
-from optimist_common.drafts import PREDICTION, TARGET
-from optimist_scheduler.core.base.values import (
-    BoolArray,
-    Int32Array,
-    SlotArray,
-    find_logprobs_fault,
-)
+from optimist_common.drafts import NGRAM, PREDICTION, TARGET
+from optimist_scheduler.core.base.values import BoolArray, Int32Array, count_up, find_logprobs_fault
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import Counters
-from optimist_scheduler.core.results.nodes import (
-    DraftNodes,
-    ResultError,
-    WrongRowsError,
-    count_of_windows,
-    find_draft_nodes,
-)
 from optimist_scheduler.core.width.acceptance import Drafter
 from optimist_scheduler.core.windows.window import NO_POSITION
 
@@ -32,16 +21,53 @@ if IS_COMPILED:
 WRONG = "the worker's result is wrong: "
 
 
+class ResultError(ValueError):
+    """A result that cannot be read as a plan's; the message names the column."""
+
+
+class WrongRowsError(Exception):
+    """Rows of a result that cannot be; all else of it can be read."""
+
+    def __init__(self, faults: dict[int, str]) -> None:
+        super().__init__("; ".join(faults.values()))
+        self.faults = faults
+
+    @classmethod
+    def of(cls, is_wrong: BoolArray, fault: str) -> "WrongRowsError":
+        """Returns the same fault of all rows that a mask chooses."""
+        return cls(dict.fromkeys(is_wrong.nonzero()[0].tolist(), fault))
+
+
+class DraftNodes(NamedTuple):
+    """Which nodes of their windows the rows of a step have drafted."""
+
+    window_nodes: Int32Array | None
+    """See StepResult; None if the worker does not report it [num_rows]."""
+    draft_positions: Int32Array | None
+    """See StepResult; None if no drafts were looked up [num_rows]."""
+    accepted_positions: Int32Array
+    """Where accepted drafts were read from, row after row, see `Window.positions`
+    [sum(num_accepted_tokens)]."""
+
+    def select(self, chosen: BoolArray, num_accepted: Int32Array) -> "DraftNodes":
+        """Returns those of the rows that a mask chooses, which have so many accepted drafts."""
+        nodes, first, positions = self
+        return DraftNodes(
+            None if nodes is None else nodes[chosen],
+            None if first is None else first[chosen],
+            positions[chosen.repeat(num_accepted)],
+        )
+
+
 def find_step(state: SchedulerState, result: StepResult) -> Plan:
-    """Returns the plan that a result is of: the oldest in flight, or one that was run again.
+    """Returns the plan that a result is of: the oldest in flight.
 
     Raises:
         ResultError: It is not the next one. A stream brings all results, each once and in order.
     """
-    step = state.repeatable if result.repeat else next(iter(state.in_flight), None)
-    got = result.sequence, result.repeat
-    if step is None or got != (step.sequence, step.num_runs):
-        raise ResultError(f"sequence, repeat: {got} is not the next one")
+    step = next(iter(state.in_flight), None)
+    if step is None or result.sequence != step.sequence:
+        raise ResultError(f"sequence: {result.sequence} is not the next one")
     return step
 
 
@@ -52,13 +78,6 @@ def check_result(
 
     Rows that are wrong, and those that the worker says have failed, emit nothing in it, and their
     slots have errors. Rows of requests that are over may lag.
-
-    Args:
-        state: The bounds, and the windows that the worker has.
-        step: The plan.
-        rows: Its rows before the result.
-        alive: Which of them belong to requests that are not over [num_rows].
-        result: The result.
 
     Raises:
         ResultError: It cannot be read: whose row something is, is not known.
@@ -85,9 +104,9 @@ def _is_plainly_right(
 ) -> bool:
     """Returns whether what is compiled finds no fault, as in most results.
 
-    It says nothing of repeats, of errors and of drafts from elsewhere than windows.
+    It says nothing of errors and of drafts from elsewhere than windows.
     """
-    if not IS_COMPILED or result.repeat or result.errors:
+    if not IS_COMPILED or result.errors:
         return False
     return fits_plan(
         step.slots,
@@ -108,7 +127,7 @@ def _is_plainly_right(
 
 
 def _check_shape(step: Plan, result: StepResult) -> None:
-    if not _is_same(result.slots.astype(np.int64), step.slots):
+    if not np.array_equal(result.slots, step.slots):
         raise ResultError("slots: not those of the plan")
     if not (
         len(step.slots)
@@ -136,10 +155,11 @@ def find_wrong_rows(
     """
     emitted, accepted = result.num_emitted_tokens, result.num_accepted_tokens
     ends = rows.num_tokens + emitted
-    emits = np.ones_like(step.emits) if result.repeat else step.emits
-    wrong = _find_wrong_drafts(step, result)
+    drafted = result.num_drafted_tokens
+    is_off = (accepted < 0) | (drafted < accepted) | (step.num_draft_tokens < drafted)
+    wrong = {"num_drafted_tokens: more accepted than drafted, or than planned": is_off}
     wrong |= _find_wrong_sources(state.config.drafter, result)
-    is_off = (emitted != emits * (1 + accepted)) & (alive | (emitted != 0))
+    is_off = (emitted != step.emits * (1 + accepted)) & (alive | (emitted != 0))
     wrong["num_emitted_tokens: not one more than accepted where the row emits"] = is_off
     is_off = alive & ((result.lengths != ends) | (ends > rows.max_length))
     wrong["lengths: not the known length and what was emitted, or too long"] = is_off
@@ -149,24 +169,12 @@ def find_wrong_rows(
     is_off = np.zeros_like(alive)
     is_off[emitted.cumsum().searchsorted(outside, side="right")] = True
     wrong[f"token_ids: not from 0 to {vocab_size - 1}"] = is_off
-    has_failed = _find_failed(step, result)
+    has_failed = np.isin(step.slots, list(result.errors))
     found: dict[int, str] = {}
     for text, is_wrong in wrong.items():
         for row in (is_wrong & ~has_failed).nonzero()[0].tolist():
             found.setdefault(row, text)
     return found
-
-
-def _find_failed(step: Plan, result: StepResult) -> BoolArray:
-    """Returns which rows the worker says have failed [num_rows]."""
-    return np.isin(step.slots, list(result.errors))
-
-
-def _find_wrong_drafts(step: Plan, result: StepResult) -> dict[str, BoolArray]:
-    """Returns which rows have more drafts than planned, or fewer than are accepted."""
-    drafted, accepted = result.num_drafted_tokens, result.num_accepted_tokens
-    is_wrong = (accepted < 0) | (drafted < accepted) | (step.num_draft_tokens < drafted)
-    return {"num_drafted_tokens: more accepted than drafted, or than planned": is_wrong}
 
 
 def _find_wrong_sources(drafter: Drafter | None, result: StepResult) -> dict[str, BoolArray]:
@@ -218,16 +226,10 @@ def _leave_out(
 ) -> StepResult:
     """Returns a result in which rows that are wrong or have failed brought nothing.
 
-    Args:
-        state: Which drafter the worker has.
-        step: The plan.
-        result: The result; what it has of these rows may be anything.
-        faults: What is wrong, by row.
-
     Raises:
         ResultError: Which of the accepted nodes are theirs is not known.
     """
-    stays = ~_find_failed(step, result)
+    stays = ~np.isin(step.slots, list(result.errors))
     wrong = list(faults)
     stays[wrong] = False
     errors = {int(step.slots[row]): WRONG + fault for row, fault in faults.items()} | result.errors
@@ -266,6 +268,93 @@ def _keep_nodes(
     return nodes[stays.repeat(counts)]
 
 
-def _is_same(one: SlotArray, other: SlotArray) -> bool:
-    """Returns whether two columns of one type are the same, by bytes: numpy takes far longer."""
-    return one.tobytes() == other.tobytes()
+def find_draft_nodes(
+    state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
+) -> DraftNodes:
+    """Returns the nodes of drafts, which are as many as planned.
+
+    Raises:
+        ResultError: A column has another length than it must.
+        WrongRowsError: Rows have nodes that are not those of the windows that the worker has.
+    """
+    nodes, positions = _find_window_nodes(state, step, result)
+    draft_positions, num_accepted = result.draft_positions, result.num_accepted_tokens
+    if len(draft_positions) == 0:
+        return DraftNodes(nodes, None, positions)
+    if len(draft_positions) != len(step.slots):
+        raise ResultError("draft_positions: not one element per row")
+    if not np.count_nonzero(draft_positions != NO_POSITION):
+        return DraftNodes(nodes, None, positions)
+    _check_draft_positions(state, step, alive, result)
+    looked_up = count_up(draft_positions, num_accepted)
+    is_looked_up = (draft_positions != NO_POSITION).repeat(num_accepted)
+    positions = np.where(is_looked_up, looked_up, positions).astype(np.int32)
+    return DraftNodes(nodes, draft_positions, positions)
+
+
+def count_of_windows(state: SchedulerState, result: StepResult) -> Int32Array:
+    """Returns how many accepted drafts of each row are nodes of its window [num_rows]."""
+    if state.config.drafter is None:
+        return result.num_accepted_tokens
+    counts: Int32Array = result.num_accepted_tokens * (result.draft_sources == PREDICTION)
+    return counts
+
+
+def _check_draft_positions(
+    state: SchedulerState, step: Plan, alive: BoolArray, result: StepResult
+) -> None:
+    first, drafted = result.draft_positions, result.num_drafted_tokens
+    ends = state.table.num_predicted_tokens.take(step.slots)
+    is_wrong = (first < 0) | (drafted > ends - first) | (result.draft_sources != NGRAM)
+    is_wrong &= alive & (first != NO_POSITION)
+    if np.count_nonzero(is_wrong):
+        fault = "draft_positions: not in the predictions, or of drafts from elsewhere"
+        raise WrongRowsError.of(is_wrong, fault)
+
+
+def _find_window_nodes(
+    state: SchedulerState, step: Plan, result: StepResult
+) -> tuple[Int32Array | None, Int32Array]:
+    """Returns where rows were in their windows, and where accepted drafts were read from."""
+    nodes, accepted_nodes = result.window_nodes, result.accepted_nodes
+    num_accepted = result.num_accepted_tokens
+    if len(nodes) == len(accepted_nodes) == 0:
+        # No row has drafted from its window, or the worker does not report nodes.
+        return None, np.full(num_accepted.sum(), NO_POSITION, np.int32)
+    if len(nodes) != len(step.slots):
+        raise ResultError("window_nodes: not one element per row")
+    windows, next_nodes = state.worker_windows, nodes + 1
+    num_after = windows.num_nodes.take(step.slots) - next_nodes
+    # A negative number anywhere makes the whole negative. Before all nodes is ROOT, which is -1.
+    is_wrong = (next_nodes | (num_after - result.num_drafted_tokens)) < 0
+    if np.count_nonzero(is_wrong):
+        is_wrong &= result.draft_sources == PREDICTION
+        if np.count_nonzero(is_wrong):
+            fault = "window_nodes: not in the window, or not so many drafts after it"
+            raise WrongRowsError.of(is_wrong, fault)
+    num_of_windows = count_of_windows(state, result)
+    number = int(np.add.reduce(num_of_windows))
+    if len(accepted_nodes) != number:
+        raise ResultError(f"accepted_nodes: {len(accepted_nodes)} instead of {number}")
+    positions = windows.find_positions(step.slots, num_of_windows, accepted_nodes)
+    if positions is None:
+        raise _find_wrong_nodes(state, step, num_of_windows, accepted_nodes)
+    if num_of_windows is not num_accepted:
+        of_windows, found = (num_of_windows == num_accepted).repeat(num_accepted), positions
+        positions = np.full(len(of_windows), NO_POSITION, np.int32)
+        positions[of_windows] = found
+    return nodes, positions
+
+
+def _find_wrong_nodes(
+    state: SchedulerState, step: Plan, counts: Int32Array, nodes: Int32Array
+) -> WrongRowsError:
+    """Returns which rows have accepted nodes that are not in their windows."""
+    parts = np.split(nodes, counts.cumsum()[:-1])
+    is_wrong = np.array(
+        [
+            state.worker_windows.find_positions(step.slots[[row]], counts[[row]], part) is None
+            for row, part in enumerate(parts)
+        ]
+    )
+    return WrongRowsError.of(is_wrong, "accepted_nodes: not in the window")

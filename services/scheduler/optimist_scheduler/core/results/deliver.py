@@ -1,4 +1,4 @@
-"""Keeps the new tokens of a step, and hands them out as columns, with what is reported of them."""
+"""What a step brings to the owners of requests: tokens, reports, and ends with their accounts."""
 
 from collections.abc import Sequence
 
@@ -15,89 +15,15 @@ from optimist_scheduler.core.base.values import (
     ReportedLogprobs,
     ReportedPositions,
     StepOutputs,
-    count_up,
 )
 from optimist_scheduler.core.requests.account import num_rejected_tokens
 from optimist_scheduler.core.requests.following import find_interval, is_due
 from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.request import NO_SLOT, Request
 from optimist_scheduler.core.requests.state import SchedulerState
-from optimist_scheduler.core.results.read import NewTokens
-from optimist_scheduler.core.windows.window import NO_POSITION, NO_WINDOW
+from optimist_scheduler.core.results.tokens import NewTokens
 
 MISSING = "the worker did not report the log-probabilities of this request"
-
-
-def keep(state: SchedulerState, new: NewTokens) -> None:
-    """Counts the tokens with their sequences, and drafts in their accounts."""
-    table = state.table
-    table.num_tokens[new.slots] = new.ends
-    table.num_passes[new.slots] += 1
-    if np.count_nonzero(new.num_drafted_tokens):
-        table.num_drafted_tokens[new.slots] += new.num_drafted_tokens
-        _record_drafts(state, new)
-
-
-def _record_drafts(state: SchedulerState, new: NewTokens) -> None:
-    slots, kept, accounts = new.slots, new.num_accepted_tokens, state.accounts
-    window_nodes, draft_positions, positions = new.nodes
-    if window_nodes is None or state.config.drafter is not None:
-        is_known = (new.draft_sources == PREDICTION) & (window_nodes is not None)
-        if draft_positions is not None:
-            is_known |= draft_positions != NO_POSITION
-        others = (kept > 0) > is_known
-        accounts.record_others(slots[others], new.draft_sources[others], kept[others])
-        positions, kept = positions[is_known.repeat(kept)], kept * is_known
-    accounts.record_kept(slots, kept, positions)
-    is_rejected = new.num_drafted_tokens > kept
-    if not np.count_nonzero(is_rejected):
-        return
-    if window_nodes is not None:
-        is_cut = is_rejected & (new.draft_sources == PREDICTION)
-        drafted = state.worker_windows.find_drafted(
-            slots[is_cut], window_nodes[is_cut], new.num_drafted_tokens[is_cut]
-        )
-        accounts.record_drafted(*drafted)
-    if draft_positions is not None:
-        is_cut = is_rejected & (draft_positions != NO_POSITION)
-        number = new.num_drafted_tokens[is_cut]
-        looked_up = count_up(draft_positions[is_cut], number)
-        accounts.record_drafted(slots[is_cut].repeat(number), looked_up)
-
-
-def follow_windows(state: SchedulerState, new: NewTokens) -> None:
-    """Appends the tokens to their sequences and compares them with the windows.
-
-    A window that was wrong is not drafted from any more. What was emitted tells as much of it where
-    nothing was drafted.
-    """
-    table, slots, starts = state.table, new.slots, new.starts
-    firsts = table.windows.find_first_hazards(slots, starts)
-    inside, num_agreed, estimated, lost = table.windows.follow(
-        slots, starts, new.num_tokens, new.token_ids, table.window_end
-    )
-    for slot in lost:
-        # The worker may not have the tree yet: it is to forget what it has instead.
-        table.request(slot).window = NO_WINDOW
-    # How an output begins says little of how far it repeats what is expected.
-    has_window = (inside > 0) & (starts > table.num_prompt_tokens.take(slots))
-    if state.config.drafter is not None:
-        has_window &= new.draft_sources <= PREDICTION
-    num_windows = np.count_nonzero(has_window)
-    if not num_windows:
-        return
-    if state.widths.goes_by_share:
-        is_drafted = new.num_drafted_tokens > 0
-        drafted = np.where(is_drafted, new.num_drafted_tokens, inside)[has_window]
-        accepted = np.where(is_drafted, new.num_accepted_tokens, num_agreed)[has_window]
-        state.widths.observe_drafts(slots[has_window], drafted, accepted)
-    examined = np.minimum(num_agreed + 1, inside)
-    if num_windows < len(has_window):
-        rows = has_window.nonzero()[0]
-        slots, starts, firsts = slots.take(rows), starts.take(rows), firsts.take(rows)
-        examined, num_agreed = examined.take(rows), num_agreed.take(rows)
-        estimated = estimated.take(rows)
-    state.widths.observe(slots, num_agreed, examined, estimated, firsts)
 
 
 def report_logprobs(
@@ -106,13 +32,6 @@ def report_logprobs(
     """Returns the log-probabilities of the tokens that are delivered.
 
     Each position of a prompt is reported once, in order, also where it is computed again.
-
-    Args:
-        state: The state.
-        step: The plan.
-        new: Its tokens, cut where requests end. Those that lack what they want end otherwise.
-        alive: Which rows belong to requests that are not over [num_rows].
-        result: The result.
 
     Returns:
         What is reported, and by slot what is wrong with requests that lack what they want.
@@ -169,15 +88,7 @@ def build_outputs(
     logprobs: Sequence[ReportedLogprobs] = (),
     positions: Sequence[ReportedPositions] = (),
 ) -> StepOutputs:
-    """Ends requests and returns what their owners get.
-
-    Args:
-        state: The state.
-        new: The tokens, which were kept.
-        errors: What went wrong, by slot, for requests that are not over.
-        logprobs: How likely tokens were.
-        positions: Where accepted drafts were read from.
-    """
+    """Ends requests and returns what their owners get."""
     table = state.table
     observed = _find_observed(state, new)
     observed_ids: list[str] = []

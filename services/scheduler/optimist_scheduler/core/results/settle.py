@@ -17,14 +17,8 @@ from optimist_scheduler.core.requests.plan import Plan, StepResult
 from optimist_scheduler.core.requests.state import WIDTH_INTERVAL, SchedulerState
 from optimist_scheduler.core.requests.table import Counters, SlotStatus
 from optimist_scheduler.core.results.check import check_result, find_step
-from optimist_scheduler.core.results.deliver import (
-    build_outputs,
-    follow_windows,
-    keep,
-    report_logprobs,
-    report_positions,
-)
-from optimist_scheduler.core.results.read import NewTokens, find_new_tokens
+from optimist_scheduler.core.results.deliver import build_outputs, report_logprobs, report_positions
+from optimist_scheduler.core.results.tokens import NewTokens, find_new_tokens, follow_windows, keep
 from optimist_scheduler.core.windows.window import NO_WINDOW
 
 UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
@@ -32,7 +26,7 @@ UNUSED_WIDTH_INTERVAL = 8 * WIDTH_INTERVAL
 
 
 def settle(state: SchedulerState, result: StepResult) -> StepOutputs:
-    """Settles the oldest plan in flight, or a repeat of the plan that was settled last.
+    """Settles the oldest plan in flight.
 
     With `e` emitted tokens of `k` planned drafts, `k - (e - 1)` computed tokens and all `1 + k`
     placeholders are taken back. Tokens after a stop token or the length limit are cut off. A row
@@ -42,22 +36,13 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs:
         ResultError: The result cannot be read as the next one; nothing was changed.
     """
     step = find_step(state, result)
-    if not step.num_runs:
-        # Also if the result is refused: once more, the same windows change nothing.
-        _set_worker_windows(state, step)
-    alive = _find_alive(state, step, is_repeat=result.repeat > 0)
+    # Also if the result is refused: once more, the same windows change nothing.
+    _set_worker_windows(state, step)
+    alive = _find_alive(state, step)
     rows = state.table.gather_counters(step.slots)
     result, nodes = check_result(state, step, rows, alive, result)
     state.stats.num_results += 1
-    step.num_runs += 1
-    if result.repeat:
-        state.stats.num_repeats += 1
-        # As if it had been planned just now: all of it is taken back but what was emitted.
-        slots = step.slots[alive]
-        state.table.num_computed_tokens[slots] += result.num_emitted_tokens[alive]
-        _reduce_lease(state, step, 1)
-    else:
-        _take_back(state, step, rows, result)
+    _take_back(state, step, rows, result)
     new = find_new_tokens(state, step, rows, alive, result, nodes)
     keep(state, new)
     errors = _take_errors(state, step, alive, result)
@@ -73,9 +58,8 @@ def settle(state: SchedulerState, result: StepResult) -> StepOutputs:
     _learn_gains(state, step, new)
     outputs = build_outputs(state, new, errors, logprobs, positions)
     _learn_costs(state, step, result)
-    if not result.repeat:
-        state.register_prompts()
-        state.release_settled()
+    state.register_prompts()
+    state.release_settled()
     state.weigh_drafter()
     return outputs
 
@@ -88,16 +72,12 @@ def _set_worker_windows(state: SchedulerState, step: Plan) -> None:
         state.worker_windows.set(slot, window.positions, window.tree.parents)
 
 
-def _find_alive(state: SchedulerState, step: Plan, *, is_repeat: bool) -> BoolArray:
+def _find_alive(state: SchedulerState, step: Plan) -> BoolArray:
     """Returns which rows belong to requests that are not over."""
-    table, slots = state.table, step.slots
     # Whatever a plan in flight names is running or fenced.
-    if not (is_repeat or state.fenced):
-        return state.everyone[: len(slots)]
-    alive: BoolArray = table.status.take(slots) != SlotStatus.ENDED
-    if is_repeat:
-        # A request that has left its slot is not of the generation that was planned.
-        alive &= table.generation[slots] == step.generations
+    if not state.fenced:
+        return state.everyone[: len(step.slots)]
+    alive: BoolArray = state.table.status.take(step.slots) != SlotStatus.ENDED
     return alive
 
 
@@ -113,10 +93,6 @@ def _take_back(state: SchedulerState, step: Plan, rows: Counters, result: StepRe
     table.num_in_flight_tokens[slots] = rows.num_in_flight_tokens - num_planned
     table.num_plans_in_flight[slots] = rows.num_plans_in_flight - 1
     table.num_emits_in_flight[slots] = rows.num_emits_in_flight - step.emits
-    # The worker has gone on to this plan: the one before is not run again.
-    if (older := state.leased) is not None:
-        _reduce_lease(state, older, older.num_repeats + 1 - older.num_runs)
-    state.leased = step if step.num_repeats else None
 
 
 def _take_errors(
@@ -130,14 +106,6 @@ def _take_errors(
     held = failed & (state.table.generation[step.slots] == step.generations)
     state.table.num_computed_tokens[step.slots[held]] = 0
     return {slot: result.errors[slot] for slot in step.slots[failed & alive].tolist()}
-
-
-def _reduce_lease(state: SchedulerState, step: Plan, num_repeats: int) -> None:
-    """Gives back what was reserved for some repeats, which were run or will not be."""
-    table, slots = state.table, step.slots
-    held = table.generation[slots] == step.generations
-    num_tokens = num_repeats * (1 + step.num_draft_tokens)
-    table.num_lease_tokens[slots[held]] -= num_tokens[held]
 
 
 def _learn_drafter(state: SchedulerState, new: NewTokens) -> None:

@@ -60,14 +60,16 @@ def _gains_nothing(state: SchedulerState, slots: SlotArray) -> BoolArray:
 def _is_plainly_likely(state: SchedulerState, slot: int) -> bool:
     """Returns whether `_chances` of a slot is at least LEAST_CHANCE, if that is plain to see."""
     table, windows = state.table, state.table.windows
-    if not state.widths.goes_by_value or windows.is_tree[slot]:
+    if not state.widths.counts_costs or windows.is_tree[slot]:
         return False
     length, placeholders = int(table.num_tokens[slot]), int(table.num_output_placeholders[slot])
     if table.yields[slot] or table.window_end[slot] <= length + placeholders:
         return False
     end = length + placeholders - int(table.num_emits_in_flight[slot])
     hazards = windows.hazards[slot]
-    estimated = float(hazards[end - 1] - hazards[length - 1]) * float(state.widths.scales[slot])
+    estimated = float(hazards[end - 1] - hazards[length - 1]) * float(
+        state.widths.windows.scales[slot]
+    )
     # Less than all that rounding could change.
     return math.exp(-estimated) > LEAST_CHANCE + 1e-5
 
@@ -77,10 +79,10 @@ def _chances(state: SchedulerState, slots: SlotArray) -> FloatArray:
     rows = state.table.gather(slots)
     windows = state.table.windows
     num_drafts = rows.num_output_placeholders - rows.num_emits_in_flight
-    if state.widths.goes_by_value:
+    if state.widths.counts_costs:
         chances = _estimate_chances(state, slots, rows, num_drafts)
     else:
-        chances = np.power(state.widths.rate(slots), num_drafts)
+        chances = np.power(state.widths.windows.rate(slots), num_drafts)
     assumed = rows.num_tokens + rows.num_output_placeholders
     if windows.num_trees:
         emitted = rows.num_tokens + rows.num_emits_in_flight
@@ -98,11 +100,13 @@ def _estimate_chances(
     # Of a tree, what is in flight leads to its likeliest path's end at most.
     inside = np.maximum(np.minimum(rows.window_end - rows.num_tokens, num_drafts), 0)
     cells, hazards = windows.cells(slots, rows.num_tokens), windows.hazards_before
-    estimated = (hazards.take(cells + inside) - hazards.take(cells)) * state.widths.scales[slots]
+    estimated = (hazards.take(cells + inside) - hazards.take(cells)) * state.widths.windows.scales[
+        slots
+    ]
     chances: FloatArray = np.exp(-estimated)
     is_unknown = inside < num_drafts
     if is_unknown.any():
-        known = state.widths.rate(slots) ** num_drafts
+        known = state.widths.windows.rate(slots) ** num_drafts
         chances = np.where(is_unknown & ~windows.is_tree[slots], known, chances)
     return chances
 
@@ -120,8 +124,7 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
     new_blocks = state.blocks.allocate(slots, num_new)
     state.num_plans += 1
     state.stats.num_plans += 1
-    num_repeats = decision.rows.num_repeats
-    emits = _advance(state, slots, known, drafts, num_repeats)
+    emits = _advance(state, slots, known, drafts)
     released, state.released_slots = state.released_slots, []
     plan = Plan(
         state.num_plans,
@@ -133,7 +136,6 @@ def apply_schedule(state: SchedulerState, decision: ScheduleDecision) -> Plan | 
         drafts,
         num_new,
         new_blocks,
-        num_repeats,
         state.table.generation.take(slots),
         _find_least_chance(state, known, drafts),
         _find_most_of_drafter(state, slots, len(decision.admitted)),
@@ -148,8 +150,8 @@ def _find_least_chance(state: SchedulerState, known: Int32Array, drafts: Int32Ar
     drafter = state.config.drafter
     if drafter is None or not drafter.is_selective:
         return 0.0
-    price = state.widths.find_price(len(known), int(known.sum()), int(drafts.sum()))
-    return price / LOOKUP_WORTH
+    threshold = state.widths.find_threshold(len(known), int(known.sum()), int(drafts.sum()))
+    return threshold / LOOKUP_WORTH
 
 
 def _find_most_of_drafter(state: SchedulerState, slots: SlotArray, num_admitted: int) -> int | None:
@@ -182,11 +184,7 @@ def _columns(decision: ScheduleDecision) -> tuple[SlotArray, Int32Array, Int32Ar
 
 
 def _advance(
-    state: SchedulerState,
-    slots: SlotArray,
-    known: Int32Array,
-    drafts: Int32Array,
-    num_repeats: int,
+    state: SchedulerState, slots: SlotArray, known: Int32Array, drafts: Int32Array
 ) -> Int32Array:
     """Moves the counters by all that was planned; returns which rows emit, see `Plan.emits`."""
     table = state.table
@@ -199,8 +197,6 @@ def _advance(
     table.num_plans_in_flight[slots] = rows.num_plans_in_flight + 1
     table.num_emits_in_flight[slots] = rows.num_emits_in_flight + emits
     table.num_output_placeholders[slots] = placeholders + emits * (1 + drafts)
-    if num_repeats:
-        table.num_lease_tokens[slots] += num_repeats * (1 + drafts)
     return emits
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimist_scheduler.core.base.values import Int32Array, SchedulerStats, SlotArray
-from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission, ScheduleView
+from optimist_scheduler.core.requests.plan import NO_SLOTS, Admission
+from optimist_scheduler.core.requests.state import SchedulerState
 from optimist_scheduler.core.requests.table import SlotStatus
 from optimist_scheduler.core.schedule.rows import (
     PlannedRows,
@@ -40,7 +41,7 @@ class ScheduleDecision:
         return len(self.rows.slots) + len(self.admitted)
 
 
-def compute_schedule(view: ScheduleView) -> ScheduleDecision:
+def compute_schedule(state: SchedulerState) -> ScheduleDecision:
     """Decides which rows run, with how many known tokens, drafts and new blocks each.
 
     Each running request gets one token; prompts, those of waiting requests too, and drafts share
@@ -49,54 +50,52 @@ def compute_schedule(view: ScheduleView) -> ScheduleDecision:
     request in flight holds is free only when it has settled: until then rows that lack blocks are
     left out.
     """
-    budget, num_free = view.config.max_num_batched_tokens, view.blocks.num_free
-    candidates = find_candidates(view)
-    rows = plan_rows(view, view.running, budget, num_free, candidates)
+    budget, num_free = state.config.max_num_batched_tokens, state.blocks.num_free
+    candidates = find_candidates(state)
+    rows = plan_rows(state, state.running, budget, num_free, candidates)
     if rows is None:
-        return _preempt(view)
-    if not view.waiting:
-        return decide(view, rows, [])
+        return _preempt(state)
+    if not state.admissible:
+        return decide(state, rows, [])
     num_free -= rows.num_blocks
-    admitted = admit(view, candidates, rows.shares, budget - rows.num_tokens, num_free)
-    if view.config.policy == "priority" and not admitted:
-        preempted = find_victims(view, num_free)
+    admitted = admit(state, candidates, rows.shares, budget - rows.num_tokens, num_free)
+    if state.config.policy == "priority" and not admitted:
+        preempted = find_victims(state, num_free)
         if len(preempted):
             stays = ~np.isin(rows.slots, preempted)
-            return decide(view, rows.select(stays), [], preempted)
-    return decide(view, rows, admitted)
+            return decide(state, rows.select(stays), [], preempted)
+    return decide(state, rows, admitted)
 
 
 def decide(
-    view: ScheduleView,
+    state: SchedulerState,
     rows: PlannedRows,
     admitted: list[Admission],
     preempted: SlotArray = NO_SLOTS,
 ) -> ScheduleDecision:
     """Returns the decision that rows and admissions make; rows that do not run are left out."""
-    rows = rows.drop_idle()
-    if admitted:
-        rows.num_repeats = 0
-    versions = view.table.version.take(rows.slots)
-    return ScheduleDecision(preempted, rows, versions, admitted, view.queue_version)
+    rows = rows.select(rows.num_known_tokens > 0)
+    versions = state.table.version.take(rows.slots)
+    return ScheduleDecision(preempted, rows, versions, admitted, state.waiting.version)
 
 
-def _preempt(view: ScheduleView) -> ScheduleDecision:
+def _preempt(state: SchedulerState) -> ScheduleDecision:
     """Takes blocks from the least urgent requests until the others' known tokens fit."""
-    needed, kept = count_needed_blocks(view), len(view.running)
-    num_free = view.blocks.num_free
+    needed, kept = count_needed_blocks(state), len(state.running)
+    num_free = state.blocks.num_free
     while kept > 1:
-        leaving = np.concatenate([view.fenced, view.running[kept:]])
-        if int(needed[:kept].sum()) <= num_free + view.blocks.num_freed_by(leaving):
+        leaving = np.concatenate([state.fenced_slots, state.running[kept:]])
+        if int(needed[:kept].sum()) <= num_free + state.blocks.num_freed_by(leaving):
             break
         kept -= 1
-    preempted = view.running[kept:][::-1]
-    idle = preempted[view.table.num_plans_in_flight[preempted] == 0]
-    num_free += view.blocks.num_freed_by(idle)
-    return decide(view, plan_scarce_rows(view, view.running[:kept], num_free), [], preempted)
+    preempted = state.running[kept:][::-1]
+    idle = preempted[state.table.num_plans_in_flight[preempted] == 0]
+    num_free += state.blocks.num_freed_by(idle)
+    return decide(state, plan_scarce_rows(state, state.running[:kept], num_free), [], preempted)
 
 
 def repair(
-    view: ScheduleView, decision: ScheduleDecision, stats: SchedulerStats
+    state: SchedulerState, decision: ScheduleDecision, stats: SchedulerStats
 ) -> ScheduleDecision | None:
     """Drops or computes again the rows whose version moved; the rest stays.
 
@@ -104,30 +103,29 @@ def repair(
     it is cheaper to decide anew. Counts in `stats` what came out.
     """
     rows = decision.rows
-    stays = view.table.version[rows.slots] == decision.versions
-    if view.config.num_pipeline_stages > 1:
+    stays = state.table.version[rows.slots] == decision.versions
+    if state.config.num_pipeline_stages > 1:
         # Decided for when the oldest plan has settled: a command may have come before its result.
-        stays &= view.table.num_plans_in_flight[rows.slots] == 0
-    is_same_queue = view.queue_version == decision.queue_version
+        stays &= state.table.num_plans_in_flight[rows.slots] == 0
+    is_same_queue = state.waiting.version == decision.queue_version
     stale = rows.slots[~stays]
     if is_same_queue and not len(stale):
         stats.num_preschedule_hits += 1
         stats.num_prescheduled_rows += decision.num_rows
         return decision
-    again = stale[view.table.status[stale] == SlotStatus.RUNNING]
+    again = stale[state.table.status[stale] == SlotStatus.RUNNING]
     if len(stale):
         rows = rows.select(stays)
-    rows.num_repeats = 0
-    budget = view.config.max_num_batched_tokens - rows.num_tokens
-    num_free = view.blocks.num_free - rows.num_blocks
-    candidates = find_candidates(view)
+    budget = state.config.max_num_batched_tokens - rows.num_tokens
+    num_free = state.blocks.num_free - rows.num_blocks
+    candidates = find_candidates(state)
     lengths = [candidate.num_left_tokens for candidate in candidates]
     if not is_same_queue and sum(lengths) > budget and rows.num_tokens > len(rows.slots):
         # Other rows are to leave some of the pass to prompts that came.
         stats.preschedule_discards["prompts"] += 1
         return None
     if len(again):
-        more = plan_rows(view, again, budget, num_free, candidates)
+        more = plan_rows(state, again, budget, num_free, candidates)
         if more is None:
             stats.preschedule_discards["memory"] += 1
             return None
@@ -135,8 +133,8 @@ def repair(
         budget, num_free = budget - more.num_tokens, num_free - more.num_blocks
     else:
         shares = share_prompts(budget, [each.request.order for each in candidates], lengths)
-    admitted = admit(view, candidates, shares, budget, num_free)
-    repaired = decide(view, rows, admitted)
+    admitted = admit(state, candidates, shares, budget, num_free)
+    repaired = decide(state, rows, admitted)
     if repaired.num_rows == 0:
         stats.preschedule_discards["requests over"] += 1
         return None
@@ -180,7 +178,6 @@ class Prepared:
     """At most one decision that was computed ahead of results, and what became of all of them."""
 
     def __init__(self, stats: SchedulerStats) -> None:
-        """Begins without one; counts in `stats`."""
         self._stats = stats
         self.decision: ScheduleDecision | None = None
 
@@ -199,10 +196,10 @@ class Prepared:
         else:
             self.decision = decision
 
-    def take(self, view: ScheduleView) -> ScheduleDecision | None:
+    def take(self, state: SchedulerState) -> ScheduleDecision | None:
         """Returns the decision, repaired where something changed; None if that is in vain."""
         decision, self.decision = self.decision, None
-        return None if decision is None else repair(view, decision, self._stats)
+        return None if decision is None else repair(state, decision, self._stats)
 
     def discard(self, reason: str) -> None:
         """Forgets the decision, if there is one."""

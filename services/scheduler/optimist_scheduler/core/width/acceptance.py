@@ -1,22 +1,24 @@
-"""What the worker drafts with, and how often a row's drafts are accepted, learned on line by slot.
+"""How often drafts come true, learned on line by slot: of the worker's drafter, and of windows.
 
-Of the worker's drafter as a rate, and for the rule of thumb as the accepted share.
+A hazard is minus the logarithm of a chance, given what comes before: hazards along a path add up.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from optimist_aligner.cost import CostCurve
 from optimist_common.drafts import DraftSource
 from optimist_scheduler.core.base.values import (
+    BoolArray,
     Float32Array,
     FloatArray,
     Int32Array,
     SlotArray,
 )
+from optimist_scheduler.core.windows.window import MAX_NODES, PRIOR_HAZARD
 
 DRAFTER_PRIOR = 0.7
 """Agreement that a drafter is trusted with before it has drafted anything."""
@@ -26,14 +28,19 @@ MEMORY_TOKENS = 64.0
 """Examined drafts after which an observation counts 1/e."""
 COMMON_TOKENS = 512.0
 """The same for what all rows have in common."""
+UNSURE_HAZARD = 0.25
+"""Hazard of a next token above which a window is not sure of it."""
+PRIOR_ENTRIES = 4.0
+"""How many examined tokens of which windows are not sure the first trust in them weighs."""
+PRIOR_ENTRY_HAZARD = math.log(2)
+"""Of such a token, before any was seen."""
+MIN_HAZARD = 1 / 1024
+"""No row is taken to be certain."""
+MOST_COMMON_SCALE = 256.0
+"""By which windows of new rows may be doubted, or believed, at most."""
 _FADING = np.float32(-1 / MEMORY_TOKENS)
-
-START_WIDTH = 5
-MIN_WIDTH = 1
-WIDEN_ABOVE = 0.85
-NARROW_BELOW = 0.55
-
-_Counts = tuple[float, float, float]
+_KEPT = np.exp(np.arange(MAX_NODES + 2, dtype=np.float32) / np.float32(-MEMORY_TOKENS))
+"""What is left of counts after so many examined tokens of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,61 +83,73 @@ class Drafter:
         return drafted
 
 
+def expected_accepted(rate: npt.ArrayLike, num_drafts: npt.ArrayLike) -> FloatArray:
+    """Returns the mean number of accepted drafts of a chain, sum of rate^i for i = 1..num_drafts.
+
+    Draft i counts if it and all before it agree, each with chance `rate` (Leviathan et al.,
+    arXiv 2211.17192, equation 1, without the bonus token).
+    """
+    chance = np.clip(np.asarray(rate, np.float64), 1e-12, 1 - 1e-9)
+    chain = -np.expm1(np.asarray(num_drafts) * np.log(chance))
+    return np.asarray(chance / (1 - chance) * chain)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class DrafterRows:
-    """What a choice of widths has to know of the drafter."""
+class Crossover:
+    """What speculation brings, per case in the shape of the question's values."""
 
-    rates: npt.NDArray[np.floating]
-    """Chance that a level is accepted, given that those before it were [num_rows]."""
-    limits: Int32Array
-    """Most levels [num_rows]."""
-    tokens_per_level: float
-    curve: CostCurve
-    """Time of the drafter by the largest level of a pass, however many rows it drafts for."""
+    avg_accepted: FloatArray
+    """Mean number of accepted drafts a pass, without the bonus token."""
+    speedup: FloatArray
+    """Tokens per time with speculation over tokens per time without."""
+    is_beneficial: BoolArray
+    """Whether speculation is the faster one."""
 
-    def cost(self, levels: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Returns the time in nanoseconds that the drafter takes for passes of so many levels."""
-        levels = np.asarray(levels)
-        return np.where(levels > 0, self.curve.cost(levels), 0.0)
+
+def should_use_speculation(
+    acceptance_rate: npt.ArrayLike,
+    num_drafts: npt.ArrayLike,
+    draft_latency: npt.ArrayLike,
+    verify_latency: npt.ArrayLike,
+    plain_latency: npt.ArrayLike,
+) -> Crossover:
+    """Compares passes that verify drafts with passes that do not.
+
+    With K drafts, each accepted with chance a if those before it were, a pass emits
+    1 + (a + a^2 + ... + a^K) tokens in K * draft_latency + verify_latency, against one token in
+    plain_latency. So drafts pay when the mean number of accepted ones exceeds what the time grows
+    by, relative to the plain pass.
+    """
+    avg_accepted = expected_accepted(acceptance_rate, num_drafts)
+    latency = np.asarray(num_drafts) * np.asarray(draft_latency) + np.asarray(verify_latency)
+    speedup = np.asarray((avg_accepted + 1) * np.asarray(plain_latency) / latency)
+    return Crossover(avg_accepted, speedup, np.asarray(speedup > 1))
 
 
 class Acceptance:
     """Decayed counts of examined and of agreeing drafts per slot [max_num_seqs].
 
-    Their ratio estimates the chance that a draft agrees, given that those before it did (one less
-    the hazard of a chain). A new row starts with counts of `PRIOR_TOKENS` drafts, which decay like
-    any: one rejection costs little, a run of them brings the rate down to what is observed.
+    Their ratio estimates the chance that a draft agrees, given that those before it did. A new row
+    starts with counts of `PRIOR_TOKENS` drafts, which decay like any: one rejection costs little,
+    a run of them brings the rate down to what is observed.
     """
 
     def __init__(self, max_num_seqs: int, prior: float) -> None:
-        """Starts with empty slots.
-
-        Args:
-            max_num_seqs: Number of slots.
-            prior: Rate of a new row, before anything was observed.
-        """
+        """Starts with empty slots; `prior` is the first rate, before anything was observed."""
         self._examined = np.full(max_num_seqs, PRIOR_TOKENS, np.float32)
         self._agreed = np.full(max_num_seqs, PRIOR_TOKENS * prior, np.float32)
         self._all_examined, self._all_agreed = PRIOR_TOKENS, PRIOR_TOKENS * prior
 
-    @property
-    def prior(self) -> float:
-        """Rate of a new row: what all rows have had of late."""
-        return self._all_agreed / self._all_examined
-
     def reset(self, slot: int) -> None:
-        """Forgets what was observed in a slot."""
+        """Begins with what all rows have had of late."""
         self._examined[slot] = PRIOR_TOKENS
-        self._agreed[slot] = PRIOR_TOKENS * self.prior
+        self._agreed[slot] = PRIOR_TOKENS * (self._all_agreed / self._all_examined)
 
     def observe(self, slots: SlotArray, agreed: Int32Array, examined: Int32Array) -> None:
-        """Counts drafts.
+        """Counts drafts that agreed with the output, and those that were compared with it.
 
-        Args:
-            slots: Each at most once [num_rows].
-            agreed: Drafts that agreed with the output [num_rows].
-            examined: Drafts that were compared with it: those that agreed and the first that did
-                not, for what comes after a rejected draft says nothing [num_rows].
+        These are the ones that agreed and the first that did not: what comes after a rejected
+        draft says nothing. Each slot at most once [num_rows].
         """
         keep = np.exp(examined * _FADING, dtype=np.float32)
         self._examined[slots] = self._examined[slots] * keep + examined
@@ -145,46 +164,170 @@ class Acceptance:
         return self._agreed[slots] / self._examined[slots]
 
 
-def expected_accepted(rate: npt.ArrayLike, num_drafts: npt.ArrayLike) -> FloatArray:
-    """Returns the mean number of accepted drafts of a chain, sum of rate^i for i = 1..num_drafts.
+class Calibration:
+    """How far the chances that windows say of tokens come true.
 
-    Draft i counts if it and all before it agree, each with chance `rate` (Leviathan et al.,
-    arXiv 2211.17192, equation 1, without the bonus token).
+    Decayed counts per slot of examined and agreeing tokens, and of the hazard that windows said.
+    The share of tokens that agreed has a hazard too, and a row's scale is that one over the mean of
+    what was said: 1 for windows that say what is, more for those that promise too much. Hazards
+    times the scale are what is expected.
     """
-    chance = np.clip(np.asarray(rate, np.float64), 1e-12, 1 - 1e-9)
-    chain = -np.expm1(np.asarray(num_drafts) * np.log(chance))
-    return np.asarray(chance / (1 - chance) * chain)
+
+    def __init__(self, max_num_seqs: int, trust: float, hazard: float) -> None:
+        """Starts with empty slots.
+
+        Args:
+            max_num_seqs: Number of slots.
+            trust: Examined tokens that the first trust in a row weighs.
+            hazard: Of a token, before any was seen.
+        """
+        self._counts = np.zeros((4, max_num_seqs), np.float32)
+        """Examined tokens, those that agreed, hazards, and how many examined tokens the first trust
+        weighs still [4, max_num_seqs]."""
+        self._trust, self._hazard = trust, np.float32(hazard)
+        self._counts[3] = trust
+        self._first_scales = np.ones(max_num_seqs, np.float32)
+        self._common = np.array([trust, trust * math.exp(-hazard), trust * hazard])
+        """The first three of all rows."""
+        self.scales = np.ones(max_num_seqs, np.float32)
+        """Since a token of a row was wrong, or `refresh` [max_num_seqs]."""
+
+    def reset(self, slot: int) -> None:
+        """Begins with what all rows had of late."""
+        examined, agreed, estimated = self._common.tolist()
+        hazard = max(-math.log(min(max(agreed / examined, 1e-9), 1.0)), MIN_HAZARD)
+        scale = min(max(hazard * examined / estimated, 1 / MOST_COMMON_SCALE), MOST_COMMON_SCALE)
+        self._counts[:, slot] = 0
+        self._counts[3, slot] = self._trust
+        self._first_scales[slot] = self.scales[slot] = scale
+
+    def observe(
+        self, slots: SlotArray, agreed: Int32Array, examined: Int32Array, estimated: Float32Array
+    ) -> None:
+        """Counts tokens as `Acceptance.observe` does, and their hazards; doubts count at once."""
+        new = np.empty((3, len(slots)), np.float32)
+        new[0], new[1], new[2] = examined, agreed, estimated
+        counts = self._counts.take(slots, axis=1)
+        counts *= _KEPT.take(examined)
+        counts[:3] += new
+        # By columns: numpy takes several times as long to set rows of a plane at once.
+        of_slots = self._counts
+        of_slots[0][slots], of_slots[1][slots] = counts[0], counts[1]
+        of_slots[2][slots], of_slots[3][slots] = counts[2], counts[3]
+        added = np.add.reduce(new, 1)
+        self._common = self._common * math.exp(-float(added[0]) / COMMON_TOKENS) + added
+        missed = agreed < examined
+        if np.count_nonzero(missed):
+            self.refresh(slots[missed])
+
+    def refresh(self, slots: SlotArray) -> None:
+        """Sets the scales of slots to what is known of them now."""
+        self.scales[slots] = self.weigh(slots)[1]
+
+    def weigh(self, slots: SlotArray) -> tuple[Float32Array, Float32Array]:
+        """Returns the chance that a token agrees, in the mean of those examined, and scales.
+
+        What a row is trusted with at first counts as tokens with the mean hazard of the row's
+        [num_rows].
+        """
+        examined, agreed, estimated, trust = self._counts.take(slots, axis=1)
+        if np.count_nonzero(examined) == len(examined):
+            means: Float32Array = estimated / examined
+        else:
+            means = estimated / np.maximum(examined, np.float32(1e-9))
+            means = np.where(examined > 0, means, self._hazard)
+        means = np.maximum(means, np.float32(1e-6))
+        trusted = trust * np.exp(-means * self._first_scales[slots])
+        rates: Float32Array = (agreed + trusted) / (examined + trust)
+        hazards: Float32Array = -np.log(np.maximum(rates, np.float32(1e-9)))
+        hazards = np.maximum(hazards, np.float32(MIN_HAZARD))
+        return rates, hazards / means
 
 
-class AdaptiveWidths:
-    """A width per slot, moved by one with every pass that drafted [max_num_seqs].
+class WindowCalibration:
+    """What is expected of windows: of next tokens that they are not sure of, and of all others.
 
-    The step goes by the accepted share of all drafts of the request so far. The rule knows no
-    costs and never turns a request's drafts off.
+    A window is sure of a token that goes on with what the output has just copied, and mostly right.
+    Of where it enters what is expected it is not, and far more often wrong: both are learnt apart.
     """
 
     def __init__(self, max_num_seqs: int) -> None:
-        self._widths = np.zeros(max_num_seqs, np.int32)
-        self._limits = np.zeros(max_num_seqs, np.int32)
-        self._proposed = np.zeros(max_num_seqs, np.int64)
-        self._accepted = np.zeros(max_num_seqs, np.int64)
+        """Starts with empty slots."""
+        self._sure = Calibration(max_num_seqs, PRIOR_TOKENS, PRIOR_HAZARD)
+        self._unsure = Calibration(max_num_seqs, PRIOR_ENTRIES, PRIOR_ENTRY_HAZARD)
 
-    def reset(self, slot: int, limit: int) -> None:
-        """Starts a request that may draft up to `limit` tokens a pass."""
-        self._limits[slot] = limit
-        self._widths[slot] = min(START_WIDTH, limit)
-        self._proposed[slot] = 0
-        self._accepted[slot] = 0
+    @property
+    def scales(self) -> Float32Array:
+        """What hazards of tokens that windows are sure of are multiplied by [max_num_seqs]."""
+        return self._sure.scales
 
-    def observe(self, slots: SlotArray, drafted: Int32Array, accepted: Int32Array) -> None:
-        """Moves the widths of the rows that drafted; each slot at most once [num_rows]."""
-        self._proposed[slots] += drafted
-        self._accepted[slots] += accepted
-        rates = self._accepted[slots] / np.maximum(self._proposed[slots], 1)
-        moves = (rates > WIDEN_ABOVE).astype(np.int32) - (rates < NARROW_BELOW)
-        moved = np.maximum(self._widths[slots] + moves * (drafted > 0), MIN_WIDTH)
-        self._widths[slots] = np.minimum(moved, self._limits[slots])
+    def reset(self, slot: int) -> None:
+        """Forgets what was observed in a slot: it begins with what all rows had of late."""
+        self._sure.reset(slot)
+        self._unsure.reset(slot)
 
-    def choose(self, slots: SlotArray) -> Int32Array:
-        """Returns the most drafts per row [num_rows]."""
-        return self._widths[slots]
+    def refresh(self, slots: SlotArray) -> None:
+        """Takes what is known of slots now; see `Calibration.refresh`."""
+        self._sure.refresh(slots)
+        self._unsure.refresh(slots)
+
+    def rate(self, slots: SlotArray) -> Float32Array:
+        """Returns the chance that a token agrees of which windows are sure [num_rows]."""
+        return self._sure.weigh(slots)[0]
+
+    def observe(
+        self,
+        slots: SlotArray,
+        agreed: Int32Array,
+        examined: Int32Array,
+        estimated: Float32Array,
+        firsts: Float32Array,
+    ) -> None:
+        """Counts tokens of windows, at least one each; `firsts` is the hazard of the first.
+
+        A row that had a window but no drafts counts too: its emitted tokens are compared with the
+        window as if that had been drafted.
+        """
+        is_unsure = firsts > UNSURE_HAZARD
+        if num_unsure := np.count_nonzero(is_unsure):
+            is_right = np.minimum(agreed, 1)
+            self._unsure.observe(
+                slots[is_unsure],
+                is_right[is_unsure],
+                np.ones(num_unsure, np.int32),
+                firsts[is_unsure],
+            )
+            agreed, examined = agreed - is_right * is_unsure, examined - is_unsure
+            estimated = np.maximum(estimated - firsts * is_unsure, np.float32(0))
+        self._sure.observe(slots, agreed, examined, estimated)
+
+    def expect(self, slots: SlotArray, hazards: Float32Array) -> Float32Array:
+        """Returns what is expected of the hazards that windows say, cumulated [num_rows, most]."""
+        firsts = np.where(np.isfinite(hazards[:, :1]), hazards[:, :1], np.float32(0))
+        sure, unsure = self._sure.scales[slots, None], self._unsure.scales[slots, None]
+        of_first = firsts * np.where(firsts > UNSURE_HAZARD, unsure, sure)
+        expected: Float32Array = of_first + (hazards - firsts) * sure
+        return expected
+
+    def inverse(
+        self, slots: SlotArray, firsts: Float32Array
+    ) -> Callable[[float | FloatArray], Float32Array]:
+        """Returns what finds the hazards that windows say where given ones are expected.
+
+        `firsts` are those of the next tokens, by what the windows say [num_rows].
+        """
+        scales = self._sure.scales[slots]
+        unsure = (firsts > UNSURE_HAZARD).nonzero()[0]
+        if not len(unsure):
+            return lambda hazards: np.asarray(hazards, np.float32) / scales
+        firsts, expected = firsts[unsure], (firsts * self._unsure.scales[slots])[unsure]
+
+        def find(hazards: float | FloatArray) -> Float32Array:
+            said = np.full(len(slots), hazards, np.float32)
+            after = (said[unsure] - expected) / scales[unsure] + firsts
+            goes_on = said[unsure] >= expected
+            said /= scales
+            said[unsure] = np.where(goes_on, after, np.float32(-1))
+            return said
+
+        return find

@@ -1,19 +1,26 @@
-"""What is left of windows: their likeliest paths as planes, and the trees beside them."""
+"""The windows of slots: by position in their sequences, and by node as the worker has them.
+
+`optimist_aligner.native` has the same, compiled; tests compare both.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from optimist_common.drafts import ROOT, TokenTree
+from optimist_common.drafts import ROOT, NodeColumn, TokenTree
 from optimist_scheduler.core.base.values import (
     BoolArray,
     Float32Array,
     Int32Array,
     SlotArray,
+    count_up,
 )
+from optimist_scheduler.core.windows.window import MAX_NODES
 
 NO_PATH = -1
 """A window that does not go on with what its sequence has."""
+_NO_NODE = -(2**31)
+"""Position of what is no node of a window: less than any other."""
 
 
 class Followed(NamedTuple):
@@ -32,8 +39,7 @@ class Followed(NamedTuple):
 class SlotPlanes:
     """The sequences of slots, and what they are expected to go on with.
 
-    In its tree, each is at the node that its output has reached. `optimist_aligner.native` has the
-    same, compiled.
+    In its tree, each is at the node that its output has reached.
     """
 
     def __init__(
@@ -45,7 +51,6 @@ class SlotPlanes:
         is_tree: BoolArray,
         num_side_nodes: Int32Array,
     ) -> None:
-        """Takes the planes of `WindowPlanes` and `RequestTable`, which it writes."""
         self._token_ids = token_ids
         self._expected, self._node_hazards = expected, node_hazards
         self._hazards = hazards_before[1:].reshape(expected.shape)
@@ -69,13 +74,7 @@ class SlotPlanes:
     ) -> int:
         """Replaces the window of a slot.
 
-        Args:
-            slot: The slot.
-            token_ids: See `TokenTree` [num_nodes].
-            parents: The same [num_nodes].
-            hazards: See `Window.find_hazards` [num_nodes].
-            start: Prompt and output tokens after which the window goes on.
-            length: All that there are by now.
+        The window goes on after `start` prompt and output tokens; by now there are `length`.
 
         Returns:
             Length of the sequence at the end of the likeliest path, 0 if nothing is left;
@@ -148,13 +147,9 @@ class SlotPlanes:
         return Followed(inside, num_agreed, estimated, lost)
 
     def count_worth(
-        self,
-        slots: SlotArray,
-        lengths: Int32Array,
-        drafts: Int32Array,
-        depths: Float32Array,
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
     ) -> Int32Array:
-        """See `WindowPlanes.count_worth`."""
+        """See `WindowPlanes.count_within`."""
         cells, hazards = slots * self._expected.shape[1] + lengths, self._hazards_before
         # Of trees, drafts may be more than there are positions; what is in flight may be assumed to
         # go on past the longest sequence.
@@ -214,3 +209,60 @@ class SlotPlanes:
             self._hazards[slot, length - 1] = 0
             self._hazards[slot, length:end] = hazards[path]
         return end
+
+
+class WorkerWindows:
+    """The window of each slot as the worker has it when it runs the oldest plan in flight.
+
+    A window replaces that of its slot from the plan on that it comes with, and results come in the
+    order of plans.
+    """
+
+    def __init__(self, num_nodes: Int32Array) -> None:
+        self.num_nodes = num_nodes
+        """Nodes of each window [max_num_seqs]."""
+        self._positions = np.full((len(num_nodes), MAX_NODES), _NO_NODE, np.int32)
+        self._parents: list[Int32Array | None] = [None] * len(num_nodes)
+
+    def set(self, slot: int, positions: Int32Array, parents: Int32Array | None) -> None:
+        """Replaces the window of a slot."""
+        self._positions[slot] = _NO_NODE
+        self._positions[slot, : len(positions)] = positions
+        self.num_nodes[slot] = len(positions)
+        self._parents[slot] = parents
+
+    def find_positions(
+        self, slots: SlotArray, counts: Int32Array, nodes: Int32Array
+    ) -> Int32Array | None:
+        """Returns where nodes were read from, see `Window.positions` [num_nodes].
+
+        None if one of them is not in its window.
+
+        `nodes` are indices in the windows of their slots, row after row, `counts` of each row.
+        """
+        if ((nodes < 0) | (nodes >= MAX_NODES)).any():
+            return None
+        positions = self._take_positions(slots.repeat(counts), nodes)
+        return None if (positions == _NO_NODE).any() else positions
+
+    def _take_positions(self, slots: SlotArray, nodes: Int32Array | NodeColumn) -> Int32Array:
+        cells = slots * MAX_NODES
+        cells += nodes
+        return self._positions.reshape(-1).take(cells)
+
+    def find_drafted(
+        self, slots: SlotArray, nodes: Int32Array, num_drafted: Int32Array
+    ) -> tuple[SlotArray, Int32Array]:
+        """Returns slot and position of each draft that rows have made [num_drafts].
+
+        `nodes` says where in their windows the rows were, ROOT for before all.
+        """
+        slot_of_draft = slots.repeat(num_drafted)
+        drafted = count_up(nodes + 1, num_drafted)
+        num_before = num_drafted.cumsum() - num_drafted
+        for row, slot in enumerate(slots.tolist()):
+            if (parents := self._parents[slot]) is not None:
+                first, number = int(num_before[row]), int(num_drafted[row])
+                subtree = TokenTree(parents, parents).find_subtree(int(nodes[row]))[:number]
+                drafted[first : first + len(subtree)] = subtree
+        return slot_of_draft, self._take_positions(slot_of_draft, drafted)

@@ -1,16 +1,18 @@
-"""The windows of slots: by position in the sequences, and by node as the worker has them."""
+"""The likeliest paths of windows, by slot and position in the sequence."""
 
 import numpy as np
 
-from optimist_scheduler.core.base.values import (
-    Float32Array,
-    Int32Array,
-    Int64Array,
-    SlotArray,
-)
-from optimist_scheduler.core.windows.fastest import SlotPlanes
+from optimist_aligner import IS_COMPILED
+from optimist_scheduler.core.base.values import Float32Array, Int32Array, Int64Array, SlotArray
+from optimist_scheduler.core.windows import slot_planes
 from optimist_scheduler.core.windows.slot_planes import Followed
 from optimist_scheduler.core.windows.window import MAX_TREE_DRAFTS, Window
+
+if IS_COMPILED:
+    from optimist_aligner import native
+
+SlotPlanes = native.SlotPlanes if IS_COMPILED else slot_planes.SlotPlanes
+WorkerWindows = native.WorkerWindows if IS_COMPILED else slot_planes.WorkerWindows
 
 
 class WindowPlanes:
@@ -20,11 +22,6 @@ class WindowPlanes:
     """
 
     def __init__(self, token_ids: Int32Array) -> None:
-        """Starts with no window in any slot.
-
-        Args:
-            token_ids: The sequences [max_num_seqs, max_length].
-        """
         # Memory that is never touched is never taken.
         shape = max_num_seqs, max_length = token_ids.shape
         self.expected = np.zeros(shape, np.int32)
@@ -83,12 +80,7 @@ class WindowPlanes:
         return Followed(*self._planes.follow(slots, starts, counts, token_ids, window_ends))
 
     def find_first_hazards(self, slots: SlotArray, lengths: Int32Array) -> Float32Array:
-        """Returns the hazard of what comes next on likeliest paths, by what windows say [num_rows].
-
-        Args:
-            slots: Each at most once [num_rows].
-            lengths: Prompt and output tokens [num_rows].
-        """
+        """Returns the hazard of what comes next on likeliest paths [num_rows]."""
         cells, hazards = self.cells(slots, lengths), self.hazards_before
         firsts: Float32Array = hazards.take(cells + 1, mode="clip")
         firsts -= hazards.take(cells, mode="clip")
@@ -100,12 +92,6 @@ class WindowPlanes:
         """Returns cumulated hazards of what comes next in windows [num_rows, most].
 
         Of a tree that are its nodes in their order. Infinite where there is nothing any more.
-
-        Args:
-            slots: Each at most once [num_rows].
-            lengths: Prompt and output tokens [num_rows].
-            ends: Length of each sequence at the end of its window [num_rows].
-            most: How many to look at.
         """
         offsets = np.arange(most + 1)
         cells = self.cells(slots, lengths)[:, None] + offsets
@@ -118,15 +104,11 @@ class WindowPlanes:
             hazards[rows, MAX_TREE_DRAFTS:] = np.inf
         return hazards
 
-    def count_worth(
-        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, depths: Float32Array
+    def count_within(
+        self, slots: SlotArray, lengths: Int32Array, drafts: Int32Array, most: Float32Array
     ) -> Int32Array:
         """Returns how many drafts have at most a given hazard [num_rows].
 
-        Args:
-            slots: Each at most once [num_rows].
-            lengths: Length of each sequence before the drafts [num_rows].
-            drafts: Most drafts, all inside the likeliest path except those of trees [num_rows].
-            depths: The hazards, cumulated [num_rows].
+        All drafts are inside the likeliest path, except those of trees.
         """
-        return self._planes.count_worth(slots, lengths, drafts, depths)
+        return self._planes.count_worth(slots, lengths, drafts, most)

@@ -78,11 +78,7 @@ class Window:
         return self.pass_tokens(token_ids[start:])
 
     def pass_tokens(self, token_ids: Int32Array) -> "Window | None":
-        """Returns what is expected after some tokens; None if they are no path of the window.
-
-        Args:
-            token_ids: What came since `base` [num_passed].
-        """
+        """Returns what is expected after some tokens; None if they are no path of the window."""
         num_passed = len(token_ids)
         if num_passed == 0:
             return self
@@ -146,14 +142,7 @@ NO_WINDOW = Window(
 def find_window_fault(
     window: Window, num_predicted_tokens: int, num_prompt_tokens: int, vocab_size: int
 ) -> str | None:
-    """Returns why a window cannot be of a request; None if it can.
-
-    Args:
-        window: The window.
-        num_predicted_tokens: Tokens of all predictions of the request.
-        num_prompt_tokens: Tokens of its prompt.
-        vocab_size: Token ids are below.
-    """
+    """Returns why a window cannot be of a request; None if it can."""
     num_nodes = window.num_nodes
     if window.base < 0:
         return f"base: must be at least 0, not {window.base}"

@@ -12,13 +12,8 @@ def choose(scores: Tensor, positions: Tensor, columns: SamplingColumns, needs: N
     """Chooses the largest score plus Gumbel noise of those that the cuts leave, int64 `[n]`.
 
     That samples from the distribution of the scores (the Gumbel-max trick), and chooses the same
-    token for the same seed, position and scores.
-
-    Args:
-        scores: The logits after bias and penalties, `[n, vocab_size]`.
-        positions: Of the tokens to be chosen, int64 `[n]`.
-        columns: Of each row; greedy ones take the largest score.
-        needs: What the rows need at least.
+    token for the same seed, position and scores; greedy rows take the largest score. Scores are the
+    logits after bias and penalties, `[n, vocab_size]`, and positions those of the tokens chosen.
     """
     scores = cut(scores, columns, needs)
     if needs.samples:

@@ -42,11 +42,9 @@ class Stream(IntEnum):
 def philox(
     counter: tuple[Array, Array, Array, Array], key: tuple[Array, Array] | tuple[int, int]
 ) -> tuple[Array, Array, Array, Array]:
-    """Returns four words per counter, each in [0, 2**32) as int64.
+    """Returns four words in [0, 2**32) per counter, as int64.
 
-    Args:
-        counter: Four int64 arrays, broadcastable to one shape, with values in [0, 2**32).
-        key: Two numbers in [0, 2**32), or int64 arrays of such that broadcast to that shape.
+    The four parts of the counter and the two of the key are words too, and broadcast to one shape.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -68,11 +66,8 @@ def gumbel(
 ) -> torch.Tensor:
     """Returns standard Gumbel noise, float64 `[num_positions, vocab_size]`.
 
-    Args:
-        seed: Any int64, or one per position, int64 `[num_positions]`; its bits are the key.
-        positions: Sequence positions of the tokens to be chosen, int64 `[num_positions]`.
-        vocab_size: Number of tokens.
-        stream: What the noise is for.
+    Positions are those of the tokens to be chosen, int64; the bits of the seed, any int64 for all
+    or one per position, are the key.
     """
     seeds = seed if isinstance(seed, torch.Tensor) else torch.full_like(positions, seed)
     num_blocks = -(-vocab_size // 4)
@@ -90,11 +85,7 @@ def uniform(
 ) -> torch.Tensor:
     """Returns uniform random numbers strictly between 0 and 1, float64 `[n, m]`.
 
-    Args:
-        seeds: Int64 `[n]`.
-        positions: Sequence positions, int64 `[n]`.
-        numbers: Which of the numbers of its seed and position, in [0, 2**32), int64 `[n, m]`.
-        stream: What the numbers are for.
+    They are those of `numbers`, in [0, 2**32), of each seed and sequence position, int64 `[n]`.
     """
     return _to_unit(_draw(seeds, positions, numbers, stream)[0].double())
 

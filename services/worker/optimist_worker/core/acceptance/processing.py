@@ -19,15 +19,10 @@ class TokenCounts:
     """How often it is in the output, int32 `[n, vocab_size + 1]`."""
 
     def with_drafts(self, rows: Tensor, token_ids: Tensor, is_before: Tensor) -> "TokenCounts":
-        """Counts on along the drafts before each of some positions.
+        """Counts on along the drafts before each of m positions.
 
-        Args:
-            rows: Which counts each position goes on from, int64 `[m]`.
-            token_ids: Drafts, int64 `[m, K]`.
-            is_before: Which of them lie before the position, bool `[m, K]`.
-
-        Returns:
-            Counts before m positions.
+        Each goes on from the counts of a row, int64 `[m]`, by those of its drafts, int64 `[m, K]`,
+        that lie before it, bool `[m, K]`.
         """
         nowhere = self.output.shape[1] - 1
         indices = torch.where(is_before, token_ids.clamp(0, nowhere), nowhere)
@@ -40,14 +35,7 @@ class TokenCounts:
 def count_tokens(
     token_ids: Tensor, num_prompt_tokens: Tensor, num_tokens: Tensor, vocab_size: int
 ) -> TokenCounts:
-    """Counts the known tokens of each row.
-
-    Args:
-        token_ids: Prompt and output, `[R, L]`.
-        num_prompt_tokens: How many of them are the prompt's, int64 `[R]`.
-        num_tokens: How many of them are known, int64 `[R]`.
-        vocab_size: Number of tokens.
-    """
+    """Counts the known tokens of each row, prompt and output `[R, L]`."""
     num_rows, length = token_ids.shape
     indices = torch.arange(length, device=token_ids.device)
     known = torch.where(indices < num_tokens[:, None], token_ids.long(), vocab_size)
@@ -77,15 +65,9 @@ def process(
     distribution that is sampled from, in the order of transformers' logits processors. Greedy rows
     are neither scaled nor cut.
 
-    Args:
-        logits: The model's, `[n, vocab_size]`; not changed.
-        slots: Whose parameters hold for each row, int64 `[n]`.
-        table: The parameters.
-        needs: What the slots need at least; what they do not need is left out.
-        counts: Tokens before each row's position; None leaves out the penalties, as drafters do.
-
-    Returns:
-        Float64 `[n, vocab_size]`; tokens cut off are -inf.
+    The logits, `[n, vocab_size]`, are not changed; the slots say whose parameters hold for each.
+    What they do not need is left out. `counts` are of the tokens before each row's position; None
+    leaves out the penalties, as drafters do. Returns float64; tokens cut off are -inf.
     """
     columns = table.gather(slots)
     return cut(adjust(logits, slots, table, needs, columns, counts), columns, needs)
@@ -111,13 +93,7 @@ def adjust(
 
 
 def cut(scores: Tensor, columns: SamplingColumns, needs: Needs) -> Tensor:
-    """Applies temperature, top-k, top-p and min-p, see `process`.
-
-    Args:
-        scores: As `adjust` returns them, `[n, vocab_size]`.
-        columns: Of each row.
-        needs: What the rows need at least.
-    """
+    """Applies temperature, top-k, top-p and min-p to what `adjust` returns, see `process`."""
     scores = scores.double()
     if not needs.samples:
         return scores
@@ -176,13 +152,8 @@ def _top_p_floor(
 ) -> tuple[Tensor, Tensor]:
     """Looks for the least score that top-k and top-p leave among the largest ones.
 
-    Args:
-        scores: `[n, vocab_size]`.
-        ordered: The largest of them in descending order, `[n, width]`.
-        columns: Of each row.
-
-    Returns:
-        The score, and whether the row's cuts need no more than `ordered`, `[n, 1]` each.
+    These are `ordered`, descending, `[n, width]`. Returns the score, and whether the row's cuts
+    need no more of them, `[n, 1]` each.
     """
     width = ordered.shape[-1]
     top_k, top_p = columns.top_k[:, None], columns.top_p[:, None]

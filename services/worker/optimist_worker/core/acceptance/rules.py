@@ -19,15 +19,12 @@ from optimist_worker.core.acceptance.sampling_table import SamplingColumns
 from optimist_worker.core.acceptance.verdict import Verdict, VerifyPass, reach_verdict
 from optimist_worker.core.drafts import (
     Drafts,
-    TreeWalk,
     ancestor_matrix,
     chain_parents,
     holds_from_top,
     sibling_ranks,
 )
 
-_FIRST_LEVELS = 2
-"""Levels of a row sampled at once on the CPU; twice as many each time they all agreed."""
 _CACHED_SCORES = 2**17
 """Scores processed at once on the CPU at most, so that they stay in its cache."""
 _SCORES_AT_ONCE = 2**25
@@ -60,12 +57,11 @@ def verify_drafts(verify: VerifyPass, rule: Rule) -> Verdict:
         parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
     if verify.needs.processes:
         sampler = _Sampler(verify, rule, logits, parents)
-        if not _may_read(logits):
+        # Without drafts all nodes are reached.
+        if drafts.width == 0 or not _may_read(logits):
             sampler.choose_all(choices)
-        elif drafts.parents is None:
-            sampler.choose_reached(choices, is_sound)
         else:
-            sampler.choose_paths(choices, is_sound)
+            sampler.choose_reached(choices, is_sound)
     by_row = verify.by_row(choices)
     # A chain's first node has the first choice before it, and so on.
     before = by_row[:, :-1] if drafts.parents is None else by_row.gather(1, parents + 1)
@@ -143,69 +139,38 @@ class _Sampler:
         at_once = max(1, _SCORES_AT_ONCE // vocab_size)
         indices = torch.arange(number, device=self.logits.device)
         for first in range(0, number, at_once):
-            part = indices[first : first + at_once]
-            choices[first : first + at_once] = self._choose(part)
+            part = slice(first, first + at_once)
+            choices[part] = self._choose(indices[part], self.logits[part])
 
     def choose_reached(self, choices: Tensor, is_sound: Tensor) -> None:
-        """Chooses after nodes of chains that are reached and not simply greedy, in place."""
-        verify, nodes, depths = self.verify, self.verify.nodes, self.depths
-        drafts, parents = verify.drafts, self.parents
-        columns = verify.sampling.gather(verify.slots)
-        pending = (~columns.takes_argmax & is_sound)[nodes.rows] & nodes.is_real
-        flat_depths = depths[nodes.rows, nodes.offsets]
-        first, levels = 0, _FIRST_LEVELS
-        while first <= drafts.width:
-            levels = min(levels, self._most_levels)
-            chosen = verify.by_row(choices).gather(1, parents + 1)
-            # What is chosen after a parent of this level or further down is not known yet.
-            may_agree = (drafts.token_ids == chosen) | (depths[:, 1:] > first)
-            reached = holds_from_top(may_agree, None)
-            reached = torch.nn.functional.pad(reached, (1, 0), value=True)
-            part = pending & (flat_depths >= first) & (flat_depths < first + levels)
-            indices = (part & reached[nodes.rows, nodes.offsets]).nonzero()[:, 0]
-            if not len(indices):
-                break
-            choices[indices] = self._choose(indices)
-            first, levels = first + levels, 2 * levels
+        """Chooses after nodes that are reached and not simply greedy, in place.
 
-    def choose_paths(self, choices: Tensor, is_sound: Tensor) -> None:
-        """Chooses along the paths that rows take down their trees, in place.
-
-        A level has one node at most that is reached. Which one is known only when a token is chosen
-        after its parent; but first children are the likeliest, so some are looked at beforehand.
+        Whether a node is reached is known only when a token is chosen after its parent. First
+        children are the likeliest, so as many of them as the cache holds are looked at beforehand.
         """
-        verify, drafts = self.verify, self.verify.drafts
-        columns = verify.sampling.gather(verify.slots)
-        starts, numbers = verify.nodes.starts, drafts.num_tokens.tolist()
-        is_pending = ~columns.takes_argmax & is_sound & (starts[1:] > starts[:-1])
-        walks = {
-            row: TreeWalk(
-                self.parents[row, : numbers[row]].tolist(),
-                drafts.token_ids[row, : numbers[row]].tolist(),
-            )
-            for row in is_pending.nonzero()[:, 0].tolist()
-        }
-        levels = _FIRST_LEVELS
-        while walks:
-            for walk in walks.values():
-                walk.look_ahead(min(levels, self._most_levels))
-            indices = torch.cat(
-                [starts[row] + torch.tensor(walk.ahead) for row, walk in walks.items()]
-            )
-            choices[indices] = chosen = self._choose(indices)
-            parts = torch.split(chosen, [len(walk.ahead) for walk in walks.values()])
-            is_through = [
-                walk.follow(part.tolist()) for walk, part in zip(walks.values(), parts, strict=True)
-            ]
-            levels = 2 * levels if any(is_through) else _FIRST_LEVELS
-            walks = {row: walk for row, walk in walks.items() if walk.ahead}
+        verify, drafts, nodes = self.verify, self.verify.drafts, self.verify.nodes
+        columns, above = verify.sampling.gather(verify.slots), self.parents + 1
+        is_left = (~columns.takes_argmax & is_sound)[nodes.rows] & nodes.is_real
+        is_first, depths = drafts.is_node, self.depths[nodes.rows, nodes.offsets]
+        if drafts.parents is not None:
+            is_first = sibling_ranks(drafts.parents) == 0
+        deepest = 1 + drafts.width
+        levels = max(1, _CACHED_SCORES // self.logits.shape[-1] // drafts.num_rows)
+        while True:
+            agrees = drafts.token_ids == verify.by_row(choices).gather(1, above)
+            may_agree = torch.where(verify.by_row(is_left).gather(1, above), is_first, agrees)
+            reached = holds_from_top(may_agree, drafts.parents)
+            reached = torch.nn.functional.pad(reached, (1, 0), value=True)
+            ahead = torch.where(is_left & reached[nodes.rows, nodes.offsets], depths, deepest)
+            top = torch.full_like(drafts.num_tokens, deepest)
+            top = top.scatter_reduce_(0, nodes.rows, ahead, "amin")[nodes.rows]
+            indices = (ahead < torch.minimum(top + levels, top.new_tensor(deepest))).nonzero()[:, 0]
+            if not len(indices):
+                return
+            choices[indices] = self._choose(indices, self.logits.index_select(0, indices))
+            is_left[indices] = False
 
-    @property
-    def _most_levels(self) -> int:
-        """Levels of every row whose scores stay in the CPU's cache."""
-        return max(1, _CACHED_SCORES // self.logits.shape[-1] // self.verify.drafts.num_rows)
-
-    def _choose(self, indices: Tensor) -> Tensor:
+    def _choose(self, indices: Tensor, logits: Tensor) -> Tensor:
         """Chooses after the nodes at some indices of the flat rows, int64 `[n]`."""
         verify = self.verify
         rows, elements = verify.nodes.rows[indices], verify.nodes.offsets[indices]
@@ -215,7 +180,7 @@ class _Sampler:
             is_before = self.is_ancestor[rows, elements]
             counts = self.known.with_drafts(rows, verify.drafts.token_ids[rows], is_before)
         columns = verify.sampling.gather(slots)
-        scores = adjust(self.logits[indices], slots, verify.sampling, verify.needs, columns, counts)
+        scores = adjust(logits, slots, verify.sampling, verify.needs, columns, counts)
         positions = verify.num_tokens[rows] + self.depths[rows, elements]
         return self.rule(verify, Candidates(rows, elements, positions, columns), scores)
 
@@ -273,16 +238,10 @@ def _choose_by_chance(verify: VerifyPass, nodes: Candidates, scores: Tensor) -> 
 def _choose_child(
     drafts: Drafts, probabilities: Tensor, nodes: Candidates, left: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Goes through the children that were drawn by chance.
+    """Goes through the children, drawn by chance, of nodes after which a token is chosen.
 
-    Args:
-        drafts: The drafts.
-        probabilities: Theirs, `[R, K, V]`.
-        nodes: After which a token is chosen.
-        left: The target's distributions, float64 `[n, V]`.
-
-    Returns:
-        What is left of the distributions, and the accepted child's token or -1, int64 `[n]`.
+    `probabilities` are those of all drafts, `[R, K, V]`, and `left` the target's, float64 `[n, V]`.
+    Returns what is left of these, and the accepted child's token or -1, int64 `[n]`.
     """
     children, vocab_size = _children(drafts, nodes), left.shape[-1]
     if drafts.is_certain is not None:
@@ -325,44 +284,3 @@ def _residual(left: Tensor, drawn: Tensor) -> Tensor:
     residual = (left - drawn).clamp_(min=0.0)
     total = residual.sum(-1, keepdim=True)
     return torch.where(total > 0.0, residual / total, left)
-
-
-def verify_synthetic(verify: VerifyPass, rate: float) -> Verdict:
-    """Synthetic: each draft is accepted with the same probability if those before it are.
-
-    It measures what speculation costs: the emitted text means nothing. Of each node's children only
-    the first may be accepted.
-
-    Args:
-        verify: The pass; of its logits only the largest matter, for the token after, and what may
-            not be chosen.
-        rate: The probability, in [0, 1].
-    """
-    drafts = verify.drafts
-    logits, choices, is_sound, is_open = _find_choices(verify)
-    is_stuck = None
-    is_accepted = _draw_accepted(verify, rate)
-    is_accepted &= (drafts.token_ids >= 0) & (drafts.token_ids < logits.shape[-1])
-    if is_open is not None:
-        parents = drafts.parents
-        if parents is None:
-            parents = chain_parents(drafts.num_rows, drafts.width, logits.device)
-        before = (verify.nodes.starts[:-1, None] + 1 + parents).clamp(max=len(logits) - 1)
-        token_ids = drafts.token_ids.clamp(0, logits.shape[-1] - 1)
-        is_accepted &= is_open[:, 1:] & (logits[before, token_ids] > -torch.inf)
-        is_stuck = ~is_open[:, 0]
-    return reach_verdict(drafts, is_accepted, verify.by_row(choices), is_sound, is_stuck)
-
-
-def _draw_accepted(verify: VerifyPass, rate: float) -> Tensor:
-    """Draws which nodes are accepted, bool `[R, K]`."""
-    drafts = verify.drafts
-    positions = verify.num_tokens[:, None] + drafts.depths - 1
-    seeds = verify.sampling.gather(verify.slots).seed
-    flat_seeds = seeds[:, None].expand_as(positions).flatten()
-    flat = positions.flatten()
-    chances = uniform(flat_seeds, flat, flat.new_zeros((len(flat), 1)), Stream.ACCEPTANCE)
-    is_lucky = chances.view(positions.shape) < rate
-    if drafts.parents is None:
-        return is_lucky
-    return is_lucky & (sibling_ranks(drafts.parents) == 0)

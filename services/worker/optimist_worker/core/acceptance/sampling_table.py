@@ -60,13 +60,7 @@ class SamplingTable:
     """One row per slot and one more, which padding names and which is greedy."""
 
     def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
-        """Makes a table of greedy slots.
-
-        Args:
-            num_slots: Number of slots; row `num_slots` is the one for padding.
-            vocab_size: Number of tokens.
-            device: Where the columns are.
-        """
+        """Makes a table of greedy slots; row `num_slots` is the one for padding."""
         self.vocab_size, self.device = vocab_size, device
         num_rows = num_slots + 1
         reals, integers = _columns(SamplingParams(), vocab_size)

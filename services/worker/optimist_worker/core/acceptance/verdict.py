@@ -18,8 +18,6 @@ class AcceptanceRule(StrEnum):
     """The token that would be sampled anyway; the text for a seed does not depend on drafts."""
     REJECTION = "rejection"
     """With probability p/q, else a token of what is left of p; only the distribution stays."""
-    SYNTHETIC = "synthetic"
-    """By chance alone, for measurements; the text means nothing."""
 
 
 class RowFailure(IntEnum):
@@ -119,16 +117,11 @@ def reach_verdict(
     is_sound: Tensor,
     is_stuck: Tensor | None = None,
 ) -> Verdict:
-    """Follows each row's accepted drafts as far as they go.
+    """Follows each row's accepted drafts as far as they go; see `Verdict`.
 
-    Args:
-        drafts: The drafts.
-        is_accepted: Whether each node is accepted if its parent is, bool `[R, K]`; at most one of
-            siblings.
-        choices: The token after each node if it is the last accepted one, int64 `[R, 1 + K]`,
-            the first one for node -1.
-        is_sound: See `Verdict`.
-        is_stuck: See `Verdict`.
+    `is_accepted` says of each node whether it is if its parent is, at most one of siblings. The
+    choices are the token after each node if it is the last accepted one, int64 `[R, 1 + K]`, the
+    first one for node -1.
     """
     if not drafts.width:
         return Verdict(choices, torch.zeros_like(drafts.num_tokens), None, is_sound, is_stuck)

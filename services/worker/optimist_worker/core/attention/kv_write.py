@@ -14,15 +14,7 @@ def write(
     values: torch.Tensor,
     slot_mapping: torch.Tensor,
 ) -> None:
-    """Writes every token's key and value to its index; of padding with one index, any one.
-
-    Args:
-        key: `[1, num_kv_heads, num_tokens, key_dim]`.
-        value: `[1, num_kv_heads, num_tokens, value_dim]`.
-        keys: The layer's keys in the pool, `[num_indices, num_kv_heads, key_dim]`.
-        values: The layer's values in the pool, `[num_indices, num_kv_heads, value_dim]`.
-        slot_mapping: Indices, int64 `[num_tokens]`.
-    """
+    """Is `paged_attention._write`; of padding with one index, any is written."""
     key = key if key.stride(3) == 1 else key.contiguous()
     value = value if value.stride(3) == 1 else value.contiguous()
     num_kv_heads, key_dim = keys.shape[1:]

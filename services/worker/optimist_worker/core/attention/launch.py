@@ -1,9 +1,9 @@
 """Attention over keys and values in blocks on a GPU: how its work is cut, and what is launched."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,8 +21,13 @@ _LARGE_SHARED_BYTES = 160 * 1024
 """Shared memory of one program that A100, H100 and H200 have, and others (99 KiB) do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+DECODE_PART, VERIFY_PART = 256, 512
+"""Keys of a program for a row that fits into one, and for others of at most MAX_PARTED_QUERIES
+tokens; more if a row has more than MAX_PARTS times as many."""
+_PREFILL_STAGES = 3
+
+
+class Tiling(NamedTuple):
     """A program's share: pairs of a token and a head of one group, times a part of the keys.
 
     Heights and parts are chosen by the number of a row's own tokens, never by the batch's, so that
@@ -31,12 +36,8 @@ class Tiling:
 
     decode_m: int
     """Pairs of a program for rows that fit into one: a token, or a short chain."""
-    decode_part: int
-    """Keys of a program for such rows; more if a row has more than MAX_PARTS times as many."""
     verify_m: int
     """Pairs of a program for other rows of at most MAX_PARTED_QUERIES tokens."""
-    verify_part: int
-    """Keys of a program for such rows."""
     prefill_m: int
     """Pairs of a program for longer rows, whose keys are not cut."""
     block_n: int
@@ -46,7 +47,6 @@ class Tiling:
     num_stages: int
     """Of the same. Blocks' numbers, then keys, then products: 3 have one step on its way, 5 two."""
     prefill_warps: int
-    prefill_stages: int
 
 
 @lru_cache
@@ -61,13 +61,6 @@ def choose_tiling(
     tensor cores. A part writes its result in float32: with 64 pairs that is an eighth of the bytes
     of 512 keys of 128 bfloat16 numbers, which is why higher tiles get larger parts. Products of
     float32 use no tensor cores and hold their operands in registers: small tiles.
-
-    Args:
-        group: Heads that share keys and values.
-        key_dim: Of one head.
-        value_dim: Of one head.
-        itemsize: Bytes of a number.
-        shared_bytes: Shared memory that one program may have.
     """
     is_half = itemsize < 4
     key_bytes = (tile_side(key_dim) + tile_side(value_dim)) * itemsize
@@ -75,15 +68,12 @@ def choose_tiling(
     is_wide = max(tile_side(key_dim), tile_side(value_dim)) > 128
     return Tiling(
         decode_m=tile_side(group),
-        decode_part=256,
         verify_m=max(64 if is_half else 16, tile_side(group)),
-        verify_part=512,
         prefill_m=max(128 if is_half else 16, tile_side(group)),
         block_n=max(16, 1 << (most.bit_length() - 1)) if most else 16,
         num_warps=8 if is_wide else 4,
         num_stages=5 if is_half and shared_bytes >= _LARGE_SHARED_BYTES else 3,
         prefill_warps=8 if is_half else 4,
-        prefill_stages=3,
     )
 
 
@@ -113,36 +103,29 @@ def attend(
     """
     num_heads, num_tokens = query.shape[1:3]
     num_kv_heads, key_dim = keys.shape[1:]
-    value_dim = values.shape[2]
+    value_dim, num_rows = values.shape[2], len(batch.num_computed_tokens)
     group = num_heads // num_kv_heads
     tiling = choose_tiling(group, key_dim, value_dim, query.itemsize, _shared_bytes(query.device))
     num_parts = _num_parts(batch.max_num_keys, window, tiling)
     # The kernel that puts parts together clears the padding; without it somebody has to.
     make = query.new_zeros if num_parts == 1 else query.new_empty
     output = make((1, num_tokens, num_heads, value_dim))
-    num_rows = len(batch.num_computed_tokens)
+    if not num_rows or not num_tokens:
+        return output.zero_()
     # Tokens of long rows have no parts. Rows that may have some take less room than all tokens if a
     # long one is among them.
-    is_by_row = min(batch.max_num_queries, num_tokens // max(num_rows, 1)) > MAX_PARTED_QUERIES
+    is_by_row = min(batch.max_num_queries, num_tokens // num_rows) > MAX_PARTED_QUERIES
     slots_per_row = MAX_PARTED_QUERIES if is_by_row else 0
     parts = _new_parts(output, num_parts, num_rows * slots_per_row or num_tokens)
+    query = query if query.stride(3) == 1 else query.contiguous()
+    has_tree = batch.ancestors is not None
     tensors = (
-        query.contiguous() if query.stride(3) != 1 else query,
-        keys,
-        values,
-        output,
-        parts,
-        batch.query_starts,
-        batch.num_computed_tokens,
-        batch.tree_starts,
-        batch.positions,
-        batch.positions if batch.ancestors is None else batch.ancestors,
-        batch.block_tables,
-        query if sinks is None else sinks,
+        *(query, keys, values, output, parts, batch.query_starts, batch.num_computed_tokens),
+        *(batch.tree_starts, batch.positions, batch.ancestors if has_tree else batch.positions),
+        *(batch.block_tables, query if sinks is None else sinks),
     )
-    scale, cap = _in_units_of_log_2(scale, softcap)
-    numbers = (num_rows, scale, cap, window or 0)
-    strides = (tensors[0].stride(1), tensors[0].stride(2), batch.block_tables.stride(0))
+    numbers = (num_rows, *_in_units_of_log_2(scale, softcap), window or 0)
+    strides = (query.stride(1), query.stride(2), batch.block_tables.stride(0))
     most = min(batch.max_num_queries, MAX_PARTED_QUERIES)
     has_large = most > tiling.decode_m // group
     block_queries = (tiling.verify_m if has_large else tiling.decode_m) // group
@@ -155,69 +138,47 @@ def attend(
         value_tile=tile_side(value_dim),
         block_size=batch.pool.block_size,
         block_n=tiling.block_n,
-        has_tree=batch.ancestors is not None,
+        has_tree=has_tree,
         has_window=window is not None,
         has_softcap=softcap is not None,
         has_sinks=sinks is not None,
         min_queries=1,
         max_queries=MAX_PARTED_QUERIES,
         small_m=tiling.decode_m,
-        small_part=tiling.decode_part,
+        small_part=DECODE_PART,
         large_m=tiling.verify_m,
-        large_part=tiling.verify_part,
+        large_part=VERIFY_PART,
         has_large=has_large,
         num_parts=num_parts,
         max_parts=MAX_PARTS,
         row_tile=0 if is_one_block else tile_side(num_rows),
         slots_per_row=slots_per_row if num_parts > 1 else 0,
     )
-    has_long_rows = batch.max_num_queries > MAX_PARTED_QUERIES
-    row_tile = tile_side(num_rows) if has_long_rows else 0
+    num_blocks = num_rows if is_one_block else num_tokens // block_queries + num_rows
+    launches = [(short, num_blocks, tiling.num_warps, tiling.num_stages)]
+    row_tile = 0
+    if batch.max_num_queries > MAX_PARTED_QUERIES:
+        row_tile = tile_side(num_rows)
+        long = replace(
+            short,
+            min_queries=MAX_PARTED_QUERIES + 1,
+            max_queries=2**31 - 1,
+            small_m=tiling.prefill_m,
+            has_large=False,
+            num_parts=1,
+            row_tile=row_tile,
+            slots_per_row=0,
+        )
+        num_blocks = num_tokens // (tiling.prefill_m // group) + num_rows
+        launches.append((long, num_blocks, tiling.prefill_warps, _PREFILL_STAGES))
     with torch.cuda.device_of(query):  # type: ignore[no-untyped-call]
-        if num_rows and num_tokens:
-            num_blocks = num_rows if is_one_block else num_tokens // block_queries + num_rows
-            attend_parts[(num_blocks, num_kv_heads, num_parts)](
-                *tensors,
-                *numbers,
-                *strides,
-                short,
-                num_warps=tiling.num_warps,
-                num_stages=tiling.num_stages,
-            )
-        if num_rows and num_tokens and has_long_rows:
-            long = replace(
-                short,
-                min_queries=MAX_PARTED_QUERIES + 1,
-                max_queries=2**31 - 1,
-                small_m=tiling.prefill_m,
-                has_large=False,
-                num_parts=1,
-                row_tile=row_tile,
-                slots_per_row=0,
-            )
-            num_blocks = num_tokens // (tiling.prefill_m // group) + num_rows
-            attend_parts[(num_blocks, num_kv_heads, 1)](
-                *tensors,
-                *numbers,
-                *strides,
-                long,
-                num_warps=tiling.prefill_warps,
-                num_stages=tiling.prefill_stages,
-            )
+        for variant, number, warps, stages in launches:
+            grid, arguments = (number, num_kv_heads, variant.num_parts), (*tensors, *numbers)
+            attend_parts[grid](*arguments, *strides, variant, num_warps=warps, num_stages=stages)
         if num_parts > 1:
-            combine_parts[(num_tokens, num_heads)](
-                output,
-                parts,
-                batch.query_starts,
-                num_rows,
-                value_dim,
-                short.value_tile,
-                num_parts,
-                row_tile,
-                MAX_PARTED_QUERIES,
-                slots_per_row,
-                num_warps=1,
-            )
+            of_rows = (batch.query_starts, num_rows, value_dim, short.value_tile, num_parts)
+            sizes = (row_tile, MAX_PARTED_QUERIES, slots_per_row)
+            combine_parts[(num_tokens, num_heads)](output, parts, *of_rows, *sizes, num_warps=1)
     return output
 
 
@@ -228,7 +189,7 @@ def _num_parts(max_num_keys: int, window: int | None, tiling: Tiling) -> int:
         # begun before the pass.
         reach = window + 2 * MAX_PARTED_QUERIES + tiling.block_n
         max_num_keys = min(max_num_keys, reach)
-    return max(1, min(MAX_PARTS, -(-max_num_keys // tiling.decode_part)))
+    return max(1, min(MAX_PARTS, -(-max_num_keys // DECODE_PART)))
 
 
 def _new_parts(

@@ -6,8 +6,9 @@ where there is none: a row at a time, by products in float32 or wider.
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -55,12 +56,16 @@ class KVPool:
         tensors = [next(parts[shape]) for shape in shapes]
         self.keys, self.values = tensors[: len(layers)], tensors[len(layers) :]
 
-    def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Moves keys and values of all layers, two operations for all that have the same shape.
+    @cached_property
+    def addresses(self) -> list[tuple[int, int]]:
+        """Of the keys and values of each layer, for kernels of the CPU."""
+        pairs = zip(self.keys, self.values, strict=True)
+        return [(keys.data_ptr(), values.data_ptr()) for keys, values in pairs]
 
-        Args:
-            source: Indices, `[num_tokens]`; all are read before any is written.
-            target: Indices of the same number.
+    def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Moves keys and values of all layers from indices to others, `[num_tokens]` each.
+
+        All are read before any is written, by two operations for all that have the same shape.
         """
         for memory in self._memory.values():
             memory.index_copy_(1, target, memory.index_select(1, source))
@@ -122,30 +127,38 @@ class AttentionBatch:
     _tiles: dict[int | None, list[Tile]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of_row(cls, pool: KVPool, start: int, end: int) -> "AttentionBatch":
-        """Returns the tokens at indices `start` to `end` of one row, which holds the whole pool."""
-        device = pool.keys[0].device
-        indices = torch.arange(start, end, device=device)
+    def of_rows(
+        cls, pool: KVPool, starts: Sequence[int], ends: Sequence[int], tables: torch.Tensor
+    ) -> "AttentionBatch":
+        """Returns the tokens at indices `starts` to `ends` of rows with the blocks of `tables`."""
+        device, size = tables.device, pool.block_size
+        spans = [torch.arange(*span, device=device) for span in zip(starts, ends, strict=True)]
+        lengths = [len(span) for span in spans]
+        blocks = [row[span // size] for row, span in zip(tables.long(), spans, strict=True)]
+        positions = torch.cat(spans)
         return cls(
             pool=pool,
-            slot_mapping=indices,
-            query_starts=torch.tensor([0, end - start], device=device),
-            num_computed_tokens=torch.tensor([start], device=device),
-            tree_starts=torch.tensor([end], device=device),
-            positions=indices,
+            slot_mapping=torch.cat(blocks) * size + positions % size,
+            query_starts=torch.tensor([0, *itertools.accumulate(lengths)], device=device),
+            num_computed_tokens=torch.tensor(starts, device=device),
+            tree_starts=torch.tensor(ends, device=device),
+            positions=positions,
             ancestors=None,
-            block_tables=torch.arange(pool.num_blocks, dtype=torch.int32, device=device)[None],
-            max_num_queries=end - start,
-            max_num_keys=end,
+            block_tables=tables.int(),
+            max_num_queries=max(lengths),
+            max_num_keys=max(ends),
         )
+
+    @classmethod
+    def of_row(cls, pool: KVPool, start: int, end: int) -> "AttentionBatch":
+        """Returns the tokens at indices `start` to `end` of one row, which holds the whole pool."""
+        blocks = torch.arange(pool.num_blocks, device=pool.keys[0].device)
+        return cls.of_rows(pool, [start], [end], blocks[None])
 
     def tiles(self, window: int | None) -> list[Tile]:
         """Returns all tokens but padding in tiles, made once for all layers with the same window.
 
         It reads sizes to the host, which waits for the device if that is not the CPU.
-
-        Args:
-            window: A token sees this many positions, its own included; all if None.
         """
         if window not in self._tiles:
             self._tiles[window] = list(self._make_tiles(window))
@@ -199,20 +212,10 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """Writes the batch's keys and values to the pool, then lets every row attend to its own.
 
-    Args:
-        module: The attention layer; its `layer_idx` names the layer of the pool.
-        query: `[1, num_heads, num_tokens, key_dim]`.
-        key: `[1, num_kv_heads, num_tokens, key_dim]`.
-        value: `[1, num_kv_heads, num_tokens, value_dim]`.
-        attention_mask: None; masks follow from the batch.
-        paged: The batch, as the model's caller passed it.
-        scaling: Factor of the scores; 1 / sqrt(key_dim) if None.
-        sliding_window: A token sees this many positions, its own included; all if None.
-        softcap: Scores become softcap * tanh(score / softcap) (Gemma 2).
-        s_aux: Attention sinks, one score per head that takes its share of the softmax (gpt-oss).
-
-    Returns:
-        `[1, num_tokens, num_heads, value_dim]`, and None in place of attention weights.
+    Masks follow from the batch, `paged`; the layer of the pool is the module's `layer_idx`. The
+    others are as in `attend_rows`, and `s_aux` the sinks of gpt-oss. Heads are `[1, num_heads or
+    num_kv_heads, num_tokens, dim]`; returns `[1, num_tokens, num_heads, value_dim]` and None in
+    place of attention weights.
     """
     layer: int = module.layer_idx  # type: ignore[assignment]
     keys, values = paged.pool.keys[layer], paged.pool.values[layer]
@@ -252,16 +255,16 @@ def attend_rows(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Lets every token of a batch attend to its row's keys.
+    """Lets every token of a batch attend to its row's keys, which are in the pool already.
 
     Args:
         query: `[1, num_heads, num_tokens, key_dim]`.
         keys: The layer's keys in the pool, `[num_indices, num_kv_heads, key_dim]`.
         values: The layer's values in the pool, `[num_indices, num_kv_heads, value_dim]`.
-        batch: The rows; keys and values of their tokens are in the pool already.
+        batch: The rows.
         scale: Factor of the scores.
         window: A token sees this many positions, its own included; all if None.
-        softcap: Scores become softcap * tanh(score / softcap); None leaves them.
+        softcap: Scores become softcap * tanh(score / softcap) (Gemma 2); None leaves them.
         sinks: One score per head that takes its share of the softmax, `[num_heads]`, or None.
 
     Returns:

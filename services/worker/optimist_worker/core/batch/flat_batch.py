@@ -64,17 +64,9 @@ def build_verify_batch(
 ) -> tuple[FlatBatch, Ragged]:
     """Builds the target's pass: known tokens of each row, its drafts after them.
 
-    Args:
-        table: The state.
-        pool: Where keys and values go.
-        rows: The rows.
-        drafts: Of these rows; within their limits.
-        logits: Which node of which row each row of logits is for: element 0 is after the last
-            known token, element 1 + i after draft i.
-        size: Of the pass.
-
-    Returns:
-        The batch, and how its tokens belong to rows.
+    The drafts are within the rows' limits. `logits` says which node of which row each row of logits
+    is for: element 0 is after the last known token, element 1 + i after draft i. Returns the batch,
+    and how its tokens belong to rows.
     """
     known = rows.num_known_tokens
     tokens = lay_out(known + drafts.num_tokens, size.num_tokens)
@@ -122,14 +114,8 @@ def build_known_batch(
 ) -> tuple[FlatBatch, Ragged]:
     """Builds a pass over verified tokens; logits are those after the last token of each row.
 
-    Args:
-        table: The state.
-        pool: Where keys and values go.
-        slots: `[num_rows]`.
-        starts: Index of the first token of each row, `[num_rows]`.
-        lengths: Tokens per row, `[num_rows]`.
-        size: Of the pass.
-        shift: Feeds the tokens that are as many positions later.
+    Of each slot it has the tokens at index `starts` and after, `lengths` in all, `[num_rows]`; or
+    with `shift` those that are as many positions later.
     """
     tokens = lay_out(lengths, size.num_tokens)
     row_slots = slots[tokens.rows]
@@ -161,13 +147,8 @@ def build_level_batch(
 ) -> FlatBatch:
     """Builds a pass over one level of each row's drafts; logits are those after every token.
 
-    Args:
-        table: The state.
-        pool: Where keys and values go; nodes lie in the order in which they are fed.
-        slots: `[num_rows]`.
-        first: Index of the first node that is fed of each row, `[num_rows]`.
-        level: The drafts.
-        max_length: At least as long as any row is, known to the host.
+    Nodes lie in the pool in the order in which they are fed, from index `first` (`[num_rows]`) on.
+    No row is longer than `max_length`, known to the host.
     """
     (num_rows, num_nodes), num_fed = level.token_ids.shape, level.num_fed
     offsets = num_fed + torch.arange(num_nodes, device=slots.device)

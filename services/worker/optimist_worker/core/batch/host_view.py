@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from optimist_common.sampling import SamplingParams
 from optimist_worker.core.acceptance.sampling_table import Needs
 from optimist_worker.core.batch.slot_table import MOST_LATE_TOKENS
 from optimist_worker.core.plan import Admission, PlannedRow
@@ -61,6 +62,9 @@ def _find_length_fault(admission: Admission, max_model_len: int) -> str | None:
     return None
 
 
+_PLAIN = SamplingParams()
+
+
 @dataclass(slots=True)
 class HeldSlot:
     """One admitted request."""
@@ -83,12 +87,8 @@ class HeldSlot:
     has_grammar: bool = False
     min_length: int = 0
     """Length below which no stop token may be chosen; 0 if it is known to be reached."""
-    wants_logprobs: bool = False
-    """Whether any log-probabilities of its tokens are wanted."""
-    num_logprobs: int | None = None
-    """How many of the likeliest tokens are reported beside each new one; None: nothing is."""
-    num_prompt_logprobs: int | None = None
-    """The same for the tokens of the prompt."""
+    sampling: SamplingParams = _PLAIN
+    """Says which log-probabilities are wanted."""
     num_prompt_tokens: int = 0
     num_fed_tokens: int = 0
     """Of a request that wants log-probabilities: known tokens that steps were given, and those
@@ -105,9 +105,7 @@ def hold(admission: Admission, error: str | None, block_size: int) -> HeldSlot:
         num_unseen=len(admission.token_ids),
         has_grammar=bool(admission.sampling.grammar),
         min_length=admission.min_length if admission.min_length > len(admission.token_ids) else 0,
-        wants_logprobs=admission.sampling.wants_logprobs,
-        num_logprobs=admission.sampling.num_logprobs,
-        num_prompt_logprobs=admission.sampling.num_prompt_logprobs,
+        sampling=admission.sampling,
         num_prompt_tokens=admission.num_prompt_tokens,
         num_fed_tokens=len(admission.cached_blocks) * block_size,
     )
@@ -154,12 +152,8 @@ class StepBounds:
 
         The number of tokens is what a pass costs, and rounded by half at most. What belongs to no
         token of a row and to none of its keys ends at once, so longest rows go up to powers of two,
-        and of four.
-
-        Args:
-            max_num_batched_tokens: Most tokens of any pass.
-            widest_cut: The size of the vocabulary, where cuts that no row has cost nothing: all
-                that sample are taken to have them. None where they cost something.
+        and of four. `widest_cut` is the size of the vocabulary where cuts that no row has cost
+        nothing: all that sample are taken to have them. None where they cost something.
         """
         most = max(max_num_batched_tokens, self.num_tokens)
         num_tokens = min(round_up(self.num_tokens), most)
@@ -213,16 +207,7 @@ def find_bounds(
     least_chance: float = 0.0,
     max_drafter_tokens: int | None = None,
 ) -> StepBounds:
-    """Returns the bounds of a step.
-
-    Args:
-        rows: As planned, `[num_rows]`.
-        held: Their slots with the blocks that the plan gives them, `[num_rows]`.
-        block_size: Tokens per block.
-        needs: What the rows' sampling needs.
-        least_chance: See `Plan`.
-        max_drafter_tokens: See `Plan`.
-    """
+    """Returns the bounds of a step; the slots have the blocks that the plan gives them."""
     lengths = [row.num_known_tokens + row.num_draft_tokens for row in rows]
     num_drafts = [row.num_draft_tokens for row in rows]
     capacities = [slot.num_blocks * block_size for slot in held]

@@ -49,12 +49,7 @@ class LogprobTargets:
         )
 
     def extend(self, batch: FlatBatch, tokens: Ragged) -> None:
-        """Asks a pass for the logits before tokens of prompts too, after all others.
-
-        Args:
-            batch: The pass.
-            tokens: How its tokens belong to rows.
-        """
+        """Asks a pass for the logits before tokens of prompts too, after all others."""
         indices = tokens.starts[:-1][self.prompt_rows] + self.prompt_offsets
         # A row that does not run after all has no such token.
         indices = indices.clamp(max=tokens.size - 1)
@@ -64,15 +59,10 @@ class LogprobTargets:
 def score_tokens(logits: Tensor, token_ids: Tensor, num_candidates: int) -> Tensor:
     """Returns the log-probabilities of tokens, and the likeliest tokens at their positions.
 
-    Args:
-        logits: The model's at each position, `[n, vocab_size]`; not changed.
-        token_ids: The token at each position, int64 `[n]`.
-        num_candidates: How many of the likeliest tokens to return; equally likely ones stand in
-            the order of their ids.
-
-    Returns:
-        Int32 `[n, 1 + 2 * width]`, width the smaller one of `num_candidates` and `vocab_size`: the
-        bits of the token's log-probability, then the candidates, then the bits of theirs.
+    The logits are the model's at each position, `[n, vocab_size]`. Of equally likely candidates the
+    one with the smaller id is first. Returns int32 `[n, 1 + 2 * width]`, width the smaller one of
+    `num_candidates` and `vocab_size`: the bits of the token's log-probability, then the candidates,
+    then the bits of theirs.
     """
     vocab_size = logits.shape[-1]
     width = min(num_candidates, vocab_size)
@@ -97,19 +87,11 @@ def score_output(
     *,
     reads: bool,
 ) -> Tensor:
-    """Scores the new tokens of rows.
+    """Scores the new tokens of the targets' rows; each has emitted `num_emitted`.
 
-    Args:
-        logits: After the nodes, `[num_logits, vocab_size]`.
-        nodes: Which node of which row each row of logits is after, see `VerifyPass`.
-        verdict: The tokens.
-        num_emitted: How many of each row count, int64 `[R]`.
-        targets: Which rows.
-        reads: Whether sizes may depend on data; then what does not count is not computed.
-
-    Returns:
-        As `score_tokens`, `[num_rows * (1 + K), ...]`, row after row; what does not count is
-        meaningless.
+    The logits are after the nodes. With `reads` sizes may depend on data; then what does not count
+    is not computed. Returns what `score_tokens` does, `[num_rows * (1 + K), ...]`, row after row;
+    what does not count is meaningless.
     """
     rows, (_, width) = targets.rows, verdict.token_ids.shape
     offsets = torch.arange(width, device=rows.device)
@@ -133,30 +115,14 @@ def score_output(
 def score_prompts(
     logits: Tensor, table: SlotTable, rows: FittedRows, targets: LogprobTargets
 ) -> Tensor:
-    """Scores tokens of prompts.
-
-    Args:
-        logits: Before each of them, `[num_prompt_tokens, vocab_size]`.
-        table: The state.
-        rows: The rows as they were before the step.
-        targets: Which tokens.
-
-    Returns:
-        As `score_tokens`, `[num_prompt_tokens, ...]`.
-    """
+    """Scores the targets' tokens of prompts, as `score_tokens`, by the logits before each."""
     positions = rows.starts[targets.prompt_rows] + targets.prompt_offsets + 1
     token_ids = table.read_tokens(rows.slots[targets.prompt_rows], positions)
     return score_tokens(logits, token_ids, targets.num_candidates)
 
 
 def find_broken(scored: Tensor, targets: LogprobTargets, rows: FittedRows) -> Tensor:
-    """Returns the rows whose prompts have a token without a likelihood, bool `[R]`.
-
-    Args:
-        scored: Of the prompts' tokens, see `score_prompts`.
-        targets: Whose they are.
-        rows: The rows of the step.
-    """
+    """Returns the rows whose prompts have a token without a likelihood, bool `[R]`."""
     is_nan = scored[:, 0].contiguous().view(torch.float32).isnan().float()
     number = is_nan.new_zeros(len(rows.slots)).index_add_(0, targets.prompt_rows, is_nan)
     return number > 0
@@ -189,24 +155,20 @@ class WantedLogprobs(NamedTuple):
 
 
 def find_wanted(rows: Sequence[PlannedRow], held: Sequence[HeldSlot]) -> list[WantedLogprobs]:
-    """Returns what the rows of a step have to report, and notes what they are fed.
-
-    Args:
-        rows: As planned, `[num_rows]`.
-        held: Their slots, `[num_rows]`.
-    """
+    """Returns what the rows of a step have to report, and notes what they are fed."""
     wanted: list[WantedLogprobs] = []
     for index, (row, slot) in enumerate(zip(rows, held, strict=True)):
-        if not slot.wants_logprobs:
+        sampling = slot.sampling
+        if not sampling.wants_logprobs:
             continue
         number, first = 0, slot.num_fed_tokens
-        if slot.num_prompt_logprobs is not None:
+        if sampling.num_prompt_logprobs is not None:
             end = min(first + row.num_known_tokens, slot.num_prompt_tokens - 1)
             number = max(0, end - first)
         slot.num_fed_tokens += row.num_known_tokens
-        if number or slot.num_logprobs is not None:
-            width = slot.num_prompt_logprobs or 0
-            one = WantedLogprobs(index, row.slot, first, number, width, slot.num_logprobs)
+        if number or sampling.num_logprobs is not None:
+            width = sampling.num_prompt_logprobs or 0
+            one = WantedLogprobs(index, row.slot, first, number, width, sampling.num_logprobs)
             wanted.append(one)
     return wanted
 
@@ -229,13 +191,10 @@ def find_targets(wanted: Sequence[WantedLogprobs]) -> LogprobTargets:
 def read_logprobs(
     wanted: Sequence[WantedLogprobs], scored: Int32Column, outputs: Outputs[Int32Column]
 ) -> list[RowLogprobs]:
-    """Reads what a step reports of its rows.
+    """Reads what a step reports of its rows, of whom `outputs` are.
 
-    Args:
-        wanted: What they had to report.
-        scored: See `logprobs.score_tokens`: of the new tokens, `[num_rows * (1 + K)]`, then of the
-            prompts'.
-        outputs: Of all rows of the step.
+    Of `scored`, see `score_tokens`, the new tokens come first, `[num_rows * (1 + K)]`, then the
+    prompts'.
     """
     width = scored.shape[1] // 2
     num_prompt_tokens = sum(one.num_prompt_tokens for one in wanted)

@@ -24,19 +24,12 @@ class SettledRows:
     """New tokens: none in the middle of a prompt, and none of a row that is not sound."""
     num_tokens: torch.Tensor
     """Prompt and verified output."""
-    has_ended: torch.Tensor
-    """1 once a stop token or `max_length` was reached."""
 
 
 def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> SettledRows:
     """Moves the slots to where the pass has brought them; rejected drafts are left behind.
 
     A row that is not sound does not move.
-
-    Args:
-        table: The state.
-        rows: The rows as they were before the pass.
-        verdict: What came of it.
     """
     before = rows.columns
     number = count_emitted(rows, verdict)
@@ -58,7 +51,7 @@ def settle_rows(table: SlotTable, rows: FittedRows, verdict: Verdict) -> Settled
     # A row that has emitted nothing was not asked whether it has ended.
     ended = before.has_ended | (is_last & (number > 0))
     table.store(rows.slots, num_tokens=length, num_computed_tokens=computed, has_ended=ended)
-    return SettledRows(number, length, ended)
+    return SettledRows(number, length)
 
 
 def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
@@ -66,22 +59,8 @@ def count_emitted(rows: FittedRows, verdict: Verdict) -> torch.Tensor:
     return (verdict.num_accepted + 1) * (rows.emits & verdict.is_sound)
 
 
-def keep_rows(rows: FittedRows) -> SettledRows:
-    """Returns the rows after a pass that did not take place."""
-    before = rows.columns
-    zeros = torch.zeros_like(before.num_tokens)
-    return SettledRows(zeros, before.num_tokens, before.has_ended)
-
-
 def compact(table: SlotTable, pool: KVPool, rows: FittedRows, verdict: Verdict) -> None:
-    """Moves keys and values of each tree's accepted path to consecutive indices.
-
-    Args:
-        table: The state, before or after the step.
-        pool: Whose keys and values are moved.
-        rows: The rows of the pass.
-        verdict: With a path.
-    """
+    """Moves keys and values of each tree's accepted path to consecutive indices."""
     if verdict.path is None:
         return
     if table.reads_sizes:
@@ -103,13 +82,7 @@ def move_path(
 ) -> None:
     """Moves the nodes `path[:, :number]` of trees at index `first` to the indices from there on.
 
-    Args:
-        table: The state.
-        pool: Whose keys and values are moved.
-        slots: `[num_rows]`.
-        first: Index of each tree's first node, `[num_rows]`.
-        path: Nodes, ascending, `[num_rows, width]`.
-        number: How many of them are moved, `[num_rows]`.
+    The path's nodes are ascending, `[num_rows, width]`; the others `[num_rows]`.
     """
     offsets = torch.arange(path.shape[1], device=path.device)
     is_moved = offsets < number[:, None]
@@ -143,7 +116,6 @@ class Outputs(NamedTuple, Generic[Column]):
     """1 where the blocks did not hold the known tokens."""
     failures: Column
     """Why rows that should have emitted did not, a `RowFailure`."""
-    has_ended: Column
     num_window_tokens: Column
     """Nodes that the window has left to draft."""
     num_fed_tokens: Column
@@ -168,14 +140,10 @@ _IDLE = np.array(
 
 
 def pack(outputs: Outputs[torch.Tensor]) -> torch.Tensor:
-    """Packs outputs, int64 or bool `[num_rows]`.
+    """Packs outputs `[num_rows]` into int32 `[num_rows, columns, tokens and nodes]`.
 
-    Args:
-        outputs: With `token_ids` `[num_rows, width]`, of which as many of a row count as it has
-            emitted, and `accepted_nodes` `[num_rows, width - 1]`.
-
-    Returns:
-        Int32 `[num_rows, columns, tokens and nodes]`.
+    The tokens are `[num_rows, width]`, of which as many of a row count as it has emitted, and the
+    nodes `[num_rows, width - 1]`.
     """
     *columns, token_ids, nodes = outputs
     return torch.cat([torch.stack(columns, 1), token_ids, nodes], 1).int()
@@ -210,14 +178,8 @@ def collect_result(
 ) -> StepResult:
     """Puts the outputs of a step in the plan's order; rows that did not run emitted nothing.
 
-    Args:
-        plan: The plan that was run.
-        slots: Slots of the rows that ran, in the plan's order.
-        outputs: Of these rows.
-        errors: Why rows failed, by slot.
-        lengths: Tokens of the slots whose rows did not run, where they hold a request.
-        draft_ns: Time that the drafter took.
-        logprobs: Of the rows that want some; those that failed are left out.
+    The rows of `slots` ran, in the plan's order; `lengths` are the tokens of those that did not,
+    where they hold a request. Log-probabilities of rows that failed are left out.
     """
     columns = np.array(outputs[:-2])
     if len(slots) < len(plan.slots):
@@ -225,10 +187,8 @@ def collect_result(
         for row, slot in enumerate(plan.slots.tolist()):
             columns[0, row] += lengths.get(slot, 0)
     spread: Outputs[Int32Column] = Outputs._make([*columns, *outputs[-2:]])
-    has_failed = np.isin(slots, list(errors)) if errors else np.zeros(len(slots), np.bool_)
     return StepResult(
         sequence=plan.sequence,
-        repeat=plan.repeat,
         slots=plan.slots,
         lengths=spread.lengths,
         num_emitted_tokens=spread.num_emitted_tokens,
@@ -241,7 +201,6 @@ def collect_result(
         accepted_nodes=spread.accepted_nodes,
         errors=errors,
         num_tokens=int(outputs.num_fed_tokens.sum()),
-        num_live_rows=int(np.count_nonzero((outputs.has_ended == 0) & ~has_failed)),
         draft_ns=draft_ns,
         logprobs=[row for row in logprobs if row.slot not in errors],
     )

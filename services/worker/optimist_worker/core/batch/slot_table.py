@@ -37,9 +37,6 @@ class SlotColumns(NamedTuple):
     """Tokens that the slot's blocks hold."""
 
 
-_COLUMNS = {name: index for index, name in enumerate(SlotColumns._fields)}
-
-
 class SlotTable:
     """One row per slot and one more, which padding names; the truth every plan is relative to.
 
@@ -58,19 +55,11 @@ class SlotTable:
         vocab_size: int,
         eos_token_ids: Sequence[int] = (),
     ) -> None:
-        """Makes a table of free slots.
+        """Makes a table of free slots; row `num_slots` is the one for padding.
 
-        Args:
-            num_slots: Number of slots; row `num_slots` is the one for padding.
-            max_model_len: Longest sequence, in tokens.
-            block_size: Tokens per block.
-            trash_block: Block that nobody reads from.
-            device: Where the tensors are.
-            reads_sizes: Whether sizes that depend on the state are read from the device; else the
-                bounds that the host knows take their place.
-            vocab_size: Number of tokens.
-            eos_token_ids: Of the model. They may not be chosen below the least length either,
-                whether they end the request or not.
+        Nobody reads from `trash_block`. `reads_sizes` says whether sizes that depend on the state
+        are read from the device; else the bounds that the host knows take their place. End tokens
+        of the model may not be chosen below the least length, whether they end the request or not.
         """
         self.num_slots, self.block_size, self.device = num_slots, block_size, device
         self.trash_block, self.reads_sizes = trash_block, reads_sizes
@@ -127,12 +116,9 @@ class SlotTable:
         return LateTokens(self._late_token_ids[rows.slots], rows.columns.min_length)
 
     def append_blocks(self, slots: list[int], blocks: list[list[int]], num_held: list[int]) -> None:
-        """Appends blocks to block tables.
+        """Appends blocks to the tables of slots, each named once, that held `num_held` blocks.
 
-        Args:
-            slots: Each at most once.
-            blocks: New blocks per slot; those after the longest sequence are of no use.
-            num_held: Blocks that each slot had.
+        Those after the longest sequence are of no use.
         """
         rows: list[int] = []
         indices: list[int] = []
@@ -156,34 +142,22 @@ class SlotTable:
         return SlotColumns(*self.columns.index_select(1, slots))
 
     def store(self, slots: torch.Tensor, **columns: torch.Tensor) -> None:
-        """Writes columns of some slots, in their order and without a gap.
-
-        Padding may name the last row several times.
-        """
-        names = [_COLUMNS[name] for name in columns]
-        first, last = names[0], names[-1] + 1
-        if names != list(range(first, last)):
-            raise ValueError(f"columns must be neighbours: {list(columns)}")
+        """Writes neighbouring columns of some slots; padding may name the last several times."""
+        first = SlotColumns._fields.index(next(iter(columns)))
+        last = first + len(columns)
         self.columns[first:last].index_copy_(1, slots, torch.stack(list(columns.values())))
 
     def read_tokens(self, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         """Returns the tokens at some indices, int64; one out of range reads the nearest there is.
 
-        Args:
-            slots: `[num_rows]` for indices `[num_rows, n]`, or of the indices' shape.
-            indices: Positions in the sequences.
+        The slots are `[num_rows]` for indices `[num_rows, n]`, or of the indices' shape.
         """
         if slots.dim() < indices.dim():
             slots = slots[:, None]
         return self.token_ids[slots, indices.clamp(0, self.token_ids.shape[1] - 1)].long()
 
     def kv_indices(self, slots: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """Returns where tokens lie in the KV pool, int64; after the table in the trash.
-
-        Args:
-            slots: Of the shape of `indices`.
-            indices: Positions in the sequences.
-        """
+        """Returns where tokens of slots lie in the KV pool, int64; after the table in the trash."""
         blocks = indices // self.block_size
         # The last column is trash.
         ids = self.block_tables[slots, blocks.clamp(max=self.block_tables.shape[1] - 1)]
@@ -235,17 +209,11 @@ class FittedRows:
 def fit_rows(
     table: SlotTable, slots: torch.Tensor, num_known: torch.Tensor, num_drafts: torch.Tensor
 ) -> FittedRows:
-    """Fits plans to the truth.
+    """Fits plans, `[num_rows]` each, to the truth.
 
     Known tokens beyond a row's last one do not exist and are left out. Drafts are verified only
     after the last known token, as far as blocks and `max_length` reach. Requests that have ended
     do not run.
-
-    Args:
-        table: The state.
-        slots: `[num_rows]`.
-        num_known: Known tokens as planned, `[num_rows]`.
-        num_drafts: Most drafts as planned, `[num_rows]`.
     """
     columns = table.gather(slots)
     left = columns.num_tokens - columns.num_computed_tokens

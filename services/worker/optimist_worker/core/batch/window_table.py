@@ -32,19 +32,12 @@ Array = npt.NDArray[np.int64]
 
 
 def lay_out_window(update: WindowUpdate, vocab_size: int) -> Array:
-    """Lays a window out.
+    """Lays a window out: key, number, last number after it and depth of each index.
 
-    A node whose token the model does not have, or a sibling before it has, is left out with
-    everything after it.
-
-    Args:
-        update: The window.
-        vocab_size: Tokens are 0 to `vocab_size - 1`.
-
-    Returns:
-        Of each index its key, its number, the last number after it, and its depth,
-        `[4, NUM_INDICES]`. The key is parent index * vocab_size + token, by which an index is found
-        in one comparison. What is not in use is 0 but for its depth, which is less than any.
+    A node whose token is not one of `vocab_size`, or a sibling before it has, is left out with
+    everything after it. The key is parent index * vocab_size + token, by which an index is found in
+    one comparison. What is not in use is 0 but for its depth, which is less than any. Shape
+    `[4, NUM_INDICES]`.
     """
     tokens = np.array(update.token_ids, np.int64)
     tree = TokenTree.from_columns(tokens.astype(np.int32), np.array(update.parents, np.int32))
@@ -122,10 +115,9 @@ class WindowTable:
         self._here[:, slot] = 0
 
     def set(self, update: WindowUpdate) -> None:
-        """Replaces a slot's window; what the output already contradicts has nothing to offer.
+        """Replaces a slot's window of at most MOST_WINDOW_NODES nodes, parents first.
 
-        Args:
-            update: With at most MOST_WINDOW_NODES nodes, parents before their children.
+        What the output already contradicts has nothing to offer.
         """
         slot, device = update.slot, self._table.device
         layout = send(torch.from_numpy(lay_out_window(update, self._vocab_size)), device)
@@ -138,13 +130,10 @@ class WindowTable:
     def draft(
         self, slots: torch.Tensor, limits: torch.Tensor, width: int, *, has_trees: bool
     ) -> WindowDrafts:
-        """Drafts the first nodes of what is left of windows.
+        """Drafts the first nodes of what is left of windows, at most `limits` (`[num_rows]`).
 
-        Args:
-            slots: `[num_rows]`.
-            limits: Most drafts, `[num_rows]`; of a tree MOST_TREE_NODES are drafted at most.
-            width: At least as many as any limit, known to the host.
-            has_trees: Whether any of the windows may be no chain.
+        No limit is above `width`, which the host knows; of a tree MOST_TREE_NODES are drafted at
+        most. `has_trees` says whether any of the windows may be no chain.
         """
         index, first, last = self._here.index_select(1, slots)
         offsets = torch.arange(width, device=slots.device)
@@ -182,15 +171,11 @@ class WindowTable:
     ) -> torch.Tensor:
         """Moves on by a pass: along the accepted drafts, and by the token after them.
 
-        Args:
-            slots: `[num_rows]`; padding may name the last row several times.
-            indices: Of what was drafted, as `draft` has returned them.
-            verdict: On the drafts.
-            number: How many tokens each row has emitted, `[num_rows]`.
+        `indices` are those that `draft` has returned, and each row has emitted `number` tokens.
+        Padding may name the last slot several times.
 
-        Returns:
-            Indices in the windows of the node at which each row was, -1 for none, and after it of
-            its accepted drafts, `[num_rows, 1 + width]`; counts where these are the window's.
+        Returns indices in the windows of the node at which each row was, -1 for none, and after it
+        of its accepted drafts, `[num_rows, 1 + width]`; they count where drafts are the window's.
         """
         here, first, last = self._here.index_select(1, slots)
         passed = _find_passed(here, indices, verdict)
@@ -205,12 +190,9 @@ class WindowTable:
         return passed - FIRST_NODE
 
     def _find_output(self, slots: torch.Tensor, base: int, layout: torch.Tensor) -> torch.Tensor:
-        """Returns the index of a window at which the output is, `[1]`.
+        """Returns the index at which the output is in a window of one slot, `[1]`.
 
-        Args:
-            slots: The window's slot, `[1]`.
-            base: Output position after which the window begins.
-            layout: As `lay_out_window` makes it, but for indices that are not in use.
+        The window begins after output position `base`; its layout is without unused indices.
         """
         keys, numbers, last, depths = layout
         columns = self._table.gather(slots)

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from optimist_common.errors import SetupError, one_line
 from optimist_common.model_files.config import check_config
@@ -49,8 +48,7 @@ class Checkpoint:
 def read_checkpoint(name: str) -> Checkpoint:
     """Reads a directory with config.json and *.safetensors, or both from the hub; no pickles.
 
-    Raises:
-        SetupError: It is missing, incomplete, damaged, or has pickled weights only.
+    Raises SetupError if it is missing, incomplete, damaged, or has pickled weights only.
     """
     directory = _directory(name)
     files = sorted(directory.glob("*.safetensors"))
@@ -81,20 +79,16 @@ def _read_weights(name: str, files: list[Path]) -> dict[str, torch.Tensor]:
     weights: dict[str, torch.Tensor] = {}
     with explained(f"{FLAG}: cannot read the weights of {name}"):
         for file in files:
-            with safe_open(file, framework="pt") as opened:
-                weights |= {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+            weights |= load_file(file)
     return weights
 
 
 def fit(
     checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], module: torch.nn.Module
 ) -> None:
-    """Puts weights into a module whose parameters have the same names.
+    """Puts weights into a module whose parameters have the same names, and get their dtype.
 
-    The parameters take the weights' dtype and device.
-
-    Raises:
-        SetupError: A weight is missing, left over, or has another shape than the module's.
+    Raises SetupError if one is missing, left over, or has another shape than the module's.
     """
     wanted = module.state_dict()
     missing = [key for key in wanted if key not in weights]
@@ -118,11 +112,8 @@ def fit(
 def check_target_ids(checkpoint: Checkpoint, ids: torch.Tensor, vocab_size: int, key: str) -> None:
     """Raises SetupError unless a reduced vocabulary has tokens of the target, each once.
 
-    Args:
-        checkpoint: Where they are from.
-        ids: The target's token of each row of the head's output matrix, int64 `[num_known]`.
-        vocab_size: Of the target.
-        key: Of the weight that says them.
+    The ids, from the weight `key`, are the target's token of each row of the head's output matrix,
+    int64 `[num_known]`.
     """
     if int(ids.min()) < 0 or int(ids.max()) >= vocab_size:
         raise checkpoint.refuse(f"its {key} names tokens that the target does not have")
@@ -135,10 +126,7 @@ def widen_logits(
 ) -> torch.Tensor:
     """Returns logits over the target's tokens, `[..., vocab_size]`: -inf for those not known.
 
-    Args:
-        known: Of the tokens that a head knows, `[..., num_known]`.
-        target_ids: The target's token of each, int64 `[num_known]`; None: all, in order.
-        vocab_size: Of the target.
+    Of those known, `[..., num_known]`, `target_ids` are the target's tokens; None: all, in order.
     """
     if target_ids is None:
         return known

@@ -117,15 +117,11 @@ class EagleHead(nn.Module):
     ) -> None:
         """Puts a head together.
 
-        Args:
-            config: Of the decoder layers; `num_hidden_layers` counts the first.
-            first: The layer that takes embeddings and features.
-            embed_tokens: `[vocab_size, hidden_size]`, often the target's.
-            lm_head: `[vocab_size or draft_vocab_size, hidden_size]`, often the target's.
-            norm: Before `lm_head`; none if None.
-            target_layers: Which of the target's decoder layers have the features as their output;
-                None: the feature is the last hidden state, after the final norm.
-            vocab_size: Of the target.
+        Its decoder layers, `config.num_hidden_layers` with the first, take what the first makes of
+        embeddings and features: the outputs of the target's `target_layers`, or the last hidden
+        state after the final norm. `embed_tokens` `[vocab_size, hidden_size]` is often the
+        target's, and so is `lm_head`, `[vocab_size or draft_vocab_size, hidden_size]`, before which
+        there may be a norm.
         """
         super().__init__()
         self.config, self.vocab_size, self.target_layers = config, vocab_size, target_layers
@@ -179,9 +175,7 @@ class EagleHead(nn.Module):
     def fuse(self, output: nn.Module | None) -> None:
         """Lays weights out for their device, and fuses layers; it cannot be trained after that.
 
-        Args:
-            output: The target's output matrix, which is used if it is laid out and the head has
-                none of its own.
+        The target's output matrix is used if it is laid out and the head has none of its own.
         """
         spec, size = self.layers[0], self.config.hidden_size
         if isinstance(self.first, FusedLayer):

@@ -61,10 +61,9 @@ class MedusaHeads(nn.Module):
         """`[num_heads or 1, num_known, hidden_size]`."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns the logits, `[num_heads, N, vocab_size]`; -inf for tokens that it does not know.
+        """Returns logits of the target's states after its final norm, `[num_heads, N, vocab_size]`.
 
-        Args:
-            hidden: The target's states after its final norm, `[N, hidden_size]`.
+        Tokens that it does not know have -inf.
         """
         return widen_logits(self.known_logits(hidden), self.target_ids, self.vocab_size)
 

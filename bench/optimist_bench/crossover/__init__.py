@@ -1,1 +1,0 @@
-"""`optimist bench crossover`: at which batch size and acceptance does speculation pay?"""

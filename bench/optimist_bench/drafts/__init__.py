@@ -1,1 +1,0 @@
-"""`optimist bench drafts`: drafters and peers answer the same prompts."""

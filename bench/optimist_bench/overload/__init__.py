@@ -1,1 +1,0 @@
-"""`optimist bench overload`: a gateway under more requests than it takes."""

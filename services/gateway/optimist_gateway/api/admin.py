@@ -1,0 +1,232 @@
+"""Probes, metrics, and the administration, which is for admin keys only.
+
+POST /admin/pause, /admin/resume and /admin/priority, GET /admin/stats; GET /health, /ready,
+/live and /metrics.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import JSONResponse, Response
+
+from optimist.scheduler.v1 import scheduler_pb2
+from optimist_gateway.core.error import ApiError, FieldError, naming
+from optimist_gateway.core.request import MAX_PRIORITY, MAX_REQUEST_ID_CHARACTERS
+from optimist_gateway.core.schedulers import PRIORITY
+from optimist_gateway.generation.generation import Service
+from optimist_gateway.schedulers.commands import add_stats, ask_all
+from optimist_gateway.schedulers.pool import SchedulerPool
+
+REPLY_SECONDS = 5.0
+PAUSE_SECONDS = 60
+MAX_PAUSE_SECONDS = 3600
+
+
+def admin_router(service: Service) -> APIRouter:
+    """Returns the endpoints; `Authentication` lets nobody but admins reach them."""
+    router = APIRouter(prefix="/admin", include_in_schema=False)
+
+    @router.post("/pause")
+    async def pause(
+        mode: Literal["keep", "wait", "abort"] = "keep",
+        timeout_seconds: Annotated[int, Query(ge=1, le=MAX_PAUSE_SECONDS)] = PAUSE_SECONDS,
+    ) -> dict[str, Any]:
+        """Stops planning at all schedulers of all models; answers once nothing runs any more.
+
+        A scheduler that does not come to rest in time takes it back.
+        """
+        wanted = scheduler_pb2.PauseMode.Value(f"PAUSE_MODE_{mode.upper()}")
+        command = scheduler_pb2.ConnectRequest(pause=scheduler_pb2.Pause(mode=wanted))
+        await _obey_all(service.pools, command, timeout_seconds)
+        return {"status": "paused", "mode": mode}
+
+    @router.post("/resume")
+    async def resume() -> dict[str, Any]:
+        """Goes on after a pause, at all schedulers."""
+        command = scheduler_pb2.ConnectRequest(resume=scheduler_pb2.Resume())
+        await _obey_all(service.pools, command, REPLY_SECONDS)
+        return {"status": "running"}
+
+    @router.post("/priority")
+    async def change_priority(priority: int, request_id: str = "") -> dict[str, Any]:
+        """Changes how urgent a request in progress is, whichever gateway it came through."""
+        num_choices = await set_priority(service, request_id, priority)
+        return {"request_id": request_id, "priority": priority, "num_choices": num_choices}
+
+    @router.get("/stats")
+    async def stats() -> dict[str, Any]:
+        """Returns the schedulers' figures by their names in the contract.
+
+        Sums over all that answer, and below `schedulers` those of each, or why there are none.
+        """
+        command = scheduler_pb2.ConnectRequest(get_stats=scheduler_pb2.GetStats())
+        replies = await ask_all(service.pools, command, REPLY_SECONDS)
+        known = [one.stats for one in replies.values() if not isinstance(one, ApiError)]
+        if not known:
+            raise _failure(replies)
+        each = {
+            target: {"error": str(one)} if isinstance(one, ApiError) else _figures(one.stats)
+            for target, one in replies.items()
+        }
+        return {**_figures(add_stats(known)), "schedulers": each}
+
+    return router
+
+
+async def set_priority(service: Service, request_id: str, priority: int) -> int:
+    """Changes how urgent a request in progress is, at whichever schedulers its choices are.
+
+    `request_id` is the id of the answer, or the client's own name of the request. Returns how many
+    choices of it were found.
+
+    Raises:
+        ApiError: An argument is wrong, no such request is in progress, no scheduler honours
+            priorities, or those that may have the request did not answer.
+    """
+    with naming(dict):
+        if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARACTERS:
+            fault = f"must have 1 to {MAX_REQUEST_ID_CHARACTERS} characters"
+            raise FieldError(("request_id",), fault)
+        if abs(priority) > MAX_PRIORITY:
+            raise FieldError(("priority",), f"must be from {-MAX_PRIORITY} to {MAX_PRIORITY}")
+        pools = _with_priorities(service.pools)
+    change = scheduler_pb2.SetPriority(name=request_id, priority=priority)
+    command = scheduler_pb2.ConnectRequest(set_priority=change)
+    replies = await ask_all(pools, command, REPLY_SECONDS)
+    errors = {target: one for target, one in replies.items() if isinstance(one, ApiError)}
+    number = sum(pool.set_waiting_priority(request_id, priority) for pool in pools)
+    number += sum(one.num_requests for one in replies.values() if not isinstance(one, ApiError))
+    if number:
+        return number
+    if errors:
+        raise _failure(errors)
+    raise ApiError(
+        404,
+        f"request_id: no request {request_id} is in progress",
+        param="request_id",
+        code="request_not_found",
+    )
+
+
+def _figures(stats: scheduler_pb2.Stats) -> dict[str, Any]:
+    figures = {name: getattr(stats, name) for name in stats.DESCRIPTOR.fields_by_name}
+    return {
+        name: value if isinstance(value, int) else list(value) for name, value in figures.items()
+    }
+
+
+def _with_priorities(pools: Sequence[SchedulerPool]) -> list[SchedulerPool]:
+    """Returns the pools that may honour priorities: those that are not reached may as well.
+
+    Raises:
+        FieldError: No scheduler that is reached honours priorities.
+        SchedulerUnavailableError: None is reached.
+    """
+    reached = [pool.description for pool in pools if pool.connected] or [pools[0].description]
+    if all(PRIORITY in one.unsupported_fields for one in reached):
+        reached[0].require_supported([PRIORITY])
+    return [
+        pool
+        for pool in pools
+        if not (pool.connected and PRIORITY in pool.description.unsupported_fields)
+    ]
+
+
+async def _obey_all(
+    pools: Sequence[SchedulerPool], command: scheduler_pb2.ConnectRequest, seconds: float
+) -> None:
+    """Sends a command to all schedulers; raises ApiError that names those that failed."""
+    replies = await ask_all(pools, command, seconds)
+    if any(isinstance(one, ApiError) for one in replies.values()):
+        raise _failure(replies)
+
+
+def _failure(replies: Mapping[str, scheduler_pb2.Reply | ApiError]) -> ApiError:
+    """Returns the error of the schedulers that failed, which names the others too."""
+    errors = [one for one in replies.values() if isinstance(one, ApiError)]
+    text = "; ".join(map(str, errors))
+    if done := [target for target, one in replies.items() if not isinstance(one, ApiError)]:
+        text += f"; done at {', '.join(done)}"
+    worst = min(errors, key=lambda error: (503, 504, 409).index(error.status))
+    return ApiError(worst.status, text, code=worst.code)
+
+
+class Health:
+    """What probes get; asking costs nothing and reaches nobody."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def unready_reason(self) -> str | None:
+        """Returns why requests cannot be served now, or None if they can: of one model."""
+        if self._service.admission.is_closed:
+            return "the server is shutting down"
+        pools = self._service.pools
+        reasons = self.unavailable_models()
+        if len(reasons) < len(pools):
+            return None
+        if len(reasons) == 1:
+            return next(iter(reasons.values()))
+        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+    def unavailable_models(self) -> dict[str, str]:
+        """Returns why requests of models cannot be served now, by the models' names."""
+        reasons = {name: one.unready_reason() for name, one in self._service.models.items()}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    def schedulers(self) -> dict[str, int]:
+        """Returns how many schedulers there are, and in what state."""
+        pools = self._service.pools
+        connected = [client for pool in pools for client in pool.connected]
+        return {
+            "known": sum(len(pool.clients) for pool in pools),
+            "connected": len(connected),
+            "sound": sum(client.is_sound for client in connected),
+        }
+
+
+def health_router(service: Service, health: Health) -> APIRouter:
+    """Returns the endpoints."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def get_health() -> Response:
+        """Answers 200 if requests of a model can be served, else 503 with the reason.
+
+        Says how many schedulers are known, and how many of them are connected and sound, and of
+        several models why some cannot be served.
+        """
+        reason, models = health.unready_reason(), health.unavailable_models()
+        # The reason names all of them otherwise.
+        detail = {"unavailable_models": models} if models and reason is None else {}
+        return _answer(reason, schedulers=health.schedulers(), **detail)
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Answers as /health does."""
+        return _answer(health.unready_reason())
+
+    @router.get("/live")
+    async def live() -> Response:
+        """Answers 200: a process that is stopped, or whose event loop is stuck, gives no answer.
+
+        Nothing else is asked: to start the gateway again mends no scheduler.
+        """
+        return _answer(None)
+
+    # Load generators ask with HEAD whether there are metrics.
+    @router.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        """Returns all metrics in the format of Prometheus."""
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _answer(reason: str | None, **detail: Any) -> Response:
+    if reason is None:
+        return JSONResponse({"status": "ok", **detail})
+    unavailable = {"status": "unavailable", "reason": reason, **detail}
+    return JSONResponse(unavailable, 503, {"retry-after": "1"})

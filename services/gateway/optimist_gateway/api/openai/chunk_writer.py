@@ -1,0 +1,202 @@
+"""Writes answers with choices: whole, or as a stream of chunks."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Any, Protocol
+
+import orjson
+
+from optimist_gateway.api.openai.answer_parts import (
+    segment_answer,
+    speculation_answer,
+    usage_answer,
+)
+from optimist_gateway.api.openai.answering import DONE, event
+from optimist_gateway.api.openai.errors import error_body
+from optimist_gateway.core.answer.answer import Piece
+from optimist_gateway.core.answer.provenance import join_segments
+from optimist_gateway.core.error import ApiError
+from optimist_gateway.generation.generation import Generation
+
+_THOUGHTS = "reasoning_content"
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
+"""In place of the text in a chunk that is written ahead; it is in no other part of it."""
+
+
+class ChoiceWriter(Protocol):
+    """Writes one choice of an answer: whole, or in chunks that are asked for in order."""
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether a chunk depends on its piece alone, from now on."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """The field of a chunk that has what it adds to the answer."""
+        ...
+
+    def first(self) -> dict[str, Any] | None:
+        """Returns what the choice of the first chunk holds, or None if there is no such chunk."""
+        ...
+
+    def chunk(self, piece: Piece, *, even_if_empty: bool) -> dict[str, Any] | None:
+        """Returns what the choice of a chunk holds; None if it says nothing and may be left out."""
+        ...
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Returns what the choice of a whole answer holds."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class ChoicesWriter:
+    """An `AnswerWriter` for answers with choices; as a stream, there is a chunk with each event.
+
+    What all chunks of a stream have in common is written once. Most of them say nothing but text:
+    of these all that surrounds the text is.
+    """
+
+    generation: Generation
+    kinds: InitVar[tuple[str, str]]
+    """The `object` of a whole answer, and that of a chunk."""
+    new_writer: Callable[[], ChoiceWriter]
+    """Returns what writes one choice."""
+    _header: dict[str, Any] = field(init=False)
+    _beginning: bytes = field(init=False, default=b"")
+    """Of all chunks; they differ in their choice, and in the usage if they have one."""
+    _writers: dict[int, ChoiceWriter] = field(init=False, default_factory=dict)
+    _around_text: list[tuple[bytes, bytes] | None] = field(init=False)
+    """What is before and after the text of a choice's chunk that says nothing else."""
+    _pieces: list[list[Piece]] = field(init=False)
+    """Of an answer that is sent as a whole."""
+
+    def __post_init__(self, kinds: tuple[str, str]) -> None:
+        request = self.generation.request
+        self._header = {
+            "id": self.generation.request_id,
+            "object": kinds[request.stream],
+            "created": int(time.time()),
+            "model": request.model,
+        }
+        self._around_text = [None] * request.num_choices
+        self._pieces = [[] for _ in range(request.num_choices)]
+
+    def collect(self, index: int, piece: Piece) -> None:
+        """See `AnswerWriter.collect`."""
+        self._pieces[index].append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        """See `AnswerWriter.whole`."""
+        choices = [
+            {"index": index, **self.new_writer().whole(pieces), **self._details(pieces)}
+            for index, pieces in enumerate(self._pieces)
+        ]
+        return {**self._header, "choices": choices, "usage": self._final_usage()}
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """See `AnswerWriter.piece`."""
+        if (
+            (around := self._around_text[index]) is not None
+            and piece.finish_reason is None
+            and piece.logprobs is None
+            and piece.segments is None
+        ):
+            return around[0] + orjson.dumps(piece.text) + around[1] if piece.text else b""
+        if self.generation.request.continuous_usage or not self._beginning:
+            self._begin()
+        return b"".join([self._event(choice) for choice in self._choices(index, piece)])
+
+    def finish(self) -> bytes:
+        """See `AnswerWriter.finish`."""
+        if not self.generation.request.include_usage:
+            return DONE
+        return event(self._header | {"choices": [], "usage": self._final_usage()}) + DONE
+
+    def fail(self, error: ApiError) -> bytes:
+        """See `AnswerWriter.fail`."""
+        return event(error_body(error))
+
+    def _begin(self) -> None:
+        """Writes what the following chunks begin with."""
+        request = self.generation.request
+        if request.include_usage:
+            self._header["usage"] = self._usage() if request.continuous_usage else None
+        self._beginning = b"data: " + orjson.dumps(self._header)[:-1] + b',"choices":['
+
+    def _event(self, choice: dict[str, Any]) -> bytes:
+        return self._beginning + orjson.dumps(choice) + b"]}\n\n"
+
+    def _choices(self, index: int, piece: Piece) -> list[dict[str, Any]]:
+        """Returns the choices of the chunks of a piece."""
+        request, choices = self.generation.request, []
+        with_tokens = request.return_token_ids
+        writer = self._writers.get(index)
+        if writer is None:
+            writer = self._writers[index] = self.new_writer()
+            first = writer.first()
+            if first is not None:
+                choices.append({"index": index, **first})
+        is_plain = writer.is_stateless and not (request.continuous_usage or with_tokens)
+        if is_plain and self._around_text[index] is None:
+            self._around_text[index] = self._around(index, writer)
+        has_details = with_tokens or piece.logprobs is not None or piece.segments is not None
+        chunk = writer.chunk(piece, even_if_empty=bool(has_details and piece.token_ids))
+        if chunk is None:
+            return choices
+        first, *others = _separated(chunk, writer.content)
+        choices.append({"index": index, **first, **self._details([piece])})
+        return choices + [{"index": index, **one, **self._details([])} for one in others]
+
+    def _around(self, index: int, writer: ChoiceWriter) -> tuple[bytes, bytes]:
+        """Returns a choice's chunk with nothing but text, without that text."""
+        chunk = writer.chunk(Piece(_MARK, [], 0, 0), even_if_empty=False) or {}
+        before, _, after = self._event({"index": index, **chunk}).rpartition(orjson.dumps(_MARK))
+        return before, after
+
+    def _details(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Returns what extensions add to the choice of some pieces."""
+        request = self.generation.request
+        details: dict[str, Any] = {}
+        if request.return_token_ids:
+            details["token_ids"] = [token for piece in pieces for token in piece.token_ids]
+            details["num_accepted_tokens"] = sum(piece.num_accepted_tokens for piece in pieces)
+            details["predicted_text_length"] = sum(piece.predicted_text_length for piece in pieces)
+        if request.include_provenance:
+            segments = [segment for piece in pieces for segment in piece.segments or ()]
+            joined = segments if request.stream else join_segments(segments)
+            details["provenance"] = [segment_answer(segment) for segment in joined]
+        return details
+
+    def _usage(self) -> dict[str, Any]:
+        with_num_passes = self.generation.request.return_token_ids
+        return usage_answer(self.generation.usage(), with_num_passes=with_num_passes)
+
+    def _final_usage(self) -> dict[str, Any]:
+        usage = self._usage()
+        if self.generation.request.include_speculation:
+            usage["speculation"] = speculation_answer(self.generation.usage())
+        return usage
+
+
+def _separated(chunk: dict[str, Any], content: str) -> list[dict[str, Any]]:
+    """Returns a chunk, or several: what is thought, what is said, and why it ended.
+
+    Some clients read nothing else from a chunk that has thoughts, or the reason.
+    """
+    said, reason = chunk[content], chunk["finish_reason"]
+    parts = [said] if said else []
+    if _THOUGHTS in said and len(said) > 1 and isinstance(said, dict):
+        rest = {name: value for name, value in said.items() if name != _THOUGHTS}
+        parts = [{_THOUGHTS: said[_THOUGHTS]}, rest]
+    if reason is not None or not parts:
+        parts.append(type(said)())
+    chunks = [chunk | {content: one, "logprobs": None, "finish_reason": None} for one in parts]
+    chunks[0]["logprobs"], chunks[-1]["finish_reason"] = chunk["logprobs"], reason
+    return chunks
+
+
+def reason_name(piece: Piece) -> str | None:
+    """Returns why an answer ended, as the API says it; None while it goes on."""
+    return piece.finish_reason.api_name if piece.finish_reason is not None else None

@@ -1,0 +1,157 @@
+"""The body of POST /v1/responses, and the request that it makes."""
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, model_validator
+
+from optimist_common.sampling import MAX_LOGPROBS
+from optimist_gateway.api.openai.bodies.base import Body, invalid, only
+from optimist_gateway.api.openai.bodies.conversation import TemplateFields
+from optimist_gateway.api.openai.bodies.generation import AnswerBody, MaxTokens
+from optimist_gateway.api.openai.bodies.structure import (
+    MAX_TOOLS,
+    JsonObjectFormat,
+    JsonSchemaBody,
+    JsonSchemaFormat,
+    ResponseFormat,
+    TextFormat,
+    ToolChoiceBody,
+    format_content,
+    tool_choice,
+)
+from optimist_gateway.api.openai.responses.items import Input, OtherItem, messages_of
+from optimist_gateway.api.openai.responses.tools import Tool, ToolBody, tools_of
+from optimist_gateway.core.error import Path, field_name
+from optimist_gateway.core.request import Conversation, Message, Request, ToolChoice
+
+LOGPROBS = "message.output_text.logprobs"
+
+
+class SchemaFormat(JsonSchemaBody):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+
+
+class TextOptions(Body):
+    """What form the text of the answer has."""
+
+    format: (
+        Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Discriminator("type")] | None
+    ) = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Ignored."""
+
+
+class ReasoningOptions(Body):
+    """How much the model thinks."""
+
+    effort: str | None = None
+    summary: str | None = None
+    """Ignored: there are no summaries."""
+
+
+class ResponsesBody(AnswerBody, TemplateFields):
+    """A request that is answered with items; nothing of it is stored."""
+
+    input: Input
+    instructions: Input | None = None
+    """In front of the input; a text is a system message."""
+    max_output_tokens: MaxTokens = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: list[ToolBody] | None = Field(None, fail_fast=True, max_length=MAX_TOOLS)
+    """Those that are neither functions nor custom are left out."""
+    tool_choice: ToolChoiceBody | None = None
+    parallel_tool_calls: bool | None = None
+    include: list[str] | None = Field(None, fail_fast=True, max_length=64)
+    """Of what there is, only log-probabilities have to be asked for."""
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    """How many of the likeliest tokens `include` reports for each token."""
+    max_tool_calls: int | None = None
+    """Ignored: it counts calls of tools that run on the server."""
+    truncation: Literal["auto", "disabled"] | None = None
+    """Ignored: an input that is too long is an error."""
+    metadata: dict[str, str] | None = None
+    """Ignored but for being repeated, as all up to `prompt_cache_key`."""
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    background: Annotated[Any, only(False)] = None
+    """Would need responses to be stored, as all that follow."""
+    conversation: Annotated[Any, only()] = None
+    previous_response_id: Annotated[Any, only()] = None
+    prompt: Annotated[Any, only()] = None
+
+    @property
+    def form(self) -> ResponseFormat | None:
+        """The form of the text, as requests of chats have it."""
+        form = self.text.format if self.text is not None else None
+        if isinstance(form, SchemaFormat):
+            return JsonSchemaFormat.model_construct(type=form.type, json_schema=form)
+        return form
+
+    @cached_property
+    def called(self) -> list[Tool]:
+        """The tools that the model may call."""
+        return tools_of(self.tools or ())[0]
+
+    def take_unknown(self) -> list[Path]:
+        """See `Body.take_unknown`; items and tools that are left out are named, too."""
+        items = self.input if isinstance(self.input, list) else []
+        left_out: list[Path] = [
+            ("input", index, f"type={item.type}")
+            for index, item in enumerate(items)
+            if isinstance(item, OtherItem)
+        ]
+        return [*super().take_unknown(), *left_out, *tools_of(self.tools or ())[1]]
+
+    def field_names(self) -> dict[Path, str]:
+        """See `AnswerBody.field_names`."""
+        names = super().field_names() | {("prompts",): "input", ("prompts", 0): "input"}
+        schema = ".schema" if isinstance(self.form, JsonSchemaFormat) else ""
+        names.setdefault(("structure",), f"text.format{schema}")
+        for index, tool in enumerate(self.called):
+            names[("tools", index)] = field_name(tool.path)
+        return names
+
+    def request(self) -> Request:
+        """Returns the request; raises ApiError if its fields do not fit together."""
+        messages = [*_messages("system", self.instructions), *_messages("user", self.input)]
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        functions = [tool.function for tool in self.called]
+        wants_logprobs = LOGPROBS in (self.include or ())
+        return self.conversation_request(
+            Conversation(messages, functions, self.template_kwargs(effort)),
+            self._choice(),
+            format_content(self.form),
+            "text.format",
+            is_parallel=self.parallel_tool_calls is not False,
+            max_tokens=self.max_output_tokens,
+            num_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
+        )
+
+    def _choice(self) -> ToolChoice | None:
+        """Returns which calls are wanted, by the names that the model knows."""
+        choice = tool_choice(self.tool_choice)
+        if choice is None:
+            return None
+        known = {tool.function.name for tool in self.called}
+        shown = {
+            one.body.name: one.function.name for one in self.called if one.body.name not in known
+        }
+        return replace(choice, names=tuple(shown.get(name, name) for name in choice.names))
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.input == [] and not self.instructions:
+            raise invalid("input", "input must not be empty")
+        return self
+
+
+def _messages(role: str, given: Input | None) -> list[Message]:
+    if isinstance(given, str):
+        return [Message(role, given)]
+    return messages_of(given or ())

@@ -1,0 +1,233 @@
+"""/v1/responses through the official client."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from optimist.scheduler.v1 import scheduler_pb2
+from tests.gateway.fake_scheduler import MAX_MODEL_LEN, tokens
+from tests.gateway.harness import RESPONSES, Fields, Gateway
+
+KOELN: Any = {"city": "Köln"}
+CITY: Fields = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY |= {"additionalProperties": False}
+WEATHER: Any = {"type": "function", "name": "weather", "parameters": CITY, "strict": True}
+NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
+TOOLS = [WEATHER, NOW]
+ONE = '{"name": "now", "arguments": {}}'
+TWO = f'{{"name": "weather", "arguments": {{"city": "Köln"}}}}, {ONE}'
+CALL, CALLS = (f'{{"tool_calls": [{each}]}}' for each in (ONE, TWO))
+PREDICTION = {"type": "content", "content": "The quick red fox"}
+
+
+async def events_of(gateway: Gateway, extra: Any = None, **options: Any) -> list[Any]:
+    return [event async for event in await gateway.respond(extra, stream=True, **options)]
+
+
+async def test_a_whole_response(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox")
+    options: Fields = {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "me"}
+    response = await gateway.respond(**options)
+    assert response.id.startswith("resp_")
+    assert (response.object, response.status) == ("response", "completed")
+    assert response.output_text == "The quick brown fox"
+    assert (response.output[0].role, response.output[0].status) == ("assistant", "completed")
+    usage, num_prompt = response.usage, len(tokens(gateway.adds[0].prompt_token_ids))
+    assert (usage.input_tokens, usage.output_tokens) == (num_prompt, len(token_ids))
+    assert usage.total_tokens == num_prompt + len(token_ids)
+    assert usage.output_tokens_details.reasoning_tokens == 0
+    assert usage.input_tokens_details.cached_tokens == 0
+    assert response.error is response.incomplete_details is None
+    assert response.completed_at is not None
+    assert {name: getattr(response, name) for name in options} == options
+    assert response.truncation == "disabled"
+    assert response._request_id == response.id == gateway.adds[0].request_id
+
+
+async def test_events_in_their_order(gateway: Gateway) -> None:
+    text = "The quick brown fox 東京"
+    gateway.say(text, width=3)
+    events = await events_of(gateway)
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert set(kinds[4:-4]) == {"output_text.delta"}
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert "".join(event.delta for event in events[4:-4]) == events[-4].text == text
+    assert (events[0].response.status, events[0].response.output) == ("in_progress", [])
+    final = events[-1].response
+    assert (final.status, final.output_text) == ("completed", text)
+    assert {event.item_id for event in events[4:-4]} == {final.output[0].id}
+    assert final.usage.output_tokens > 0
+
+
+async def test_the_clients_own_stream(gateway: Gateway) -> None:
+    gateway.say(CALLS, width=5)
+    stream = gateway.client.responses.stream
+    described = WEATHER | {"description": "of a city"}
+    async with stream(model="tiny", input="Hello", tools=[described, NOW]) as events:
+        calls: Any = (await events.get_final_response()).output
+    assert [call.type for call in calls] == ["function_call"] * 2
+    assert [json.loads(call.arguments) for call in calls] == [KOELN, {}]
+    assert calls[0].parsed_arguments == KOELN
+
+
+async def test_a_limit_makes_a_response_incomplete(gateway: Gateway) -> None:
+    gateway.say("The quick", reason=scheduler_pb2.FINISH_REASON_LENGTH)
+    response = await gateway.respond(max_output_tokens=3)
+    assert response.status == response.output[0].status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.completed_at is None
+    assert gateway.adds[0].max_tokens == 3
+    last = (await events_of(gateway, max_output_tokens=3))[-1]
+    assert (last.type, last.response.max_output_tokens) == ("response.incomplete", 3)
+
+
+async def test_a_prediction_and_where_text_came_from(gateway: Gateway) -> None:
+    gateway.say("The quick brown fox", width=3, accepted=[2, 1])
+    extra = {"prediction": PREDICTION, "include_speculation": True, "include_provenance": True}
+    response = await gateway.respond(extra)
+    assert tokens(gateway.adds[0].predicted_token_ids)
+    details = response.usage.output_tokens_details.model_extra
+    assert details["accepted_prediction_tokens"] == 3
+    assert details["tokens_by_source"]["prediction"] == 3
+    assert response.usage.model_extra["speculation"]["num_accepted_tokens"] == 3
+    whole = response.model_extra["provenance"]
+    assert {segment["source"] for segment in whole} == {"prediction", "target"}
+    events = [event.model_extra or {} for event in await events_of(gateway, extra)]
+    streamed = [segment for event in events for segment in event.get("provenance", [])]
+    for segments in (whole, streamed):
+        assert "".join(segment["text"] for segment in segments) == response.output_text
+
+
+async def test_the_scheduler_breaks_off(gateway: Gateway) -> None:
+    gateway.say("The quick", break_stream=True)
+    events = await events_of(gateway)
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert events[-2].code == "scheduler_unavailable"
+    failed = events[-1].response
+    assert (failed.status, failed.error.code) == ("failed", "server_error")
+    assert "scheduler" in failed.error.message
+    assert failed.output[0].status == "incomplete"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_errors_before_the_first_event_have_their_status(gateway: Gateway) -> None:
+    gateway.say("", reason=scheduler_pb2.FINISH_REASON_OVERLOADED)
+    with pytest.raises(openai.RateLimitError):
+        await events_of(gateway)
+    with pytest.raises(openai.NotFoundError) as caught:
+        await gateway.respond(model="other")
+    assert caught.value.param == "model"
+
+
+async def test_calls_are_items_and_their_results_go_back(gateway: Gateway) -> None:
+    gateway.say(CALLS)
+    response = await gateway.respond(tools=TOOLS)
+    assert (response.status, response.tool_choice) == ("completed", "auto")
+    calls = [(item.type, item.name) for item in response.output]
+    assert calls == [("function_call", "weather"), ("function_call", "now")]
+    assert json.loads(response.output[0].arguments) == KOELN
+    assert len({item.call_id for item in response.output}) == 2
+    assert [tool.name for tool in response.tools] == ["weather", "now"]
+    assert gateway.adds[0].sampling.grammar
+    gateway.say("Sunny.")
+    items: list[Any] = [{"role": "user", "content": "Hello"}, *response.output]
+    result = {"type": "function_call_output", "output": "sun"}
+    items += [result | {"call_id": item.call_id} for item in response.output]
+    again = await gateway.respond(input=items, tools=TOOLS)
+    assert again.output_text == "Sunny."
+    first, second = gateway.adds
+    assert len(second.prompt_token_ids) > len(first.prompt_token_ids)
+    # So do answers.
+    items += [*again.output, {"role": "user", "content": "And now?"}]
+    assert (await gateway.respond(input=items)).output_text == "Sunny."
+
+
+async def test_how_likely_the_tokens_were(gateway: Gateway) -> None:
+    token_ids = gateway.say("The quick brown fox", width=3)
+    wanted: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    logprobs = (await gateway.respond(**wanted)).output[0].content[0].logprobs
+    assert len(logprobs) == len(token_ids)
+    assert all(one.logprob <= 0 and len(one.top_logprobs) == 2 for one in logprobs)
+    events = await events_of(gateway, **wanted)
+    deltas = [event.logprobs for event in events if event.type == "response.output_text.delta"]
+    assert [one.token for each in deltas for one in each] == [one.token for one in logprobs]
+    assert (await gateway.respond()).output[0].content[0].logprobs == []
+
+
+def schema(value: Any, **parts: Any) -> Fields:
+    return {"text": {"format": {"type": "json_schema", "name": "f", "schema": value, **parts}}}
+
+
+def function(**fields: Any) -> Fields:
+    return {"tools": [{"type": "function", "name": "f", **fields}]}
+
+
+IMAGE = {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}
+OTHER_FUNCTION = function() | {"tool_choice": {"type": "function", "name": "g"}}
+UNSUPPORTED: list[tuple[Any, str]] = [
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"conversation": {"id": "conv_1"}}, "conversation"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"background": True}, "background"),
+]
+INVALID: list[tuple[Any, str]] = [
+    ({"temperature": 3}, "temperature"),
+    ({"input": [IMAGE]}, "input[0].content[0].type"),
+    (function(parameters={"maximum": 2**64}), "tools[0].parameters"),
+    (OTHER_FUNCTION, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    (schema({"const": -(2**63) - 1}), "text.format.schema"),
+    (schema({"$ref": "https://example.com"}, strict=True), "text.format.schema"),
+    ({"logit_bias": {"100000": 1}}, "logit_bias"),
+]
+WRONG: list[tuple[Any, str, str]] = [
+    *((*one, "unsupported_value") for one in UNSUPPORTED),
+    *((*one, "invalid_value") for one in INVALID),
+    ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+    ({"input": "fox " * MAX_MODEL_LEN}, "input", "context_length_exceeded"),
+    ({"include": "all"}, "include", "invalid_type"),
+    ({"input": []}, "input", "invalid_value"),
+    ({"input": None, "instructions": "Be brief."}, "input", "invalid_type"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), WRONG)
+async def test_wrong_values(gateway: Gateway, fields: Fields, param: str, code: str) -> None:
+    error = await gateway.refused(RESPONSES, **fields)
+    assert (error["param"], error["code"]) == (param, code), error
+
+
+INCLUDED = ["reasoning.encrypted_content", "web_search_call.action.sources"]
+KEY = "01a21ed3-3087-7933-a408-950deb9d0ae7"
+CACHING = {"prompt_cache_key": KEY, "prompt_cache_options": {"mode": "implicit", "ttl": "12h"}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store": True, "background": False, "truncation": "disabled", "reasoning": None},
+        {"previous_response_id": None, "conversation": None, "tool_choice": "auto"},
+        {"service_tier": "on_demand", "max_tool_calls": 3, "tools": []},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}, "include": []},
+        {"text": {"format": None, "verbosity": None}, "tools": None, "instructions": None},
+        {"text": None, "include": None, "tool_choice": None, "parallel_tool_calls": None},
+        {"stream_options": {"include_obfuscation": False}, "top_logprobs": 5},
+        # openai/openai-node#1791, webai-at-home/webai-at-home#214 and their neighbours.
+        {"reasoning": {"summary": "auto"}, "include": INCLUDED},
+        {"reasoning": {"effort": "minimal", "generate_summary": "concise", "context": "auto"}},
+        CACHING,
+        {"truncation": "auto", "prompt": None, "user": "me", "store": None},
+        {"tool_choice": "none", "max_output_tokens": 1_000_000, "safety_identifier": "s"},
+    ],
+)
+async def test_what_changes_nothing_is_taken(gateway: Gateway, fields: Fields) -> None:
+    gateway.say("Hi")
+    response = await gateway.post(RESPONSES, **fields)
+    assert response.status_code == 200, response.text
+    assert response.json()["store"] is False
+    assert "x-ignored-fields" not in response.headers

@@ -1,0 +1,118 @@
+"""Waits pay and end in time; a proposer that answers nothing is taken for silent."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from optimist_scheduler.proposers.links import SILENT_SECONDS, Silence
+from optimist_scheduler.proposers.waits import Wait, WindowWaits, find_slack
+
+PASS_SECONDS = 0.02
+
+
+def waits(longest: float) -> WindowWaits:
+    return WindowWaits(longest, pays_always=False)
+
+
+def note(one: WindowWaits, seconds: float, *, is_over: bool = False) -> None:
+    wait = Wait(one.timeout, costs_nothing=False)
+    one.note(wait, seconds, is_over=is_over, is_in_vain=False, is_idle=False)
+
+
+@given(st.integers(0, 64), st.floats(0, 1), st.floats(0, 1))
+def test_a_wait_that_holds_up_nobody_pays_if_anybody_lacks_a_window(
+    num_lacking: int, longest: float, pass_seconds: float
+) -> None:
+    assert waits(longest).pays(num_lacking, 0, pass_seconds, 0.0) == (
+        num_lacking > 0 and longest > 0
+    )
+
+
+@given(st.integers(1, 64), st.integers(0, 64))
+def test_a_wait_pays_if_more_lack_a_window_than_it_takes_of_the_pass(
+    num_running: int, num_lacking: int
+) -> None:
+    one = waits(0.01)
+    assert one.pays(num_lacking, num_running, PASS_SECONDS, 0.0) == (2 * num_lacking >= num_running)
+
+
+def test_a_wait_that_is_over_before_the_worker_is_idle_costs_nothing() -> None:
+    one = waits(0.01)
+    assert one.pays(0.125, 64, PASS_SECONDS, 0.011)
+    assert not one.pays(0.125, 64, PASS_SECONDS, 0.0)
+    assert find_slack(PASS_SECONDS, 0.0) == PASS_SECONDS * 7 / 8
+    assert find_slack(PASS_SECONDS, 2 * PASS_SECONDS) == 0
+
+
+def test_long_waits_make_the_next_ones_seem_dear() -> None:
+    one = waits(0.001)
+    assert one.pays(8, 64, PASS_SECONDS, 0.0)
+    for _ in range(64):
+        note(one, 0.01)
+    assert not one.pays(8, 64, PASS_SECONDS, 0.0)
+
+
+def test_what_was_dear_once_is_tried_again() -> None:
+    one = waits(0.01)
+    num_skipped = 0
+    while not one.pays(1, 64, PASS_SECONDS, 0.0):
+        num_skipped += 1
+    assert 100 < num_skipped < 1000
+    note(one, 0.01)
+    assert not one.pays(1, 64, PASS_SECONDS, 0.0)
+
+
+def test_waits_that_overrun_are_ended_sooner() -> None:
+    one = waits(0.010)
+    assert one.timeout == 0.010
+    note(one, 0.012, is_over=True)
+    assert one.timeout == pytest.approx(0.008)
+    for _ in range(1000):
+        note(one, one.timeout, is_over=True)
+    assert one.timeout == pytest.approx(0.010, rel=1e-3)
+
+
+@given(st.lists(st.floats(0, 1), max_size=20))
+def test_a_wait_is_half_of_the_longest_at_least(overruns: list[float]) -> None:
+    one = waits(0.010)
+    for overrun in overruns:
+        note(one, one.timeout + overrun, is_over=True)
+        assert 0.005 <= one.timeout <= 0.010
+
+
+def test_who_has_nothing_to_answer_is_not_silent() -> None:
+    silence = Silence()
+    assert not silence.find(1000.0)
+    silence.note_sent(1000.0)
+    silence.note_answer(1001.0, 0)
+    assert not silence.find(2000.0)
+
+
+def test_each_answer_gives_time_for_the_next() -> None:
+    silence = Silence()
+    for number in range(10):
+        silence.note_sent(number * 0.1)
+    now = 0.0
+    for left in range(9, -1, -1):
+        now += 0.9 * SILENT_SECONDS
+        assert not silence.find(now)
+        silence.note_answer(now, left)
+    assert not silence.find(now + 1000)
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.booleans()), max_size=60))
+def test_silence_lasts_until_all_is_answered(events: list[tuple[float, bool]]) -> None:
+    silence, now, due, num_unanswered, expected = Silence(), 0.0, None, 0, False
+    for pause, is_answer in events:
+        now += pause
+        expected = expected or (due is not None and now - due > SILENT_SECONDS)
+        assert silence.find(now) == expected
+        if not is_answer:
+            num_unanswered += 1
+            due = now if due is None else due
+            silence.note_sent(now)
+        elif num_unanswered:
+            num_unanswered -= 1
+            due = now if num_unanswered else None
+            expected = expected and num_unanswered > 0
+            silence.note_answer(now, num_unanswered)
