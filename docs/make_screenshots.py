@@ -33,7 +33,6 @@ def main() -> None:
         take_race(browser, url)
         take_edit(browser, url, "page-text.png", "light", WIDE)
         take_edit(browser, url, "page-narrow.png", "light", NARROW)
-        take_half_way(browser, url)
         take_chat(browser, url, "page-chat.png", "light", CHAT, full_page=True)
         take_chat(browser, url, "page-chat-narrow.png", "dark", NARROW)
         browser.close()
@@ -47,22 +46,6 @@ def take_edit(browser: Browser, url: str, name: str, scheme: Scheme, size: Viewp
     page = opened(browser, url, scheme, size)
     finish(page, "Run")
     page.screenshot(path=FOLDER / name)
-    page.close()
-
-
-def take_half_way(browser: Browser, url: str) -> None:
-    """The cursor half way through, in the dark."""
-    page = opened(browser, url, "dark", WIDE)
-    page.get_by_label("Example").select_option("outdated-json")
-    finish(page, "Run")
-    slider = page.get_by_role("slider", name="Passes shown")
-    slider.focus()
-    for _ in range(2):
-        slider.press("ArrowLeft")
-    slider.blur()
-    # The slider may stand below what is seen at first.
-    page.evaluate("scrollTo(0, 0)")
-    page.screenshot(path=FOLDER / "page-dark.png")
     page.close()
 
 

@@ -81,7 +81,9 @@ def known_series() -> dict[str, set[str]]:
     """Returns the labels of each series that can be scraped, as `make docs` lists the metrics."""
     text = (REPOSITORY / "docs" / "metrics.md").read_text()
     found: dict[str, set[str]] = {}
-    for name, names, kind in re.findall(r"^\| `([\w:]+)\{?(.*?)\}?` \| (\w+)", text, re.MULTILINE):
+    for name, names, kind in re.findall(
+        r"^- `([\w:]+)\{?(.*?)\}?`\s+\((\w+)\)", text, re.MULTILINE
+    ):
         labels = set(names.split(",")) - {""}
         if kind == "histogram":
             found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels}

@@ -7,6 +7,7 @@ request       Files of which a function runs for the second request of a fresh `
               in six seconds without a request (health checks).
 with records  The same, and the files that these import and that have nothing which could run:
               named tuples, constants, interfaces.
+documents     Markdown files: pages of docs/ with the README, decision records, all others.
 full folder   More than 15 Python files, not counting __init__.py.
 upward        An import from `core` to other folders of the package, or against that order of its
               folders which has the fewest such imports. A package's own files are a folder too, and
@@ -20,6 +21,7 @@ before.json"`. An older checkout is measured with a copy of this folder in its t
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,11 @@ SERVICES = ("gateway", "scheduler", "worker", "proposer", "common")
 GROUPS = {name: f"services/{name}" for name in SERVICES} | {
     name: name
     for name in ("services", "aligner", "engines", "cli", "client", "bench", "training", "tests")
+}
+DOCUMENTS = {
+    "pages": ("README.md", ":(glob)docs/*.md"),
+    "records": ("docs/adr",),
+    "others": ("*.md", ":!README.md", ":!docs"),
 }
 LAST_TEST = REPOSITORY / "build" / "make-test"
 """Written by a `make test` of everything that passed."""
@@ -61,6 +68,7 @@ def measure(with_request: bool) -> House:
             for folder in folders.values()
             for path, count in full_folders(folder).items()
         },
+        "documents": {name: _measure_text(patterns) for name, patterns in DOCUMENTS.items()},
         "packages": {package.name: _arrows(package.name) for package in packages},
         "make_test": LAST_TEST.read_text().strip() if LAST_TEST.exists() else "not recorded",
     }
@@ -75,6 +83,15 @@ def measure(with_request: bool) -> House:
         house["request"] = sorted(map(_name, crossed))
         house["records"] = sorted(map(_name, records))
     return house
+
+
+def _measure_text(patterns: tuple[str, ...]) -> dict[str, int]:
+    command = ["git", "ls-files", "--", *patterns]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    texts = [(REPOSITORY / name).read_text() for name in listed.stdout.splitlines()]
+    lines = [line for text in texts for line in text.splitlines()]
+    words = sum(len(text.split()) for text in texts)
+    return {"files": len(texts), "words": words, "longest_line": max(map(len, lines))}
 
 
 def _arrows(package: str) -> dict[str, list[str]]:
@@ -104,7 +121,10 @@ def render(house: House, before: House) -> str:
     ]
     return "\n\n".join(
         [
-            *(_table(both[title], title) for title in ("groups", "full_folders", "packages")),
+            *(
+                _table(both[title], title)
+                for title in ("groups", "full_folders", "documents", "packages")
+            ),
             *(["\n".join(lines)] if lines else []),
             f"make test: {both['make_test']}",
         ]
