@@ -40,7 +40,7 @@ def refusal(path: Path, *, with_class: bool, with_tokenizer: bool) -> str:
 def check(damage: Damage, model: Path, target: Path, *, with_tokenizer: bool = False) -> None:
     path = damaged(model, target / "model", damage)
     said = refusal(path, with_class=damage.needs_class, with_tokenizer=with_tokenizer)
-    assert said.startswith(f"--model: {path}"), said
+    assert said.startswith((f"--model: {path}", f"--model: cannot load {path}")), said
     assert "\n" not in said
     assert len(said) < 600 + len(str(path))
     assert re.search(damage.words, said), said
