@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from optimist_gateway.api.openai.bodies.base import UNSUPPORTED
 from optimist_gateway.core.error import (
@@ -74,6 +75,11 @@ def error_response(
     )
 
 
+def _is_served(app: FastAPI, request: Request, path: str) -> bool:
+    scope = {**request.scope, "path": path}
+    return any(route.matches(scope)[0] is not Match.NONE for route in app.routes)
+
+
 def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
     """Gives every error of the app the API's shape, and counts it."""
 
@@ -97,8 +103,9 @@ def add_error_handlers(app: FastAPI, metrics: GatewayMetrics) -> None:
     async def on_unknown_path(request: Request, _error: HTTPException) -> Response:
         path = request.url.path
         # Base URLs have /v1 once too often, or not at all.
-        likely = {f"/v1{path}", path.removeprefix("/v1")} & app.openapi()["paths"].keys()
-        hint = "".join(f"did you mean {one}?" for one in likely) or "see /docs"
+        likely = {f"/v1{path}", path.removeprefix("/v1")} - {path}
+        known = (one for one in likely if _is_served(app, request, one))
+        hint = "".join(f"did you mean {one}?" for one in known) or "see /docs"
         message = f"no such endpoint: {request.method} {path} ({hint})"
         return answer(request, ApiError(404, message, code="unknown_url"))
 
