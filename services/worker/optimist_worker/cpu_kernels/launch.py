@@ -121,15 +121,16 @@ def layers(
 ) -> torch.Tensor:
     """Is `fused.compute_layers`, in one call for all that have `addresses`."""
     cosine, sine = (each.to(states.dtype).contiguous() for each in position_embeddings)
-    for is_one_call, group in groupby(own, lambda layer: layer.addresses is not None):
+    parts = [(layer, layer.addresses) for layer in own]
+    for is_one_call, part in groupby(parts, lambda pair: pair[1] is not None):
+        layers, addresses = map(list, zip(*part, strict=True))
         if not is_one_call:
-            states = compute_layers(states, list(group), position_embeddings, batch)
+            states = compute_layers(states, layers, position_embeddings, batch)
             continue
-        part = list(group)
         states, result = states.contiguous(), torch.empty_like(states)
         _kernels.layers(
-            [layer.addresses for layer in part],
-            [batch.pool.addresses[layer.layer_idx] for layer in part],
+            addresses,
+            [batch.pool.addresses[layer.layer_idx] for layer in layers],
             states.data_ptr(),
             result.data_ptr(),
             states.shape[0],
