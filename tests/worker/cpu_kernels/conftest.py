@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from optimist_worker.cpu_kernels import build
-from optimist_worker.model import linear
 from tests.worker.attention import test_attention
 
 
@@ -23,9 +22,3 @@ def each_target(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(test_attention, "DTYPE", torch.float32)
         yield
     build.use_fastest(kernels)
-
-
-@pytest.fixture
-def panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has weights laid out for our kernel, whatever is the fastest on this machine."""
-    monkeypatch.setattr(linear, "prefers_panels", lambda weight: True)

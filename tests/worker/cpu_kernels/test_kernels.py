@@ -113,7 +113,6 @@ def test_choices_are_those_of_plain_pytorch(
     assert_as_plain(launch.choose, vocab_size, dtype, 12, sampling)
 
 
-@pytest.mark.usefixtures("panels")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     ("family", "is_one_call"),
@@ -146,7 +145,6 @@ def test_layers_in_one_call_are_their_operations(
     assert write() == text
 
 
-@pytest.mark.usefixtures("panels")
 def test_text_in_bfloat16_is_the_same_with_drafts(checkpoint: Callable[[str], Path]) -> None:
     """Whatever is verified together, each token is computed as if it were decoded alone."""
     runner = build_runner(checkpoint("llama"), "bfloat16")

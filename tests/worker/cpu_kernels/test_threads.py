@@ -13,7 +13,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from optimist_worker.cpu_kernels import build
-from optimist_worker.model import linear
 from optimist_worker.model.linear import PanelLinear
 from optimist_worker.model.operations import make_panels
 from tests.worker.step import build_runner, generate
@@ -52,7 +51,6 @@ def test_logits_are_bit_for_bit_the_same_with_any_number_of_threads(
     config.hidden_size, config.intermediate_size, config.head_dim = 256, 640, 64
     auto_model: Any = AutoModelForCausalLM
     auto_model.from_config(config).save_pretrained(tmp_path)
-    monkeypatch.setattr(linear, "prefers_panels", lambda weight: True)
     runner = build_runner(tmp_path, dtype)
     model, logits = runner.engine.model, list[torch.Tensor]()
     forward = model.module.forward

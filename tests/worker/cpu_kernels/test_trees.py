@@ -95,7 +95,6 @@ def tree_of(right: list[int], base: int) -> WindowUpdate:
     return WindowUpdate(0, base, token_ids, parents)
 
 
-@pytest.mark.usefixtures("panels")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2"])
 def test_what_is_kept_of_accepted_drafts_is_what_decoding_keeps(
@@ -122,7 +121,6 @@ def kept_of(runner: Runner) -> torch.Tensor:
     return torch.stack([memory[indices].flatten(1) for memory in (*pool.keys, *pool.values)])
 
 
-@pytest.mark.usefixtures("panels")
 @pytest.mark.parametrize("shape", ["fixed", "dynamic"])
 def test_text_in_bfloat16_is_the_same_with_trees_of_a_drafter(shape: str, llama_path: Path) -> None:
     truth = generate(build_runner(llama_path, "bfloat16"), PROMPT, NUM_TOKENS)

@@ -10,11 +10,8 @@ import pytest
 import torch
 import transformers
 
-from optimist_worker.model import linear
 from optimist_worker.model.fused import LlamaLayer, fuse
-from optimist_worker.model.linear import PackedLinear, PlainLinear, can_pack
 from optimist_worker.model.model import load_model
-from optimist_worker.model.operations import MULTIPLY
 from optimist_worker.model.quantise import quantise
 from optimist_worker.model.rounding import Bits
 from tests.checkpoints import ATTENTION_FAMILIES, FAMILIES, VOCAB_SIZE
@@ -85,19 +82,3 @@ def test_a_quantised_copy_keeps_its_layers(llama_path: Path, bits: Bits) -> None
     copied = quantise(load_model(str(llama_path), "float32", "cpu"), bits)
     fuse(copied)
     assert count_fused(copied.module) == 0
-
-
-def test_a_kernel_that_multiplies_wrong_is_not_used(
-    llama_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = generate(build_runner(llama_path, "float32"), PROMPT, 12)
-    monkeypatch.setattr(MULTIPLY, "is_replaced", True)
-    monkeypatch.setattr(PackedLinear, "forward", lambda self, inputs: inputs @ torch.ones(64, 64))
-    can_pack.cache_clear()
-    try:
-        assert not linear.can_pack(torch.float32)
-        runner = build_runner(llama_path, "float32")
-    finally:
-        can_pack.cache_clear()
-    assert isinstance(runner.engine.model.module.get_output_embeddings(), PlainLinear)
-    assert generate(runner, PROMPT, 12) == expected

@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from optimist_worker.core.acceptance.verdict import AcceptanceRule
 from optimist_worker.core.operation import Operation
 from optimist_worker.execution.executor import HostStopwatch
-from optimist_worker.model import linear
 from optimist_worker.model.fused import fuse
 from optimist_worker.model.grammar import Masks
 from optimist_worker.model.model import load_model
@@ -80,8 +79,6 @@ def counter(monkeypatch: pytest.MonkeyPatch) -> KernelCounter:
         "kernel_for",
         lambda self, inputs: self.cuda_kernel if inputs.device == META else None,
     )
-    # What is packed for the CPU cannot lose its data.
-    monkeypatch.setattr(linear, "can_pack", lambda dtype: False)
     return counter
 
 

@@ -104,6 +104,11 @@ struct Rotation {
   bool is_bfloat16;
 };
 
+// Two inputs of a product, where the CPU does not multiply pairs of bfloat16.
+struct WidePair {
+  float low, high;
+};
+
 struct Product {
   const void *inputs, *weights;
   const uint16_t *scales, *zeros;  // Of weights of 8 or 4 bits, for `group` inputs each.
@@ -149,6 +154,7 @@ struct Kernels {
   Kernel<Product, int64_t> multiply[2];
   Kernel<Product, int64_t> multiply_integers[2];  // Of 8 and of 4 bits.
   Kernel<Choice, int64_t> choose[2];
+  bool has_pairs;
 };
 
 #pragma GCC push_options
@@ -269,9 +275,24 @@ void add_up(Product& call) {
   call.totals = totals;
 }
 
+// Gives a call of bfloat16 its inputs in float32.
+void widen(Product& call) {
+  static thread_local Scratch scratch;
+  const int64_t sizes[] = {call.num_rows * call.depth * 4};
+  scratch.begin(sizes);
+  uint32_t* wide = scratch.take<uint32_t>(sizes[0]);
+  const uint16_t* inputs = static_cast<const uint16_t*>(call.inputs);
+  share_if(call.num_rows * call.depth > 4 * SERIAL_SIZE, call.num_rows, [&](int64_t row) {
+    for (int64_t i = row * call.depth; i < (row + 1) * call.depth; ++i)
+      wide[i] = uint32_t(inputs[i]) << 16;
+  });
+  call.inputs = wide;
+}
+
 void multiply(Product& call) {
   int64_t num_panels = (call.width + PANEL - 1) / PANEL;
   if (call.bits == 4) add_up(call);
+  if (call.is_bfloat16 && !chosen->has_pairs) widen(call);
   auto kernel = call.bits == 0 ? chosen->multiply[call.is_bfloat16]
                                : chosen->multiply_integers[call.bits == 4];
   share_if(call.depth * call.width > SERIAL_SIZE, num_panels,

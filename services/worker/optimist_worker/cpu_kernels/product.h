@@ -2,47 +2,59 @@
 
 constexpr int VECTORS = PANEL / LANES;
 
-// Writes sums of rows with a panel, `[num_rows, PANEL]`, to the output, with bias and residual.
+// Writes sums of rows, `[num_rows, num_columns]`, to columns of the output, with bias and residual.
 template <class Format>
-__attribute__((noinline)) void write_sums(const Product& call, int64_t panel, int64_t row,
-                                          int64_t num_rows, const float* sums) {
+__attribute__((noinline)) void write_sums(const Product& call, int64_t column, int64_t num_columns,
+                                          int64_t row, int64_t num_rows, const float* sums) {
   using Element = typename Format::Element;
   const Element* residual = static_cast<const Element*>(call.residual);
   for (int64_t end = row + num_rows; row < end; ++row)
-    for (int64_t first = 0; first < PANEL; first += LANES, sums += LANES) {
-      int64_t column = panel * PANEL + first, left = call.width - column;
+    for (int64_t first = column; first < column + num_columns; first += LANES, sums += LANES) {
+      int64_t left = call.width - first;
       if (left <= 0) continue;
-      int64_t at = row * call.width + column;
+      int64_t at = row * call.width + first;
       Floats sum = load(sums);
-      if (call.bias != nullptr) sum += read<FromFloats>(call.bias + column, left);
+      if (call.bias != nullptr) sum += read<FromFloats>(call.bias + first, left);
       if (residual != nullptr) sum += read<Format>(residual + at, left);
       write<Format>(static_cast<Element*>(call.output) + at, sum, left);
     }
 }
 
-template <class Format, int ROWS>
-INLINE void write_sums(const Product& call, int64_t panel, int64_t row,
-                       const Floats (&sums)[ROWS][VECTORS]) {
-  float memory[ROWS * PANEL];
+template <class Format, int ROWS, int WIDTH>
+INLINE void write_sums(const Product& call, int64_t column, int64_t row,
+                       const Floats (&sums)[ROWS][WIDTH]) {
+  float memory[ROWS * WIDTH * LANES];
 #pragma GCC unroll 16
   for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 4
-    for (int j = 0; j < VECTORS; ++j) store(memory + i * PANEL + j * LANES, sums[i][j]);
-  write_sums<Format>(call, panel, row, ROWS, memory);
+    for (int j = 0; j < WIDTH; ++j) store(memory + (i * WIDTH + j) * LANES, sums[i][j]);
+  write_sums<Format>(call, column, WIDTH * LANES, row, ROWS, memory);
 }
 
-// Multiplies all rows by a panel of weights; no sum depends on the other rows.
-template <class Format, class Unit>
-void multiply(const Product& call, int64_t panel) {
-  constexpr int MOST_ROWS = LANES == 16 ? 12 : 2;  // As many as there are registers for.
-  const int64_t depth = call.depth * int64_t(sizeof(typename Format::Element)) / sizeof(Unit);
+// Multiplies all rows by a panel of weights, MOST_ROWS by WIDTH vectors at a time.
+template <class Format, class Unit, int MOST_ROWS, int WIDTH>
+INLINE void multiply_tiles(const Product& call, int64_t panel) {
+  const int64_t depth = call.depth * int64_t(sizeof(typename Format::Element)) / sizeof(float);
   const Unit* inputs = static_cast<const Unit*>(call.inputs);
   const float* weights = static_cast<const float*>(call.weights) + panel * depth * PANEL;
-  by_rows<MOST_ROWS>(call.num_rows, [&](auto rows, int64_t row) {
-    Floats sums[decltype(rows)::value][VECTORS] = {};
-    add_products(sums, inputs + row * depth, depth, depth, read_panel(weights, PANEL));
-    write_sums<Format>(call, panel, row, sums);
-  });
+  for (int64_t first = 0; first < PANEL; first += WIDTH * LANES)
+    by_rows<MOST_ROWS>(call.num_rows, [&](auto rows, int64_t row) {
+      Floats sums[decltype(rows)::value][WIDTH] = {};
+      add_products(sums, inputs + row * depth, depth, depth, read_panel(weights + first, PANEL));
+      write_sums<Format>(call, panel * PANEL + first, row, sums);
+    });
+}
+
+// Chooses tiles with as many sums as there are registers for; no sum depends on the other rows.
+template <class Format, class Unit>
+void multiply(const Product& call, int64_t panel) {
+  if constexpr (LANES == 16)
+    multiply_tiles<Format, Unit, 12, VECTORS>(call, panel);
+  else if (call.num_rows <= 2)
+    // Half a panel has too few sums of so few rows: each waits for its last addition.
+    multiply_tiles<Format, Unit, 2, VECTORS>(call, panel);
+  else
+    multiply_tiles<Format, Unit, 6, VECTORS / 2>(call, panel);
 }
 
 // Reads integers of a pair of inputs and all outputs of a panel as pairs of bfloat16; those of 4
@@ -81,7 +93,7 @@ template <int BITS, int MOST_ROWS, class Read>
 INLINE void multiply_groups(const Product& call, int64_t panel, Read read_vectors) {
   const int64_t depth = call.depth / 2, group_depth = call.group / 2;
   const int64_t num_groups = call.depth / call.group;
-  const int32_t* inputs = static_cast<const int32_t*>(call.inputs);
+  const Pair* inputs = static_cast<const Pair*>(call.inputs);
   by_rows<MOST_ROWS>(call.num_rows, [&](auto rows, int64_t row) {
     constexpr int ROWS = decltype(rows)::value;
     Floats sums[ROWS][VECTORS] = {};
@@ -107,7 +119,7 @@ INLINE void multiply_groups(const Product& call, int64_t panel, Read read_vector
         }
       }
     }
-    write_sums<FromHalves>(call, panel, row, sums);
+    write_sums<FromHalves>(call, panel * PANEL, row, sums);
   });
 }
 

@@ -9,7 +9,16 @@ typedef int32_t AnyInts __attribute__((vector_size(LANES * 4), aligned(2), may_a
 
 INLINE Floats load(const float* from) { return *reinterpret_cast<const AnyFloats*>(from); }
 INLINE void store(float* to, Floats numbers) { *reinterpret_cast<AnyFloats*>(to) = numbers; }
-INLINE Floats fill(float number) { return Floats{} + number; }
+
+// `Floats{} + number` would add, as it changes -0.
+INLINE Floats fill(float number) {
+#if LANES == 16
+  return (Floats)_mm512_set1_ps(number);
+#else
+  return (Floats)_mm256_set1_ps(number);
+#endif
+}
+
 INLINE Floats largest(Floats a, Floats b) { return a > b ? a : b; }
 
 INLINE Floats multiply_add(Floats sum, Floats a, Floats b) {
@@ -136,33 +145,57 @@ struct FromPairs : FromHalves {
 using FromPairs = FromHalves;
 #endif
 
-INLINE Floats product(Floats sum, float unit, Floats panel) {
-  return multiply_add(sum, fill(unit), panel);
-}
-
-INLINE Floats product(Floats sum, int32_t unit, Floats panel) {
+// Two inputs of a product with pairs of bfloat16.
 #if HAS_PAIRS
-  return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(unit), (__m512bh)panel);
+using Pair = int32_t;
 #else
-  Ints units = Ints{} + unit, pairs = (Ints)panel;
-  sum = multiply_add(sum, (Floats)(units << 16), (Floats)(pairs << 16));
-  return multiply_add(sum, (Floats)(units & -65536), (Floats)(pairs & -65536));
+using Pair = WidePair;
 #endif
+
+// Adds to sums `[ROWS, WIDTH]` the products of a unit of each row with vectors of the panel.
+template <int ROWS, int WIDTH>
+INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const float* units, int64_t stride,
+                         const Floats (&vectors)[WIDTH]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS; ++i) {
+    Floats unit = fill(units[i * stride]);
+#pragma GCC unroll 4
+    for (int j = 0; j < WIDTH; ++j) sums[i][j] = multiply_add(sums[i][j], unit, vectors[j]);
+  }
 }
 
-// Adds the products of ROWS rows of units with VECTORS vectors that are read for each unit.
-template <int ROWS, int VECTORS, class Unit, class Read>
-INLINE void add_products(Floats (&sums)[ROWS][VECTORS], const Unit* rows, int64_t row_stride,
+#if HAS_PAIRS
+template <int ROWS, int WIDTH>
+INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Pair* units, int64_t stride,
+                         const Floats (&vectors)[WIDTH]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < ROWS; ++i) {
+    __m512bh unit = (__m512bh)_mm512_set1_epi32(units[i * stride]);
+#pragma GCC unroll 4
+    for (int j = 0; j < WIDTH; ++j)
+      sums[i][j] = (Floats)_mm512_dpbf16_ps((__m512)sums[i][j], unit, (__m512bh)vectors[j]);
+  }
+}
+#else
+template <int ROWS, int WIDTH>
+INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Pair* units, int64_t stride,
+                         const Floats (&vectors)[WIDTH]) {
+  Floats halves[WIDTH];
+  for (int j = 0; j < WIDTH; ++j) halves[j] = (Floats)((Ints)vectors[j] << 16);
+  add_products(sums, &units->low, 2 * stride, halves);
+  for (int j = 0; j < WIDTH; ++j) halves[j] = (Floats)((Ints)vectors[j] & -65536);
+  add_products(sums, &units->high, 2 * stride, halves);
+}
+#endif
+
+// Adds the products of ROWS rows of units with vectors that are read for each unit.
+template <int ROWS, int WIDTH, class Unit, class Read>
+INLINE void add_products(Floats (&sums)[ROWS][WIDTH], const Unit* rows, int64_t row_stride,
                          int64_t depth, Read read_vectors) {
   for (int64_t k = 0; k < depth; ++k) {
-    Floats vectors[VECTORS];
+    Floats vectors[WIDTH];
     read_vectors(k, vectors);
-#pragma GCC unroll 16
-    for (int i = 0; i < ROWS; ++i) {
-      Unit unit = rows[i * row_stride + k];
-#pragma GCC unroll 4
-      for (int j = 0; j < VECTORS; ++j) sums[i][j] = product(sums[i][j], unit, vectors[j]);
-    }
+    add_products(sums, rows + k, row_stride, vectors);
   }
 }
 
@@ -175,22 +208,24 @@ INLINE auto read_panel(const float* panel, int64_t stride) {
   };
 }
 
-template <int NUMBER, class Run>
-INLINE void run_rest(int64_t num_rows, int64_t row, Run run) {
-  if constexpr (NUMBER > 0) {
-    if (num_rows == NUMBER)
-      run(std::integral_constant<int, NUMBER>(), row);
+template <int MOST, class Run>
+INLINE void run_with(int64_t num_rows, int64_t row, Run run) {
+  if constexpr (MOST > 0) {
+    if (num_rows == MOST)
+      run(std::integral_constant<int, MOST>(), row);
     else
-      run_rest<NUMBER - 1>(num_rows, row, run);
+      run_with<MOST - 1>(num_rows, row, run);
   }
 }
 
-// Calls `run` with the number of rows, `MOST` at a time, as a constant, and the first of them.
+// Calls `run` with a number of rows, `MOST` or about as many for each call, and the first of them.
 template <int MOST, class Run>
 INLINE void by_rows(int64_t num_rows, Run run) {
-  int64_t row = 0;
-  for (; row + MOST <= num_rows; row += MOST) run(std::integral_constant<int, MOST>(), row);
-  run_rest<MOST - 1>(num_rows - row, row, run);
+  const int64_t num_calls = (num_rows + MOST - 1) / MOST;
+  for (int64_t call = 0; call < num_calls; ++call) {
+    int64_t row = num_rows * call / num_calls, end = num_rows * (call + 1) / num_calls;
+    run_with<MOST>(end - row, row, run);
+  }
 }
 
 // Reads numbers, or the last few of a row with zeros after them.
@@ -295,6 +330,7 @@ constexpr Kernels KERNELS = {{attend<FromFloats>, attend<FromPairs>},
                              {norm<FromFloats>, norm<FromHalves>},
                              {gate<FromFloats>, gate<FromHalves>},
                              {rotate<FromFloats>, rotate<FromHalves>},
-                             {multiply<FromFloats, float>, multiply<FromHalves, int32_t>},
+                             {multiply<FromFloats, float>, multiply<FromHalves, Pair>},
                              {multiply_integers<8>, multiply_integers<4>},
-                             {choose<FromFloats>, choose<FromHalves>}};
+                             {choose<FromFloats>, choose<FromHalves>},
+                             HAS_PAIRS};

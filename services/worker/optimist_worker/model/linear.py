@@ -1,18 +1,14 @@
 """Linear layers whose weights are laid out for the device once, when the model is loaded."""
 
-import logging
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from optimist_common.errors import SetupError, one_line
+from optimist_common.errors import SetupError
 from optimist_worker.model.operations import MULTIPLY, Panels, make_panels
 from optimist_worker.model.rounding import Bits, round_weight
-
-logger = logging.getLogger(__name__)
 
 
 class PlainLinear(nn.Module):
@@ -71,35 +67,7 @@ class PanelLinear(nn.Module):
         return total
 
 
-class PackedLinear(nn.Module):
-    """A product by oneDNN, with the weights reordered once for its kernels.
-
-    These are the operators that PyTorch's inductor makes of a linear layer when it freezes
-    (torch/_inductor/fx_passes/mkldnn_fusion.py); they are private, so see `can_pack`. Decoding
-    reads each weight once per step; in this layout that takes three quarters of the time.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(weight, None))
-        self.register_buffer("bias", bias)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Maps `[num_rows, in_features]` to `[num_rows, out_features]`."""
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            inputs, self.weight, self.bias, "none", [], ""
-        )
-        return product
-
-    def add(self, inputs: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Returns the product and a residual."""
-        total: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-            inputs, residual, self.weight, self.bias, "add"
-        )
-        return total
-
-
-Linear = PlainLinear | PanelLinear | PackedLinear
+Linear = PlainLinear | PanelLinear
 
 
 def join(linears: Sequence[nn.Linear], bits: Bits | None = None) -> Linear:
@@ -122,14 +90,10 @@ def join(linears: Sequence[nn.Linear], bits: Bits | None = None) -> Linear:
     return PanelLinear(rounded.panels, bias)
 
 
-def lay_out(
-    weight: torch.Tensor, bias: torch.Tensor | None
-) -> PlainLinear | PanelLinear | PackedLinear:
+def lay_out(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
     """Returns the layer for weights as they are, of the layout that is fastest on their device."""
-    if weight.shape[1] % 2 == 0 and prefers_panels(weight):
+    if weight.shape[1] % 2 == 0 and MULTIPLY.kernel_for(weight) is not None:
         return PanelLinear(make_panels(weight), bias)
-    if weight.device.type == "cpu" and can_pack(weight.dtype):
-        return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)
 
 
@@ -147,44 +111,3 @@ def check_rounding() -> None:
             "--quantization: the CPU kernels do not work here, or --kernels leaves them out (see "
             "the log); choose none"
         )
-
-
-def prefers_panels(weight: torch.Tensor) -> bool:
-    """Returns whether our kernel multiplies.
-
-    In bfloat16 it does wherever it works: with AMX oneDNN would multiply many rows in less time,
-    but in another order than one row. In float32 oneDNN is faster with AVX2 alone.
-    """
-    if MULTIPLY.kernel_for(weight) is None:
-        return False
-    return weight.dtype == torch.bfloat16 or torch.cpu._is_avx512_supported()
-
-
-@cache
-def can_pack(dtype: torch.dtype) -> bool:
-    """Returns whether this CPU and this PyTorch multiply right by packed weights of a dtype."""
-    is_available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not is_available or dtype not in (torch.float32, torch.bfloat16):
-        return False
-    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False
-    weight = _sample(64, dtype)
-    try:
-        packed = PackedLinear(weight, weight[0])
-        return _is_right(packed, weight, weight[0], torch.finfo(dtype).eps * 64)
-    except (RuntimeError, AttributeError, TypeError) as error:
-        logger.warning("weights are not packed for oneDNN: %s", one_line(error))
-        return False
-
-
-def _sample(rows: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.arange(rows * 64, dtype=torch.float32).sin_().view(rows, 64).to(dtype)
-
-
-def _is_right(linear: Linear, weight: torch.Tensor, bias: torch.Tensor, most: float) -> bool:
-    """Compares what a layer computes of three rows with the product by its weight."""
-    inputs = _sample(3, weight.dtype)
-    found = torch.stack([linear(inputs), linear.add(inputs, inputs.clone())])
-    product = functional.linear(inputs.double(), weight.double(), bias.double())
-    wanted = torch.stack([product, product + inputs.double()])
-    return torch.allclose(found.double(), wanted, rtol=0.02, atol=most)

@@ -22,7 +22,7 @@ from optimist_common.model_files.tokenizer import explained
 from optimist_worker.core.attention.paged_attention import NAME
 from optimist_worker.model.division import StageCut
 from optimist_worker.model.fit import built, finite_fault, make_module, model_source
-from optimist_worker.model.linear import prefers_panels
+from optimist_worker.model.operations import MULTIPLY
 from optimist_worker.model.packed_checkpoint import PackedCheckpoint, quantization
 
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -96,15 +96,10 @@ def choose_dtype(
 
 
 def _is_exact_in_bfloat16(config: Any) -> bool:
-    """Returns whether our kernels compute a token as they do beside others, and fast.
-
-    With AVX2 alone they are exact too, but a prompt takes longer than in float32.
-    """
-    if config.get_text_config().model_type not in _FUSED:
+    """Returns whether our kernels compute a token as they do beside others."""
+    if config.get_text_config().model_type not in _FUSED or quantization(config) is not None:
         return False
-    is_plain = quantization(config) is None
-    has_kernel = prefers_panels(torch.empty(0, dtype=torch.bfloat16))
-    return is_plain and has_kernel and torch.cpu._is_avx512_supported()
+    return MULTIPLY.kernel_for(torch.empty(0, dtype=torch.bfloat16)) is not None
 
 
 def _read_dtype(name: str, flag: str, config: Any, field: str) -> torch.dtype | None:
