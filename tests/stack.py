@@ -32,6 +32,10 @@ PATIENT = {
     "OPTIMIST_SCHEDULER_PROPOSER_WAIT_MS": "1000",
     "OPTIMIST_WORKER_COST_SECONDS": "0",
 }
+_KERNELS = REPOSITORY / "services" / "worker" / "optimist_worker" / "cpu_kernels"
+EXACT_DTYPE = "float32" if any(_KERNELS.glob("compiled-*.so")) else "float64"
+"""In which every token is the same however wide a pass is: our kernels see to that, or digits."""
+EXACT = ("--dtype", EXACT_DTYPE)
 ENGINE_PYTHON = os.environ.get("OPTIMIST_TEST_ENGINE_PYTHON", "")
 """Python of an environment with vLLM: it runs the model of `Stack` instead of our own services."""
 our_engine = partial(pytest.mark.skipif, bool(ENGINE_PYTHON))

@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from tests.integration.edit import MODEL, complete, connect, edits
-from tests.stack import MODEL_FLAG, Services, start, start_services
+from tests.stack import EXACT, MODEL_FLAG, Services, start, start_services
 
 BLOCK_TOKENS = 16
 
@@ -16,9 +16,7 @@ BLOCK_TOKENS = 16
 @pytest.fixture(scope="module")
 def services() -> Iterator[Services]:
     with ExitStack() as stack:
-        # Every token is the same however much of its prompt is computed at once.
-        worker = ("--dtype", "float64")
-        yield start_services(stack, [start(stack, "proposer", *MODEL_FLAG)], worker)
+        yield start_services(stack, [start(stack, "proposer", *MODEL_FLAG)], EXACT)
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +40,11 @@ def copied(client: OpenAI) -> list[int]:
     return token_ids
 
 
-@pytest.mark.parametrize("depth", [1, 3])
 def test_a_copy_takes_as_few_passes_as_the_limit_says(
-    services: Services, client: OpenAI, copied: list[int], depth: int
+    services: Services, client: OpenAI, copied: list[int]
 ) -> None:
     """One pass for the prompt, whatever it drafts, and one for each 129 tokens of 300."""
-    options = ("--max-plans-in-flight", str(depth), "--num-speculative-tokens", "128")
+    options = ("--max-plans-in-flight", "3", "--num-speculative-tokens", "128")
     # However late a proposer is on a busy machine.
     services.scheduler.restart(*options, "--proposer-wait", "always")
     services.gateway.wait_until_healthy()
@@ -75,13 +72,13 @@ def test_each_turn_of_a_conversation_finds_those_before_it(
 
 
 def converse(services: Services, client: OpenAI, *options: str) -> list[Any]:
-    """Returns the answers of five turns, each to all before it and some more tokens."""
+    """Returns the answers of three turns, each to all before it and some more tokens."""
     services.scheduler.restart(*options)
     services.gateway.wait_until_healthy()
     token_ids, turns = list[int](), list[Any]()
     create: Any = client.completions.create
     extra = {"return_token_ids": True, "ignore_eos": True}
-    for turn in range(5):
+    for turn in range(3):
         token_ids += range(100 + turn, 130 + turn)
         arguments: Any = {"model": MODEL, "prompt": token_ids, "max_tokens": 20}
         turns.append(create(**arguments, temperature=0.0, extra_body=extra))

@@ -12,6 +12,7 @@ from optimist_training.data.edits import Edit
 from tests.integration.edit import ask, connect, edits
 from tests.redis_server import RedisServer
 from tests.stack import (
+    EXACT,
     MODEL_FLAG,
     START_SECONDS,
     Service,
@@ -64,8 +65,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
     with RedisServer(tmp_path_factory.mktemp("store")) as store, ExitStack() as stack:
         options = (*MODEL_FLAG, "--store", store.url)
         proposers = [start(stack, "proposer", *options) for _ in range(3)]
-        # Float64, so that every token is the same however wide a pass is.
-        services = start_services(stack, proposers, ("--dtype", "float64"))
+        services = start_services(stack, proposers, EXACT)
         yield Replicas(store, proposers, services)
 
 

@@ -148,10 +148,8 @@ async def test_each_service_shows_its_release_and_keeps_to_the_conventions(lossy
 @pytest.mark.parametrize(
     ("role", "how"),
     [
-        ("worker", signal.SIGKILL),
         ("worker", signal.SIGSTOP),
         ("scheduler", signal.SIGTERM),
-        ("scheduler", signal.SIGSTOP),
     ],
 )
 async def test_answers_are_the_same_though_one_is_lost(
@@ -168,9 +166,7 @@ async def test_answers_are_the_same_though_one_is_lost(
         else:
             running = lossy.of_workers("requests_running")
             lost.append(lossy.members[max(running, key=running.__getitem__)])
-        if how is signal.SIGKILL:
-            lost[0].kill()
-        elif how is signal.SIGTERM:
+        if how is signal.SIGTERM:
             await asyncio.to_thread(lost[0].stop)
         else:
             lost[0].signal(signal.SIGSTOP)

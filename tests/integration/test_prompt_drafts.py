@@ -13,7 +13,7 @@ from optimist.proposer.v1 import proposer_pb2, proposer_pb2_grpc
 from optimist_common.columns import from_bytes, to_bytes
 from tests.integration.edit import Answer, ask, complete, connect, edits, predict
 from tests.redis_server import RedisServer
-from tests.stack import MODEL_FLAG, Service, start, start_services
+from tests.stack import EXACT, MODEL_FLAG, Service, start, start_services
 
 NO_DRAFTS = {"num_speculative_tokens": 0}
 
@@ -24,8 +24,7 @@ class Parts:
     def __init__(
         self, stack: ExitStack, proposer: Service, drafter: str, wait: str = "always"
     ) -> None:
-        # Float64, so that every token is the same however wide a pass is.
-        worker = ("--dtype", "float64", "--drafter", drafter)
+        worker = (*EXACT, "--drafter", drafter)
         url = start_services(stack, [proposer], worker, ("--proposer-wait", wait)).url
         self.client = stack.enter_context(connect(url))
         # Who comes before a proposer is reached is not followed.

@@ -58,7 +58,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 def create(client: OpenAI, body: dict[str, Any], prediction: str | None, **options: Any) -> Any:
     extra = body | (predict(prediction) if prediction is not None else {})
-    options = {"max_tokens": 120, "messages": edits(1)[0].messages()} | options
+    options = {"max_tokens": 80, "messages": edits(1)[0].messages()} | options
     return complete(client, extra_body=extra, **options)
 
 

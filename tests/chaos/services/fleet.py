@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from tests.chaos.services.network import Network
-from tests.stack import BUNDLED_MODEL, VLLM_FLAGS, VLLM_VARIABLES, Process
+from tests.stack import BUNDLED_MODEL, EXACT_DTYPE, VLLM_FLAGS, VLLM_VARIABLES, Process
 
 # What is computed is the same, whatever it costs; and a core is shared by several.
 _ENVIRONMENT = {"OPTIMIST_WORKER_COST_SECONDS": "0", "OMP_NUM_THREADS": "1"}
@@ -27,8 +27,8 @@ class Shape:
     """Of vLLM, beside the schedulers."""
     engine_python: str = ""
     """Of the environment that has vLLM."""
-    dtype: str = "float64"
-    """Of the workers: in float64 no token depends on how wide a pass is."""
+    dtype: str = EXACT_DTYPE
+    """Of the workers."""
     model: str = str(BUNDLED_MODEL)
     """Directory of the model."""
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
