@@ -33,6 +33,8 @@ _IMPORTED = (
     *("transformers.models.llama.modeling_llama", "safetensors.torch", "tokenizers"),
     *("grpc.aio", "grpc_health.v1.health_pb2_grpc", "redis.asyncio", "prometheus_client"),
     *("fastapi", "uvicorn", "httpx", "yaml", "jinja2", "llguidance"),
+    *("optimist_proposer.service", "optimist_scheduler.service.serve"),
+    *("optimist_worker.service.process", "optimist_gateway.server.app"),
 )
 # Variables that are read after the imports, or change nothing for one thread and local models.
 _READ_LATER = (
