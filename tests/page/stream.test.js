@@ -60,7 +60,7 @@ test("a key is sent, and only if there is one", async () => {
   server.close();
 });
 
-// What a server does, and the properties of the error that comes of it.
+// What a server does, and what is known of the error then.
 const FAILURES = {
   "a refusal says what and where": [
     (response) => response.writeHead(400).end('{"error": {"message": "too long", "param": "messages", "code": "context"}}'),
